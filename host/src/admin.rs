@@ -1,4 +1,4 @@
-//! The admin server: health for the kubelet, metrics for Prometheus, facts for people and the demo.
+//! The admin server: health for the kubelet, metrics for Prometheus, status for the CLI.
 
 pub mod explain;
 pub mod question;
@@ -25,7 +25,7 @@ use crate::{
     host::is_synced, plugin::Registry, reconcile::stats::ReconcileStats, sandbox::capabilities::Services,
 };
 
-/// What the admin server tells of.
+/// The state that the admin server exposes.
 #[derive(Clone)]
 pub struct Admin {
     /// For readiness and sizes.
@@ -45,7 +45,7 @@ impl Admin {
         let bound = listener.local_addr()?;
         let routes = Router::new()
             .route("/healthz", get(async || "ok"))
-            .route("/readyz", get(ready))
+            .route("/readyz", get(get_readiness))
             .route(
                 "/objects",
                 get(async |State(admin): State<Self>| Json(admin.stats.all_objects())),
@@ -73,14 +73,14 @@ impl Admin {
 }
 
 /// Ready when caches are synced; says which are not.
-async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
+async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     if is_synced(&admin.services) {
         return (StatusCode::OK, "ok".into());
     }
     let scopes = admin.services.informers.scopes();
     let waiting: Vec<_> = scopes
         .iter()
-        .filter(|(_, s)| *s != crate::cache::informer::Synced::Yes)
+        .filter(|(_, s)| *s != crate::cache::informer::SyncState::Synced)
         .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
         .collect();
     (
@@ -118,10 +118,10 @@ async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -
 }
 
 async fn store(State(admin): State<Admin>) -> Json<Value> {
-    let (objects, bytes) = admin.services.store.size();
+    let size = admin.services.store.size();
     Json(json!({
-        "objects": objects,
-        "bytes": bytes,
+        "objects": size.objects,
+        "bytes": size.bytes,
         "watches": admin.services.informers.scopes().len(),
     }))
 }

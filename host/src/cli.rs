@@ -99,9 +99,9 @@ impl Command {
     }
 
     /// The exit code of an error.
-    fn failure(&self) -> ExitCode {
+    fn failure_code(&self) -> ExitCode {
         match self {
-            // 1 is for a plan that changes something, as `kubectl diff` has it.
+            // As with `kubectl diff`, 1 stands for a plan with changes.
             Self::Plan(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
@@ -171,9 +171,9 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses the arguments and runs until a signal, or an error, ends it.
+/// Parses the arguments and runs the command until a signal or an error ends it.
 pub fn main() -> ExitCode {
-    // Who reads the output may have had enough of it: `| head`.
+    // A closed pipe (`| head`) ends the process without a panic message.
     let complain = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let said = panic.payload_as_str().unwrap_or_default();
@@ -183,7 +183,7 @@ pub fn main() -> ExitCode {
         complain(panic);
     }));
     let cli = Cli::parse();
-    let failure = cli.command.failure();
+    let failure = cli.command.failure_code();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -191,7 +191,7 @@ pub fn main() -> ExitCode {
             return failure;
         }
     };
-    // Fails only when somebody was faster, which is as good.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let telemetry = cli
         .command
@@ -199,12 +199,12 @@ pub fn main() -> ExitCode {
         .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
-        let ended = runtime.block_on(run(cli.command));
-        // Before the runtime is gone: the last traces go through it.
+        let ended = runtime.block_on(run_command(cli.command));
+        // Before the runtime ends, since it exports the last traces.
         drop(telemetry);
         ended
     });
-    // What still compiles is not waited for.
+    // Running compilations are abandoned.
     runtime.shutdown_background();
     match ended {
         Ok(code) => code,
@@ -215,7 +215,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<ExitCode> {
+async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
@@ -240,8 +240,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The grants of a file; none without one.
-fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
+/// The grants of a file; without a file there are none.
+fn read_grants(file: Option<&Path>) -> anyhow::Result<Grants> {
     let Some(path) = file else {
         return Ok(Grants::default());
     };
@@ -250,13 +250,13 @@ fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
     Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
-/// Runs a host until a signal, or an error, ends it.
+/// Runs a host until a signal or an error ends it.
 async fn serve(
     config: kube::Config,
     common: Common,
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
-    let grants = grants(common.grants.as_deref())?;
+    let grants = read_grants(common.grants.as_deref())?;
     let settings = Settings {
         plugins: common.plugin_dir,
         plugin_selector: common.plugin_selector,
@@ -285,10 +285,10 @@ async fn serve(
         ..Settings::default()
     };
     let client = kube::Client::try_from(config)?;
-    // Before anything is started: a signal that comes early must not be lost.
+    // Before the host starts, so that an early signal is not lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
-    let address = admin(&host, common.workers.max(1))
+    let address = admin_server(&host, common.workers.max(1))
         .serve(common.admin_bind_address)
         .await
         .with_context(|| format!("binding the admin address {}", common.admin_bind_address))?;
@@ -313,7 +313,7 @@ async fn serve(
 }
 
 /// The admin server of a host.
-fn admin(host: &Host, workers: u32) -> Admin {
+fn admin_server(host: &Host, workers: u32) -> Admin {
     Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),
@@ -322,14 +322,14 @@ fn admin(host: &Host, workers: u32) -> Admin {
     }
 }
 
-/// A client of the cluster. Its TLS is rustls with ring, wherever it runs.
+/// A client of the cluster, with TLS by rustls and ring.
 pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
     Ok(kube::Client::try_from(config(kubeconfig).await?)?)
 }
 
-/// How the cluster is reached.
+/// The client configuration of the cluster.
 async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
-    // Fails only when somebody was faster, which is as good.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
         Some(path) => {
@@ -337,13 +337,15 @@ async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
                 Kubeconfig::read_from(&path).with_context(|| format!("the kubeconfig {}", path.display()))?;
             kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
         }
-        None => kube::Config::infer()
-            .await
-            .context("no cluster: give --kubeconfig, or try `ostler dev`")?,
+        None => kube::Config::infer().await.context(if cfg!(feature = "dev") {
+            "no cluster: give --kubeconfig, or use `ostler dev`"
+        } else {
+            "no cluster: give --kubeconfig"
+        })?,
     };
-    // A watch is silent for as long as nothing happens; it ends by its own timeout.
+    // A watch without events sends nothing until its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
-    // The client's own retries would hold a worker for minutes; the queue has a back-off for each object.
+    // The client's retries would block a worker for minutes; the queue has a backoff for each object.
     config.default_retry = false;
     Ok(config)
 }

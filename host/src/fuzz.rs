@@ -275,14 +275,14 @@ fn objects() {
             return Ok(());
         };
         prop_assert!(!key.name.is_empty(), "an object without a name");
-        let whole = object.value();
+        let whole = object.to_value();
         prop_assert!(whole["metadata"].get("managedFields").is_none() || !whole["metadata"].is_object());
         let _ = (
-            object.ready(),
-            object.data("k"),
-            object.field("spec.a"),
+            object.readiness(),
+            object.data_value("k"),
+            object.field_text("spec.a"),
             object.annotation("c"),
-            object.deleting(),
+            object.is_deleting(),
         );
         // What is kept can be read again, as the same.
         let again = Object::parse(&gvk, &object.json.text());

@@ -9,17 +9,17 @@ use tracing::{debug, info, warn};
 pub use crate::settings::Settings;
 use crate::{
     cache::{
-        informer::{Informers, Listener, Synced},
+        informer::{ChangeHandler, Informers, SyncState},
         store::{Query, Store},
     },
-    client::{access_review::Reviewer, api::Cluster, fence::Gate},
-    effect::{events::Recorder, writer::Effects},
+    client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::{Form, Reach},
+        scope::{NamespaceScope, Projection},
     },
-    leader::lease::Campaign,
+    leader::lease::LeaderElector,
     observe::metrics::Metrics,
     plugin::{self, Registry},
     policy::network::NetworkPolicy,
@@ -32,8 +32,8 @@ use crate::{
     rollout::{PluginObjects, Reloader},
     sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
-        dispatcher::{Cause, Router},
-        queue::{Config as QueueConfig, Priority, Queue},
+        dispatcher::{Cause, Dispatcher},
+        queue::{Priority, Queue},
     },
     settings::Backoff,
     upstream::{self, ClientPool, EventStreams},
@@ -46,7 +46,7 @@ pub struct Host {
     stats: Arc<ReconcileStats>,
     tasks: JoinSet<anyhow::Result<()>>,
     workers: JoinSet<()>,
-    campaign: Option<Campaign>,
+    campaign: Option<LeaderElector>,
 }
 
 impl Host {
@@ -76,7 +76,7 @@ impl Host {
         let (tasks, plugins_loaded) = spawn_tasks(&services, &settings, reloader, objects);
         let workers = spawn_workers(&controller);
         let campaign = settings.election.clone();
-        let campaign = campaign.map(|c| Campaign::start(c, services.gate.clone()));
+        let campaign = campaign.map(|c| LeaderElector::start(c, services.fence.clone()));
         let mut host = Self {
             services,
             registry,
@@ -99,7 +99,7 @@ impl Host {
     pub async fn wait_failed(&mut self) -> anyhow::Error {
         let campaigning = async {
             match &mut self.campaign {
-                Some(campaign) => campaign.failed().await,
+                Some(campaign) => campaign.wait_failure().await,
                 None => std::future::pending().await,
             }
         };
@@ -121,7 +121,7 @@ impl Host {
     /// Stops in order: no reconcile begins, running ones are asked to end and get `grace` for that, and then the lease
     /// is released. Reconciles that have not ended by then are abandoned like in a crash, which loses nothing.
     pub async fn drain(mut self, grace: Duration) {
-        self.services.gate.drain();
+        self.services.fence.start_drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
             let reconciles = self.workers.len();
@@ -129,10 +129,10 @@ impl Host {
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;
-        self.services.gate.close();
+        self.services.fence.close();
         self.services.streams.close_all();
         if let Some(campaign) = self.campaign {
-            if campaign.resign(RELEASE_TIMEOUT).await {
+            if campaign.release(RELEASE_TIMEOUT).await {
                 info!("lease released");
             } else {
                 warn!("releasing lease failed, it will expire");
@@ -157,7 +157,7 @@ impl Host {
 
     /// The causes for which an object has been queued, oldest first.
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
-        self.services.router.causes(key)
+        self.services.dispatcher.causes(key)
     }
 
     /// True when every informer has received its initial list.
@@ -189,75 +189,74 @@ fn build_services(
     network: &NetworkPolicy,
 ) -> (Arc<Services>, Arc<ReconcileStats>) {
     let metrics = Arc::new(Metrics::default());
-    let gate = match settings.election {
-        Some(_) => Gate::shut(),
-        None => Gate::default(),
+    let fence = match settings.election {
+        Some(_) => WriteFence::closed(),
+        None => WriteFence::default(),
     };
-    let cluster = Cluster::new(client)
-        .counted(metrics.rest(), &settings.api_server)
-        .gated(gate.clone());
+    let cluster = ApiClient::new(client)
+        .with_metrics(metrics.rest(), &settings.api_server)
+        .with_fence(fence.clone());
     let store = Arc::new(Store::default());
-    let queue = Queue::new(QueueConfig::new(
-        settings.backoff.initial,
-        settings.backoff.max,
-        crate::kube::time::unique(),
-    ));
-    let reach = Reach::new(&settings.namespaces);
-    let router = Arc::new(Router::new(queue, reach.clone()));
+    let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
+    let namespaces = NamespaceScope::new(&settings.namespaces);
+    // The host writes the status of Upstreams itself while their dependants use them.
+    let dispatcher =
+        Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
+    let dispatcher = Arc::new(dispatcher);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
-    let streams = build_streams(&gate, &router);
-    let on_change = build_change_handler(&router, &stats, &streams, registry);
+    let streams = build_streams(&fence, &dispatcher);
+    let on_change = build_change_handler(&dispatcher, &stats, &streams, registry);
     let services = Services {
         store: store.clone(),
-        router: router.clone(),
+        dispatcher: dispatcher.clone(),
         informers: Arc::new(Informers::new(cluster.clone(), store.clone(), on_change)),
-        reviewer: Reviewer::new(cluster.clone()),
-        effects: Arc::new(Effects::new(cluster, store, router.clone())),
-        recorder: Recorder::default(),
-        upstreams: build_upstreams(&gate, &router, network),
+        reviewer: AccessReviewer::new(cluster.clone()),
+        writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone())),
+        recorder: EventRecorder::default(),
+        upstreams: build_upstreams(&fence, &dispatcher, network),
         streams,
         object_cache: ObjectCache::default(),
         tapes: Arc::new(Tapes::new(settings.record.clone())),
         metrics,
-        gate,
+        fence,
         lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
-        reach,
+        namespaces,
     };
     (Arc::new(services), stats)
 }
 
 /// Builds the event streams of upstreams. An event queues the objects that follow its stream.
-fn build_streams(gate: &Gate, router: &Arc<Router>) -> Arc<EventStreams> {
-    let router = router.clone();
-    EventStreams::new(gate.clone(), move |object, stream| {
+fn build_streams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>) -> Arc<EventStreams> {
+    let dispatcher = dispatcher.clone();
+    EventStreams::new(fence.clone(), move |object, stream| {
         let cause = Cause::Event(stream.to_string().into());
-        router.add(object, Priority::Normal, cause);
+        dispatcher.enqueue(object, Priority::Normal, cause);
     })
 }
 
 /// Builds the upstream clients. A changed status of an upstream queues its object.
-fn build_upstreams(gate: &Gate, router: &Arc<Router>, network: &NetworkPolicy) -> ClientPool {
-    let router = router.clone();
+fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &NetworkPolicy) -> ClientPool {
+    let dispatcher = dispatcher.clone();
     ClientPool::default()
-        .with_fence(gate.clone())
+        .with_fence(fence.clone())
         .with_network(network.clone())
         .with_status_listener(move |namespace, name| {
             let key = ObjectRef::new(upstream::upstream_gvk(), namespace, name);
-            router.add(&key, Priority::Normal, Cause::Traffic);
+            dispatcher.enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
         })
 }
 
 /// Builds the handler that the informers call for each change in the store.
 fn build_change_handler(
-    router: &Arc<Router>,
+    dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
-) -> Listener {
-    let (router, stats) = (router.clone(), stats.clone());
+) -> ChangeHandler {
+    let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
     Arc::new(move |change, origin| {
-        if change.new.is_some() && router.reconciles(&change.key.gvk) {
+        if change.new.is_some() && dispatcher.has_reconciler(&change.key.gvk) {
             stats.observe_object(&change.key);
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
@@ -265,7 +264,7 @@ fn build_change_handler(
             registry.request_rescan();
         }
         streams.on_object_change(&change.key, change.new.as_deref());
-        router.changed(&change, origin, None);
+        dispatcher.on_change(&change, origin, None);
     })
 }
 
@@ -336,8 +335,8 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
     let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
     loop {
         sweep.tick().await;
-        let needed = services.router.scopes();
-        services.informers.retain(&needed, linger);
+        let needed = services.dispatcher.scopes();
+        services.informers.stop_unneeded(&needed, linger);
         services.upstreams.drop_unused();
     }
 }
@@ -345,13 +344,13 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
 /// Forgets what was remembered of the cluster whenever this host is no longer the leader, and queues everything: another
 /// leader will change it meanwhile.
 async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registry>) {
-    while let Some(term) = services.gate.opened().await {
+    while let Some(term) = services.fence.wait_open().await {
         tokio::select! {
-            () = services.gate.ended(term) => {}
-            () = services.gate.drained() => return,
+            () = services.fence.wait_term_end(term) => {}
+            () = services.fence.wait_drain() => return,
         }
         services.streams.close_all();
-        services.effects.forget_all();
+        services.writer.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
@@ -363,42 +362,46 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 /// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = DISCOVERY_BACKOFF.initial;
-    while let Err(e) = services.effects.resource(&upstream::upstream_gvk()).await {
+    while let Err(e) = services.writer.discover_resource(&upstream::upstream_gvk()).await {
         debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
     }
     let scopes = services
-        .reach
-        .everywhere(&upstream::upstream_gvk(), None, Form::Whole);
+        .namespaces
+        .kind_scopes(&upstream::upstream_gvk(), None, Projection::Full);
     let (lane, limit) = (
         reconcile::upstream::LANE_NAME.into(),
         reconcile::upstream::MAX_CONCURRENT,
     );
     services
-        .router
-        .assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
+        .dispatcher
+        .assign_kinds(&lane, &[upstream::upstream_gvk()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
 
 /// Queues all Upstreams, also those that are still to be listed.
 fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.router.reconciles(&upstream::upstream_gvk()) {
+    if !services.dispatcher.has_reconciler(&upstream::upstream_gvk()) {
         return;
     }
     for scope in services
-        .reach
-        .everywhere(&upstream::upstream_gvk(), None, Form::Whole)
+        .namespaces
+        .kind_scopes(&upstream::upstream_gvk(), None, Projection::Full)
     {
-        let (serving, _) = services.informers.ensure(&scope);
+        let (serving, _) = services.informers.ensure_informer(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
-            services.router.add(&key, Priority::Low, cause.clone());
+            services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }
 }
 
 /// True when every informer has received its initial list.
 pub fn is_synced(services: &Services) -> bool {
-    services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
+    services
+        .informers
+        .scopes()
+        .iter()
+        .all(|(_, s)| *s == SyncState::Synced)
 }

@@ -30,6 +30,7 @@ mod fuzz;
 
 /// Objects of the Kubernetes API as data: keys, objects, selectors, references, CRDs.
 mod kube {
+    pub mod backoff;
     pub mod crd;
     pub mod hash;
     pub mod key;

@@ -33,11 +33,11 @@ pub use self::{
 };
 use crate::{
     cache::{informer::Informers, store::Store},
-    client::{access_review::Reviewer, api::Cluster, fence::Gate},
-    effect::{events::Recorder, writer::Effects},
+    client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         key::ObjectRef,
-        scope::{Form, Reach},
+        scope::{NamespaceScope, Projection},
     },
     observe::metrics::Metrics,
     policy::network::NetworkPolicy,
@@ -45,11 +45,11 @@ use crate::{
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
-        dispatcher::{Cause, Router},
-        queue::{Config as QueueConfig, Priority, Queue, Work},
+        dispatcher::{Cause, Dispatcher},
+        queue::{Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{ClientPool, EventStreams},
+    upstream::{self, ClientPool, EventStreams},
 };
 
 /// Maximum number of reconciles of one object: a hot loop would not end in a plan either.
@@ -103,7 +103,7 @@ fn now() -> Timestamp {
 /// The host that computes a plan.
 struct World {
     settings: Arc<Settings>,
-    cluster: Cluster,
+    cluster: ApiClient,
     overlay: Arc<Overlay>,
     services: Arc<Services>,
     controller: Controller,
@@ -114,18 +114,18 @@ impl World {
         let settings = Arc::new(settings);
         let overlay = Arc::new(Overlay::default());
         // Never opened: no write gets out, whatever is wrong before it.
-        let sealed = Gate::shut();
+        let sealed = WriteFence::closed();
         // A review is a POST that changes nothing, and says what a plugin's account may see.
-        let reviewer = Reviewer::new(Cluster::new(client.clone()));
-        let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
+        let reviewer = AccessReviewer::new(ApiClient::new(client.clone()));
+        let cluster = ApiClient::new(client)
+            .with_fence(sealed.clone())
+            .with_interceptor(overlay.clone());
         let store = Arc::new(Store::default());
-        let reach = Reach::new(&settings.namespaces);
-        let queue = Queue::new(QueueConfig::new(
-            settings.backoff.initial,
-            settings.backoff.max,
-            1,
-        ));
-        let router = Arc::new(Router::new(queue, reach.clone()));
+        let namespaces = NamespaceScope::new(&settings.namespaces);
+        let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
+        let dispatcher =
+            Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
+        let dispatcher = Arc::new(dispatcher);
         let stats = Arc::new(ReconcileStats::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
@@ -134,11 +134,11 @@ impl World {
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),
-            router: router.clone(),
+            dispatcher: dispatcher.clone(),
             informers: Arc::new(informers),
             reviewer,
-            effects: Arc::new(Effects::new(cluster.clone(), store, router)),
-            recorder: Recorder::default(),
+            writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher)),
+            recorder: EventRecorder::default(),
             upstreams: ClientPool::default()
                 .with_fence(sealed)
                 .with_network(network)
@@ -147,9 +147,9 @@ impl World {
             object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
-            gate: Gate::default(),
+            fence: WriteFence::default(),
             lease: None,
-            reach,
+            namespaces,
         });
         overlay.tell(&services);
         let at_once = settings.workers;
@@ -173,7 +173,9 @@ impl World {
         let chosen = self.choose(plan_request, &intended, &mut report.notes).await?;
         self.hooks(&chosen, &mut report.notes).await;
         for key in &chosen {
-            self.services.router.add(key, Priority::Normal, Cause::Start);
+            self.services
+                .dispatcher
+                .enqueue(key, Priority::Normal, Cause::Start);
         }
         report.objects = self.run(&mut report.notes).await;
         Ok(report)
@@ -194,10 +196,10 @@ impl World {
 
     /// Reconciles until nothing is woken any more.
     async fn run(&self, notes: &mut Vec<String>) -> Vec<PlannedObject> {
-        let router = &self.services.router;
+        let dispatcher = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut looked = BTreeMap::new();
-        while let Ok(work) = router.pop() {
+        while let Ok(work) = dispatcher.pop() {
             let key = work.key.clone();
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;
@@ -205,7 +207,7 @@ impl World {
                 notes.push(format!(
                     "{key} is woken again and again: given up after {MAX_ROUNDS} reconciles"
                 ));
-                router.forget(&key);
+                dispatcher.forget(&key);
                 continue;
             }
             if let Some(one) = self.look(&work, *round).await {
@@ -217,20 +219,25 @@ impl World {
 
     /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
     async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
-        let Services { router, store, .. } = &*self.services;
+        let Services {
+            dispatcher, store, ..
+        } = &*self.services;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
-            if let Err(e) = self.services.effects.read(None, key, key).await {
+            if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
                 tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
-            router.add(key, Priority::Normal, Cause::Retry);
+            dispatcher.enqueue(key, Priority::Normal, Cause::Retry);
             return None;
         }
-        let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
+        let ready = store
+            .get(key, Projection::Full)
+            .map(|o| o.readiness())
+            .unwrap_or_default();
         let facts = self.controller.stats.object(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {

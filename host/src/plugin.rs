@@ -30,7 +30,7 @@ use crate::{
     kube::{
         hash::encode_hex,
         key::Gvk,
-        scope::{Form, Reach, Scope},
+        scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
     },
     policy::{
@@ -105,8 +105,8 @@ pub struct Kind {
 
 impl Kind {
     /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces.
-    pub fn scopes(&self, reach: &Reach) -> Vec<Scope> {
-        reach.everywhere(&self.gvk, self.selector.as_ref(), Form::Whole)
+    pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
+        namespaces.kind_scopes(&self.gvk, self.selector.as_ref(), Projection::Full)
     }
 }
 
@@ -411,7 +411,7 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for kind in &descriptor.kinds {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
-        gvk.check()
+        gvk.validate()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
         if kind.wait_for_dependents {
             return Err(format!(

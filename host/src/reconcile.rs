@@ -28,11 +28,12 @@ use tracing::{Instrument, debug, field::Empty, trace_span};
 use self::requeue::{JITTER_PERCENT, add_jitter};
 use crate::{
     client::{
-        api::{ApiError, complain},
-        fence::Deposed,
+        api::{ApiError, warn_api_error},
+        fence::NotLeader,
     },
     contract::{bindings::reconciler, limits::MOST_MEMORY},
-    kube::{key::ObjectRef, object::Object, references, scope::Form},
+    effect::events::{EventDraft, EventType},
+    kube::{key::ObjectRef, object::Object, references, scope::Projection},
     observe::{metrics::ReconcileResult, telemetry::SPANS},
     plugin::{Plugin, Registry},
     reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
@@ -40,8 +41,8 @@ use crate::{
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
-        hot_loop::Loops,
-        queue::{Next, Work},
+        hot_loop::LoopDetector,
+        queue::{Requeue, Work},
     },
     settings::Settings,
     upstream::StreamKey,
@@ -76,7 +77,7 @@ pub struct Controller {
     /// Intervals and limits.
     pub settings: Arc<Settings>,
     /// Detector of objects whose reconciles cause each other.
-    pub loops: Mutex<Loops>,
+    pub loops: Mutex<LoopDetector>,
     /// State of each object between its reconciles.
     pub states: Mutex<HashMap<ObjectRef, ObjectState>>,
 }
@@ -95,7 +96,7 @@ pub struct ObjectState {
 
 /// Outcome of a reconcile, for the queue.
 struct ReconcileOutcome {
-    next: Next<Cause>,
+    next: Requeue<Cause>,
     /// The dependencies that it read; none to keep those of the reconcile before.
     reads: Option<Vec<Dependency>>,
     /// The event streams that it follows; none to keep those of the reconcile before.
@@ -105,7 +106,7 @@ struct ReconcileOutcome {
 impl ReconcileOutcome {
     fn settled() -> Self {
         Self {
-            next: Next::Settled,
+            next: Requeue::AwaitChange,
             reads: Some(Vec::new()),
             follows: Some(HashSet::new()),
         }
@@ -113,7 +114,7 @@ impl ReconcileOutcome {
 
     fn retry() -> Self {
         Self {
-            next: Next::Retry(Cause::Retry),
+            next: Requeue::Retry(Cause::Retry),
             reads: None,
             follows: None,
         }
@@ -122,7 +123,7 @@ impl ReconcileOutcome {
     /// Waits for a change, and reconciles again at this time at the latest.
     fn wait(until: Duration, cause: Cause) -> Self {
         Self {
-            next: Next::Yield(until, cause),
+            next: Requeue::Wait(until, cause),
             reads: None,
             follows: None,
         }
@@ -130,10 +131,10 @@ impl ReconcileOutcome {
 
     fn result(&self) -> ReconcileResult {
         match self.next {
-            Next::Settled => ReconcileResult::Success,
-            Next::At(..) | Next::Yield(..) => ReconcileResult::RequeueAfter,
-            Next::Retry(_) => ReconcileResult::Error,
-            Next::Park => ReconcileResult::TerminalError,
+            Requeue::AwaitChange => ReconcileResult::Success,
+            Requeue::At(..) | Requeue::Wait(..) => ReconcileResult::RequeueAfter,
+            Requeue::Retry(_) => ReconcileResult::Error,
+            Requeue::Terminal => ReconcileResult::TerminalError,
         }
     }
 }
@@ -201,9 +202,11 @@ impl Controller {
 
     /// Takes work from the queue while this host leads, until it is drained.
     pub async fn run_worker(self: Arc<Self>) {
-        let Services { router, gate, .. } = &*self.services;
-        while let Some(term) = gate.opened().await {
-            match router.pop() {
+        let Services {
+            dispatcher, fence, ..
+        } = &*self.services;
+        while let Some(term) = fence.wait_open().await {
+            match dispatcher.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
                     let running = self
@@ -213,7 +216,7 @@ impl Controller {
                         .begin_reconcile(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
                     let reconcile = self.reconcile_object(&work).instrument(span.clone());
-                    let ended = gate.during(term, reconcile).await;
+                    let ended = fence.run_in_term(term, reconcile).await;
                     if let Ok(end) = &ended {
                         let how = end
                             .as_ref()
@@ -229,15 +232,15 @@ impl Controller {
                             if let Some(follows) = &end.follows {
                                 self.services.streams.retain_subscriptions(&key, follows);
                             }
-                            router.done(&key, end.next, end.reads);
+                            dispatcher.done(&key, end.next, end.reads);
                         }
-                        Ok(None) => router.forget(&key),
+                        Ok(None) => dispatcher.forget(&key),
                         // The next leader reconciles it; this host does if it leads again.
-                        Err(Deposed) => {
-                            debug!(object = %key, error = %Deposed, "abandoning reconcile");
+                        Err(NotLeader) => {
+                            debug!(object = %key, error = %NotLeader, "abandoning reconcile");
                             self.stats.abandon_reconcile(&key);
-                            let again = Next::Yield(router.now(), Cause::Retry);
-                            router.done(&key, again, None);
+                            let again = Requeue::Wait(dispatcher.now(), Cause::Retry);
+                            dispatcher.done(&key, again, None);
                         }
                     }
                     // A worker that always finds work must not starve the watches on its thread.
@@ -251,10 +254,10 @@ impl Controller {
                         }
                     };
                     tokio::select! {
-                        () = router.work.notified() => {}
+                        () = dispatcher.work.notified() => {}
                         () = wait => {}
-                        () = gate.drained() => {}
-                        () = gate.ended(term) => {}
+                        () = fence.wait_drain() => {}
+                        () = fence.wait_term_end(term) => {}
                     }
                 }
             }
@@ -270,7 +273,7 @@ impl Controller {
         if *work.lane == *plugin::LANE_NAME {
             return self.reconcile_plugin(work).await;
         }
-        let object = self.services.store.get(key, Form::Whole);
+        let object = self.services.store.get(key, Projection::Full);
         let plugin = match &object {
             Some(object) => self.registry.find_for_object(&key.gvk, object),
             None => self.registry.find_by_kind(&key.gvk),
@@ -283,7 +286,7 @@ impl Controller {
         };
         if !self.hooks.has_run(&plugin) {
             // The objects of a new build are about to be held until its hooks have run.
-            let again = self.services.router.now() + HOLD_RECHECK;
+            let again = self.services.dispatcher.now() + HOLD_RECHECK;
             return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
         }
         if let Some(until) = self.throttled_until(work) {
@@ -297,8 +300,8 @@ impl Controller {
         }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
-        if object.deleting() {
-            if references::held(&object)
+        if object.is_deleting() {
+            if references::is_held(&object)
                 && let Some(end) = self.wait_for_holders(key, &object, Some(&plugin)).await
             {
                 return Some(end);
@@ -333,7 +336,7 @@ impl Controller {
         self.stats.forget(key);
         self.services.object_cache.forget(key);
         self.services.streams.retain_subscriptions(key, &HashSet::new());
-        self.services.effects.forget(key);
+        self.services.writer.forget(key);
         self.loops.lock().forget(key);
         self.states.lock().remove(key);
         None
@@ -342,7 +345,7 @@ impl Controller {
     /// Waits for the watch after HTTP 404, and reconciles again in case the 404 meant that the kind is not served for a
     /// moment: then no watch event comes.
     fn wait_for_watch(&self) -> ReconcileOutcome {
-        ReconcileOutcome::wait(self.services.router.now() + NOT_FOUND_RECHECK, Cause::Retry)
+        ReconcileOutcome::wait(self.services.dispatcher.now() + NOT_FOUND_RECHECK, Cause::Retry)
     }
 
     async fn set_finalizers(
@@ -351,21 +354,17 @@ impl Controller {
         object: &Object,
         finalizers: &[Box<str>],
     ) -> Result<Arc<Object>, ReconcileOutcome> {
-        let written = self
-            .services
-            .effects
-            .set_finalizers(key, object, finalizers)
-            .await;
+        let written = self.services.writer.set_finalizers(key, object, finalizers).await;
         self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),
             Err(e) if e.code() == 404 => Err(self.wait_for_watch()),
-            Err(ApiError::Deposed(_)) => Err(ReconcileOutcome::retry()),
+            Err(ApiError::NotLeader(_)) => Err(ReconcileOutcome::retry()),
             // HTTP 409: another writer was faster, and the watch event of that wakes the object. The retry is for the
             // case that the event was handled before.
             Err(e) => {
                 if e.code() != 409 {
-                    complain!(e, object = %key, error = %e, "writing finalizers failed");
+                    warn_api_error!(e, object = %key, error = %e, "writing finalizers failed");
                     self.stats
                         .record_error(key, "FinalizerUpdateFailed", &e.to_string());
                 }
@@ -404,21 +403,20 @@ impl Controller {
         plugin: &Plugin,
         key: &ObjectRef,
         object: &Object,
-        warning: bool,
+        event_type: EventType,
         reason: &str,
         note: &str,
     ) {
         let services = &self.services;
-        let sent = services.recorder.record(
-            &services.effects,
-            plugin.name(),
-            key,
-            object,
-            warning,
+        let draft = EventDraft {
+            component: plugin.name(),
+            event_type,
             reason,
             note,
-            None,
-        );
+        };
+        let sent = services
+            .recorder
+            .record(&services.writer, key, object, draft, None);
         if sent.await {
             self.stats.add_counts(key, count_writes(1));
         }

@@ -71,7 +71,7 @@ use self::{
     health::Health,
 };
 use crate::{
-    client::fence::{Deposed, Gate},
+    client::fence::{NotLeader, WriteFence},
     contract::bindings::{http, types},
     kube::{hash::encode_hex, key::Gvk},
     policy::network::NetworkPolicy,
@@ -226,7 +226,7 @@ pub enum SendError {
     TooLarge(String),
     /// The host is not the leader; nothing was sent.
     #[error(transparent)]
-    NotLeader(#[from] Deposed),
+    NotLeader(#[from] NotLeader),
 }
 
 impl From<SendError> for types::Error {
@@ -257,7 +257,7 @@ pub struct ClientPool {
     previous: PreviousSecrets,
     /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
     digest_key: hmac::Key,
-    gate: Gate,
+    gate: WriteFence,
     network: NetworkPolicy,
     on_status_change: StatusListener,
     /// In a plan: answers requests that may change something.
@@ -300,7 +300,7 @@ impl Default for ClientPool {
             clients: Mutex::default(),
             previous: PreviousSecrets::default(),
             digest_key: key.expect("the system has randomness"),
-            gate: Gate::default(),
+            gate: WriteFence::default(),
             network: NetworkPolicy::default(),
             on_status_change: Arc::new(|_, _| {}),
             dry_run: None,
@@ -310,7 +310,7 @@ impl Default for ClientPool {
 
 impl ClientPool {
     /// Sends requests with unsafe methods only while this fence is open.
-    pub fn with_fence(self, gate: Gate) -> Self {
+    pub fn with_fence(self, gate: WriteFence) -> Self {
         Self { gate, ..self }
     }
 
@@ -526,6 +526,24 @@ mod tests {
         assert!(
             client(&upstream).needs_health_check(IDLE_TIMEOUT),
             "another has to be looked at"
+        );
+    }
+
+    #[test]
+    fn keyed_digest_is_truncated_hmac_sha256() {
+        // Test case 1 of RFC 4231.
+        let pool = ClientPool {
+            digest_key: hmac::Key::new(hmac::HMAC_SHA256, &[0x0b; 20]),
+            ..ClientPool::default()
+        };
+        assert_eq!(pool.keyed_digest(b"Hi There"), "b0344c61d8db38535ca8afceaf0bf12b");
+        let (one, other) = (ClientPool::default(), ClientPool::default());
+        assert_eq!(one.keyed_digest(b"value"), one.keyed_digest(b"value"));
+        assert_ne!(one.keyed_digest(b"value"), one.keyed_digest(b"other"));
+        assert_ne!(
+            one.keyed_digest(b"value"),
+            other.keyed_digest(b"value"),
+            "each key is random"
         );
     }
 }

@@ -5,9 +5,9 @@ use std::alloc::System;
 use ostler::testing::{
     key::Gvk,
     object::Object,
-    scope::{Form, Scope},
+    scope::{Projection, Scope},
     selector::{FieldSelector, Selector},
-    store::{Origin, Put, Query, Store},
+    store::{Put, Query, Source, Store},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -30,16 +30,16 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
         cluster: "".into(),
         namespace: "".into(),
         selector: None,
-        form: Form::Whole,
+        projection: Projection::Full,
     };
     let store = Store::default();
-    store.open(&scope);
+    store.open_collection(&scope);
     let before = Region::new(ALLOCATOR);
     for i in 0..OBJECTS {
         let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
         assert!(matches!(
-            store.put(&key, object, Form::Whole, Origin::Watched),
-            Put::News(_)
+            store.put(&key, object, Projection::Full, Source::Watch),
+            Put::Changed(_)
         ));
     }
     // One index by label, one by field.
@@ -60,7 +60,8 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
     let change = before.change();
     // What was reallocated is told as a difference.
     let kept = change.bytes_allocated - change.bytes_deallocated;
-    let (objects, json) = store.size();
+    let size = store.size();
+    let (objects, json) = (size.objects, size.bytes);
     println!(
         "{} bytes of JSON, {} bytes in all",
         json / objects,

@@ -21,7 +21,7 @@ use axum::{
 };
 use common::{Vault, allowing};
 use ostler::testing::{
-    fence::Gate,
+    fence::WriteFence,
     key::{Gvk, ObjectRef},
     network::NetworkGrant,
     object::Object,
@@ -126,7 +126,7 @@ struct Lab {
     server: Arc<Server>,
     vault: Vault,
     clients: ClientPool,
-    gate: Gate,
+    gate: WriteFence,
     streams: Arc<EventStreams>,
     upstream: UpstreamObject,
     key: ObjectRef,
@@ -157,8 +157,8 @@ async fn lab() -> Lab {
         "spec": {"url": url, "auth": {"bearer": {"tokenSecretRef": {"name": "token", "key": "token"}}}}});
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
     let (key, object) = Object::parse(&gvk, upstream.to_string().as_bytes()).unwrap();
-    let gate = Gate::shut();
-    gate.lead(1, Instant::now() + Duration::from_secs(3600));
+    let gate = WriteFence::closed();
+    gate.open_until(1, Instant::now() + Duration::from_secs(3600));
     let woken: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = woken.clone();
     let streams = EventStreams::new(gate.clone(), move |object, _| {
@@ -382,7 +382,7 @@ async fn stream_closes_with_leadership_and_with_host() {
     lab.streams.close_all();
     lab.until("it is closed", || lab.server.open() == 0).await;
     assert!(matches!(lab.follow("a", "/live"), Err(SendError::NotLeader(_))));
-    lab.gate.lead(2, Instant::now() + Duration::from_secs(3600));
+    lab.gate.open_until(2, Instant::now() + Duration::from_secs(3600));
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     lab.streams = EventStreams::new(lab.gate.clone(), |_, _| {});

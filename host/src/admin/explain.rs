@@ -1,4 +1,4 @@
-//! Why an object is as it is: what it waits for, what it read, when it runs next, who holds it.
+//! Explanation of an object: dependencies, reads, next reconcile, holders.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, question::Question};
 use crate::{
-    cache::{informer::Synced, store::Query},
+    cache::{informer::SyncState, store::Query},
     kube::{
         key::ObjectRef,
         object::Object,
         references,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
     },
     plugin::HookState,
     reconcile::{
@@ -22,19 +22,19 @@ use crate::{
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::{Cause, Explanation as Turn},
-        queue::{Place, Priority},
+        queue::{ItemState, Priority},
     },
     upstream::{self, StreamState, StreamStatus},
 };
 
-/// Causes told, the newest.
-const CAUSES: usize = 10;
-/// Things read that are told.
-const READS: usize = 200;
-/// Objects of a list that is waited for, told by name.
-const LISTED: usize = 10;
+/// Maximum number of causes; the newest are shown.
+const MAX_CAUSES: usize = 10;
+/// Maximum number of reads.
+const MAX_READS: usize = 200;
+/// Maximum number of named objects per list.
+const MAX_NAMED_OBJECTS: usize = 10;
 
-/// What `/explain` tells.
+/// The response of `/explain`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Explanation {
     /// Its kind, with version and group.
@@ -49,24 +49,24 @@ pub struct Explanation {
     pub reason: String,
     /// Message of its Ready condition.
     pub message: String,
-    /// What it waits for: of what it read, what is absent or not Ready.
+    /// Reads that it waits for: absent or not Ready.
     pub waits_for: Vec<Read>,
-    /// What it read: a change of any of these wakes it.
+    /// Reads of the last reconcile; a change of any of them wakes the object.
     pub reads: Vec<Read>,
     /// Event streams it follows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<Followed>,
-    /// When it runs next, and why.
+    /// Time and reason of the next reconcile.
     pub next: NextRun,
-    /// What woke it lately, oldest first.
+    /// Latest wake-ups, oldest first.
     pub woken_by: Vec<String>,
-    /// Who holds it: it can't go before they let go.
+    /// Objects that hold it and block its deletion.
     pub holders: Vec<String>,
-    /// What it holds itself.
+    /// Objects that it holds.
     pub holds: Vec<String>,
-    /// What stands in the way of its deletion, when that was asked for.
+    /// Obstacles of its deletion, if it is being deleted.
     pub finalizers: Vec<String>,
-    /// Whether it is annotated to be left alone.
+    /// True if an annotation suspends it.
     pub paused: bool,
     /// The plugin that reconciles it.
     pub plugin: String,
@@ -76,42 +76,42 @@ pub struct Explanation {
     pub reconciles: u64,
     /// Failures in a row.
     pub attempts: u32,
-    /// When its last reconcile ended.
+    /// Time of the end of the last reconcile.
     pub last_reconcile: Option<String>,
-    /// How long that took, in milliseconds.
+    /// Duration of the last reconcile in milliseconds.
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
     pub errors: Vec<RecordedError>,
 }
 
-/// Something a reconcile read, as it is now.
+/// A read of a reconcile, with the current state of its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
     /// The object, or the kind, namespace and selector of a list.
     pub what: String,
-    /// How it is.
+    /// Current state.
     pub state: State,
-    /// Why it is not Ready.
+    /// Reason why it is not Ready.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// How something that was read is now.
+/// Current state of the target of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// It is there, and says nothing of being Ready.
+    /// It exists and has no Ready condition.
     Exists,
-    /// It is there, and not Ready.
+    /// It exists and is not Ready.
     NotReady,
     /// It is Ready.
     Ready,
     /// It is being deleted.
     Terminating,
-    /// A list of so many objects.
+    /// A list with this number of objects.
     List(usize),
-    /// It is not known: what tells of it has not been listed.
+    /// Unknown: its informer has not synced.
     Unknown,
 }
 
@@ -122,14 +122,14 @@ pub struct Followed {
     pub what: String,
     /// `connecting`, `open`, `waiting`, `ended` or `outdated`.
     pub state: String,
-    /// Why it is not open.
+    /// Reason why it is not open.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// Events so far.
+    /// Number of events.
     pub events: u64,
-    /// Times it was opened again.
+    /// Number of reconnects.
     pub reconnects: u64,
-    /// Objects that share it, this one included.
+    /// Number of objects that share it, including this one.
     pub followers: usize,
 }
 
@@ -149,25 +149,25 @@ impl From<StreamStatus> for Followed {
     }
 }
 
-/// When an object runs next.
+/// The next reconcile of an object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextRun {
     /// `running`, `queued`, `delayed`, `held` (all objects of its plugin wait), `parked` or `settled`.
     pub place: String,
     /// Seconds until it is due.
     pub in_seconds: Option<f64>,
-    /// For people: when and why.
+    /// Human-readable explanation.
     pub why: String,
 }
 
 impl Admin {
-    /// Explains an object. The error says what there is instead.
+    /// Explains an object. The error lists similar objects.
     pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
         let key = question.find(&self.stats.keys())?;
         let gone = || format!("{key} was deleted a moment ago");
         let facts = self.stats.object(&key).ok_or_else(gone)?;
-        let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
-        let mut turn = self.services.router.explain(&key);
+        let object = self.services.store.get(&key, Projection::Full).ok_or_else(gone)?;
+        let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
             gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
@@ -179,28 +179,31 @@ impl Admin {
             // Of what serves: an object of that name may still be loading its own.
             let ours = |r: &crate::plugin::Report| *r.name == **p.name() && !r.digest.is_empty();
             let report = reports.into_iter().find(ours);
-            held(p.suspended, &report.unwrap_or_default().hooks)
+            pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
-        let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
+        let found = reads
+            .into_iter()
+            .map(|d| self.find_dependency(d, &scopes))
+            .collect();
         let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
-            ..explanation(&key, &object, facts, turn, plugin, held, found)
+            ..build_explanation(&key, &object, facts, turn, plugin, held, found)
         })
     }
 
-    /// What is there of something that was read. Starts no watch: there is one, or there is no telling.
-    fn find(&self, dependency: Dependency, scopes: &[(Scope, Synced)]) -> Found {
+    /// The current state of the target of a read, from the cache. No watch is started for it.
+    fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, SyncState)]) -> Found {
         let services = &self.services;
-        let scope = dependency.scope(&services.reach);
+        let scope = dependency.scope(&services.namespaces);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
-        let synced = covering().find(|(_, synced)| *synced == Synced::Yes);
+        let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
         let why = || {
             let failed = covering().find_map(|(_, synced)| match synced {
-                Synced::Failed(why) => Some(why.clone()),
+                SyncState::Failed(why) => Some(why.clone()),
                 _ => None,
             });
             failed.unwrap_or_else(|| "not listed yet".into())
@@ -227,15 +230,15 @@ impl Admin {
     }
 }
 
-/// What is there of something that was read.
+/// The current state of the target of a read.
 enum Found {
     Object(ObjectRef, Option<Arc<Object>>),
     List(List, Vec<(ObjectRef, Arc<Object>)>),
     Unknown(Dependency, String),
 }
 
-/// Pure: everything has been read.
-fn explanation(
+/// Builds the explanation without I/O.
+fn build_explanation(
     key: &ObjectRef,
     object: &Object,
     facts: ObjectStats,
@@ -246,21 +249,24 @@ fn explanation(
 ) -> Explanation {
     let paused = object.annotation(PAUSED_ANNOTATION) == Some("true");
     let state = match () {
-        () if object.deleting() => "Terminating",
+        () if object.is_deleting() => "Terminating",
         () if paused => "Paused",
         () if facts.ready => "Ready",
         () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
         () => "NotReady",
     };
-    let mut reads: Vec<_> = found.iter().map(read).collect();
+    let mut reads: Vec<_> = found.iter().map(describe_read).collect();
     reads.sort_by(|a, b| a.what.cmp(&b.what));
     let mut waits_for = Vec::new();
     if !facts.ready {
-        waits_for.extend(reads.iter().filter(|r| r.lacks()).cloned());
-        waits_for.extend(found.iter().flat_map(|f| lacking(f, key)));
+        waits_for.extend(reads.iter().filter(|r| r.is_missing()).cloned());
+        waits_for.extend(found.iter().flat_map(|f| list_missing(f, key)));
     }
-    reads.truncate(READS);
-    let causes = turn.causes.iter().skip(turn.causes.len().saturating_sub(CAUSES));
+    reads.truncate(MAX_READS);
+    let causes = turn
+        .causes
+        .iter()
+        .skip(turn.causes.len().saturating_sub(MAX_CAUSES));
     let finalizers = || object.finalizers.iter().map(ToString::to_string);
     Explanation {
         kind: key.gvk.to_string(),
@@ -272,17 +278,17 @@ fn explanation(
         waits_for,
         reads,
         follows: Vec::new(),
-        next: next(&turn, plugin.is_some(), held),
+        next: next_run(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
-        holders: references::holders(object)
+        holders: references::list_holders(object)
             .iter()
             .map(ToString::to_string)
             .collect(),
-        holds: references::holds(object)
+        holds: references::list_held(object)
             .iter()
             .map(ToString::to_string)
             .collect(),
-        finalizers: finalizers().filter(|_| object.deleting()).collect(),
+        finalizers: finalizers().filter(|_| object.is_deleting()).collect(),
         paused,
         plugin: plugin.unwrap_or(facts.plugin),
         plugin_digest: facts.plugin_digest,
@@ -295,8 +301,8 @@ fn explanation(
 }
 
 impl Read {
-    /// Whether somebody may wait for it.
-    fn lacks(&self) -> bool {
+    /// Returns true for a state that a reconcile may wait for.
+    fn is_missing(&self) -> bool {
         matches!(
             self.state,
             State::Absent | State::NotReady | State::Terminating | State::Unknown
@@ -304,19 +310,19 @@ impl Read {
     }
 }
 
-/// Something that was read, as it is now.
-fn read(found: &Found) -> Read {
+/// The target of a read with its current state.
+fn describe_read(found: &Found) -> Read {
     match found {
         Found::Object(key, object) => of_object(key, object.as_deref()),
         Found::List(list, objects) => Read {
-            what: name(list),
+            what: describe_list(list),
             state: State::List(objects.len()),
             why: String::new(),
         },
         Found::Unknown(dependency, why) => Read {
             what: match dependency {
                 Dependency::Object(key, _) => key.to_string(),
-                Dependency::List(list) => name(list),
+                Dependency::List(list) => describe_list(list),
             },
             state: State::Unknown,
             why: why.clone(),
@@ -324,8 +330,8 @@ fn read(found: &Found) -> Read {
     }
 }
 
-/// `Pod in demo where app=web`.
-fn name(list: &List) -> String {
+/// Describes a list, as in `Pod in demo where app=web`.
+fn describe_list(list: &List) -> String {
     let place = match &*list.namespace {
         "" => "all namespaces",
         place => place,
@@ -335,9 +341,10 @@ fn name(list: &List) -> String {
         list.fields.as_ref().map(ToString::to_string),
     ];
     let selectors: Vec<_> = selectors.into_iter().flatten().collect();
-    match selectors.is_empty() {
-        true => format!("{} in {place}", list.gvk.kind),
-        false => format!("{} in {place} where {}", list.gvk.kind, selectors.join(",")),
+    if selectors.is_empty() {
+        format!("{} in {place}", list.gvk.kind)
+    } else {
+        format!("{} in {place} where {}", list.gvk.kind, selectors.join(","))
     }
 }
 
@@ -345,13 +352,13 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
     let (state, why) = match object {
         None => (State::Absent, String::new()),
         Some(object) => {
-            let ready = object.ready();
+            let ready = object.readiness();
             let why = match (ready.reason.as_str(), ready.message.as_str()) {
                 (reason, "") => reason.to_owned(),
                 (reason, message) => format!("{reason}: {message}"),
             };
             match ready.reason.is_empty() {
-                _ if object.deleting() => (State::Terminating, why),
+                _ if object.is_deleting() => (State::Terminating, why),
                 _ if ready.ready => (State::Ready, String::new()),
                 true => (State::Exists, String::new()),
                 false => (State::NotReady, why),
@@ -365,8 +372,8 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
     }
 }
 
-/// Objects of a list that are not Ready, but for the one that asks.
-fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
+/// Objects of a list that are not Ready, without the explained object itself.
+fn list_missing(found: &Found, asking: &ObjectRef) -> Vec<Read> {
     let Found::List(_, objects) = found else {
         return Vec::new();
     };
@@ -374,13 +381,13 @@ fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
         .iter()
         .filter(|(key, _)| key != asking)
         .map(|(key, object)| of_object(key, Some(object)))
-        .filter(Read::lacks)
-        .take(LISTED)
+        .filter(Read::is_missing)
+        .take(MAX_NAMED_OBJECTS)
         .collect()
 }
 
-/// Until when all objects of a plugin wait, if they do.
-fn held(suspended: bool, hooks: &HookState) -> Option<String> {
+/// End of the pause of all objects of a plugin, if there is one.
+fn pause_reason(suspended: bool, hooks: &HookState) -> Option<String> {
     Some(match hooks {
         _ if suspended => "when its plugin is suspended no more".into(),
         HookState::None | HookState::Done => return None,
@@ -393,19 +400,19 @@ fn held(suspended: bool, hooks: &HookState) -> Option<String> {
     })
 }
 
-fn next(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
-    if let (Some(Place::Queued(_) | Place::Delayed(_)), Some(why)) = (turn.place, held) {
+fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
+    if let (Some(ItemState::Queued(_) | ItemState::Delayed(_)), Some(why)) = (turn.state, held) {
         return NextRun {
             place: "held".into(),
             in_seconds: None,
             why,
         };
     }
-    let (place, why) = match turn.place {
+    let (place, why) = match turn.state {
         _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
-        Some(Place::InFlight(false)) => ("running", "it runs now".to_owned()),
-        Some(Place::InFlight(true)) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
-        Some(Place::Queued(priority)) => {
+        Some(ItemState::InFlight { requeue: false }) => ("running", "it runs now".to_owned()),
+        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
+        Some(ItemState::Queued(priority)) => {
             let word = match priority {
                 Priority::High => "high",
                 Priority::Normal => "normal",
@@ -413,8 +420,8 @@ fn next(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
             };
             ("queued", format!("as soon as a worker is free ({word} priority)"))
         }
-        Some(Place::Delayed(_)) => {
-            let why = match &turn.then {
+        Some(ItemState::Delayed(_)) => {
+            let why = match &turn.due_cause {
                 Some(Cause::Poll) => "its polling interval is over then",
                 Some(Cause::Timer) => "its plugin asked for that time",
                 Some(Cause::Retry) if turn.failures > 0 => "it is tried again after a failure",
@@ -423,7 +430,7 @@ fn next(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
             };
             ("delayed", format!("{why}; sooner when it or something it read changes"))
         }
-        Some(Place::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
+        Some(ItemState::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
         None => ("settled", "when it or something it read changes".to_owned()),
     };
     NextRun {
@@ -468,7 +475,7 @@ mod tests {
             namespace: "n".into(),
             labels: crate::kube::selector::Selector::parse("app=web").ok(),
             fields: None,
-            form: Form::Whole,
+            projection: Projection::Full,
         };
         let found = vec![
             there(conditioned("ready", "True")),
@@ -476,7 +483,7 @@ mod tests {
             there(object("plain", "", "")),
             Found::Object(of_kind("absent"), None),
             Found::Unknown(
-                Dependency::Object(of_kind("unknown"), Form::Whole),
+                Dependency::Object(of_kind("unknown"), Projection::Full),
                 "forbidden".into(),
             ),
             Found::List(
@@ -487,15 +494,15 @@ mod tests {
         let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
         stats.observe_object(&key);
         let turn = Turn {
-            place: Some(Place::Delayed(Default::default())),
+            state: Some(ItemState::Delayed(Default::default())),
             failures: 0,
             due_in: Some(std::time::Duration::from_millis(1500)),
-            then: Some(Cause::Poll),
+            due_cause: Some(Cause::Poll),
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
         };
         let facts = stats.object(&key).expect("facts");
-        let told = explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
+        let told = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
         let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
             waits.collect::<Vec<_>>(),
@@ -521,7 +528,7 @@ mod tests {
         assert_eq!(told.holders, ["Thing/n/x"]);
         assert_eq!(
             (&*told.state, told.paused, told.woken_by.len()),
-            ("Paused", true, CAUSES)
+            ("Paused", true, MAX_CAUSES)
         );
         assert_eq!((&*told.next.place, told.next.in_seconds), ("delayed", Some(1.5)));
         assert!(told.next.why.contains("polling"), "{}", told.next.why);
@@ -540,27 +547,27 @@ mod tests {
             ),
             (true, HookState::Done, Some("suspended")),
         ] {
-            let told = held(suspended, &hooks);
+            let told = pause_reason(suspended, &hooks);
             let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
             assert!(words.map_or(told.is_none(), said), "{told:?}");
         }
         for (place, expected) in [
-            (Some(Place::Queued(Priority::Low)), "held"),
-            (Some(Place::Delayed(Default::default())), "held"),
+            (Some(ItemState::Queued(Priority::Low)), "held"),
+            (Some(ItemState::Delayed(Default::default())), "held"),
             // What has begun ends, and what is not queued waits for nothing.
-            (Some(Place::InFlight(false)), "running"),
-            (Some(Place::Parked), "parked"),
+            (Some(ItemState::InFlight { requeue: false }), "running"),
+            (Some(ItemState::Parked), "parked"),
             (None, "settled"),
         ] {
             let turn = Turn {
-                place,
+                state: place,
                 failures: 0,
                 due_in: Some(std::time::Duration::from_secs(1)),
-                then: None,
+                due_cause: None,
                 causes: Vec::new(),
                 reads: Vec::new(),
             };
-            let next = next(&turn, true, held(true, &HookState::None));
+            let next = next_run(&turn, true, pause_reason(true, &HookState::None));
             assert_eq!(next.place, expected);
             assert_eq!(next.in_seconds.is_none(), expected == "held");
         }

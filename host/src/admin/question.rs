@@ -1,4 +1,4 @@
-//! Which object somebody asks about, as they say it.
+//! Object lookup by an abbreviated kind and name.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::kube::key::ObjectRef;
 
-/// Which object is asked about.
+/// The query for an object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Question {
-    /// `Team`, `team`, or `Team.v1alpha1.example.org` where that is not enough.
+    /// `Team`, `team`, or `Team.v1alpha1.example.org` for an ambiguous kind.
     pub kind: String,
-    /// Its namespace; may be left out where the name is enough.
+    /// Namespace; optional if the name is unique.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
 }
 
 impl Question {
-    /// Finds the object that is meant among all that are reconciled.
+    /// Finds the matching object among all reconciled ones.
     pub fn find(&self, keys: &[ObjectRef]) -> Result<ObjectRef, String> {
         let Question {
             kind,
@@ -28,12 +28,13 @@ impl Question {
         let of_kind: Vec<_> = keys.iter().filter(|k| is_kind(k, kind)).collect();
         if of_kind.is_empty() {
             let kinds: BTreeSet<_> = keys.iter().map(|k| k.gvk.to_string()).collect();
-            return Err(match kinds.is_empty() {
-                true => "there are no objects that this host reconciles".into(),
-                false => format!(
+            return Err(if kinds.is_empty() {
+                "there are no objects that this host reconciles".into()
+            } else {
+                format!(
                     "there are no objects of kind `{kind}` that this host reconciles; there are {}",
-                    list(kinds)
-                ),
+                    format_names(kinds)
+                )
             });
         }
         let named: Vec<_> = of_kind.iter().filter(|k| *k.name == **name).collect();
@@ -51,14 +52,14 @@ impl Question {
                 let kinds = here.iter().map(|k| k.gvk.to_string()).collect();
                 Err(format!(
                     "`{kind}` is more than one kind: say which of {}",
-                    list(kinds)
+                    format_names(kinds)
                 ))
             }
             [_, ..] => {
                 let namespaces = here.iter().map(|k| k.namespace.to_string()).collect();
                 Err(format!(
                     "there is a {kind}/{name} in several namespaces: say which of {} with -n",
-                    list(namespaces)
+                    format_names(namespaces)
                 ))
             }
             [] => {
@@ -69,11 +70,11 @@ impl Question {
                 let others = match named.is_empty() {
                     false => format!(
                         "there is one in {}",
-                        list(named.iter().map(|k| k.namespace.to_string()).collect())
+                        format_names(named.iter().map(|k| k.namespace.to_string()).collect())
                     ),
                     true => format!(
                         "there are {}",
-                        list(of_kind.iter().map(|k| k.to_string()).collect())
+                        format_names(of_kind.iter().map(|k| k.to_string()).collect())
                     ),
                 };
                 Err(format!("there is no {kind}/{name}{place}; {others}"))
@@ -82,17 +83,21 @@ impl Question {
     }
 }
 
-/// `team`, `Team`, `Team.concourse-ci.org` and `Team.v1alpha1.concourse-ci.org` are all that kind.
+/// Compares a kind with its notations: `team`, `Team`, `Team.concourse-ci.org`, `Team.v1alpha1.concourse-ci.org`.
 fn is_kind(key: &ObjectRef, kind: &str) -> bool {
     let gvk = &key.gvk;
     let same = |full: &str| full.eq_ignore_ascii_case(kind);
     same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
 }
 
-fn list(items: BTreeSet<String>) -> String {
-    const SHOWN: usize = 10;
-    let more = items.len().saturating_sub(SHOWN);
-    let mut text = items.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
+fn format_names(items: BTreeSet<String>) -> String {
+    const MAX_SHOWN_NAMES: usize = 10;
+    let more = items.len().saturating_sub(MAX_SHOWN_NAMES);
+    let mut text = items
+        .into_iter()
+        .take(MAX_SHOWN_NAMES)
+        .collect::<Vec<_>>()
+        .join(", ");
     if more > 0 {
         text.push_str(&format!(" and {more} more"));
     }

@@ -1,4 +1,4 @@
-//! What is read when somebody asks for the metrics, and how it is written.
+//! Collection and encoding of metrics on each scrape.
 
 use std::{
     fmt::Write,
@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    cache::informer::Synced,
+    cache::informer::SyncState,
     contract::limits::Limit,
     observe::metrics::{
         Labels, MAX_UPSTREAMS, Metrics,
@@ -26,21 +26,22 @@ use crate::{
     upstream::{CircuitState, EventStreams},
 };
 
-/// The text formats Prometheus reads.
+/// Text formats of Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus 0.0.4, which everything reads.
+    /// Prometheus 0.0.4, which every scraper supports.
     Prometheus,
 }
 
 impl Format {
-    /// The one a request's `Accept` asks for.
+    /// The format that a request's `Accept` header prefers.
     pub fn negotiated(accept: &str) -> Self {
-        match accept.contains("application/openmetrics-text") {
-            true => Self::OpenMetrics,
-            false => Self::Prometheus,
+        if accept.contains("application/openmetrics-text") {
+            Self::OpenMetrics
+        } else {
+            Self::Prometheus
         }
     }
 
@@ -53,13 +54,13 @@ impl Format {
     }
 }
 
-/// Where the state is read that is not counted.
+/// Sources of the gauges that are read on each scrape.
 pub struct Scraped<'a> {
     /// Store, watches, queue, events.
     pub services: &'a Services,
     /// Plugins and their builds.
     pub registry: &'a plugin::Registry,
-    /// Objects and whether they are Ready.
+    /// Objects and their readiness.
     pub stats: &'a ReconcileStats,
     /// Reconciles at the same time, of all plugins.
     pub workers: u32,
@@ -69,13 +70,13 @@ type Gauges<N = i64, A = std::sync::atomic::AtomicI64> = Family<Labels, Gauge<N,
 type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 
 impl Metrics {
-    /// Everything, as text.
+    /// All metrics as text.
     pub fn text(&self, format: Format, scraped: &Scraped<'_>) -> Result<String, std::fmt::Error> {
         let plugins: Vec<_> = self.plugins.read().values().cloned().collect();
         let mut now = Registry::default();
-        queue(&mut now, scraped, &plugins);
-        state(&mut now, scraped);
-        own(&mut now, &plugins);
+        register_queue(&mut now, scraped, &plugins);
+        register_state(&mut now, scraped);
+        register_plugin_metrics(&mut now, &plugins);
         let mut out = String::new();
         text::encode_registry(&mut out, &self.registry)?;
         text::encode_registry(&mut out, &now)?;
@@ -84,13 +85,13 @@ impl Metrics {
                 text::encode_eof(&mut out)?;
                 Ok(out)
             }
-            Format::Prometheus => Ok(prometheus(&out)),
+            Format::Prometheus => Ok(convert_to_prometheus(&out)),
         }
     }
 }
 
 /// In the older format a counter's type and help name its sample, `_total` included.
-fn prometheus(openmetrics: &str) -> String {
+fn convert_to_prometheus(openmetrics: &str) -> String {
     let mut out = String::with_capacity(openmetrics.len() + 1024);
     let mut lines = openmetrics.lines().peekable();
     while let Some(line) = lines.next() {
@@ -119,8 +120,8 @@ fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, 
     metric
 }
 
-/// What controller-runtime tells of its queues and workers.
-fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMetrics>]) {
+/// The queue and worker metrics of controller-runtime.
+fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMetrics>]) {
     let r = registry;
     let depth = register(
         r,
@@ -164,8 +165,8 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
         "Maximum number of concurrent reconciles",
         Gauges::<i64>::default(),
     );
-    let (lanes, later) = scraped.services.router.lanes();
-    delayed.set(signed(later));
+    let (lanes, later) = scraped.services.dispatcher.lanes();
+    delayed.set(to_signed(later));
     for LaneState {
         name,
         due,
@@ -177,15 +178,15 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
         let queue = vec![("name", name.clone()), ("controller", name.clone())];
         for (priority, waiting) in due {
             let mut labels = queue.clone();
-            labels.push(("priority", number(priority).into()));
-            depth.get_or_create(&labels).set(signed(waiting));
+            labels.push(("priority", priority_number(priority).into()));
+            depth.get_or_create(&labels).set(to_signed(waiting));
         }
         adds.get_or_create(&queue).inc_by(added);
         let controller = vec![("controller", name)];
-        active.get_or_create(&controller).set(signed(in_flight));
+        active.get_or_create(&controller).set(to_signed(in_flight));
         let workers = scraped.workers as usize;
         let limit = if limit == 0 { workers } else { limit.min(workers) };
-        most.get_or_create(&controller).set(signed(limit));
+        most.get_or_create(&controller).set(to_signed(limit));
     }
     let now = Instant::now();
     for plugin in plugins {
@@ -202,7 +203,7 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
 }
 
 /// controller-runtime's priorities are numbers: 0 is a change, -100 a start-up list. A person's change is more.
-fn number(priority: Priority) -> &'static str {
+fn priority_number(priority: Priority) -> &'static str {
     match priority {
         Priority::High => "100",
         Priority::Normal => "0",
@@ -211,7 +212,7 @@ fn number(priority: Priority) -> &'static str {
 }
 
 /// Event streams.
-fn streams(r: &mut Registry, streams: &EventStreams) {
+fn register_streams(r: &mut Registry, streams: &EventStreams) {
     let open = register(
         r,
         "ostler_event_streams",
@@ -252,8 +253,8 @@ fn streams(r: &mut Registry, streams: &EventStreams) {
     }
 }
 
-/// What plugins may use, and who sees Secrets.
-fn limits(r: &mut Registry, registry: &plugin::Registry) {
+/// Limits of plugins, and their access to Secrets.
+fn register_limits(r: &mut Registry, registry: &plugin::Registry) {
     let limits = register(
         r,
         "ostler_plugin_limit",
@@ -279,8 +280,8 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
     }
 }
 
-/// What the host has and is.
-fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
+/// Metrics of the host itself.
+fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
     let services = scraped.services;
     let leads = register(
@@ -296,28 +297,30 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         Family::<Labels, Counter>::default(),
     );
     if let Some(name) = &services.lease {
-        let gate = &services.gate;
+        let fence = &services.fence;
         let labels = vec![("name", name.clone())];
-        leads.get_or_create(&labels).set(i64::from(gate.term().is_some()));
-        rereads.get_or_create(&labels).inc_by(gate.rereads());
+        leads
+            .get_or_create(&labels)
+            .set(i64::from(fence.term().is_some()));
+        rereads.get_or_create(&labels).inc_by(fence.rereads());
     }
-    let (objects, bytes) = services.store.size();
+    let size = services.store.size();
     register(
         r,
         "ostler_cache_objects",
         "Current number of objects in the cache",
         Gauge::<i64>::default(),
     )
-    .set(signed(objects));
+    .set(to_signed(size.objects));
     register(
         r,
         "ostler_cache_bytes",
         "Size of the JSON of all cached objects in bytes",
         Gauge::<i64>::default(),
     )
-    .set(signed(bytes));
-    streams(r, &services.streams);
-    limits(r, scraped.registry);
+    .set(to_signed(size.bytes));
+    register_streams(r, &services.streams);
+    register_limits(r, scraped.registry);
     let watches = register(
         r,
         "ostler_watches",
@@ -329,9 +332,9 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     }
     for (_, synced) in services.informers.scopes() {
         let state = match synced {
-            Synced::Yes => "synced",
-            Synced::No => "listing",
-            Synced::Failed(_) => "failing",
+            SyncState::Synced => "synced",
+            SyncState::Pending => "listing",
+            SyncState::Failed(_) => "failing",
         };
         watches.get_or_create(&vec![("state", state.into())]).inc();
     }
@@ -345,10 +348,10 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         let kind: Arc<str> = gvk.to_string().into();
         for (ready, n) in [("true", counts.ready), ("false", counts.total - counts.ready)] {
             let labels = vec![("kind", kind.clone()), ("ready", ready.into())];
-            by_kind.get_or_create(&labels).set(signed(n));
+            by_kind.get_or_create(&labels).set(to_signed(n));
         }
     }
-    upstreams(r, services);
+    register_upstreams(r, services);
     let dropped = register(
         r,
         "ostler_events_dropped",
@@ -405,7 +408,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
 }
 
 /// Clients of upstreams; those that are dropped count from nothing when they are there again.
-fn upstreams(r: &mut Registry, services: &Services) {
+fn register_upstreams(r: &mut Registry, services: &Services) {
     let circuit = register(
         r,
         "ostler_upstream_circuit_state",
@@ -440,7 +443,7 @@ fn upstreams(r: &mut Registry, services: &Services) {
 
 /// The plugins' own: one family per name, whoever has it. Where two plugins disagree on what a name is, the
 /// first in order of their names is right.
-fn own(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
+fn register_plugin_metrics(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
     let mut plugins: Vec<_> = plugins.iter().collect();
     plugins.sort_by(|a, b| a.name.cmp(&b.name));
     let mut counters = std::collections::BTreeMap::<Box<str>, Family<Labels, Counter>>::new();
@@ -477,7 +480,7 @@ fn own(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
     }
 }
 
-fn signed(n: usize) -> i64 {
+fn to_signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
@@ -495,7 +498,7 @@ mod tests {
         let mut out = String::new();
         text::encode_registry(&mut out, &registry).expect("encodes");
         assert!(out.contains("# TYPE workqueue_adds counter\n"), "{out}");
-        let older = prometheus(&out);
+        let older = convert_to_prometheus(&out);
         for line in [
             "# HELP workqueue_adds_total Adds, of type counter.",
             "# TYPE workqueue_adds_total counter",
@@ -525,7 +528,7 @@ mod tests {
         }
         b.set("limit", 1e9, OWN_SERIES + 1);
         let mut registry = Registry::default();
-        own(&mut registry, &[b.clone(), a]);
+        register_plugin_metrics(&mut registry, &[b.clone(), a]);
         let mut out = String::new();
         text::encode_registry(&mut out, &registry).expect("encodes");
         for line in [

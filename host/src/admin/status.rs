@@ -1,21 +1,21 @@
-//! The whole host at a glance.
+//! Status summary of the host.
 
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use crate::{
-    cache::informer::Synced,
-    kube::scope::Form,
+    cache::informer::SyncState,
+    kube::scope::Projection,
     plugin::{CanaryReport, HookState, LoadState, Report},
     reconcile::stats::{ObjectStats, RecordedError},
 };
 
-/// Objects that are not Ready are listed up to so many; they are counted all the same.
-const LISTED: usize = 200;
-/// Last errors listed.
-const ERRORS: usize = 20;
+/// Maximum number of listed objects that are not Ready; all are counted.
+const MAX_LISTED_OBJECTS: usize = 200;
+/// Maximum number of listed errors.
+const MAX_LISTED_ERRORS: usize = 20;
 
-/// What `/status` tells.
+/// The response of `/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The host's version.
@@ -24,7 +24,7 @@ pub struct Status {
     pub leases: Vec<Lease>,
     /// The component files.
     pub plugins: Vec<Plugin>,
-    /// What is watched.
+    /// The watches.
     pub watches: Vec<Watch>,
     /// The queue, by plugin.
     pub queue: Vec<Queue>,
@@ -43,7 +43,7 @@ pub struct Status {
 pub struct Lease {
     /// Its name.
     pub name: String,
-    /// Whether it is held.
+    /// True if this process holds it.
     pub leads: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Plugin {
     pub digest: String,
     /// State of its newest build.
     pub state: LoadState,
-    /// What is wrong with the newest file.
+    /// Problem of the newest file.
     pub message: String,
     /// Progress of its life-cycle hooks.
     pub hooks: HookState,
@@ -101,11 +101,11 @@ pub struct Watch {
     pub namespace: String,
     /// The label selector; empty for all.
     pub selector: String,
-    /// Whether only metadata is kept.
+    /// True if only metadata is cached.
     pub metadata: bool,
     /// `synced`, `listing` or `failing`.
     pub state: String,
-    /// Why it fails.
+    /// Error of a failing watch.
     pub message: String,
 }
 
@@ -172,10 +172,10 @@ impl From<ObjectStats> for NotReady {
 }
 
 impl Admin {
-    /// The host as it is now.
+    /// The current status of the host.
     pub fn status(&self) -> Status {
         let services = &self.services;
-        let (lanes, delayed) = services.router.lanes();
+        let (lanes, delayed) = services.dispatcher.lanes();
         let mut watches: Vec<_> = services.informers.scopes();
         watches.sort_by(|a, b| (&a.0.gvk, &a.0.namespace).cmp(&(&b.0.gvk, &b.0.namespace)));
         Status {
@@ -185,7 +185,7 @@ impl Admin {
                 .iter()
                 .map(|name| Lease {
                     name: name.to_string(),
-                    leads: services.gate.term().is_some(),
+                    leads: services.fence.term().is_some(),
                 })
                 .collect(),
             plugins: self.registry.reports().into_iter().map(Into::into).collect(),
@@ -195,15 +195,15 @@ impl Admin {
                     kind: scope.gvk.to_string(),
                     namespace: scope.namespace.to_string(),
                     selector: scope.selector.map(|s| s.to_string()).unwrap_or_default(),
-                    metadata: scope.form == Form::Metadata,
+                    metadata: scope.projection == Projection::Metadata,
                     state: match synced {
-                        Synced::Yes => "synced",
-                        Synced::No => "listing",
-                        Synced::Failed(_) => "failing",
+                        SyncState::Synced => "synced",
+                        SyncState::Pending => "listing",
+                        SyncState::Failed(_) => "failing",
                     }
                     .into(),
                     message: match synced {
-                        Synced::Failed(why) => why,
+                        SyncState::Failed(why) => why,
                         _ => String::new(),
                     },
                 })
@@ -229,13 +229,13 @@ impl Admin {
                 .collect(),
             not_ready: self
                 .stats
-                .list_not_ready(LISTED)
+                .list_not_ready(MAX_LISTED_OBJECTS)
                 .into_iter()
                 .map(Into::into)
                 .collect(),
             errors: self
                 .stats
-                .list_errors(ERRORS)
+                .list_errors(MAX_LISTED_ERRORS)
                 .into_iter()
                 .map(|(key, error)| ObjectError {
                     object: key.to_string(),

@@ -20,17 +20,17 @@ use crate::{
     schedule::{dispatcher::Cause, queue::Priority},
 };
 
-/// An empty line this often: who has gone away is noticed by it.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Interval of empty lines, by which a closed connection is noticed.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How much is wanted.
+/// Query parameters of a stream.
 #[derive(Deserialize)]
 pub struct Wish {
-    /// Reconciles; all that come without it.
+    /// Number of reconciles; unlimited by default.
     count: Option<usize>,
 }
 
-/// What is kept, newest first.
+/// The recordings, newest first.
 pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
     let kept = admin.services.tapes.kept();
     Json(kept.iter().map(|finished| finished.summary()).collect())
@@ -46,58 +46,65 @@ pub async fn recording(State(admin): State<Admin>, Query(question): Query<Questi
     });
     match found {
         Ok(finished) => Json(finished.recording()).into_response(),
-        Err(message) => refused(StatusCode::NOT_FOUND, &message),
+        Err(message) => error_response(StatusCode::NOT_FOUND, &message),
     }
 }
 
-/// The next reconciles of an object as recordings, one on each line. A POST has it reconciled now.
+/// The next reconciles of an object as recordings, one per line. A POST also triggers a reconcile.
 pub async fn record(
     method: Method,
     State(admin): State<Admin>,
     Query(question): Query<Question>,
     Query(wish): Query<Wish>,
 ) -> Response {
-    let (key, following) = match follow(&admin, &question, Wanted::Recordings) {
+    let (key, following) = match start_following(&admin, &question, Wanted::Recordings) {
         Ok(following) => following,
         Err(refused) => return refused,
     };
     if method == Method::POST {
-        admin.services.router.add(&key, Priority::High, Cause::Manual);
+        admin
+            .services
+            .dispatcher
+            .enqueue(&key, Priority::High, Cause::Manual);
     }
-    stream(following, wish.count.unwrap_or(usize::MAX))
+    stream_response(following, wish.count.unwrap_or(usize::MAX))
 }
 
-/// The reconciles of an object as they happen, one host call on each line.
+/// The reconciles of an object live, one host call per line.
 pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    match follow(&admin, &question, Wanted::Lines) {
-        Ok((_, following)) => stream(following, usize::MAX),
+    match start_following(&admin, &question, Wanted::Lines) {
+        Ok((_, following)) => stream_response(following, usize::MAX),
         Err(refused) => refused,
     }
 }
 
-fn follow(admin: &Admin, question: &Question, wanted: Wanted) -> Result<(ObjectRef, Following), Response> {
+fn start_following(
+    admin: &Admin,
+    question: &Question,
+    wanted: Wanted,
+) -> Result<(ObjectRef, Following), Response> {
     let key = question
         .find(&admin.stats.keys())
-        .map_err(|message| refused(StatusCode::NOT_FOUND, &message))?;
-    if admin.services.gate.term().is_none() {
+        .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
+    if admin.services.fence.term().is_none() {
         let message = "this host stands by and reconciles nothing: ask the one that leads";
-        return Err(refused(StatusCode::CONFLICT, message));
+        return Err(error_response(StatusCode::CONFLICT, message));
     }
     let following = admin.services.tapes.follow(&key, wanted);
     Ok((key, following))
 }
 
-fn refused(status: StatusCode, message: &str) -> Response {
+fn error_response(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({ "message": message }))).into_response()
 }
 
-/// News as lines of JSON, until so many recordings have come.
-fn stream(following: Following, count: usize) -> Response {
+/// Streams events as JSON lines until the given number of recordings.
+fn stream_response(following: Following, count: usize) -> Response {
     let lines = futures::stream::unfold((following, count), async |(mut following, left)| {
         if left == 0 {
             return None;
         }
-        let (mut line, left) = match tokio::time::timeout(HEARTBEAT, following.next()).await {
+        let (mut line, left) = match tokio::time::timeout(HEARTBEAT_INTERVAL, following.next()).await {
             Err(_) => (Vec::new(), left),
             Ok(None) => return None,
             Ok(Some(News::Line(line))) => (serde_json::to_vec(&line).ok()?, left),

@@ -1,348 +1,382 @@
-//! Keeps the store as the API server is: list, watch, and list again when the watch fell behind.
+//! Informers keep the store equal to the API server: list, watch, and relist when the watch expired.
 //!
-//! One informer per [`Scope`], started when somebody first reads from it, shared by all plugins, and let
-//! go when nobody needs it any more. A wider one serves the reads of a narrower.
+//! One informer per [`Scope`] runs from the first read on, is shared by all plugins, and is stopped when it is no
+//! longer needed. An informer of a wider scope serves reads of a narrower one.
+//!
+//! # Recovery
+//!
+//! A watch that ends is resumed from the last resourceVersion. If the server answers `410 Gone`, the version is too
+//! old to resume from, and the informer lists again. Other errors are retried with backoff.
 
 mod ingest;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use kube::client::Body;
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     task::{AbortHandle, JoinSet},
 };
 use tracing::debug;
 
-pub use self::ingest::Listener;
-use self::ingest::{Intake, Seen};
+pub use self::ingest::ChangeHandler;
+use self::ingest::{Ingest, WatchEvent};
 use crate::{
-    cache::store::{Origin, Store},
-    client::api::{ApiError, As, Cluster, complain},
+    cache::store::{Source, Store},
+    client::api::{ApiClient, ApiError, MetadataForm, warn_api_error},
     kube::{
+        backoff::Backoff,
         key::ObjectRef,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
     },
 };
 
-/// Objects asked for in one page of a list.
-const PAGE: usize = 500;
+/// Number of objects requested per page of a list.
+const LIST_PAGE_SIZE: usize = 500;
 
-/// The server is asked to end a watch after so many seconds.
-const TURN: u64 = 290;
+/// Seconds after which the server is asked to end a watch.
+const WATCH_TIMEOUT_SECONDS: u64 = 290;
 
-/// A watch that has not ended by then never will: its connection has died without a word.
-const DEAD: Duration = Duration::from_secs(TURN + 30);
+/// Lifetime after which a watch is given up: its server should have ended it, so the connection is dead.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS + 30);
 
-/// A watch that ends before this without a word is not asked again at once.
-const HASTY: Duration = Duration::from_secs(1);
+/// Minimum duration of a watch that ended without an event; a shorter one is resumed with backoff.
+const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 
-/// All informers.
+/// Backoff of failed lists and watches. Jitter keeps informers from coming back in step after an outage.
+const RETRY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(10)).with_jitter(25);
+
+/// All informers of a cluster.
 pub struct Informers {
-    cluster: Cluster,
+    client: ApiClient,
     store: Arc<Store>,
-    listener: Listener,
+    handler: ChangeHandler,
     running: Mutex<Running>,
 }
 
 #[derive(Default)]
 struct Running {
-    scopes: HashMap<Scope, Informing>,
+    scopes: HashMap<Scope, InformerHandle>,
     tasks: JoinSet<()>,
 }
 
-struct Informing {
-    synced: watch::Receiver<Synced>,
+struct InformerHandle {
+    synced: watch::Receiver<SyncState>,
     task: AbortHandle,
-    /// Since when nobody has needed it.
-    unneeded: Option<Instant>,
+    /// Time since which no reader needs it.
+    unneeded_since: Option<Instant>,
 }
 
-/// How far an informer is.
+impl InformerHandle {
+    fn is_synced(&self) -> bool {
+        *self.synced.borrow() == SyncState::Synced
+    }
+}
+
+/// Progress of an informer's first list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Synced {
-    /// The first list is not done.
-    No,
-    /// Its last attempt to list failed.
+pub enum SyncState {
+    /// The first list has not completed.
+    Pending,
+    /// The last attempt to list failed.
     Failed(String),
-    /// The store has had everything at least once.
-    Yes,
+    /// The store has held all objects of the scope at least once.
+    Synced,
 }
 
 impl Informers {
-    /// No informer runs yet.
-    pub fn new(cluster: Cluster, store: Arc<Store>, listener: Listener) -> Self {
+    /// Creates the set of informers; none runs yet.
+    pub fn new(client: ApiClient, store: Arc<Store>, handler: ChangeHandler) -> Self {
         Self {
-            cluster,
+            client,
             store,
-            listener,
+            handler,
             running: Mutex::default(),
         }
     }
 
-    /// The informer that serves a scope: one that covers it and has been synced, or its own, which is
-    /// started unless it runs. Gives the scope to read from, and how far that is.
-    pub fn ensure(&self, scope: &Scope) -> (Scope, watch::Receiver<Synced>) {
-        let mut running = self.running.lock().expect("lock");
-        if let Some((wider, informing)) = running.provider(scope) {
-            return (wider.clone(), informing.synced.clone());
+    /// Returns the informer that serves a scope: a synced one that covers it, or its own, which is started unless
+    /// it runs. The result is the scope to read from, and the progress of its first list.
+    pub fn ensure_informer(&self, scope: &Scope) -> (Scope, watch::Receiver<SyncState>) {
+        let mut running = self.running.lock();
+        if let Some((covering, handle)) = running.covering_informer(scope) {
+            return (covering.clone(), handle.synced.clone());
         }
-        let (sender, synced) = watch::channel(Synced::No);
-        self.store.open(scope);
+        let (sender, synced) = watch::channel(SyncState::Pending);
+        self.store.open_collection(scope);
         let informer = Informer {
-            cluster: self.cluster.clone(),
-            intake: Intake {
+            client: self.client.clone(),
+            ingest: Ingest {
                 store: self.store.clone(),
-                listener: self.listener.clone(),
+                handler: self.handler.clone(),
                 scope: scope.clone(),
             },
             synced: sender,
         };
-        let informing = Informing {
+        let handle = InformerHandle {
             synced: synced.clone(),
             task: running.tasks.spawn(informer.run()),
-            unneeded: None,
+            unneeded_since: None,
         };
-        running.scopes.insert(scope.clone(), informing);
+        running.scopes.insert(scope.clone(), handle);
         (scope.clone(), synced)
     }
 
-    /// Waits until a scope has been listed once; gives the scope to read it from. The error says why it
-    /// hasn't been.
-    pub async fn synced(&self, scope: &Scope, patience: Duration) -> Result<Scope, String> {
-        let (provider, mut synced) = self.ensure(scope);
-        let waited = tokio::time::timeout(patience, synced.wait_for(|s| *s == Synced::Yes))
+    /// Waits until a scope has been listed once and returns the scope to read it from. The error is the reason why
+    /// the list has not completed within `timeout`.
+    pub async fn wait_synced(&self, scope: &Scope, timeout: Duration) -> Result<Scope, String> {
+        let (covering, mut synced) = self.ensure_informer(scope);
+        let waited = tokio::time::timeout(timeout, synced.wait_for(|s| *s == SyncState::Synced))
             .await
             .map(|w| w.is_ok());
         match waited {
-            Ok(true) => Ok(provider),
+            Ok(true) => Ok(covering),
             Ok(false) => Err("the host is shutting down".into()),
             Err(_) => Err(match &*synced.borrow() {
-                Synced::Failed(why) => why.clone(),
-                _ => format!("listing {} takes longer than {patience:?}", scope.gvk),
+                SyncState::Failed(why) => why.clone(),
+                _ => format!("listing {} takes longer than {timeout:?}", scope.gvk),
             }),
         }
     }
 
-    /// Lets go what none of these scopes has needed for this long. Gives what was let go.
-    pub fn retain(&self, needed: &[Scope], linger: Duration) -> Vec<Scope> {
-        let mut running = self.running.lock().expect("lock");
-        let synced = |scope: &&Scope| {
-            let informing = running.scopes.get(*scope);
-            informing.is_some_and(|i| *i.synced.borrow() == Synced::Yes)
+    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes.
+    pub fn stop_unneeded(&self, needed: &[Scope], idle_timeout: Duration) -> Vec<Scope> {
+        let mut running = self.running.lock();
+        let is_synced = |scope: &&Scope| running.scopes.get(*scope).is_some_and(InformerHandle::is_synced);
+        // A needed informer also serves the scopes that it covers.
+        let synced: Vec<&Scope> = needed.iter().filter(is_synced).collect();
+        let serving = |scope: &Scope| match synced.iter().find(|w| **w != scope && w.covers(scope)) {
+            Some(covering) => Some((*covering).clone()),
+            None => running
+                .covering_informer(scope)
+                .map(|(covering, _)| covering.clone()),
         };
-        // Who is needed anyway serves what it covers.
-        let wide: Vec<&Scope> = needed.iter().filter(synced).collect();
-        let server = |scope: &Scope| match wide.iter().find(|w| **w != scope && w.covers(scope)) {
-            Some(wider) => Some((*wider).clone()),
-            None => running.provider(scope).map(|(provider, _)| provider.clone()),
-        };
-        let serving: HashSet<Scope> = needed.iter().filter_map(server).collect();
-        let (mut gone, mut untold) = (Vec::new(), Vec::new());
-        for (scope, informing) in &mut running.scopes {
-            if serving.contains(scope) {
-                informing.unneeded = None;
-            } else if informing.unneeded.get_or_insert_with(Instant::now).elapsed() >= linger {
-                gone.push(scope.clone());
+        let in_use: HashSet<Scope> = needed.iter().filter_map(serving).collect();
+        let (mut stopped, mut undelivered) = (Vec::new(), Vec::new());
+        for (scope, handle) in &mut running.scopes {
+            if in_use.contains(scope) {
+                handle.unneeded_since = None;
+            } else if handle.unneeded_since.get_or_insert_with(Instant::now).elapsed() >= idle_timeout {
+                stopped.push(scope.clone());
             }
         }
-        for scope in &gone {
-            if let Some(informing) = running.scopes.remove(scope) {
-                informing.task.abort();
-                untold.extend(self.store.close(scope));
+        for scope in &stopped {
+            if let Some(handle) = running.scopes.remove(scope) {
+                handle.task.abort();
+                undelivered.extend(self.store.close_collection(scope));
                 debug!(kind = %scope.gvk, namespace = %scope.namespace, "stopping unused watch");
             }
         }
         drop(running);
-        for change in untold {
-            (self.listener)(change, Origin::Listed);
+        for change in undelivered {
+            (self.handler)(change, Source::Relist);
         }
-        gone
+        stopped
     }
 
-    /// The scopes watched, with how far each is.
-    pub fn scopes(&self) -> Vec<(Scope, Synced)> {
-        let running = self.running.lock().expect("lock");
+    /// The watched scopes, each with the progress of its first list.
+    pub fn scopes(&self) -> Vec<(Scope, SyncState)> {
+        let running = self.running.lock();
         let scopes = running.scopes.iter();
         scopes
-            .map(|(scope, informing)| (scope.clone(), informing.synced.borrow().clone()))
+            .map(|(scope, handle)| (scope.clone(), handle.synced.borrow().clone()))
             .collect()
     }
 }
 
 impl Running {
-    /// The informer of a scope when it is synced; else one that covers it and is; else its own, if it runs.
-    /// Of metadata an informer of the whole objects is asked first: it is the one that tells of changes.
-    fn provider(&self, scope: &Scope) -> Option<(&Scope, &Informing)> {
+    /// The informer that serves a scope: its own if synced, else a synced one that covers it, else its own if it
+    /// runs. For metadata an informer of full objects is preferred, because that is the one that reports changes.
+    fn covering_informer(&self, scope: &Scope) -> Option<(&Scope, &InformerHandle)> {
         let own = self.scopes.get_key_value(scope);
-        let synced = |i: &Informing| *i.synced.borrow() == Synced::Yes;
-        if scope.form == Form::Whole && own.is_some_and(|(_, i)| synced(i)) {
+        if scope.projection == Projection::Full && own.is_some_and(|(_, handle)| handle.is_synced()) {
             return own;
         }
-        let covering = self.scopes.iter().filter(|(w, i)| w.covers(scope) && synced(i));
-        covering.min_by_key(|(w, _)| w.form).or(own)
+        let covering = self
+            .scopes
+            .iter()
+            .filter(|(w, i)| w.covers(scope) && i.is_synced());
+        covering.min_by_key(|(w, _)| w.projection).or(own)
     }
 }
 
 struct Informer {
-    cluster: Cluster,
-    intake: Intake,
-    synced: watch::Sender<Synced>,
+    client: ApiClient,
+    ingest: Ingest,
+    synced: watch::Sender<SyncState>,
 }
 
-/// The lines of a watch as they come.
-struct Lines {
+/// The state of an informer's list-and-watch loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// There is no resourceVersion to resume from, or it expired (`410 Gone`): list everything.
+    Listing,
+    /// Watch from this resourceVersion.
+    Watching { version: String },
+}
+
+/// The JSON lines of a watch response.
+struct JsonLines {
     body: http_body_util::BodyDataStream<Body>,
     buffer: Vec<u8>,
-    /// How much of the buffer has been given.
-    done: usize,
-    /// How much of the buffer has no line's end.
-    looked: usize,
-    /// When it is given up.
-    until: Instant,
+    /// Length of the part of the buffer that has been returned.
+    consumed: usize,
+    /// Length of the part of the buffer that contains no further line end.
+    scanned: usize,
+    /// Time at which the connection is given up.
+    deadline: Instant,
 }
 
-impl Lines {
+impl JsonLines {
     fn new(body: Body) -> Self {
         Self {
             body: body.into_data_stream(),
             buffer: Vec::new(),
-            done: 0,
-            looked: 0,
-            until: Instant::now() + DEAD,
+            consumed: 0,
+            scanned: 0,
+            deadline: Instant::now() + IDLE_TIMEOUT,
         }
     }
 
-    /// The next line. A connection that breaks, or is dead, is no fault: the next watch goes on from the last version.
-    async fn next(&mut self) -> Option<&[u8]> {
+    /// The next line. A broken or dead connection ends the stream without an error: the next watch resumes from the
+    /// last version.
+    async fn next_line(&mut self) -> Option<&[u8]> {
         loop {
-            if let Some(end) = self.buffer[self.looked..].iter().position(|b| *b == b'\n') {
-                let line = self.done..self.looked + end;
-                self.done = line.end + 1;
-                self.looked = self.done;
+            if let Some(end) = self.buffer[self.scanned..].iter().position(|b| *b == b'\n') {
+                let line = self.consumed..self.scanned + end;
+                self.consumed = line.end + 1;
+                self.scanned = self.consumed;
                 return Some(&self.buffer[line]);
             }
-            self.buffer.drain(..std::mem::take(&mut self.done));
-            self.looked = self.buffer.len();
-            let next = tokio::time::timeout_at(self.until.into(), self.body.next());
+            self.buffer.drain(..std::mem::take(&mut self.consumed));
+            self.scanned = self.buffer.len();
+            let next = tokio::time::timeout_at(self.deadline.into(), self.body.next());
             self.buffer.extend_from_slice(&next.await.ok()??.ok()?);
         }
     }
 }
 
 impl Informer {
-    /// Lists and watches until aborted; every fault is waited out with back-off.
+    /// Lists and watches until aborted. Every error is retried with backoff.
     async fn run(self) {
         let mut failures = 0u32;
-        let mut version: Option<String> = None;
+        let mut state = State::Listing;
         loop {
-            let began = Instant::now();
-            let ended = match &version {
-                None => self.list().await.map(Some),
-                Some(from) => self.watch(from).await,
+            let started = Instant::now();
+            let result = match &state {
+                State::Listing => self.list().await.map(|version| State::Watching { version }),
+                State::Watching { version } => self.watch(version).await,
             };
-            match ended {
+            match result {
                 Ok(next) => {
-                    // A server, or something before it, that ends every watch at once is not asked without end.
-                    let hasty = version.is_some() && next == version && began.elapsed() < HASTY;
-                    if version.is_none() {
-                        self.synced.send_replace(Synced::Yes);
+                    // A server or proxy that ends every watch at once must not be asked in a tight loop.
+                    let ended_early = next == state && started.elapsed() < MIN_WATCH_DURATION;
+                    if state == State::Listing {
+                        self.synced.send_replace(SyncState::Synced);
                     }
-                    version = next;
-                    failures = if hasty { failures + 1 } else { 0 };
-                    if hasty {
-                        tokio::time::sleep(backoff(failures)).await;
+                    state = next;
+                    failures = if ended_early { failures + 1 } else { 0 };
+                    if ended_early {
+                        tokio::time::sleep(RETRY_BACKOFF.delay(failures + 1)).await;
                     }
                 }
                 Err(e) => {
-                    if *self.synced.borrow() != Synced::Yes {
-                        self.synced.send_replace(Synced::Failed(e.to_string()));
+                    self.report_failure(&e, failures);
+                    // The version may be the cause, and a list is always right.
+                    if matches!(e, ApiError::Status { .. } | ApiError::InvalidResponse(_)) {
+                        state = State::Listing;
                     }
-                    if failures == 0 || !matches!(e, ApiError::UnknownKind(_)) {
-                        complain!(e, kind = %self.intake.scope.gvk, namespace = %self.intake.scope.namespace, error = %e, "watch interrupted");
-                    }
-                    // Too old a version, or unknown why: a list is always right.
-                    if matches!(e, ApiError::Status { .. } | ApiError::Garbage(_)) {
-                        version = None;
-                    }
-                    tokio::time::sleep(backoff(failures)).await;
                     failures += 1;
+                    tokio::time::sleep(RETRY_BACKOFF.delay(failures)).await;
                 }
             }
         }
     }
 
-    /// Path and query of the collection, to be gone on with.
-    async fn path(&self) -> Result<String, ApiError> {
+    /// Makes a failure visible to readers that wait for the first list, and in the log. A kind that is not served is
+    /// logged once.
+    fn report_failure(&self, error: &ApiError, failures: u32) {
+        if *self.synced.borrow() != SyncState::Synced {
+            self.synced.send_replace(SyncState::Failed(error.to_string()));
+        }
+        if failures == 0 || !matches!(error, ApiError::UnknownKind(_)) {
+            let scope = &self.ingest.scope;
+            warn_api_error!(error, kind = %scope.gvk, namespace = %scope.namespace, "watch interrupted: {error}");
+        }
+    }
+
+    /// Path and beginning of the query of the collection.
+    async fn collection_query(&self) -> Result<String, ApiError> {
         let Scope {
             gvk,
             namespace,
             selector,
             ..
-        } = &self.intake.scope;
-        self.cluster.query(gvk, namespace, selector.as_ref()).await
+        } = &self.ingest.scope;
+        self.client
+            .collection_query(gvk, namespace, selector.as_ref())
+            .await
     }
 
-    /// Lists everything, and drops what has gone while nobody watched. Gives the version to watch from.
-    /// What fits one page comes as a page; more is streamed where the server does that, and paged elsewhere.
+    /// Lists all objects and removes those that were deleted while no watch ran. Returns the version to watch from.
+    /// A list that fits one page is requested as a page. A longer one is streamed if the server supports streaming
+    /// lists, and paged otherwise.
     async fn list(&self) -> Result<String, ApiError> {
-        let path = self.path().await?;
+        let query = self.collection_query().await?;
         let mut seen = HashSet::new();
         let mut token = String::new();
-        let mut streaming = true;
-        let origin = match *self.synced.borrow() {
-            Synced::Yes => Origin::Listed,
-            _ => Origin::Initial,
+        let mut may_stream = true;
+        let source = match *self.synced.borrow() {
+            SyncState::Synced => Source::Relist,
+            _ => Source::InitialList,
         };
         loop {
+            let form = self.metadata_form(MetadataForm::List);
             let page = self
-                .cluster
-                .page(&path, PAGE, &token, self.form(As::List), |item| {
-                    seen.extend(self.intake.put(item, origin));
+                .client
+                .list_page(&query, LIST_PAGE_SIZE, &token, form, |item| {
+                    seen.extend(self.ingest.apply_object(item, source));
                 });
-            let (mut version, next) = page.await?;
-            token = next;
+            let page = page.await?;
+            let mut version = page.version;
+            token = page.next_token;
             if !token.is_empty() {
-                if !std::mem::take(&mut streaming) {
+                if !std::mem::take(&mut may_stream) {
                     continue;
                 }
                 let mut streamed = HashSet::new();
-                match self.stream(&path, origin, &mut streamed).await? {
+                match self.stream_list(&query, source, &mut streamed).await? {
                     Some(newest) => (version, seen) = (newest, streamed),
-                    // Paged on from where it was: the first page counts.
+                    // Paging continues after the first page, which stays valid.
                     None => continue,
                 }
             }
-            // A version that is no number orders nothing: no late answer is refused by it.
-            let as_of = version.parse();
-            self.intake.listed(
-                &seen,
-                as_of.clone().unwrap_or(u64::MAX),
-                as_of.unwrap_or(0),
-                origin,
-            );
-            debug!(kind = %self.intake.scope.gvk, namespace = %self.intake.scope.namespace, objects = seen.len(), "listed");
+            self.ingest.complete_list(&seen, version.parse().ok(), source);
+            debug!(kind = %self.ingest.scope.gvk, namespace = %self.ingest.scope.namespace, objects = seen.len(), "listed");
             return Ok(version);
         }
     }
 
-    /// A streaming list (KEP-3157). None where the server does not have it.
-    async fn stream(
+    /// Requests a streaming list (KEP-3157). Returns none if the server does not support it.
+    async fn stream_list(
         &self,
-        path: &str,
-        origin: Origin,
+        query: &str,
+        source: Source,
         seen: &mut HashSet<ObjectRef>,
     ) -> Result<Option<String>, ApiError> {
         let query = format!(
-            "{path}watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds={TURN}"
+            "{query}watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds={WATCH_TIMEOUT_SECONDS}"
         );
-        let body = match self.cluster.watch(&query, self.form(As::Object)).await {
+        let form = self.metadata_form(MetadataForm::Object);
+        let body = match self.client.watch(&query, form).await {
             Ok(body) => body,
             Err(ApiError::Status {
                 code: 400 | 403 | 422,
@@ -350,51 +384,49 @@ impl Informer {
             }) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let mut lines = Lines::new(body);
-        while let Some(line) = lines.next().await {
-            match self.intake.event(line, origin)? {
-                Seen::Object(key, _) => seen.extend(key),
-                Seen::Bookmark(version, true) => return Ok(Some(version)),
-                Seen::Bookmark(..) => {}
-                Seen::TooOld => break,
+        let mut lines = JsonLines::new(body);
+        while let Some(line) = lines.next_line().await {
+            match self.ingest.apply_event(line, source)? {
+                WatchEvent::Object { key, .. } => seen.extend(key),
+                WatchEvent::Bookmark {
+                    version,
+                    ends_initial_events: true,
+                } => return Ok(Some(version)),
+                WatchEvent::Bookmark { .. } => {}
+                WatchEvent::Expired => break,
             }
         }
         Err(ApiError::Unreachable("the stream of the first list broke".into()))
     }
 
-    fn form(&self, as_: As) -> Option<As> {
-        (self.intake.scope.form == Form::Metadata).then_some(as_)
+    fn metadata_form(&self, form: MetadataForm) -> Option<MetadataForm> {
+        (self.ingest.scope.projection == Projection::Metadata).then_some(form)
     }
 
-    /// Watches from a version until the stream ends. Gives the version to go on from, none to list again.
-    async fn watch(&self, from: &str) -> Result<Option<String>, ApiError> {
+    /// Watches from a version until the stream ends. Returns the state to go on from, which is [`State::Listing`]
+    /// after `410 Gone`.
+    async fn watch(&self, from: &str) -> Result<State, ApiError> {
         let query = format!(
-            "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={TURN}&resourceVersion={from}",
-            self.path().await?
+            "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_TIMEOUT_SECONDS}&resourceVersion={from}",
+            self.collection_query().await?
         );
-        let mut lines = match self.cluster.watch(&query, self.form(As::Object)).await {
-            Ok(body) => Lines::new(body),
-            Err(e) if e.code() == 410 => return Ok(None),
+        let form = self.metadata_form(MetadataForm::Object);
+        let mut lines = match self.client.watch(&query, form).await {
+            Ok(body) => JsonLines::new(body),
+            Err(e) if e.is_gone() => return Ok(State::Listing),
             Err(e) => return Err(e),
         };
         let mut version = from.to_owned();
-        while let Some(line) = lines.next().await {
-            match self.intake.event(line, Origin::Watched)? {
-                Seen::Object(_, newer) | Seen::Bookmark(newer, _) => version = newer,
-                Seen::TooOld => return Ok(None),
+        while let Some(line) = lines.next_line().await {
+            match self.ingest.apply_event(line, Source::Watch)? {
+                WatchEvent::Object { version: newer, .. } | WatchEvent::Bookmark { version: newer, .. } => {
+                    version = newer;
+                }
+                WatchEvent::Expired => return Ok(State::Listing),
             }
         }
-        Ok(Some(version))
+        Ok(State::Watching { version })
     }
-}
-
-/// 100 ms doubling to 10 s, with up to a quarter off so that informers don't come back in step.
-fn backoff(failures: u32) -> Duration {
-    let full = Duration::from_millis(100 << failures.min(7)).min(Duration::from_secs(10));
-    let nanos = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| d.subsec_nanos());
-    full - full / 4 * (nanos % 1000) / 1000
 }
 
 #[cfg(test)]

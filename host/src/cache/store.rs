@@ -1,200 +1,252 @@
-//! The objects the host has seen, by kind, namespace and name: one copy for all plugins.
+//! The shared cache: one copy of each object for all plugins, by kind, namespace and name.
 //!
-//! Watches and the host's own writes both put objects in; whichever is newer
-//! stays, so a write is readable at once and its echo in the watch is no change.
-//! A watch shows every version, a list only the last: what was in between when a list shows an own write
-//! before a watch does nobody can tell, and is told as overtaken.
+//! Informers and the responses to the host's own writes both put objects in, and the newer version wins. So a write
+//! is readable at once, and its echo in the watch is not a change. A watch delivers every version, a list only the
+//! latest: if a relist delivers our own write before the watch does, foreign versions in between may have been
+//! skipped. Such a put is reported as [`Put::Superseded`], so that dependants wake.
 //!
-//! Each watch has a collection. Where two overlap, both have the object (it is shared, not copied), and
-//! a change is told once.
+//! Each watch has a collection. Where two scopes overlap, both collections hold the object (shared, not copied), and
+//! a change is reported once.
 
 mod collection;
 
-use std::{
-    cmp::Ordering,
-    collections::HashMap,
-    sync::{Arc, RwLock},
-};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
-use self::collection::{Collection, Gone, Term};
+use parking_lot::RwLock;
 
+use self::collection::{Collection, Delivery, IndexTerm, Recency, Tombstones};
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    object::{Labels, Object, Vocabulary},
-    scope::{Form, Scope},
+    object::{Dictionary, Labels, Object},
+    scope::{Projection, Scope},
     selector::{FieldSelector, Selector},
 };
 
-/// How the host hears of an object.
+/// The source from which a version of an object reached the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The first list of an informer: it was there before.
-    Initial,
-    /// A later list of an informer, which shows how it is and not what has become of it meanwhile.
-    Listed,
-    /// It happened while the informer watched.
-    Watched,
-    /// The answer to a request of the host's own.
-    Answered,
+pub enum Source {
+    /// The first list of an informer: the object existed before.
+    InitialList,
+    /// A later list of an informer. It shows the latest version and none of those in between.
+    Relist,
+    /// An event of a watch, which delivers every version.
+    Watch,
+    /// The response to a request of the host's own.
+    WriteResponse,
 }
 
-impl Origin {
-    /// Whether versions in between may never be shown.
-    pub fn skips(self) -> bool {
-        matches!(self, Self::Initial | Self::Listed)
+impl Source {
+    /// Returns true if versions in between may never be delivered.
+    pub fn skips_versions(self) -> bool {
+        matches!(self, Self::InitialList | Self::Relist)
     }
 }
 
-/// What a put or a removal changed.
+/// The change that a put or a removal made.
 #[derive(Debug)]
 pub struct Change {
     /// The object.
     pub key: ObjectRef,
-    /// As it was; none when it is new.
+    /// The previous version; none for a new object.
     pub old: Option<Arc<Object>>,
-    /// As it is; none when it is gone.
+    /// The current version; none for a deleted object.
     pub new: Option<Arc<Object>>,
 }
 
 impl Change {
-    /// Whether the one that was there before is gone: what is there now, if anything, is another of its name.
-    pub fn replaced(&self) -> bool {
+    /// Returns true if the previous object was deleted: the current one, if any, only has the same name.
+    pub fn is_replacement(&self) -> bool {
         let same = |old: &Arc<Object>| self.new.as_ref().is_some_and(|new| new.uid == old.uid);
         self.old.as_ref().is_some_and(|old| !same(old))
     }
 }
 
-/// What the store makes of an object it is given.
+/// The outcome of putting an object into the store.
 #[derive(Debug)]
 pub enum Put {
-    /// It is news.
-    News(Change),
-    /// It has it, or knows that it is gone.
-    Known,
-    /// It has a newer version already, or this one, from a write of the host's own: somebody else's version in
-    /// between was never seen. What is kept now is given.
-    Overtaken(Arc<Object>),
-    /// No watch covers it: it is not kept.
-    Stray(Arc<Object>),
+    /// The object is new or newer than the cached version.
+    Changed(Change),
+    /// The version was cached already, or the object is known to be deleted.
+    Unchanged,
+    /// A newer version is cached already, or this one from a write of the host's own. A foreign version in between
+    /// may never have been seen. Contains the cached object.
+    Superseded(Arc<Object>),
+    /// No watch covers the object, so it is not cached.
+    Unwatched(Arc<Object>),
 }
 
-/// Which objects of a scope are asked for.
+/// The filter and page of a list within a scope.
 #[derive(Clone, Debug, Default)]
 pub struct Query<'a> {
     /// The namespace; empty for all of the scope.
     pub namespace: &'a str,
-    /// By label.
+    /// Label selector; none for all.
     pub labels: Option<&'a Selector>,
-    /// By field.
+    /// Field selector; none for all.
     pub fields: Option<&'a FieldSelector>,
-    /// Only what comes after this namespace and name.
-    pub after: Option<&'a Name>,
-    /// So many at most; none for all.
+    /// Only objects after this one, in order of namespace and name.
+    pub after: Option<&'a NamespacedName>,
+    /// Maximum number of objects; none for all.
     pub limit: Option<usize>,
 }
 
-/// Namespace and name.
-pub type Name = (Arc<str>, Arc<str>);
+/// Namespace and name of an object, in the order of lists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespacedName {
+    /// The namespace; empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+/// Number and size of the cached objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreSize {
+    /// Number of objects.
+    pub objects: usize,
+    /// Bytes of their JSON, uncompressed.
+    pub bytes: usize,
+}
+
+/// The key of a kind in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct KindKey {
+    cluster: Arc<str>,
+    gvk: Gvk,
+}
+
+impl KindKey {
+    fn new(cluster: &Arc<str>, gvk: &Gvk) -> Self {
+        let (cluster, gvk) = (cluster.clone(), gvk.clone());
+        Self { cluster, gvk }
+    }
+}
 
 /// All collections of one kind in one cluster.
 #[derive(Default)]
 struct Kind {
     collections: Vec<Collection>,
-    /// Deleted: a late echo of a write must not bring an object back.
-    buried: Gone,
-    /// Versions that are here from answers, and that no watch has shown yet.
-    awaited: HashMap<ObjectRef, u64>,
-    /// What objects of the kind have in common.
-    vocabulary: Vocabulary,
+    /// Deleted objects: a late echo of a write must not bring one back.
+    tombstones: Tombstones,
+    /// Versions cached from write responses whose echo no watch has delivered yet.
+    pending_echoes: HashMap<ObjectRef, u64>,
+    /// Compression dictionary of the kind.
+    dictionary: Dictionary,
 }
 
 /// The shared store.
 #[derive(Default)]
 pub struct Store {
-    kinds: RwLock<HashMap<(Arc<str>, Gvk), Kind>>,
+    kinds: RwLock<HashMap<KindKey, Kind>>,
 }
 
-/// Collections smaller than this are searched faster than indexed.
-const INDEXED: usize = 64;
+/// Minimum size of a collection that is indexed: smaller ones are scanned faster.
+const MIN_INDEXED_OBJECTS: usize = 64;
+
+/// Relation of an arriving version to the cached one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Novelty {
+    /// It is newer than the cached version.
+    New,
+    /// It is the cached version.
+    Cached,
+}
 
 impl Kind {
-    fn of(&mut self, form: Form) -> impl Iterator<Item = &mut Collection> {
-        self.collections.iter_mut().filter(move |c| c.scope.form == form)
+    fn collections_of(&mut self, projection: Projection) -> impl Iterator<Item = &mut Collection> {
+        self.collections
+            .iter_mut()
+            .filter(move |c| c.scope.projection == projection)
     }
 
-    /// The newest that any watch of this form has.
-    fn latest(&self, key: &ObjectRef, form: Form) -> Option<Arc<Object>> {
-        let of_form = self.collections.iter().filter(|c| c.scope.form == form);
+    /// The newest version in any collection of this projection.
+    fn latest(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
+        let of_form = self
+            .collections
+            .iter()
+            .filter(|c| c.scope.projection == projection);
         let found = of_form.filter_map(|c| c.get(key));
         found.max_by_key(|o| o.resource_version).cloned()
     }
 
-    /// The name as it is kept: one for all who have it.
-    fn named(&self, key: &ObjectRef) -> Option<&ObjectRef> {
+    /// The cached copy of a key, which all collections share.
+    fn cached_key(&self, key: &ObjectRef) -> Option<&ObjectRef> {
         let found = self.collections.iter().find_map(|c| c.objects.get_key_value(key));
         found.map(|(key, _)| key)
     }
 
-    /// Whether a version of an object is in a watch of the whole objects that has it, or ought to.
-    fn whole(&self, key: &ObjectRef, labels: &Labels) -> bool {
-        let mut whole = self.collections.iter().filter(|c| c.scope.form == Form::Whole);
-        whole.any(|c| c.scope.has(key, labels))
+    /// Returns true if a watch of full objects covers an object with these labels.
+    fn is_watched_in_full(&self, key: &ObjectRef, labels: &Labels) -> bool {
+        let mut full = self
+            .collections
+            .iter()
+            .filter(|c| c.scope.projection == Projection::Full);
+        full.any(|c| c.scope.contains(key, labels))
     }
 
-    /// What the metadata says and a watch of the whole objects, which is closed, did not.
-    fn untold(&self, closed: &Collection) -> Vec<Change> {
-        let metadata = || self.collections.iter().filter(|c| c.scope.form == Form::Metadata);
-        let elsewhere = |key: &ObjectRef, o: &Object| self.whole(key, &o.labels);
-        let mut untold = HashMap::new();
+    /// The changes that the metadata collections show and a closed watch of full objects has not reported. That
+    /// watch was the one to report them, so they would be lost with it.
+    fn undelivered_changes(&self, closed: &Collection) -> Vec<Change> {
+        let metadata = || {
+            self.collections
+                .iter()
+                .filter(|c| c.scope.projection == Projection::Metadata)
+        };
+        let covered = |key: &ObjectRef, o: &Object| self.is_watched_in_full(key, &o.labels);
+        let mut undelivered = HashMap::new();
         for (key, new) in metadata().flat_map(|c| &c.objects) {
             let old = closed.get(key);
-            let told = old.is_some_and(|old| old.resource_version >= new.resource_version);
-            if closed.scope.has(key, &new.labels) && !told && !elsewhere(key, new) {
+            let delivered = old.is_some_and(|old| old.resource_version >= new.resource_version);
+            if closed.scope.contains(key, &new.labels) && !delivered && !covered(key, new) {
                 let (old, new, key) = (old.cloned(), Some(new.clone()), key.clone());
-                untold.insert(key.clone(), Change { key, old, new });
+                undelivered.insert(key.clone(), Change { key, old, new });
             }
         }
         for (key, old) in &closed.objects {
-            let gone = metadata().any(|c| c.scope.has(key, &old.labels) && c.get(key).is_none());
-            if gone && !elsewhere(key, old) {
+            let deleted = metadata().any(|c| c.scope.contains(key, &old.labels) && c.get(key).is_none());
+            if deleted && !covered(key, old) {
                 let (old, new, key) = (Some(old.clone()), None, key.clone());
-                untold.insert(key.clone(), Change { key, old, new });
+                undelivered.insert(key.clone(), Change { key, old, new });
             }
         }
-        untold.into_values().collect()
+        undelivered.into_values().collect()
     }
 
-    /// A version is heard of that is the latest, or that the store has. Gives whether others before it may have been
-    /// overtaken by an own write.
-    fn heard(&mut self, key: &ObjectRef, version: u64, known: bool, origin: Origin) -> bool {
-        if origin == Origin::Answered {
-            if !known {
-                self.awaited.insert(key.clone(), version);
+    /// Records a version that is the newest or the cached one, so that the echo of our own write is recognized.
+    /// Returns true if our own write may have hidden foreign versions before it.
+    fn observe(&mut self, key: &ObjectRef, version: u64, novelty: Novelty, source: Source) -> bool {
+        if source == Source::WriteResponse {
+            if novelty == Novelty::New {
+                self.pending_echoes.insert(key.clone(), version);
             }
             return false;
         }
-        let shown = self.awaited.get(key).is_some_and(|awaited| *awaited <= version);
-        if shown {
-            self.awaited.remove(key);
+        let echoed = self
+            .pending_echoes
+            .get(key)
+            .is_some_and(|pending| *pending <= version);
+        if echoed {
+            self.pending_echoes.remove(key);
         }
-        shown && known && origin.skips()
+        echoed && novelty == Novelty::Cached && source.skips_versions()
     }
 }
 
 impl Store {
-    /// Makes room for what a watch will bring.
-    pub fn open(&self, scope: &Scope) {
-        let mut kinds = self.kinds.write().expect("lock");
-        let kind = kinds.entry(id(&scope.cluster, &scope.gvk)).or_default();
+    /// Creates the collection that a watch will fill.
+    pub fn open_collection(&self, scope: &Scope) {
+        let mut kinds = self.kinds.write();
+        let kind = kinds.entry(KindKey::new(&scope.cluster, &scope.gvk)).or_default();
         if kind.collections.iter().all(|c| c.scope != *scope) {
             kind.collections.push(Collection::new(scope.clone()));
         }
     }
 
-    /// Forgets what a watch brought. Gives what it was to tell who reads metadata, and has not.
-    pub fn close(&self, scope: &Scope) -> Vec<Change> {
-        let mut kinds = self.kinds.write().expect("lock");
-        let id = id(&scope.cluster, &scope.gvk);
+    /// Drops the collection of a watch. Returns the changes that this watch still had to report to readers of the
+    /// metadata.
+    pub fn close_collection(&self, scope: &Scope) -> Vec<Change> {
+        let mut kinds = self.kinds.write();
+        let id = KindKey::new(&scope.cluster, &scope.gvk);
         let Some(kind) = kinds.get_mut(&id) else {
             return Vec::new();
         };
@@ -206,146 +258,161 @@ impl Store {
             kinds.remove(&id);
             return Vec::new();
         }
-        let awaited = std::mem::take(&mut kind.awaited).into_iter();
-        let still = awaited.filter(|(key, _)| kind.latest(key, Form::Whole).is_some());
-        kind.awaited = still.collect();
-        match scope.form {
-            Form::Whole => kind.untold(&closed),
-            Form::Metadata => Vec::new(),
+        let pending = std::mem::take(&mut kind.pending_echoes).into_iter();
+        let still_cached = pending.filter(|(key, _)| kind.latest(key, Projection::Full).is_some());
+        kind.pending_echoes = still_cached.collect();
+        match scope.projection {
+            Projection::Full => kind.undelivered_changes(&closed),
+            Projection::Metadata => Vec::new(),
         }
     }
 
-    /// A watch has listed all of its scope, as of a version.
-    pub fn listed(&self, scope: &Scope, version: u64) {
-        let mut kinds = self.kinds.write().expect("lock");
-        let kind = kinds.get_mut(&id(&scope.cluster, &scope.gvk));
+    /// Records the version up to which the list of a watch was complete.
+    pub fn complete_list(&self, scope: &Scope, version: u64) {
+        let mut kinds = self.kinds.write();
+        let kind = kinds.get_mut(&KindKey::new(&scope.cluster, &scope.gvk));
         let collections = kind.into_iter().flat_map(|kind| &mut kind.collections);
         for collection in collections.filter(|c| c.scope == *scope) {
-            collection.listed = version;
+            collection.listed_version = version;
         }
     }
 
-    /// Takes an object in, wherever it belongs, unless the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, mut object: Object, form: Form, origin: Origin) -> Put {
-        let stranger = self.pack(key, &mut object, form);
+    /// Puts an object into every collection that covers it, unless this or a newer version is cached.
+    pub fn put(&self, key: &ObjectRef, mut object: Object, projection: Projection, source: Source) -> Put {
+        let sample = self.compress(key, &mut object, projection);
         let object = Arc::new(object);
-        let mut kinds = self.kinds.write().expect("lock");
-        let Some(kind) = kinds.get_mut(&id(&key.cluster, &key.gvk)) else {
-            return Put::Stray(object);
+        let mut kinds = self.kinds.write();
+        let Some(kind) = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk)) else {
+            return Put::Unwatched(object);
         };
-        if let Some(stranger) = stranger {
-            kind.vocabulary.meet(&stranger);
+        if let Some(sample) = sample {
+            kind.dictionary.train(&sample);
         }
-        let key = &kind.named(key).unwrap_or(key).clone();
+        let key = &kind.cached_key(key).unwrap_or(key).clone();
         let version = object.resource_version;
-        if kind.buried.has(&object.uid, version) {
-            return Put::Known;
+        if kind.tombstones.contains(&object.uid, version) {
+            return Put::Unchanged;
         }
-        let latest = kind.latest(key, form);
-        // The watch of the whole objects tells, where there is one.
-        let whole = form == Form::Metadata && kind.whole(key, &object.labels);
-        let newest = latest.as_ref().is_none_or(|l| l.resource_version <= version);
-        let mut kept = latest.is_some();
-        for collection in kind.of(form) {
-            kept |= collection.take(key, &object, newest, origin == Origin::Answered);
+        let latest = kind.latest(key, projection);
+        // A watch of full objects reports the change if there is one.
+        let reported_in_full =
+            projection == Projection::Metadata && kind.is_watched_in_full(key, &object.labels);
+        let recency = match &latest {
+            Some(latest) if latest.resource_version > version => Recency::Superseded,
+            _ => Recency::Newest,
+        };
+        let delivery = match source {
+            Source::WriteResponse => Delivery::OutOfBand,
+            _ => Delivery::Informer,
+        };
+        let mut covered = latest.is_some();
+        for collection in kind.collections_of(projection) {
+            covered |= collection.put(key, &object, recency, delivery);
         }
-        if form == Form::Whole && kept {
-            // Who is told of it may list the metadata.
-            for collection in kind.of(Form::Metadata) {
-                collection.take(key, &object, true, true);
+        if projection == Projection::Full && covered {
+            // Also update the metadata-only collections: the reconciler that this wakes may read from them.
+            for collection in kind.collections_of(Projection::Metadata) {
+                collection.put(key, &object, Recency::Newest, Delivery::OutOfBand);
             }
         }
-        if whole {
-            return Put::Known;
+        if reported_in_full {
+            return Put::Unchanged;
         }
         match latest {
             Some(latest) => match version.cmp(&latest.resource_version) {
-                Ordering::Less => Put::Overtaken(latest),
-                Ordering::Equal if kind.heard(key, version, true, origin) => Put::Overtaken(latest),
-                Ordering::Equal => Put::Known,
+                Ordering::Less => Put::Superseded(latest),
+                Ordering::Equal if kind.observe(key, version, Novelty::Cached, source) => {
+                    Put::Superseded(latest)
+                }
+                Ordering::Equal => Put::Unchanged,
                 Ordering::Greater => {
-                    kind.heard(key, version, false, origin);
-                    Put::News(Change {
+                    kind.observe(key, version, Novelty::New, source);
+                    Put::Changed(Change {
                         key: key.clone(),
                         old: Some(latest),
                         new: Some(object),
                     })
                 }
             },
-            None if kept => {
-                kind.heard(key, version, false, origin);
-                Put::News(Change {
+            None if covered => {
+                kind.observe(key, version, Novelty::New, source);
+                Put::Changed(Change {
                     key: key.clone(),
                     old: None,
                     new: Some(object),
                 })
             }
-            None => Put::Stray(object),
+            None => Put::Unwatched(object),
         }
     }
 
-    /// Packs what is likely to be kept, before others have to wait for it. Gives the text of a stranger.
-    fn pack(&self, key: &ObjectRef, object: &mut Object, form: Form) -> Option<Box<[u8]>> {
-        // Of what is secret nothing is to outlive it in a vocabulary.
+    /// Compresses an object that is likely to be cached. Runs before the write lock is taken, so that readers do not
+    /// wait for it. Returns the plain text of an object that the dictionary should be trained with.
+    fn compress(&self, key: &ObjectRef, object: &mut Object, projection: Projection) -> Option<Box<[u8]>> {
+        // A dictionary outlives its samples, so no Secret may become one.
         if key.gvk.is_secret() {
             return None;
         }
-        let vocabulary = {
-            let kinds = self.kinds.read().expect("lock");
-            let kind = kinds.get(&id(&key.cluster, &key.gvk))?;
-            let known = |o: Arc<Object>| o.resource_version >= object.resource_version;
-            if kind.latest(key, form).is_some_and(known) {
+        let dictionary = {
+            let kinds = self.kinds.read();
+            let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
+            let is_cached = |o: Arc<Object>| o.resource_version >= object.resource_version;
+            if kind.latest(key, projection).is_some_and(is_cached) {
                 return None;
             }
-            kind.vocabulary.clone()
+            kind.dictionary.clone()
         };
-        object.json.pack(&vocabulary)
+        object.json.compress(&dictionary)
     }
 
-    /// A watch says that an object is not in its scope any more, as of a version. `uid` tells which: another
-    /// of that name stays. Where labels decide what is in the scope the object may go on elsewhere.
+    /// Removes an object that left the scope of a watch as of a version. Only the object with this `uid` is removed;
+    /// a later one of the same name stays. With a label selector the object may still be in other scopes.
     pub fn remove(&self, scope: &Scope, key: &ObjectRef, uid: &str, version: u64) -> Option<Change> {
-        let mut kinds = self.kinds.write().expect("lock");
-        let kind = kinds.get_mut(&id(&key.cluster, &key.gvk))?;
-        let all = scope.selector.is_none();
+        let mut kinds = self.kinds.write();
+        let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
+        // Without a selector, leaving the scope means deletion.
+        let deleted = scope.selector.is_none();
         let mut old = None;
-        let gone = |o: &&Arc<Object>| *o.uid == *uid && o.resource_version <= version;
-        for collection in kind.of(scope.form).filter(|c| all || c.scope == *scope) {
-            if collection.get(key).filter(gone).is_some() {
+        let is_gone = |o: &&Arc<Object>| *o.uid == *uid && o.resource_version <= version;
+        for collection in kind
+            .collections_of(scope.projection)
+            .filter(|c| deleted || c.scope == *scope)
+        {
+            if collection.get(key).filter(is_gone).is_some() {
                 old = collection.remove(key).or(old);
             }
-            if !all || scope.form == Form::Metadata {
-                collection.left.add(uid, version);
+            if !deleted || scope.projection == Projection::Metadata {
+                collection.departed.insert(uid, version);
             }
         }
-        if scope.form == Form::Whole && all && old.is_some() {
-            // Who is told that it is gone may list the metadata.
-            for collection in kind.of(Form::Metadata) {
-                if collection.get(key).filter(gone).is_some() {
+        if scope.projection == Projection::Full && deleted && old.is_some() {
+            // Also update the metadata-only collections: the reconciler that this wakes may read from them.
+            for collection in kind.collections_of(Projection::Metadata) {
+                if collection.get(key).filter(is_gone).is_some() {
                     collection.remove(key);
                 }
             }
         }
-        // The watch of the whole objects tells, where there is one: it has done so, or will. Of an object that
-        // it never had it won't.
+        // A watch of full objects that covers the object has reported the deletion or will do so, unless it never
+        // had the object.
         let none = Labels::default();
         let labels = old.as_ref().map_or(&none, |o| &o.labels);
-        if scope.form == Form::Metadata && kind.whole(key, labels) {
-            // It may have listed anew a little earlier than this one.
-            let told = old
+        if scope.projection == Projection::Metadata && kind.is_watched_in_full(key, labels) {
+            // Its relist may have come a little earlier than this one.
+            let reported = old
                 .as_ref()
-                .is_some_and(|o| kind.buried.has(uid, o.resource_version));
-            if told || kind.latest(key, Form::Whole).is_some() {
+                .is_some_and(|o| kind.tombstones.contains(uid, o.resource_version));
+            if reported || kind.latest(key, Projection::Full).is_some() {
                 return None;
             }
-        } else if all {
-            kind.buried.add(uid, version);
+        } else if deleted {
+            kind.tombstones.insert(uid, version);
         }
-        // It goes on elsewhere.
-        if kind.latest(key, scope.form).is_some() {
+        // Another scope still has the object.
+        if kind.latest(key, scope.projection).is_some() {
             return None;
         }
-        kind.awaited.remove(key);
+        kind.pending_echoes.remove(key);
         Some(Change {
             key: key.clone(),
             old: Some(old?),
@@ -353,31 +420,33 @@ impl Store {
         })
     }
 
-    /// One object, as whole as any watch has it; at least in this form.
-    pub fn get(&self, key: &ObjectRef, form: Form) -> Option<Arc<Object>> {
-        let kinds = self.kinds.read().expect("lock");
-        let kind = kinds.get(&id(&key.cluster, &key.gvk))?;
-        let whole = kind.latest(key, Form::Whole);
-        whole.or_else(|| kind.latest(key, form))
+    /// Returns one object: in full if any watch has it so, otherwise in this projection.
+    pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
+        let kinds = self.kinds.read();
+        let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
+        let full = kind.latest(key, Projection::Full);
+        full.or_else(|| kind.latest(key, projection))
     }
 
-    /// An object's name as it is kept here, so that everybody keeps the same one.
-    pub fn named(&self, key: ObjectRef) -> ObjectRef {
-        let kinds = self.kinds.read().expect("lock");
-        let kind = kinds.get(&id(&key.cluster, &key.gvk));
-        kind.and_then(|kind| kind.named(&key)).cloned().unwrap_or(key)
+    /// Replaces a key by the cached copy of it, so that all users share one allocation.
+    pub fn share_key(&self, key: ObjectRef) -> ObjectRef {
+        let kinds = self.kinds.read();
+        let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk));
+        kind.and_then(|kind| kind.cached_key(&key))
+            .cloned()
+            .unwrap_or(key)
     }
 
-    /// Objects of a scope that a watch has, in order of namespace and name.
+    /// Lists objects of a watched scope, in order of namespace and name.
     pub fn list(&self, scope: &Scope, query: &Query<'_>) -> Vec<(ObjectRef, Arc<Object>)> {
-        let label = query.labels.and_then(Selector::equality);
-        let field = || query.fields.and_then(FieldSelector::equality);
+        let label = query.labels.and_then(Selector::equality_term);
+        let field = || query.fields.and_then(FieldSelector::equality_term);
         let term = match label {
-            Some((key, value)) => Some((Term::Label(key.into()), value)),
-            None => field().map(|(path, value)| (Term::Field(path.into()), value)),
+            Some((key, value)) => Some((IndexTerm::Label(key.into()), value)),
+            None => field().map(|(path, value)| (IndexTerm::Field(path.into()), value)),
         };
-        let id = id(&scope.cluster, &scope.gvk);
-        let kinds = self.kinds.read().expect("lock");
+        let id = KindKey::new(&scope.cluster, &scope.gvk);
+        let kinds = self.kinds.read();
         let find = |kinds: &HashMap<_, Kind>| {
             let collections = &kinds.get(&id)?.collections;
             collections.iter().position(|c| c.scope == *scope)
@@ -386,16 +455,16 @@ impl Store {
             return Vec::new();
         };
         let collection = &kinds[&id].collections[at];
-        let wanted = term.as_ref().filter(|(term, _)| {
-            collection.objects.len() >= INDEXED && !collection.indexes.contains_key(term)
+        let missing_index = term.as_ref().filter(|(term, _)| {
+            collection.objects.len() >= MIN_INDEXED_OBJECTS && !collection.indexes.contains_key(term)
         });
-        if let Some((term, _)) = wanted {
+        if let Some((term, _)) = missing_index {
             drop(kinds);
-            let mut kinds = self.kinds.write().expect("lock");
+            let mut kinds = self.kinds.write();
             if let Some(at) = find(&kinds)
                 && let Some(kind) = kinds.get_mut(&id)
             {
-                kind.collections[at].index(term.clone());
+                kind.collections[at].build_index(term.clone());
             }
             drop(kinds);
             return self.list(scope, query);
@@ -409,17 +478,17 @@ impl Store {
             .collect()
     }
 
-    /// Number of objects and bytes of JSON kept.
-    pub fn size(&self) -> (usize, usize) {
-        let kinds = self.kinds.read().expect("lock");
+    /// Number and size of the cached objects.
+    pub fn size(&self) -> StoreSize {
+        let kinds = self.kinds.read();
         let collections = kinds.values().flat_map(|k| &k.collections);
-        let objects = collections.flat_map(|c| c.objects.values());
-        objects.fold((0, 0), |(n, bytes), o| (n + 1, bytes + o.json.len()))
+        let mut size = StoreSize::default();
+        for object in collections.flat_map(|c| c.objects.values()) {
+            size.objects += 1;
+            size.bytes += object.json.len();
+        }
+        size
     }
-}
-
-fn id(cluster: &Arc<str>, gvk: &Gvk) -> (Arc<str>, Gvk) {
-    (cluster.clone(), gvk.clone())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What commands that ask a running host share: where it is, and how its answer is shown.
+//! Arguments and the HTTP client of commands that query a running host.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Which host, and in what form.
+/// Address of the host and output format.
 #[derive(Args)]
 pub struct Ask {
     #[command(flatten)]
@@ -17,7 +17,7 @@ pub struct Ask {
     pub output: Output,
 }
 
-/// Which host.
+/// Address of the host.
 #[derive(Args)]
 pub struct Server {
     /// URL of the host's admin server.
@@ -30,7 +30,7 @@ pub struct Server {
     admin: String,
 }
 
-/// Which object.
+/// Identity of an object.
 #[derive(Args)]
 pub struct Object {
     /// Object, such as `team/platform`, or `Team.concourse-ci.org/platform` if several groups have the kind.
@@ -42,13 +42,13 @@ pub struct Object {
 }
 
 impl Object {
-    /// As the admin server is asked.
+    /// Query parameters for the admin server.
     pub fn query(&self) -> anyhow::Result<Vec<(&str, &str)>> {
         query(&self.object, self.namespace.as_deref())
     }
 }
 
-/// KIND/NAME and a namespace, as the admin server is asked.
+/// Query parameters for KIND/NAME and a namespace.
 pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<Vec<(&'a str, &'a str)>> {
     let (kind, name) = object
         .split_once('/')
@@ -59,7 +59,7 @@ pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<
     Ok(query)
 }
 
-/// How an answer looks.
+/// Output format of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// Human-readable text.
@@ -68,16 +68,16 @@ pub enum Output {
     Json,
 }
 
-/// An admin server that is slower than this has other troubles.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a request to the admin server, which answers from memory.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Ask {
-    /// Asks the admin server.
+    /// Queries the admin server.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
         self.server.get(path, query).await
     }
 
-    /// Prints an answer as JSON, or as it says itself.
+    /// Prints a response as JSON or as text.
     pub fn show<T: Serialize>(&self, answer: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(answer)?),
@@ -88,20 +88,23 @@ impl Ask {
 }
 
 impl Server {
-    /// Asks it.
+    /// Sends a GET request and parses the response.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(REQUEST_TIMEOUT)
+            .build()?;
         let answer = self.send(&client, Method::GET, path, query).await?;
         let body = answer.bytes().await.context("the admin server's answer")?;
         serde_json::from_slice(&body)
             .with_context(|| format!("{} does not answer as an Ostler admin server does", self.admin))
     }
 
-    /// Asks for lines that come as they happen.
+    /// Opens a stream of JSON lines.
     pub async fn lines(&self, method: Method, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Lines> {
         let client = reqwest::Client::builder()
             .no_proxy()
-            .connect_timeout(PATIENCE)
+            .connect_timeout(REQUEST_TIMEOUT)
             .build()?;
         Ok(Lines {
             answer: self.send(&client, method, path, query).await?,
@@ -117,9 +120,10 @@ impl Server {
         query: &[(&str, &str)],
     ) -> anyhow::Result<reqwest::Response> {
         let base = self.admin.trim_end_matches('/');
-        let base = match base.contains("://") {
-            true => base.to_owned(),
-            false => format!("http://{base}"),
+        let base = if base.contains("://") {
+            base.to_owned()
+        } else {
+            format!("http://{base}")
         };
         let url = reqwest::Url::parse_with_params(&format!("{base}{path}"), query)
             .with_context(|| format!("--admin {:?} is no URL", self.admin))?;
@@ -143,14 +147,14 @@ impl Server {
     }
 }
 
-/// Lines of an answer that goes on.
+/// JSON lines of a streamed response.
 pub struct Lines {
     answer: reqwest::Response,
     begun: Vec<u8>,
 }
 
 impl Lines {
-    /// The next line that is not empty; none at the end.
+    /// The next non-empty line; `None` at the end.
     pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
         loop {
             if let Some(end) = self.begun.iter().position(|b| *b == b'\n') {

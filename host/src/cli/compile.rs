@@ -1,4 +1,4 @@
-//! `ostler compile`: the compiler in a process of its own (see [`crate::sandbox::engine::Cache`]).
+//! `ostler compile`: the compiler as a separate process (see [`crate::sandbox::engine::Cache`]).
 
 use std::{io::Read, path::PathBuf};
 
@@ -7,10 +7,10 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::sandbox::engine::{Cache, Engine};
 
-/// Bytes the compiler may use: 64 MiB of code take a tenth.
-const MEMORY: u64 = 4 << 30;
+/// Memory limit of the compiler in bytes: 64 MiB of code need a tenth.
+const MEMORY_LIMIT: u64 = 4 << 30;
 
-/// Arguments of `ostler compile`; the component is its input.
+/// Arguments of `ostler compile`; the component is read from standard input.
 #[derive(Args)]
 pub struct Compile {
     #[arg(long)]
@@ -24,7 +24,7 @@ pub struct Compile {
 impl Compile {
     /// Compiles into the cache.
     pub fn run(self) -> anyhow::Result<()> {
-        let most = Some(MEMORY);
+        let most = Some(MEMORY_LIMIT);
         setrlimit(
             Resource::Data,
             Rlimit {
@@ -39,7 +39,7 @@ impl Compile {
         let mut wasm = Vec::new();
         std::io::stdin().read_to_end(&mut wasm)?;
         let engine = Engine::new(self.concurrency, self.memory, Some(cache), None);
-        // The host puts its own words before these.
+        // The host adds its own context to this message.
         engine
             .and_then(|engine| engine.precompile(&wasm))
             .map_err(|e| anyhow::anyhow!("{e:#}"))

@@ -1,4 +1,4 @@
-//! `ostler completion`: what a shell needs to complete commands.
+//! `ostler completion`: completion scripts for shells.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -12,7 +12,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Prints it.
+    /// Prints the script.
     pub fn run(&self) {
         clap_complete::generate(
             self.shell,

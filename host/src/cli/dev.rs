@@ -29,9 +29,9 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Runs until a signal, or an error, ends it.
+    /// Runs until a signal or an error ends it.
     pub async fn run(mut self) -> anyhow::Result<()> {
-        // What is developed against runs here.
+        // Upstreams under development run on this machine.
         self.common
             .networks
             .extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from));

@@ -1,10 +1,10 @@
-//! `ostler explain`: why an object is as it is.
+//! `ostler explain`: the state of an object and its reasons.
 
 use clap::Args;
 
 use super::{
     ask::{Ask, Object},
-    table::{Shade, cell, section, table, why},
+    table::{Shade, cell, join_reason, section, table},
 };
 use crate::admin::explain::{Explanation, Followed, Read, State};
 
@@ -18,34 +18,35 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Asks, and prints.
+    /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
         let told: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
-        self.ask.show(&told, text)
+        self.ask.show(&told, format_explanation)
     }
 }
 
-/// The answer for people: the question they have first.
-fn text(told: &Explanation) -> String {
+/// The explanation as text, the most important facts first.
+fn format_explanation(told: &Explanation) -> String {
     let shade = match &*told.state {
         "Ready" => Shade::Good,
         "NotReady" => Shade::Bad,
         _ => Shade::Waiting,
     };
-    let name = match told.namespace.is_empty() {
-        true => told.name.clone(),
-        false => format!("{}/{}", told.namespace, told.name),
+    let name = if told.namespace.is_empty() {
+        told.name.clone()
+    } else {
+        format!("{}/{}", told.namespace, told.name)
     };
     let because = match (told.reason.is_empty(), &*told.state) {
         (true, _) | (_, "Ready") => String::new(),
-        _ => why(&told.reason, &told.message),
+        _ => join_reason(&told.reason, &told.message),
     };
     let next = match told.next.in_seconds {
-        Some(seconds) => format!("in {}: {}", duration(seconds), told.next.why),
+        Some(seconds) => format!("in {}: {}", format_duration(seconds), told.next.why),
         None => told.next.why.clone(),
     };
     let last = match (&told.last_reconcile, told.last_ms) {
-        (Some(at), Some(ms)) => format!("{at}, took {}", duration(ms / 1000.0)),
+        (Some(at), Some(ms)) => format!("{at}, took {}", format_duration(ms / 1000.0)),
         _ => "never".into(),
     };
     let digest = told.plugin_digest.get(..12).unwrap_or_default();
@@ -55,7 +56,7 @@ fn text(told: &Explanation) -> String {
         ("Why", because, Shade::Plain),
         ("Next run", next, Shade::Plain),
         ("Last run", last, Shade::Plain),
-        ("Woken by", causes(&told.woken_by), Shade::Plain),
+        ("Woken by", format_causes(&told.woken_by), Shade::Plain),
         (
             "Reconciles",
             format!("{} ({} failures in a row)", told.reconciles, told.attempts),
@@ -75,7 +76,7 @@ fn text(told: &Explanation) -> String {
         .into_iter()
         .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
     let mut out = table(&[], rows);
-    out.push_str(&reads("Waits for", &told.waits_for));
+    out.push_str(&format_reads("Waits for", &told.waits_for));
     for (title, objects) in [("Held by", &told.holders), ("Holds", &told.holds)] {
         if !objects.is_empty() {
             let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
@@ -89,11 +90,11 @@ fn text(told: &Explanation) -> String {
             &table(&[], rows),
         ));
     }
-    out.push_str(&reads("Reads, and is woken by", &told.reads));
+    out.push_str(&format_reads("Reads, and is woken by", &told.reads));
     if !told.follows.is_empty() {
         out.push_str(&section(
             "Follows",
-            &table(&[], told.follows.iter().map(followed)),
+            &table(&[], told.follows.iter().map(stream_row)),
         ));
     }
     if !told.errors.is_empty() {
@@ -101,7 +102,7 @@ fn text(told: &Explanation) -> String {
             vec![
                 cell(&e.at, Shade::Faint),
                 cell(format!("×{}", e.count), Shade::Faint),
-                cell(why(&e.reason, &e.message), Shade::Bad),
+                cell(join_reason(&e.reason, &e.message), Shade::Bad),
             ]
         });
         out.push_str(&section("Last errors", &table(&[], rows)));
@@ -109,7 +110,7 @@ fn text(told: &Explanation) -> String {
     out
 }
 
-fn reads(title: &str, reads: &[Read]) -> String {
+fn format_reads(title: &str, reads: &[Read]) -> String {
     if reads.is_empty() {
         return String::new();
     }
@@ -132,7 +133,7 @@ fn reads(title: &str, reads: &[Read]) -> String {
     section(title, &table(&[], rows))
 }
 
-fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
+fn stream_row(stream: &Followed) -> Vec<comfy_table::Cell> {
     let shade = match &*stream.state {
         "open" => Shade::Good,
         "ended" => Shade::Plain,
@@ -146,9 +147,10 @@ fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
         "{} events, opened again {} times{shared}",
         stream.events, stream.reconnects
     );
-    let why = match stream.why.is_empty() {
-        true => counts,
-        false => format!("{}; {counts}", stream.why),
+    let why = if stream.why.is_empty() {
+        counts
+    } else {
+        format!("{}; {counts}", stream.why)
     };
     vec![
         cell(&stream.what, Shade::Plain),
@@ -157,8 +159,8 @@ fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
     ]
 }
 
-/// Causes, the same in a row once.
-fn causes(causes: &[String]) -> String {
+/// Formats causes; equal neighbours are shown once with their number.
+fn format_causes(causes: &[String]) -> String {
     let runs = causes.chunk_by(|a, b| a == b);
     let words = runs.map(|run| match run.len() {
         1 => run[0].clone(),
@@ -167,8 +169,8 @@ fn causes(causes: &[String]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// A length of time as people say it.
-fn duration(seconds: f64) -> String {
+/// Formats a duration with a suitable unit.
+fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.001 => format!("{:.0} µs", s * 1e6),
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
@@ -230,7 +232,7 @@ mod tests {
                 count: 2,
             }],
         };
-        let text = text(&told);
+        let text = format_explanation(&told);
         let places: Vec<_> = [
             "Team.v1alpha1.concourse-ci.org demo/platform",
             "InstanceNotReady: ci is not there",

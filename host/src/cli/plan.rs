@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{config, grants, table::colours};
+use super::{config, read_grants, table::supports_colours};
 use crate::{
     host::Settings,
     plan::{PlanRequest, Report, plan},
@@ -97,7 +97,7 @@ impl Plan {
             plugins: self.plugin_dir,
             plugin_selector: self.plugin_selector,
             plain_http: self.plain_http,
-            grants: grants(self.grants.as_deref())?,
+            grants: read_grants(self.grants.as_deref())?,
             network: self.networks,
             workers: 1,
             cache: self.cache_dir.map(|directory| Cache {
@@ -123,7 +123,7 @@ impl Plan {
 /// Renders the report as text, with colours on a terminal.
 fn render_report(report: &Report) -> String {
     let text = report.text();
-    if !colours() {
+    if !supports_colours() {
         return text;
     }
     let paint = |line: &str| {

@@ -1,4 +1,4 @@
-//! `ostler plugin`: what authors and administrators do with plugins.
+//! `ostler plugin`: commands for authors and administrators of plugins.
 
 #[cfg(feature = "dev")]
 mod build;
@@ -45,12 +45,12 @@ pub enum Plugin {
 }
 
 impl Plugin {
-    /// How those that run a host log; the others print.
+    /// The log format of commands that run a host; the others print and do not log.
     pub fn log_format(&self) -> Option<LogFormat> {
         match self {
             #[cfg(feature = "dev")]
             Self::Dev(_) => Some(LogFormat::Pretty),
-            // What is wrong stands in its table. Who wants to know more says so.
+            // The table shows failures; logs are printed on request only.
             #[cfg(feature = "dev")]
             Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
@@ -59,7 +59,7 @@ impl Plugin {
         }
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub async fn run(self) -> anyhow::Result<()> {
         match self {
             #[cfg(feature = "dev")]
@@ -77,7 +77,7 @@ impl Plugin {
     }
 }
 
-/// Bytes as people say them.
-fn kilobytes(bytes: usize) -> String {
+/// Formats a size in bytes.
+fn format_kilobytes(bytes: usize) -> String {
     format!("{:.1} KB", bytes as f64 / 1000.0)
 }

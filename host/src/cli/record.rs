@@ -48,54 +48,52 @@ pub struct Record {
 }
 
 impl Record {
-    /// Asks, and writes.
+    /// Queries the host and writes the recordings.
     pub async fn run(self) -> anyhow::Result<()> {
         let Some(object) = &self.object else {
-            return self.list().await;
+            return self.list_recordings().await;
         };
         let mut query = query(object, self.namespace.as_deref())?;
         if self.last {
             let recording: Recording = self.server.get("/recording", &query).await?;
-            return self.write(&recording, 1);
+            return self.write_recording(&recording, 1);
         }
         let count = self.count.to_string();
         query.push(("count", &count));
-        let method = match self.now {
-            true => Method::POST,
-            false => Method::GET,
-        };
+        let method = if self.now { Method::POST } else { Method::GET };
         let mut recordings = self.server.lines(method, "/record", &query).await?;
-        match self.now {
-            true => eprintln!("waiting for the reconcile of {object}"),
-            false => eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once"),
+        if self.now {
+            eprintln!("waiting for the reconcile of {object}")
+        } else {
+            eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once")
         }
         for number in 1..=self.count {
             let Some(recording) = recordings.next().await? else {
                 bail!("the host ended before {object} was reconciled {number} times");
             };
-            self.write(&recording, number)?;
+            self.write_recording(&recording, number)?;
         }
         Ok(())
     }
 
-    async fn list(&self) -> anyhow::Result<()> {
+    async fn list_recordings(&self) -> anyhow::Result<()> {
         let kept: Vec<Summary> = self.server.get("/recordings", &[]).await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&kept)?),
             Output::Table if kept.is_empty() => println!("nothing is recorded: nothing has failed"),
-            Output::Table => print!("{}", listed(&kept)),
+            Output::Table => print!("{}", format_list(&kept)),
         }
         Ok(())
     }
 
-    fn write(&self, recording: &Recording, number: usize) -> anyhow::Result<()> {
+    fn write_recording(&self, recording: &Recording, number: usize) -> anyhow::Result<()> {
         let Some(file) = &self.file else {
             print!("{}", recording.text());
             return Ok(());
         };
         let file = match self.count {
             1 => file.clone(),
-            _ => numbered(file, number),
+            _ => numbered_path(file, number),
         };
         std::fs::write(&file, recording.text()).with_context(|| format!("writing {}", file.display()))?;
         let calls = recording.calls.len();
@@ -110,8 +108,8 @@ impl Record {
     }
 }
 
-/// `r.json` → `r-2.json`.
-fn numbered(file: &Path, number: usize) -> PathBuf {
+/// The name of a numbered file: `r.json` → `r-2.json`.
+fn numbered_path(file: &Path, number: usize) -> PathBuf {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let name = match file.extension() {
         Some(extension) => format!("{stem}-{number}.{}", extension.to_string_lossy()),
@@ -120,7 +118,7 @@ fn numbered(file: &Path, number: usize) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn listed(kept: &[Summary]) -> String {
+fn format_list(kept: &[Summary]) -> String {
     let rows = kept.iter().map(|r| {
         vec![
             cell(&r.at, Shade::Faint),
@@ -145,7 +143,7 @@ mod tests {
 
     #[test]
     fn several_recordings_have_a_file_each() {
-        assert_eq!(numbered(Path::new("a/r.json"), 2), Path::new("a/r-2.json"));
-        assert_eq!(numbered(Path::new("r"), 1), Path::new("r-1"));
+        assert_eq!(numbered_path(Path::new("a/r.json"), 2), Path::new("a/r-2.json"));
+        assert_eq!(numbered_path(Path::new("r"), 1), Path::new("r-1"));
     }
 }

@@ -1,4 +1,4 @@
-//! `ostler replay`: a recording once more, with the same build or another.
+//! `ostler replay`: replay of a recording, with the same build or another.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ask::Output,
-    table::{Shade, shaded},
+    table::{Shade, shade_text},
 };
 use crate::{
     contract::inspection,
@@ -41,7 +41,7 @@ pub struct Replay {
     output: Output,
 }
 
-/// The answer for programs.
+/// The machine-readable result.
 #[derive(Serialize)]
 struct Told<'a> {
     recording: &'a str,
@@ -52,9 +52,9 @@ struct Told<'a> {
 }
 
 impl Replay {
-    /// Replays, and prints.
+    /// Replays and prints the differences.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.replayed().await {
+        match self.replay().await {
             Ok(true) => Ok(ExitCode::SUCCESS),
             Ok(false) => Ok(ExitCode::from(1)),
             Err(why) => {
@@ -64,11 +64,11 @@ impl Replay {
         }
     }
 
-    async fn replayed(&self) -> Result<bool, String> {
+    async fn replay(&self) -> Result<bool, String> {
         let file = self.file.display().to_string();
         let text = std::fs::read_to_string(&self.file).map_err(|e| format!("{file}: {e}"))?;
         let recording = Arc::new(Recording::parse(&text, &file)?);
-        let (name, wasm) = self.component(&recording)?;
+        let (name, wasm) = self.find_component(&recording)?;
         let digest = encode_hex(&Sha256::digest(&wasm));
         let inspection = inspection::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
         let limits = recording.limits().map_err(|e| format!("{file}: {e}"))?;
@@ -79,7 +79,7 @@ impl Replay {
             .await
             .map_err(|e| format!("{file}: {e}"))?;
         match self.output {
-            Output::Table => print!("{}", shown(&recording, &digest, &replayed)),
+            Output::Table => print!("{}", format_result(&recording, &digest, &replayed)),
             Output::Json => {
                 let told = Told {
                     recording: &recording.metadata.name,
@@ -96,8 +96,8 @@ impl Replay {
         Ok(replayed.same)
     }
 
-    /// The component to run, and what it is called.
-    fn component(&self, recording: &Recording) -> Result<(String, Vec<u8>), String> {
+    /// The component to run, and its name.
+    fn find_component(&self, recording: &Recording) -> Result<(String, Vec<u8>), String> {
         let read = |path: &Path| {
             let name = path.display().to_string();
             let wasm = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
@@ -128,11 +128,12 @@ impl Replay {
     }
 }
 
-/// The answer for people.
-fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
-    let build = match digest == recording.plugin.digest {
-        true => "the same build".to_owned(),
-        false => format!("build {}", digest.get(..12).unwrap_or_default()),
+/// The human-readable result.
+fn format_result(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
+    let build = if digest == recording.plugin.digest {
+        "the same build".to_owned()
+    } else {
+        format!("build {}", digest.get(..12).unwrap_or_default())
     };
     let mut out = format!(
         "{} of {} by {} {}, recorded {}, replayed with {build}: {} of {} host calls\n",
@@ -150,16 +151,17 @@ fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
             other if other.of_effects() => Shade::Waiting,
             _ => Shade::Faint,
         };
-        out.push_str(&format!("  {}\n", shaded(&difference.to_string(), shade)));
+        out.push_str(&format!("  {}\n", shade_text(&difference.to_string(), shade)));
     }
     let went_on = |d: &Difference| matches!(d, Difference::Arguments { .. });
     if replayed.differences.iter().any(went_on) {
         let note = "  (calls with other arguments were answered as recorded)";
-        out.push_str(&format!("{}\n", shaded(note, Shade::Faint)));
+        out.push_str(&format!("{}\n", shade_text(note, Shade::Faint)));
     }
-    let verdict = match replayed.same {
-        true => shaded(&format!("same: {}", recording.ended), Shade::Good),
-        false => shaded(&format!("differs: {}", replayed.ended), Shade::Bad),
+    let verdict = if replayed.same {
+        shade_text(&format!("same: {}", recording.ended), Shade::Good)
+    } else {
+        shade_text(&format!("differs: {}", replayed.ended), Shade::Bad)
     };
     out.push_str(&verdict);
     out.push('\n');

@@ -24,7 +24,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs until a signal, or an error, ends it.
+    /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let config = config(self.kubeconfig).await?;
         let election = self.election.settings(&config);

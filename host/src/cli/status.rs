@@ -1,10 +1,10 @@
-//! `ostler status`: how a running host is.
+//! `ostler status`: the status of a running host.
 
 use clap::Args;
 
 use super::{
     ask::Ask,
-    table::{Shade, cell, section, table, why},
+    table::{Shade, cell, join_reason, section, table},
 };
 use crate::{
     admin::status::{Plugin, Status as Told},
@@ -19,15 +19,15 @@ pub struct Status {
 }
 
 impl Status {
-    /// Asks, and prints.
+    /// Queries the host and prints its status.
     pub async fn run(self) -> anyhow::Result<()> {
         let told: Told = self.ask.get("/status", &[]).await?;
-        self.ask.show(&told, text)
+        self.ask.show(&told, format_status)
     }
 }
 
-/// The answer for people: what there is, then what is wrong.
-fn text(told: &Told) -> String {
+/// The status as text: counts first, then failures.
+fn format_status(told: &Told) -> String {
     let (total, ready) = told
         .objects
         .iter()
@@ -50,16 +50,16 @@ fn text(told: &Told) -> String {
             cell(&p.version, Shade::Plain),
             cell(p.digest.get(..12).unwrap_or_default(), Shade::Faint),
             cell(p.state, shade),
-            cell(beside(p), Shade::Plain),
+            cell(format_canary(p), Shade::Plain),
             cell(queue.map_or(0, |q| q.due), Shade::Plain),
             cell(queue.map_or(0, |q| q.running), Shade::Plain),
-            cell(trouble(p), Shade::Bad),
+            cell(format_problem(p), Shade::Bad),
         ]
     });
     let header = [
         "PLUGIN", "VERSION", "DIGEST", "STATE", "CANARY", "DUE", "RUNNING", "",
     ];
-    out.push_str(&filled("Plugins", &header, plugins.collect()));
+    out.push_str(&optional_section("Plugins", &header, plugins.collect()));
     let objects = told.objects.iter().map(|o| {
         let shade = if o.ready == o.total {
             Shade::Good
@@ -71,7 +71,11 @@ fn text(told: &Told) -> String {
             cell(format!("{}/{}", o.ready, o.total), shade),
         ]
     });
-    out.push_str(&filled("Objects", &["KIND", "READY"], objects.collect()));
+    out.push_str(&optional_section(
+        "Objects",
+        &["KIND", "READY"],
+        objects.collect(),
+    ));
     let watches = told.watches.iter().filter(|w| w.state != "synced").map(|w| {
         let shade = if w.state == "failing" {
             Shade::Bad
@@ -93,15 +97,19 @@ fn text(told: &Told) -> String {
         ]
     });
     let header = ["KIND", "NAMESPACE", "STATE", ""];
-    out.push_str(&filled("Watches that are not synced", &header, watches.collect()));
+    out.push_str(&optional_section(
+        "Watches that are not synced",
+        &header,
+        watches.collect(),
+    ));
     let not_ready = told.not_ready.iter().map(|o| {
         vec![
             cell(&o.namespace, Shade::Plain),
             cell(format!("{}/{}", o.kind, o.name), Shade::Waiting),
-            cell(why(&o.reason, &o.message), Shade::Plain),
+            cell(join_reason(&o.reason, &o.message), Shade::Plain),
         ]
     });
-    out.push_str(&filled(
+    out.push_str(&optional_section(
         "Not Ready",
         &["NAMESPACE", "OBJECT", "WHY"],
         not_ready.collect(),
@@ -114,11 +122,11 @@ fn text(told: &Told) -> String {
         vec![
             cell(&e.error.at, Shade::Faint),
             cell(&e.object, Shade::Plain),
-            cell(why(&e.error.reason, &e.error.message), Shade::Bad),
+            cell(join_reason(&e.error.reason, &e.error.message), Shade::Bad),
             cell(format!("×{}", e.error.count), Shade::Faint),
         ]
     });
-    out.push_str(&filled(
+    out.push_str(&optional_section(
         "Last errors",
         &["AT", "OBJECT", "ERROR", "TIMES"],
         errors.collect(),
@@ -126,8 +134,8 @@ fn text(told: &Told) -> String {
     out
 }
 
-/// What serves beside it.
-fn beside(plugin: &Plugin) -> String {
+/// The canary build that serves a part of the objects.
+fn format_canary(plugin: &Plugin) -> String {
     let Some(canary) = &plugin.canary else {
         return String::new();
     };
@@ -144,8 +152,8 @@ fn beside(plugin: &Plugin) -> String {
     }
 }
 
-/// What is wrong with a plugin.
-fn trouble(plugin: &Plugin) -> String {
+/// The problems of a plugin.
+fn format_problem(plugin: &Plugin) -> String {
     if plugin.message.is_empty() && plugin.trapping > 0 {
         return format!("{} objects trap", plugin.trapping);
     }
@@ -161,9 +169,10 @@ fn trouble(plugin: &Plugin) -> String {
     }
 }
 
-fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
-    match rows.is_empty() {
-        true => String::new(),
-        false => section(title, &table(header, rows)),
+fn optional_section(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
+    if rows.is_empty() {
+        String::new()
+    } else {
+        section(title, &table(header, rows))
     }
 }

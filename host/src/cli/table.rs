@@ -1,26 +1,26 @@
-//! Tables and colours for people.
+//! Tables and colours on a terminal.
 
 use std::io::IsTerminal;
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
-/// Text in a colour, where the terminal shows colours.
+/// The colour of a text, if the terminal supports colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shade {
-    /// As it is.
+    /// No colour.
     Plain,
-    /// All is well.
+    /// Success.
     Good,
-    /// Not yet.
+    /// Waiting.
     Waiting,
-    /// Something is wrong.
+    /// Failure.
     Bad,
-    /// Of less interest.
+    /// Secondary information.
     Faint,
 }
 
-/// Columns below which wrapped tables can't be read.
-const NARROW: u16 = 60;
+/// Minimum terminal width for wrapped tables; narrower ones are unreadable.
+const MIN_WRAP_WIDTH: u16 = 60;
 
 impl Shade {
     fn colour(self) -> Option<Color> {
@@ -34,17 +34,17 @@ impl Shade {
     }
 }
 
-/// A cell.
+/// A coloured cell.
 pub fn cell(text: impl ToString, shade: Shade) -> Cell {
     let cell = Cell::new(text);
     match shade.colour() {
-        Some(colour) if colours() => cell.fg(colour),
+        Some(colour) if supports_colours() => cell.fg(colour),
         _ => cell,
     }
 }
 
-/// Text in a colour, outside of tables.
-pub fn shaded(text: &str, shade: Shade) -> String {
+/// Coloured text outside of tables.
+pub fn shade_text(text: &str, shade: Shade) -> String {
     let code = match shade {
         Shade::Good => "32",
         Shade::Waiting => "33",
@@ -52,19 +52,20 @@ pub fn shaded(text: &str, shade: Shade) -> String {
         Shade::Faint => "90",
         Shade::Plain => return text.to_owned(),
     };
-    match colours() && !text.is_empty() {
-        true => format!("\x1b[{code}m{text}\x1b[0m"),
-        false => text.to_owned(),
+    if supports_colours() && !text.is_empty() {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
     }
 }
 
-/// A table without lines, wrapped to the terminal's width.
+/// A table without borders, wrapped to the terminal's width.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.style_text_only();
-    // Of a terminal that is too narrow, or does not know its width, the terminal makes the best itself.
-    if table.width().is_some_and(|width| width >= NARROW) {
+    // A terminal that is too narrow or of unknown width wraps the lines itself.
+    if table.width().is_some_and(|width| width >= MIN_WRAP_WIDTH) {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
     if !header.is_empty() {
@@ -82,17 +83,17 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Stri
     text
 }
 
-/// A title and what is under it; nothing when there is nothing.
+/// A titled section; empty if the body is empty.
 pub fn section(title: &str, body: &str) -> String {
     match body.is_empty() {
         true => String::new(),
-        false if colours() => format!("\n\x1b[1m{title}\x1b[0m\n{body}"),
+        false if supports_colours() => format!("\n\x1b[1m{title}\x1b[0m\n{body}"),
         false => format!("\n{title}\n{body}"),
     }
 }
 
-/// Reason and message, as one text.
-pub fn why(reason: &str, message: &str) -> String {
+/// Reason and message as one text.
+pub fn join_reason(reason: &str, message: &str) -> String {
     match (reason, message) {
         ("", "") => "no Ready condition yet".into(),
         (reason, "") => reason.into(),
@@ -101,7 +102,7 @@ pub fn why(reason: &str, message: &str) -> String {
     }
 }
 
-/// Whether the terminal shows colours.
-pub fn colours() -> bool {
+/// Returns true if standard output supports colours.
+pub fn supports_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

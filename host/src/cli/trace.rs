@@ -1,4 +1,4 @@
-//! `ostler trace`: what an object's reconciles do, as they do it.
+//! `ostler trace`: the host calls of an object's reconciles, live.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use super::{
     ask::{Ask, Object, Output},
-    table::{Shade, shaded},
+    table::{Shade, shade_text},
 };
 use crate::recording::trace::Line;
 
@@ -27,7 +27,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Follows, and prints.
+    /// Follows the reconciles and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
         let mut lines = self.ask.server.lines(Method::GET, "/trace", &query).await?;
@@ -42,15 +42,15 @@ impl Trace {
             left -= usize::from(matches!(line, Line::End { .. }));
             match self.ask.output {
                 Output::Json => println!("{}", serde_json::to_string(&line)?),
-                Output::Table => println!("{}", text(&line)),
+                Output::Table => println!("{}", format_line(&line)),
             }
         }
         Ok(())
     }
 }
 
-/// A line for people.
-fn text(line: &Line) -> String {
+/// A line as text.
+fn format_line(line: &Line) -> String {
     match line {
         Line::Start {
             reconcile,
@@ -70,8 +70,8 @@ fn text(line: &Line) -> String {
             };
             format!(
                 "{} {function} {object} {}",
-                shaded(at, Shade::Faint),
-                shaded(
+                shade_text(at, Shade::Faint),
+                shade_text(
                     &format!(
                         "({plugin} {version} {digest}, reconcile {reconcile}, woken by {}{attempt})",
                         causes.join(", ")
@@ -89,16 +89,20 @@ fn text(line: &Line) -> String {
             result,
             ..
         } => {
-            let shade = match result.starts_with("error") {
-                true => Shade::Bad,
-                false => Shade::Plain,
+            let shade = if result.starts_with("error") {
+                Shade::Bad
+            } else {
+                Shade::Plain
             };
             let arrow = if result.is_empty() { "" } else { " → " };
             format!(
                 "{number:>4} {} {} {function} {arguments}{arrow}{}",
-                shaded(&format!("{:>9}", milliseconds(*at_microseconds)), Shade::Faint),
-                format_args!("{:>9}", milliseconds(*took_microseconds)),
-                shaded(result, shade)
+                shade_text(
+                    &format!("{:>9}", format_milliseconds(*at_microseconds)),
+                    Shade::Faint
+                ),
+                format_args!("{:>9}", format_milliseconds(*took_microseconds)),
+                shade_text(result, shade)
             )
         }
         Line::End {
@@ -110,24 +114,24 @@ fn text(line: &Line) -> String {
         } => {
             format!(
                 "     {ended} {}",
-                shaded(
+                shade_text(
                     &format!(
                         "({calls} host call{}, took {}, computed {})",
                         if *calls == 1 { "" } else { "s" },
-                        milliseconds(*took_microseconds),
-                        milliseconds(*cpu_microseconds)
+                        format_milliseconds(*took_microseconds),
+                        format_milliseconds(*cpu_microseconds)
                     ),
                     Shade::Faint
                 )
             )
         }
-        Line::Lost { lines } => shaded(
+        Line::Lost { lines } => shade_text(
             &format!("     {lines} lines are missing: they came too fast"),
             Shade::Bad,
         ),
     }
 }
 
-fn milliseconds(micros: u64) -> String {
+fn format_milliseconds(micros: u64) -> String {
     format!("{:.2} ms", Duration::from_micros(micros).as_secs_f64() * 1000.0)
 }

@@ -1,44 +1,45 @@
-//! RBAC for what plugins read: the shared cache has it already, so the API server is asked whether the plugin's
-//! service account may see it. What a plugin writes or reads live is sent as that account, and decided there.
+//! RBAC for cached reads: the shared cache holds more than a plugin may see, so the API server is asked by
+//! SubjectAccessReview if the plugin's service account may read an object. Writes and uncached reads are sent as that
+//! account and authorized by the API server itself.
 
 use std::{
     collections::HashMap,
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    client::api::{ApiError, Cluster, parse},
+    client::api::{ApiClient, ApiError, parse_response},
     kube::key::{Gvk, ObjectRef},
     policy::grants::ServiceAccount,
 };
 
-/// How long a yes counts.
-const ALLOWED: Duration = Duration::from_secs(60);
-/// How long a no does: whoever puts it right doesn't wait.
-const REFUSED: Duration = Duration::from_secs(5);
-/// Answers that are remembered.
-const REMEMBERED: usize = 10_000;
+/// Lifetime of a cached permission.
+const ALLOWED_TTL: Duration = Duration::from_secs(60);
+/// Lifetime of a cached denial: short, so that a corrected role takes effect soon.
+const DENIED_TTL: Duration = Duration::from_secs(5);
+/// Maximum number of cached decisions.
+const MAX_DECISIONS: usize = 10_000;
 
-/// What somebody wants to read.
+/// A read to be authorized.
 #[derive(Clone, Copy, Debug)]
-pub struct Read<'a> {
+pub struct ReadAccess<'a> {
     /// `get`, `list` or `watch`.
     pub verb: &'static str,
-    /// Which kind.
+    /// The kind.
     pub gvk: &'a Gvk,
-    /// Where; empty for everywhere, or for a cluster-scoped kind.
+    /// The namespace; empty for all, or for a cluster-scoped kind.
     pub namespace: &'a str,
-    /// Which one; empty for any.
+    /// The name; empty for any.
     pub name: &'a str,
 }
 
-impl<'a> Read<'a> {
-    /// This very object.
-    pub fn of(verb: &'static str, key: &'a ObjectRef) -> Self {
+impl<'a> ReadAccess<'a> {
+    /// A read of one object.
+    pub fn for_object(verb: &'static str, key: &'a ObjectRef) -> Self {
         Self {
             verb,
             gvk: &key.gvk,
@@ -48,19 +49,20 @@ impl<'a> Read<'a> {
     }
 }
 
-/// Why something may not be read.
+/// The error of a read that is not known to be allowed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum AccessError {
     /// RBAC does not allow it.
     #[error("{0}")]
     Forbidden(String),
-    /// Nobody can say.
+    /// The review failed.
     #[error(transparent)]
-    Unknown(#[from] ApiError),
+    Unavailable(#[from] ApiError),
 }
 
+/// The parameters of a SubjectAccessReview, the key of cached decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Question {
+struct ReviewKey {
     account: ServiceAccount,
     verb: &'static str,
     gvk: Gvk,
@@ -69,38 +71,42 @@ struct Question {
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct Decision {
     allowed: bool,
-    until: Instant,
+    expires_at: Instant,
 }
 
-/// Asks the API server, and remembers for a while.
-pub struct Reviewer {
-    cluster: Cluster,
-    known: Mutex<HashMap<Question, Known>>,
+/// Reviews access at the API server and caches the decisions.
+pub struct AccessReviewer {
+    client: ApiClient,
+    decisions: Mutex<HashMap<ReviewKey, Decision>>,
 }
 
-impl Reviewer {
-    /// Asks this cluster.
-    pub fn new(cluster: Cluster) -> Self {
+impl AccessReviewer {
+    /// Creates a reviewer that asks this API server.
+    pub fn new(client: ApiClient) -> Self {
         Self {
-            cluster,
-            known: Mutex::default(),
+            client,
+            decisions: Mutex::default(),
         }
     }
 
-    /// Whether an account may read something: any of that kind there, or just this one.
-    pub async fn may(&self, account: &ServiceAccount, read: Read<'_>) -> Result<(), Refusal> {
-        // Most roles name no objects: one answer serves them all.
+    /// Succeeds if an account may read all objects of a kind in a namespace, or at least this one.
+    pub async fn check_access(
+        &self,
+        account: &ServiceAccount,
+        read: ReadAccess<'_>,
+    ) -> Result<(), AccessError> {
+        // Most roles name no objects, so one cached decision without a name serves all objects.
         for name in ["", read.name] {
-            if self.reviewed(account, Read { name, ..read }).await? {
+            if self.is_allowed(account, ReadAccess { name, ..read }).await? {
                 return Ok(());
             }
             if read.name.is_empty() {
                 break;
             }
         }
-        let Read {
+        let ReadAccess {
             verb,
             gvk,
             namespace,
@@ -110,40 +116,41 @@ impl Reviewer {
             "" => String::new(),
             namespace => format!(" in namespace {namespace}"),
         };
-        Err(Refusal::Forbidden(format!(
+        Err(AccessError::Forbidden(format!(
             "RBAC: service account {account} may not {verb} {}{}{name}{place}: bind a role to it that allows it",
             gvk.kind,
             if name.is_empty() { "" } else { " " },
         )))
     }
 
-    async fn reviewed(&self, account: &ServiceAccount, read: Read<'_>) -> Result<bool, ApiError> {
-        let question = Question {
+    /// Returns the cached decision, or reviews the access and caches the result.
+    async fn is_allowed(&self, account: &ServiceAccount, read: ReadAccess<'_>) -> Result<bool, ApiError> {
+        let key = ReviewKey {
             account: account.clone(),
             verb: read.verb,
             gvk: read.gvk.clone(),
             namespace: read.namespace.into(),
             name: read.name.into(),
         };
-        let known = self.known.lock().expect("lock").get(&question).copied();
-        if let Some(known) = known.filter(|k| k.until > Instant::now()) {
-            return Ok(known.allowed);
+        let cached = self.decisions.lock().get(&key).copied();
+        if let Some(decision) = cached.filter(|d| d.expires_at > Instant::now()) {
+            return Ok(decision.allowed);
         }
-        let allowed = self.ask(&question).await?;
+        let allowed = self.create_review(&key).await?;
         let now = Instant::now();
-        let mut known = self.known.lock().expect("lock");
-        if known.len() >= REMEMBERED {
-            known.retain(|_, k| k.until > now);
+        let mut decisions = self.decisions.lock();
+        if decisions.len() >= MAX_DECISIONS {
+            decisions.retain(|_, d| d.expires_at > now);
         }
-        if known.len() >= REMEMBERED {
-            known.clear();
+        if decisions.len() >= MAX_DECISIONS {
+            decisions.clear();
         }
-        let until = now + if allowed { ALLOWED } else { REFUSED };
-        known.insert(question, Known { allowed, until });
+        let expires_at = now + if allowed { ALLOWED_TTL } else { DENIED_TTL };
+        decisions.insert(key, Decision { allowed, expires_at });
         Ok(allowed)
     }
 
-    async fn ask(&self, question: &Question) -> Result<bool, ApiError> {
+    async fn create_review(&self, key: &ReviewKey) -> Result<bool, ApiError> {
         #[derive(Deserialize)]
         struct Review {
             #[serde(default)]
@@ -154,20 +161,20 @@ impl Reviewer {
             #[serde(default)]
             allowed: bool,
         }
-        let Question {
+        let ReviewKey {
             account,
             verb,
             gvk,
             namespace,
             name,
-        } = question;
-        let resource = self.cluster.resource(gvk).await?;
+        } = key;
+        let resource = self.client.discover_resource(gvk).await?;
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
                 "user": account.user_name(),
-                // What the API server itself gives to one who is impersonated.
+                // The groups that the API server itself adds to an impersonated service account.
                 "groups": [
                     "system:serviceaccounts",
                     format!("system:serviceaccounts:{}", account.namespace),
@@ -183,13 +190,13 @@ impl Reviewer {
                 },
             },
         });
-        let answer = self
-            .cluster
+        let response = self
+            .client
             .create(
                 "/apis/authorization.k8s.io/v1/subjectaccessreviews",
                 review.to_string().into_bytes(),
             )
             .await?;
-        Ok(parse::<Review>(&answer)?.status.allowed)
+        Ok(parse_response::<Review>(&response)?.status.allowed)
     }
 }

@@ -1,7 +1,6 @@
-//! The API server, as bytes: discovery, raw requests and their errors.
+//! The API client: discovery, raw requests and their errors. Objects stay bytes.
 //!
-//! kube's client brings what is hard about talking to an API server (kubeconfig,
-//! TLS, exec plugins, token refresh); objects stay bytes from here on.
+//! kube's client does the hard part of talking to an API server (kubeconfig, TLS, exec plugins, token refresh).
 
 mod discovery;
 mod error;
@@ -12,7 +11,7 @@ mod target;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -21,105 +20,111 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 
-pub(crate) use self::error::complain;
-use self::error::innermost;
+use self::error::find_root_cause;
+pub(crate) use self::error::warn_api_error;
 pub use self::{
     discovery::Resource,
-    error::{ApiError, parse, status_error},
-    interceptor::{Collected, Layer, Write, Written},
-    target::{Target, dry},
+    error::{ApiError, parse_response, status_error},
+    interceptor::{CollectionOverlay, Interceptor, WriteRequest, WriteResponse},
+    list::ListPage,
+    target::{Target, is_dry_run},
 };
 use crate::{
-    client::fence::Gate, kube::key::Gvk, observe::metrics::RestClient, policy::grants::ServiceAccount,
+    client::fence::WriteFence, kube::key::Gvk, observe::metrics::RestClient, policy::grants::ServiceAccount,
 };
 
-/// How a write is counted and told apart in the server's logs.
+/// Time within which the API server must answer. A connection that died silently must not keep an object in flight for
+/// ever. Nor must one that broke before its first use: hyper's pool then leaves its request waiting for another
+/// connection to come free, which may never happen. The API server itself ends requests after a minute.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The content type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patch {
-    /// RFC 7386.
+pub enum PatchType {
+    /// JSON merge patch (RFC 7386).
     Merge,
     /// Server-side apply.
     Apply,
 }
 
-/// Which metadata-only answer is asked for.
+/// The form of a metadata-only response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum As {
+pub enum MetadataForm {
     /// `PartialObjectMetadata`, or a watch of them.
     Object,
     /// `PartialObjectMetadataList`.
     List,
 }
 
-impl As {
-    fn accept(self) -> &'static str {
-        match self {
+impl MetadataForm {
+    fn accept_header(self) -> (&'static str, &'static str) {
+        let value = match self {
             Self::Object => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
             Self::List => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-        }
+        };
+        ("accept", value)
     }
 }
 
-/// One cluster's API server.
+/// A client of one cluster's API server.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct ApiClient {
     client: Client,
-    /// Counts requests, to the host of this name.
-    counted: Option<(RestClient, Arc<str>)>,
+    /// Request metrics, and the host name that they are labelled with.
+    metrics: Option<(RestClient, Arc<str>)>,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
-    gate: Gate,
-    /// Whom requests are made as; none for the host itself.
+    fence: WriteFence,
+    /// User that requests impersonate; none for the host itself.
     user: Option<Arc<str>>,
-    /// No answer to the last request: said once, not for every object.
-    away: Arc<AtomicBool>,
-    /// What lies over it.
-    layer: Option<Arc<dyn Layer>>,
-    /// How long an answer may take.
-    patience: Duration,
+    /// True while the last request got no answer, so that an outage is logged once and not per object.
+    unavailable: Arc<AtomicBool>,
+    interceptor: Option<Arc<dyn Interceptor>>,
+    request_timeout: Duration,
 }
 
-impl Cluster {
-    /// Talks through this client.
+impl ApiClient {
+    /// Creates a client that sends through kube's client.
     pub fn new(client: Client) -> Self {
         Self {
             client,
-            counted: None,
+            metrics: None,
             resources: Arc::default(),
-            gate: Gate::default(),
+            fence: WriteFence::default(),
             user: None,
-            away: Arc::default(),
-            layer: None,
-            patience: PATIENCE,
+            unavailable: Arc::default(),
+            interceptor: None,
+            request_timeout: REQUEST_TIMEOUT,
         }
     }
 
-    /// From now on requests are counted, as those to this host.
-    pub fn counted(self, rest: RestClient, host: &str) -> Self {
+    /// Counts requests in these metrics, labelled with the server's host name.
+    pub fn with_metrics(self, metrics: RestClient, host: &str) -> Self {
         Self {
-            counted: Some((rest, host.into())),
+            metrics: Some((metrics, host.into())),
             ..self
         }
     }
 
-    /// The same, with every write going through this gate.
-    pub fn gated(self, gate: Gate) -> Self {
-        Self { gate, ..self }
+    /// Sends writes only while this fence is open.
+    pub fn with_fence(self, fence: WriteFence) -> Self {
+        Self { fence, ..self }
     }
 
-    /// The same, with requests made as a service account. Its groups are not named: the API server gives it those
-    /// of every service account, and the host needs no right to impersonate groups.
-    pub fn acting(&self, account: Option<&ServiceAccount>) -> Self {
+    /// Returns a client whose requests impersonate a service account. Its groups are not sent: the API server adds
+    /// those of every service account, and so the host needs no right to impersonate groups.
+    pub fn acting_as(&self, account: Option<&ServiceAccount>) -> Self {
         Self {
             user: account.map(|account| account.user_name().into()),
             ..self.clone()
         }
     }
 
-    /// The same with this over it: it has the writes, and reads see it.
-    pub fn under(self, layer: Arc<dyn Layer>) -> Self {
+    /// Sends all writes to an interceptor, and lets reads see its state.
+    pub fn with_interceptor(self, interceptor: Arc<dyn Interceptor>) -> Self {
         Self {
-            layer: Some(layer),
+            interceptor: Some(interceptor),
             ..self
         }
     }
@@ -129,33 +134,34 @@ impl Cluster {
         self.get_as(path, None).await
     }
 
-    /// The same of metadata alone, where asked for.
-    pub async fn get_as(&self, path: &str, form: Option<As>) -> Result<Bytes, ApiError> {
-        if let Some(known) = self.layer.as_ref().and_then(|layer| layer.read(path)) {
-            return known;
+    /// GETs a path, restricted to metadata if a form is given.
+    pub async fn get_as(&self, path: &str, form: Option<MetadataForm>) -> Result<Bytes, ApiError> {
+        if let Some(response) = self.interceptor.as_ref().and_then(|i| i.intercept_get(path)) {
+            return response;
         }
-        self.send("GET", path, form.map(|f| ("accept", f.accept())), Vec::new())
-            .await
+        let header = form.map(MetadataForm::accept_header);
+        self.send("GET", path, header, Vec::new()).await
     }
 
-    /// GETs a path as it is at the server, whatever lies over it.
-    pub(crate) async fn live(&self, path: &str) -> Result<Bytes, ApiError> {
+    /// GETs a path from the server even if an interceptor has it.
+    pub(crate) async fn get_uncached(&self, path: &str) -> Result<Bytes, ApiError> {
         self.send("GET", path, None, Vec::new()).await
     }
 
     /// Opens a watch; the body is JSON lines.
-    pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
-        if self.layer.is_some() {
+    pub async fn watch(&self, path: &str, form: Option<MetadataForm>) -> Result<Body, ApiError> {
+        if self.interceptor.is_some() {
             if path.contains("sendInitialEvents") {
-                // A streamed list knows nothing of what lies over it: pages do.
+                // A streaming list would bypass the interceptor, so it is refused; pages pass through it.
                 return Err(status_error(400, None, b""));
             }
-            // It lies over the world as it was listed: what it changes itself it tells itself.
+            // With an interceptor (`ostler plan`) the cluster is a frozen snapshot; the interceptor reports its own
+            // changes, so this watch never yields.
             std::future::pending::<()>().await;
         }
-        let header = form.map(|f| ("accept", f.accept()));
+        let header = form.map(MetadataForm::accept_header);
         let response = self
-            .in_time(self.respond("GET", path, header, Vec::new()))
+            .with_timeout(self.send_request("GET", path, header, Vec::new()))
             .await?;
         Ok(response.into_body())
     }
@@ -166,10 +172,10 @@ impl Cluster {
     }
 
     /// Patches an object or a subresource.
-    pub async fn patch(&self, path: &str, patch: Patch, body: Vec<u8>) -> Result<Bytes, ApiError> {
+    pub async fn patch(&self, path: &str, patch: PatchType, body: Vec<u8>) -> Result<Bytes, ApiError> {
         let content_type = match patch {
-            Patch::Merge => "application/merge-patch+json",
-            Patch::Apply => "application/apply-patch+yaml",
+            PatchType::Merge => "application/merge-patch+json",
+            PatchType::Apply => "application/apply-patch+yaml",
         };
         self.write("PATCH", path, content_type, body).await
     }
@@ -186,30 +192,31 @@ impl Cluster {
         content_type: &'static str,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        let Some(layer) = &self.layer else {
+        let Some(interceptor) = &self.interceptor else {
             return self
                 .send(method, path, Some(("content-type", content_type)), body)
                 .await;
         };
-        let write = Write {
+        let request = WriteRequest {
             method,
             path,
             content_type,
             body: &body,
         };
-        layer.write(self, write).await
+        interceptor.intercept_write(self, request).await
     }
 
-    /// Asks what would come of a write. The options of a deletion say themselves that it is none.
-    pub(crate) async fn dry_run(&self, write: Write<'_>) -> Result<Bytes, ApiError> {
-        let Write {
+    /// Sends a write as a dry run. The options of a deletion must contain `dryRun` themselves, because the server
+    /// ignores the query then.
+    pub(crate) async fn dry_run(&self, write: WriteRequest<'_>) -> Result<Bytes, ApiError> {
+        let WriteRequest {
             method,
             path,
             content_type,
             body,
         } = write;
-        let more = if path.contains('?') { '&' } else { '?' };
-        let path = format!("{path}{more}dryRun=All");
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let path = format!("{path}{separator}dryRun=All");
         self.send(method, &path, Some(("content-type", content_type)), body.to_vec())
             .await
     }
@@ -221,19 +228,19 @@ impl Cluster {
         header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        let answer = self.in_time(async {
-            let response = self.respond(method, path, header, body).await?;
+        let response = self.with_timeout(async {
+            let response = self.send_request(method, path, header, body).await?;
             let body = response.into_body().collect().await;
             Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
         });
-        let answer = answer.await?;
-        if let Some(layer) = &self.layer {
-            layer.passes(path, &answer);
+        let response = response.await?;
+        if let Some(interceptor) = &self.interceptor {
+            interceptor.observe_response(path, &response);
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    async fn respond(
+    async fn send_request(
         &self,
         method: &str,
         path: &str,
@@ -247,20 +254,20 @@ impl Cluster {
         if let Some(user) = &self.user {
             request = request.header("impersonate-user", &**user);
         }
-        if method != "GET" && !dry(method, path, &body) {
-            self.gate.check()?;
+        if method != "GET" && !is_dry_run(method, path, &body) {
+            self.fence.check_open()?;
         }
         let request = request
             .body(Body::from(body))
-            .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
+            .map_err(|e| ApiError::InvalidResponse(format!("{path}: {e}")))?;
         let started = Instant::now();
         let response = self.client.send(request).await;
-        if let Some((rest, host)) = &self.counted {
+        if let Some((metrics, host)) = &self.metrics {
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
-            rest.answered(method, code, host, started.elapsed());
+            metrics.answered(method, code, host, started.elapsed());
         }
-        let response = response.map_err(|e| ApiError::Unreachable(innermost(&e)));
-        self.told(response.as_ref().err());
+        let response = response.map_err(|e| ApiError::Unreachable(find_root_cause(&e)));
+        self.log_availability(response.as_ref().err());
         let response = response?;
         if response.status().is_success() {
             return Ok(response);
@@ -274,29 +281,25 @@ impl Cluster {
         let body = response.into_body().collect().await.map(|b| b.to_bytes());
         Err(status_error(code, retry_after, &body.unwrap_or_default()))
     }
-}
 
-/// A connection that has died without a word must not keep an object in flight for ever. Nor must one that broke before
-/// it was ever used: hyper's pool then lets its request wait until another's comes free, which may be never. The API
-/// server itself ends what takes it longer than a minute.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-impl Cluster {
-    async fn in_time<T>(&self, request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-        let answered = tokio::time::timeout(self.patience, request).await;
-        answered.unwrap_or_else(|_| {
-            let silent = ApiError::Unreachable(format!("no answer within {:?}", self.patience));
-            self.told(Some(&silent));
-            Err(silent)
+    async fn with_timeout<T>(
+        &self,
+        request: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let response = tokio::time::timeout(self.request_timeout, request).await;
+        response.unwrap_or_else(|_| {
+            let timed_out = ApiError::Unreachable(format!("no answer within {:?}", self.request_timeout));
+            self.log_availability(Some(&timed_out));
+            Err(timed_out)
         })
     }
 
-    /// Says when the server goes away and when it is back.
-    fn told(&self, error: Option<&ApiError>) {
-        let was = self.away.swap(error.is_some(), Ordering::Relaxed);
+    /// Logs the beginning and the end of an outage of the API server.
+    fn log_availability(&self, error: Option<&ApiError>) {
+        let was_unavailable = self.unavailable.swap(error.is_some(), Ordering::Relaxed);
         match error {
-            Some(e) if !was => tracing::warn!(error = %e, "API server unavailable"),
-            None if was => tracing::info!("API server available again"),
+            Some(e) if !was_unavailable => tracing::warn!("{e}"),
+            None if was_unavailable => tracing::info!("the API server answers again"),
             _ => {}
         }
     }
@@ -307,19 +310,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_that_never_answers_is_not_waited_for_for_ever() {
+    async fn silent_server_fails_requests_after_the_timeout() {
         let silent = tower::service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
         });
-        let cluster = Cluster {
-            patience: Duration::from_millis(10),
-            ..Cluster::new(Client::new(silent, "default"))
+        let cluster = ApiClient {
+            request_timeout: Duration::from_millis(10),
+            ..ApiClient::new(Client::new(silent, "default"))
         };
         for error in [
             cluster.get("/api/v1").await.expect_err("no answer"),
             cluster.watch("/api/v1/pods", None).await.expect_err("no answer"),
             cluster
-                .patch("/x", Patch::Merge, Vec::new())
+                .patch("/x", PatchType::Merge, Vec::new())
                 .await
                 .expect_err("no answer"),
         ] {
@@ -328,11 +331,11 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Lines {
+    impl std::io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("lock").extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> std::io::Result<()> {
@@ -341,8 +344,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_outage_is_said_once_and_so_is_its_end() {
-        let lines = Lines::default();
+    async fn outage_and_recovery_are_each_logged_once() {
+        let lines = LogBuffer::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::INFO)
@@ -353,20 +356,21 @@ mod tests {
         let away = Arc::new(AtomicBool::new(true));
         let fails = away.clone();
         let service = tower::service_fn(move |_: http::Request<Body>| {
-            std::future::ready(match fails.load(Ordering::Relaxed) {
-                true => Err(std::io::Error::other("connection refused")),
-                false => Ok(http::Response::new(Body::empty())),
+            std::future::ready(if fails.load(Ordering::Relaxed) {
+                Err(std::io::Error::other("connection refused"))
+            } else {
+                Ok(http::Response::new(Body::empty()))
             })
         });
-        let cluster = Cluster::new(Client::new(service, "default"));
+        let cluster = ApiClient::new(Client::new(service, "default"));
         for (down, said) in [(true, 1), (true, 1), (true, 1), (false, 2), (false, 2), (true, 3)] {
             away.store(down, Ordering::Relaxed);
-            let answer = cluster.patch("/x", Patch::Merge, Vec::new()).await;
+            let answer = cluster.patch("/x", PatchType::Merge, Vec::new()).await;
             if let Err(e) = &answer {
-                complain!(e, object = "x", "not written: {e}");
+                warn_api_error!(e, object = "x", "not written: {e}");
             }
             assert_eq!(answer.is_err(), down);
-            let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("text");
+            let text = String::from_utf8(lines.0.lock().clone()).expect("text");
             assert_eq!(text.lines().count(), said, "{text}");
         }
     }

@@ -1,8 +1,7 @@
-//! Whether this process may write: while it leads, by its own monotonic clock, at the moment of sending.
+//! The write fence: this process may write only while it leads, by its own monotonic clock, at the moment of sending.
 //!
-//! Nobody has to close the gate: it is shut when the time is over that the last renewal of the lease was
-//! good for, also when every thread of the process was stopped meanwhile. What was begun in one term can't
-//! write in the next.
+//! The fence closes by itself when the last renewal of the lease expires, even if every thread of the process was
+//! suspended meanwhile. Work that began in one leader term cannot write in the next.
 
 use std::{
     future::Future,
@@ -16,18 +15,18 @@ use std::{
 use tokio::sync::watch;
 
 tokio::task_local! {
-    /// The term in which the running task was begun.
+    /// The leader term in which the running task began.
     static TERM: u64;
 }
 
-/// Nothing is written: another may lead.
+/// The error of a write that was not sent because another host may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this host does not lead: nothing is written")]
-pub struct Deposed;
+pub struct NotLeader;
 
-/// The one gate of a host. Cheap to clone.
+/// The fence that all writes of a host pass. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct WriteFence {
     state: Arc<watch::Sender<State>>,
     rereads: Arc<AtomicU64>,
 }
@@ -35,44 +34,44 @@ pub struct Gate {
 #[derive(Clone, Copy, Debug)]
 struct State {
     term: u64,
-    open: Open,
+    opening: Opening,
     draining: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
-    No,
+enum Opening {
+    Closed,
     Until(Instant),
     Always,
 }
 
 impl State {
-    fn open(&self) -> bool {
-        match self.open {
-            Open::No => false,
-            Open::Until(until) => Instant::now() < until,
-            Open::Always => true,
+    fn is_open(&self) -> bool {
+        match self.opening {
+            Opening::Closed => false,
+            Opening::Until(until) => Instant::now() < until,
+            Opening::Always => true,
         }
     }
 }
 
-impl Default for Gate {
-    /// Always open: the host is alone.
+impl Default for WriteFence {
+    /// Always open, for a host without leader election.
     fn default() -> Self {
-        Self::of(1, Open::Always)
+        Self::with_state(1, Opening::Always)
     }
 }
 
-impl Gate {
-    /// Shut until somebody leads.
-    pub fn shut() -> Self {
-        Self::of(0, Open::No)
+impl WriteFence {
+    /// Creates a fence that is closed until this host leads.
+    pub fn closed() -> Self {
+        Self::with_state(0, Opening::Closed)
     }
 
-    fn of(term: u64, open: Open) -> Self {
+    fn with_state(term: u64, opening: Opening) -> Self {
         let state = State {
             term,
-            open,
+            opening,
             draining: false,
         };
         Self {
@@ -81,100 +80,101 @@ impl Gate {
         }
     }
 
-    /// Opens for a term, or keeps it open for longer.
-    pub fn lead(&self, term: u64, until: Instant) {
+    /// Opens the fence for a term until a deadline, or moves the deadline.
+    pub fn open_until(&self, term: u64, until: Instant) {
         self.state.send_if_modified(|state| {
-            // Longer is no news: who waits for the end looks again when it would have come.
-            let news = state.term != term || state.open == Open::No;
-            (state.term, state.open) = (term, Open::Until(until));
-            news
+            // A renewal only moves the deadline, so waiters are not woken; they re-check it when it passes.
+            let opens = state.term != term || state.opening == Opening::Closed;
+            (state.term, state.opening) = (term, Opening::Until(until));
+            opens
         });
     }
 
-    /// The lease had to be read again by who leads: somebody else has changed it.
-    pub fn reread(&self) {
+    /// Counts a reread of the lease by the leader, which happens when another process changed it.
+    pub fn count_reread(&self) {
         self.rereads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that was.
+    /// Number of rereads of the lease by the leader.
     pub fn rereads(&self) -> u64 {
         self.rereads.load(Ordering::Relaxed)
     }
 
-    /// Shuts at once.
+    /// Closes the fence at once.
     pub fn close(&self) {
         self.state.send_if_modified(|state| {
-            let news = state.open != Open::No;
-            state.open = Open::No;
-            news
+            let closes = state.opening != Opening::Closed;
+            state.opening = Opening::Closed;
+            closes
         });
     }
 
-    /// Whether a write may be sent now, by the running task.
-    pub fn check(&self) -> Result<(), Deposed> {
+    /// Succeeds if the running task may send a write now.
+    pub fn check_open(&self) -> Result<(), NotLeader> {
         let state = *self.state.borrow();
-        let begun = TERM.try_with(|term| *term).unwrap_or(state.term);
-        match begun == state.term && state.open() {
-            true => Ok(()),
-            false => Err(Deposed),
+        let term = TERM.try_with(|term| *term).unwrap_or(state.term);
+        if term == state.term && state.is_open() {
+            Ok(())
+        } else {
+            Err(NotLeader)
         }
     }
 
-    /// The term, while it is open.
+    /// The current term while the fence is open.
     pub fn term(&self) -> Option<u64> {
         let state = *self.state.borrow();
-        state.open().then_some(state.term)
+        state.is_open().then_some(state.term)
     }
 
-    /// Waits until it is open; none when no work is to be begun any more.
-    pub async fn opened(&self) -> Option<u64> {
+    /// Waits until the fence is open and returns the term; none if draining has started.
+    pub async fn wait_open(&self) -> Option<u64> {
         let mut changes = self.state.subscribe();
-        let state = changes.wait_for(|s| s.draining || s.open()).await.ok()?;
+        let state = changes.wait_for(|s| s.draining || s.is_open()).await.ok()?;
         (!state.draining).then_some(state.term)
     }
 
     /// Waits until a term is over.
-    pub async fn ended(&self, term: u64) {
+    pub async fn wait_term_end(&self, term: u64) {
         let mut changes = self.state.subscribe();
         loop {
             let state = *changes.borrow_and_update();
-            if state.term != term || !state.open() {
+            if state.term != term || !state.is_open() {
                 return;
             }
-            let over = async {
-                match state.open {
-                    Open::Until(until) => tokio::time::sleep_until(until.into()).await,
+            let deadline = async {
+                match state.opening {
+                    Opening::Until(until) => tokio::time::sleep_until(until.into()).await,
                     _ => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = over => {}
+                () = deadline => {}
                 changed = changes.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    /// Does something for as long as a term lasts; then it is dropped where it is.
-    pub async fn during<T>(&self, term: u64, work: impl Future<Output = T>) -> Result<T, Deposed> {
+    /// Runs work for as long as a term lasts. At the end of the term the future is dropped.
+    pub async fn run_in_term<T>(&self, term: u64, work: impl Future<Output = T>) -> Result<T, NotLeader> {
         tokio::select! {
             biased;
-            () = self.ended(term) => Err(Deposed),
+            () = self.wait_term_end(term) => Err(NotLeader),
             done = TERM.scope(term, work) => Ok(done),
         }
     }
 
-    /// From now on no work is begun, and what runs is asked to end early.
-    pub fn drain(&self) {
+    /// Starts draining: no further work is begun, and running work is asked to end early.
+    pub fn start_drain(&self) {
         self.state.send_modify(|state| state.draining = true);
     }
 
-    /// Whether it is being drained.
-    pub fn draining(&self) -> bool {
+    /// Returns true once draining has started.
+    pub fn is_draining(&self) -> bool {
         self.state.borrow().draining
     }
 
-    /// Waits until it is being drained.
-    pub async fn drained(&self) {
+    /// Waits until draining starts.
+    pub async fn wait_drain(&self) {
         let _ = self.state.subscribe().wait_for(|s| s.draining).await;
     }
 }
@@ -186,31 +186,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shuts_by_itself_and_a_term_can_t_write_in_the_next() {
+    fn fence_closes_at_its_deadline_and_refuses_writes_of_earlier_terms() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let gate = Gate::shut();
-            assert_eq!(gate.check(), Err(Deposed));
+            let fence = WriteFence::closed();
+            assert_eq!(fence.check_open(), Err(NotLeader));
             let now = Instant::now();
-            gate.lead(1, now);
-            assert_eq!(gate.check(), Err(Deposed), "the time is over already");
-            gate.lead(2, now + Duration::from_secs(3600));
-            assert_eq!((gate.check(), gate.opened().await), (Ok(()), Some(2)));
-            let writing = async { gate.check() };
-            assert_eq!(gate.during(2, writing).await, Ok(Ok(())));
-            let old = TERM.scope(1, async { gate.check() });
-            assert_eq!(old.await, Err(Deposed));
-            let reign = gate.during(2, async {
-                gate.lead(3, now + Duration::from_secs(3600));
-                assert_eq!(gate.check(), Err(Deposed), "within the same poll");
+            fence.open_until(1, now);
+            assert_eq!(
+                fence.check_open(),
+                Err(NotLeader),
+                "the deadline has passed already"
+            );
+            fence.open_until(2, now + Duration::from_secs(3600));
+            assert_eq!((fence.check_open(), fence.wait_open().await), (Ok(()), Some(2)));
+            let writing = async { fence.check_open() };
+            assert_eq!(fence.run_in_term(2, writing).await, Ok(Ok(())));
+            let old = TERM.scope(1, async { fence.check_open() });
+            assert_eq!(old.await, Err(NotLeader));
+            let work = fence.run_in_term(2, async {
+                fence.open_until(3, now + Duration::from_secs(3600));
+                assert_eq!(fence.check_open(), Err(NotLeader), "within the same poll");
                 std::future::pending::<()>().await;
             });
-            assert_eq!(reign.await, Err(Deposed));
-            gate.drain();
-            assert_eq!((gate.opened().await, gate.check()), (None, Ok(())));
+            assert_eq!(work.await, Err(NotLeader));
+            fence.start_drain();
+            assert_eq!((fence.wait_open().await, fence.check_open()), (None, Ok(())));
         });
     }
 }

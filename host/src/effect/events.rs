@@ -1,95 +1,140 @@
-//! Kubernetes Events: the same one again is counted, not repeated, and one object does not have too many.
+//! Kubernetes Events: repetitions are counted and not written again, and the number of Events per object is limited.
 
 use std::{
     collections::HashMap,
     hash::Hash,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::{
     contract::limits::Limit,
-    effect::writer::Effects,
+    effect::writer::ApiWriter,
     kube::{key::ObjectRef, object::Object},
     observe::metrics::PluginMetrics,
 };
 
-/// The same event within this time is only counted.
-const QUIET: Duration = Duration::from_secs(60);
-/// Events about one object by one plugin that may be written at once, as in client-go.
-const BURST: u32 = 25;
-/// After this long one more may be.
-const REFILL: Duration = Duration::from_secs(300);
-const MINUTE: Duration = Duration::from_secs(60);
-/// The API server takes no longer reason.
-const REASON: usize = 128;
-/// Distinct events, and objects with events, that are remembered.
-const REMEMBERED: usize = 4096;
+/// Interval within which a repeated event is only counted.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// Burst of events about one object by one plugin, as in client-go.
+const OBJECT_BURST: u32 = 25;
+/// Interval at which one more event about the object is allowed.
+const OBJECT_REFILL_INTERVAL: Duration = Duration::from_secs(300);
+/// Period of the rate limit of a plugin.
+const PLUGIN_RATE_PERIOD: Duration = Duration::from_secs(60);
+/// Maximum length of a reason at the API server, in characters.
+const MAX_REASON_CHARS: usize = 128;
+/// Maximum length of a note, in characters.
+const MAX_NOTE_CHARS: usize = 1000;
+/// Maximum number of distinct events, and of objects with events, that are remembered.
+const MAX_REMEMBERED: usize = 4096;
 
-/// Writes Events.
-pub struct Recorder {
+/// The type of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Something worth knowing happened.
+    Normal,
+    /// Something went wrong.
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// The content of an Event to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct EventDraft<'a> {
+    /// Name of the plugin or component that reports it.
+    pub component: &'a str,
+    /// Type.
+    pub event_type: EventType,
+    /// Machine-readable reason in CamelCase.
+    pub reason: &'a str,
+    /// Human-readable text.
+    pub note: &'a str,
+}
+
+/// The rate limit of the Events that a plugin emits.
+#[derive(Clone, Copy)]
+pub struct RateLimit<'a> {
+    /// Maximum number of Events per minute.
+    pub per_minute: u32,
+    /// Metrics that count exceeded limits.
+    pub metrics: Option<&'a PluginMetrics>,
+}
+
+/// Records Events.
+pub struct EventRecorder {
     started: Instant,
     correlator: Mutex<Correlator>,
-    limited: AtomicU64,
+    rate_limited: AtomicU64,
     refused: AtomicU64,
 }
 
-impl Default for Recorder {
+impl Default for EventRecorder {
     fn default() -> Self {
         Self {
             started: Instant::now(),
             correlator: Mutex::default(),
-            limited: AtomicU64::new(0),
+            rate_limited: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
 }
 
-impl Recorder {
-    /// Records an event about an object; gives whether something was sent. A failure is logged and the
-    /// event dropped: an Event is news, not state. What a plugin emits has a rate, so many in a minute.
-    #[allow(clippy::too_many_arguments)]
+impl EventRecorder {
+    /// Records an Event about an object and returns true if it was sent. An Event is not state, so a failure is
+    /// logged and the Event dropped. `limit` applies to what a plugin emits, not to the host's own Events.
     pub async fn record(
         &self,
-        effects: &Effects,
-        component: &str,
+        writer: &ApiWriter,
         key: &ObjectRef,
         object: &Object,
-        warning: bool,
-        reason: &str,
-        note: &str,
-        rate: Option<(u32, Option<&PluginMetrics>)>,
+        draft: EventDraft<'_>,
+        limit: Option<RateLimit<'_>>,
     ) -> bool {
-        let kind = if warning { "Warning" } else { "Normal" };
-        let note: String = note.chars().take(1000).collect();
-        let reason: String = reason.chars().take(REASON).collect();
+        let component = draft.component;
+        let kind = draft.event_type.as_str();
+        let note: String = draft.note.chars().take(MAX_NOTE_CHARS).collect();
+        let reason: String = draft.reason.chars().take(MAX_REASON_CHARS).collect();
         let reason = &*reason;
-        let subject = (object.uid.clone(), component.into());
-        let news = (warning, reason.into(), note.as_str().into());
-        let verdict = self.correlator.lock().expect("lock").observe(
-            subject,
-            news,
-            rate.map(|(rate, _)| rate),
+        let source = EventSource {
+            uid: object.uid.clone(),
+            plugin: component.into(),
+        };
+        let content = EventContent {
+            event_type: draft.event_type,
+            reason: reason.into(),
+            note: note.as_str().into(),
+        };
+        let verdict = self.correlator.lock().observe(
+            source,
+            content,
+            limit.map(|limit| limit.per_minute),
             self.started.elapsed(),
         );
         let (id, count) = match verdict {
             Verdict::Write { id, count } => (id, count),
-            Verdict::Quiet => return false,
-            Verdict::TooFast => {
-                self.limited.fetch_add(1, Ordering::Relaxed);
-                if let Some(metrics) = rate.and_then(|(_, metrics)| metrics) {
+            Verdict::Repeated => return false,
+            Verdict::PluginLimited => {
+                self.rate_limited.fetch_add(1, Ordering::Relaxed);
+                if let Some(metrics) = limit.and_then(|limit| limit.metrics) {
                     metrics.exceeded(Limit::EventsPerMinute);
                 }
                 return false;
             }
-            Verdict::Limited => {
-                self.limited.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(object = %key, plugin = component, kind, reason, note, "event rate limit exceeded, dropping event");
+            Verdict::ObjectLimited => {
+                self.rate_limited.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(object = %key, plugin = component, kind, reason, "event dropped, too many of this object: {note}");
                 return false;
             }
         };
@@ -103,7 +148,7 @@ impl Recorder {
         let now = crate::kube::time::now_rfc3339();
         let sent = if count > 1 {
             let patch = json!({"count": count, "lastTimestamp": now});
-            effects.event_again(namespace, &name, &patch).await
+            writer.bump_event(namespace, &name, &patch).await
         } else {
             let event = json!({
                 "apiVersion": "v1",
@@ -126,7 +171,7 @@ impl Recorder {
                 "lastTimestamp": now,
                 "count": 1,
             });
-            effects.event(namespace, &event).await.map(drop)
+            writer.create_event(namespace, &event).await.map(drop)
         };
         if let Err(e) = &sent {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -135,114 +180,130 @@ impl Recorder {
         sent.is_ok()
     }
 
-    /// Events dropped so far, by why.
+    /// Number of dropped Events, by cause.
     pub fn dropped(&self) -> [(&'static str, u64); 2] {
         [
-            ("rate_limited", self.limited.load(Ordering::Relaxed)),
+            ("rate_limited", self.rate_limited.load(Ordering::Relaxed)),
             ("refused", self.refused.load(Ordering::Relaxed)),
         ]
     }
 }
 
-/// About what, and by whom: the object's uid and the plugin.
-type Subject = (Box<str>, Box<str>);
-/// What: warning or not, reason and note.
-type News = (bool, Box<str>, Box<str>);
+/// The object that an Event is about, and the plugin that reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct EventSource {
+    uid: Box<str>,
+    plugin: Box<str>,
+}
 
-/// What is to be done with an event.
+/// The part of an Event that makes it a repetition of an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct EventContent {
+    event_type: EventType,
+    reason: Box<str>,
+    note: Box<str>,
+}
+
+/// The decision about an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Write it: a new one, or, if it was seen before, so many times by now.
+    /// Write it: a new one if `count` is 1, otherwise the new count of an earlier one.
     Write {
-        /// Tells it from others about the same object.
+        /// Distinguishes it from other events about the same object.
         id: u64,
-        /// How often it was seen.
+        /// Number of times it was observed.
         count: u64,
     },
-    /// It was written a moment ago.
-    Quiet,
-    /// Too many about this object.
-    Limited,
-    /// Too many of this plugin.
-    TooFast,
+    /// The same event was written within [`REPEAT_INTERVAL`].
+    Repeated,
+    /// The limit of the object is exceeded.
+    ObjectLimited,
+    /// The rate limit of the plugin is exceeded.
+    PluginLimited,
 }
 
-/// Decides about events. Pure: time comes in with each.
+/// Decides about events. Pure: time comes in with each call.
 #[derive(Default)]
 struct Correlator {
-    known: HashMap<(Subject, News), Known>,
-    buckets: HashMap<Subject, Bucket>,
-    plugins: HashMap<Box<str>, Bucket>,
+    known: HashMap<(EventSource, EventContent), KnownEvent>,
+    objects: HashMap<EventSource, TokenBucket>,
+    plugins: HashMap<Box<str>, TokenBucket>,
 }
 
-struct Known {
+struct KnownEvent {
     id: u64,
     count: u64,
-    /// When it was written; none when it was not.
-    written: Option<Duration>,
-    seen: Duration,
+    /// Time of the last write; none if it was never written.
+    written_at: Option<Duration>,
+    last_observed: Duration,
 }
 
-/// A token bucket in one number: when it will be full again.
-struct Bucket {
+/// A token bucket, represented by the time at which it will be full again.
+struct TokenBucket {
     full_at: Duration,
 }
 
-impl Bucket {
-    /// Takes a token, if there is one.
-    fn take(&mut self, now: Duration, refill: Duration, burst: u32) -> bool {
-        let has = self.has(now, refill, burst);
-        if has {
+impl TokenBucket {
+    /// Takes a token if there is one.
+    fn take_token(&mut self, now: Duration, refill: Duration, burst: u32) -> bool {
+        let available = self.has_token(now, refill, burst);
+        if available {
             self.full_at = self.full_at.max(now) + refill;
         }
-        has
+        available
     }
 
-    fn has(&self, now: Duration, refill: Duration, burst: u32) -> bool {
+    fn has_token(&self, now: Duration, refill: Duration, burst: u32) -> bool {
         self.full_at.max(now) + refill - now <= refill * burst
     }
 }
 
 impl Correlator {
-    /// `rate` is how many of a plugin may be written in a minute.
-    fn observe(&mut self, subject: Subject, news: News, rate: Option<u32>, now: Duration) -> Verdict {
-        bound(&mut self.known, |k| k.seen);
-        bound(&mut self.buckets, |b| b.full_at);
-        bound(&mut self.plugins, |b| b.full_at);
-        let plugin = subject.1.clone();
+    /// Decides about an event; `per_minute` is the rate limit of the plugin.
+    fn observe(
+        &mut self,
+        source: EventSource,
+        content: EventContent,
+        per_minute: Option<u32>,
+        now: Duration,
+    ) -> Verdict {
+        evict_older_half(&mut self.known, |k| k.last_observed);
+        evict_older_half(&mut self.objects, |b| b.full_at);
+        evict_older_half(&mut self.plugins, |b| b.full_at);
+        let plugin = source.plugin.clone();
         let known = self
             .known
-            .entry((subject.clone(), news))
-            .or_insert_with(|| Known {
-                id: crate::kube::time::unique(),
+            .entry((source.clone(), content))
+            .or_insert_with(|| KnownEvent {
+                id: crate::kube::time::unique_id(),
                 count: 0,
-                written: None,
-                seen: now,
+                written_at: None,
+                last_observed: now,
             });
-        known.seen = now;
-        if known.written.is_some_and(|at| now - at < QUIET) {
+        known.last_observed = now;
+        if known.written_at.is_some_and(|at| now - at < REPEAT_INTERVAL) {
             known.count += 1;
-            return Verdict::Quiet;
+            return Verdict::Repeated;
         }
-        let all = self.plugins.entry(plugin).or_insert(Bucket { full_at: now });
-        let pace = rate.map(|rate| (MINUTE / rate.max(1), rate));
-        if let Some((refill, burst)) = pace
-            && !all.has(now, refill, burst)
+        let of_plugin = self.plugins.entry(plugin).or_insert(TokenBucket { full_at: now });
+        let plugin_rate = per_minute.map(|rate| (PLUGIN_RATE_PERIOD / rate.max(1), rate));
+        if let Some((refill, burst)) = plugin_rate
+            && !of_plugin.has_token(now, refill, burst)
         {
-            known.count += u64::from(known.written.is_some());
-            return Verdict::TooFast;
+            known.count += u64::from(known.written_at.is_some());
+            return Verdict::PluginLimited;
         }
-        let bucket = self.buckets.entry(subject).or_insert(Bucket { full_at: now });
-        if !bucket.take(now, REFILL, BURST) {
-            // One that was never written is counted from when it is.
-            known.count += u64::from(known.written.is_some());
-            return Verdict::Limited;
+        let of_object = self.objects.entry(source).or_insert(TokenBucket { full_at: now });
+        if !of_object.take_token(now, OBJECT_REFILL_INTERVAL, OBJECT_BURST) {
+            // An event that was never written is counted from its first write.
+            known.count += u64::from(known.written_at.is_some());
+            return Verdict::ObjectLimited;
         }
-        if let Some((refill, burst)) = pace {
-            all.take(now, refill, burst);
+        if let Some((refill, burst)) = plugin_rate {
+            of_plugin.take_token(now, refill, burst);
         }
         known.count += 1;
-        known.written = Some(now);
+        known.written_at = Some(now);
         Verdict::Write {
             id: known.id,
             count: known.count,
@@ -250,9 +311,9 @@ impl Correlator {
     }
 }
 
-/// Forgets the older half when there is too much to remember.
-fn bound<K: Eq + Hash, V>(map: &mut HashMap<K, V>, age: impl Fn(&V) -> Duration) {
-    if map.len() < REMEMBERED {
+/// Removes the older half of the entries once there are [`MAX_REMEMBERED`].
+fn evict_older_half<K: Eq + Hash, V>(map: &mut HashMap<K, V>, age: impl Fn(&V) -> Duration) {
+    if map.len() < MAX_REMEMBERED {
         return;
     }
     let mut ages: Vec<_> = map.values().map(&age).collect();
@@ -261,7 +322,7 @@ fn bound<K: Eq + Hash, V>(map: &mut HashMap<K, V>, age: impl Fn(&V) -> Duration)
     let median = *median;
     let mut left = middle;
     map.retain(|_, value| {
-        // Where many are of one age, as many go as must.
+        // Of many entries with the median age, only as many are kept as belong to the younger half.
         let keep = age(value) >= median && left > 0;
         left -= usize::from(keep);
         keep
@@ -277,27 +338,41 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn observe(correlator: &mut Correlator, object: u8, note: u8, now: Duration) -> Verdict {
-        let subject = (object.to_string().into(), "p".into());
-        correlator.observe(subject, (false, "R".into(), note.to_string().into()), None, now)
+        correlator.observe(source(object, "p"), content(note), None, now)
+    }
+
+    fn source(object: impl ToString, plugin: &str) -> EventSource {
+        EventSource {
+            uid: object.to_string().into(),
+            plugin: plugin.into(),
+        }
+    }
+
+    fn content(note: impl ToString) -> EventContent {
+        EventContent {
+            event_type: EventType::Normal,
+            reason: "R".into(),
+            note: note.to_string().into(),
+        }
     }
 
     #[test]
-    fn the_same_again_is_counted_and_written_after_a_while() {
+    fn repeated_event_is_counted_and_written_again_after_the_interval() {
         let mut c = Correlator::default();
         let Verdict::Write { id, count: 1 } = observe(&mut c, 0, 0, SECOND) else {
             panic!("the first is written")
         };
         for i in 2..10 {
-            assert_eq!(observe(&mut c, 0, 0, i * SECOND), Verdict::Quiet);
+            assert_eq!(observe(&mut c, 0, 0, i * SECOND), Verdict::Repeated);
         }
         assert_eq!(
-            observe(&mut c, 0, 0, SECOND + QUIET),
+            observe(&mut c, 0, 0, SECOND + REPEAT_INTERVAL),
             Verdict::Write { id, count: 10 }
         );
     }
 
     #[test]
-    fn one_object_that_talks_too_much_does_not_silence_another() {
+    fn object_over_its_burst_leaves_other_objects_their_events() {
         let mut c = Correlator::default();
         let written = |c: &mut Correlator, object, now| {
             (0..100)
@@ -306,18 +381,18 @@ mod tests {
         };
         assert_eq!(written(&mut c, 0, SECOND), 25);
         assert_eq!(written(&mut c, 1, SECOND), 25);
-        assert_eq!(written(&mut c, 0, SECOND + REFILL - Duration::from_millis(1)), 0);
-        assert_eq!(written(&mut c, 0, SECOND + REFILL), 1);
+        let refilled = SECOND + OBJECT_REFILL_INTERVAL;
+        assert_eq!(written(&mut c, 0, refilled - Duration::from_millis(1)), 0);
+        assert_eq!(written(&mut c, 0, refilled), 1);
     }
 
     #[test]
-    fn one_plugin_that_talks_too_much_does_not_silence_another() {
+    fn plugin_over_its_rate_leaves_other_plugins_their_events() {
         let mut c = Correlator::default();
         let written = |c: &mut Correlator, plugin: &str, now| {
             let emit = |object: &u32| {
-                let subject = (object.to_string().into(), plugin.into());
-                let news = (false, "R".into(), format!("{now:?}").into());
-                matches!(c.observe(subject, news, Some(60), now), Verdict::Write { .. })
+                let verdict = c.observe(source(object, plugin), content(format!("{now:?}")), Some(60), now);
+                matches!(verdict, Verdict::Write { .. })
             };
             (0..100).filter(emit).count()
         };
@@ -327,29 +402,28 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn correlator_memory_is_bounded() {
         let mut c = Correlator::default();
-        for i in 0..3 * REMEMBERED {
-            let subject = (i.to_string().into(), "p".into());
-            c.observe(subject, (false, "R".into(), "n".into()), None, SECOND);
+        for i in 0..3 * MAX_REMEMBERED {
+            c.observe(source(i, "p"), content("n"), None, SECOND);
         }
-        assert!(c.known.len() <= REMEMBERED && c.buckets.len() <= REMEMBERED);
-        assert!(c.known.len() >= REMEMBERED / 2 - 1);
+        assert!(c.known.len() <= MAX_REMEMBERED && c.objects.len() <= MAX_REMEMBERED);
+        assert!(c.known.len() >= MAX_REMEMBERED / 2 - 1);
     }
 
     proptest! {
-        /// However events come: in no span of time are more written about one object than the burst and what was
-        /// refilled, and none is held back while there is room.
+        /// In no span of time are more events written about one object than the burst and the refill, and none is
+        /// dropped while there are tokens.
         #[test]
-        fn a_token_bucket_per_object(steps in prop::collection::vec((0..3u8, any::<u8>(), 0..200u64), 0..400)) {
+        fn object_limit_behaves_as_a_token_bucket(steps in prop::collection::vec((0..3u8, any::<u8>(), 0..200u64), 0..400)) {
             let mut c = Correlator::default();
             let mut now = Duration::ZERO;
-            let mut tokens = [f64::from(BURST); 3];
+            let mut tokens = [f64::from(OBJECT_BURST); 3];
             for (object, note, wait) in steps {
                 let waited = Duration::from_secs(wait);
                 now += waited;
                 for t in &mut tokens {
-                    *t = (*t + waited.as_secs_f64() / REFILL.as_secs_f64()).min(f64::from(BURST));
+                    *t = (*t + waited.as_secs_f64() / OBJECT_REFILL_INTERVAL.as_secs_f64()).min(f64::from(OBJECT_BURST));
                 }
                 let tokens = &mut tokens[usize::from(object)];
                 match observe(&mut c, object, note, now) {
@@ -357,9 +431,9 @@ mod tests {
                         *tokens -= 1.0;
                         prop_assert!(*tokens > -1e-6, "written without a token");
                     }
-                    Verdict::Limited => prop_assert!(*tokens < 1.0 + 1e-6, "held back with {tokens} tokens"),
-                    Verdict::Quiet => {}
-                    Verdict::TooFast => prop_assert!(false, "no rate was given"),
+                    Verdict::ObjectLimited => prop_assert!(*tokens < 1.0 + 1e-6, "held back with {tokens} tokens"),
+                    Verdict::Repeated => {}
+                    Verdict::PluginLimited => prop_assert!(false, "no rate was given"),
                 }
             }
         }

@@ -1,119 +1,117 @@
-//! Writes to the API server: each suppressed when it would change nothing, and readable at once.
+//! The API writer: all writes of the host. A write that would change nothing is suppressed, and the result of one is
+//! readable in the cache at once.
 
 mod write_responses;
 
-use crate::kube::hash::hash_to_u64;
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{DefaultHasher, Hash},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::write_responses::Answers;
+use self::write_responses::{Authorship, WriteResponses};
 use crate::{
     cache::store::Store,
-    client::api::{ApiError, As, Cluster, Patch, Resource, parse},
+    client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},
     contract::bindings::kubernetes::{Preconditions, Propagation},
     kube::{
+        hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
         references::{self, HOLDS},
-        scope::Form,
+        scope::Projection,
         selector::Selector,
     },
     policy::grants::ServiceAccount,
-    schedule::dispatcher::Router,
+    schedule::dispatcher::Dispatcher,
 };
 
-/// Who writes: the plugin's field manager, and the object whose reconcile it is.
+/// Maximum attempts of a metadata update that conflicts with other writers.
+const MAX_UPDATE_ATTEMPTS: u32 = 5;
+
+/// The context of a write: the plugin's field manager, and the reconcile that writes.
 #[derive(Clone, Copy)]
-pub struct Writer<'a> {
+pub struct WriteContext<'a> {
     /// Field manager at the API server.
     pub manager: &'a str,
-    /// The object being reconciled: its own write does not wake it.
+    /// The reconciled object, which its own write does not wake.
     pub by: &'a ObjectRef,
-    /// A digest of what the component said, where that decides what is written.
-    pub said: u64,
-    /// Whom it is written as; none for the host itself.
+    /// Digest of the component's request, by which an unchanged apply is recognized before it is parsed.
+    pub request_digest: u64,
+    /// Service account to impersonate; none for the host itself.
     pub account: Option<&'a ServiceAccount>,
 }
 
-/// What a write did.
+/// The result of a write.
 pub struct Written {
-    /// The object as it is now.
+    /// The current object.
     pub object: Arc<Object>,
-    /// False when nothing had to be sent.
+    /// False if the write was suppressed because it would change nothing.
     pub sent: bool,
 }
 
 /// All writes of the host.
-pub struct Effects {
-    cluster: Cluster,
+pub struct ApiWriter {
+    client: ApiClient,
     store: Arc<Store>,
-    answers: Answers,
-    /// What the reconciles of each object applied last.
+    responses: WriteResponses,
+    /// The last applies of each reconciled object.
     applied: Mutex<HashMap<ObjectRef, Vec<(ObjectRef, Applied)>>>,
 }
 
-/// What was applied, and what the server made of it; as digests.
+/// An apply and its result, as digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Applied {
-    /// Of what the component said, and the version of the live object that was found to have it all: where both
-    /// are the same, there is nothing to look at.
-    said: u64,
+    /// Digest of the component's request. If it and `version` are both unchanged, there is nothing to compare.
+    request_digest: u64,
+    /// Version of the live object that was found to contain the applied fields.
     version: u64,
-    /// Of the fields sent: fields that are no longer named must go.
+    /// Digest of the fields sent: fields that are no longer sent must be removed.
     sent: u64,
-    /// Of the same fields as they were after it, defaulted and normalized by the server.
+    /// Digest of the same fields afterwards, as the server defaulted and normalized them.
     live: u64,
 }
 
-impl Effects {
-    /// Writes through this cluster into this store.
-    pub fn new(cluster: Cluster, store: Arc<Store>, router: Arc<Router>) -> Self {
+impl ApiWriter {
+    /// Creates a writer that sends through this client and stores responses in this store.
+    pub fn new(client: ApiClient, store: Arc<Store>, dispatcher: Arc<Dispatcher>) -> Self {
         Self {
-            cluster,
+            client,
             store: store.clone(),
-            answers: Answers::new(store, router),
+            responses: WriteResponses::new(store, dispatcher),
             applied: Mutex::default(),
         }
     }
 
-    /// Server-side apply. Not sent when the same reconciled object applied just this before and the fields are
-    /// live as they were left then.
+    /// Server-side apply. Suppressed if the same reconciled object's last apply was the same and its fields are still
+    /// live as that apply left them.
     pub async fn apply(
         &self,
-        writer: Writer<'_>,
+        context: WriteContext<'_>,
         key: &ObjectRef,
         object: &Value,
         force: bool,
     ) -> Result<Written, ApiError> {
-        let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
+        let body = serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
         let sent = hash_to_u64(|hasher| body.hash(hasher));
-        let before = {
-            let applied = self.applied.lock().expect("lock");
-            let of = applied.get(writer.by).into_iter().flatten();
-            let mut of_key = of.filter(|(k, _)| k == key);
-            of_key.next().map(|(_, before)| *before)
-        };
-        let live = self.store.get(key, Form::Whole);
-        let was = live.as_ref().map(|live| fingerprint(&live.value(), object));
-        if let (Some(before), Some(live)) = (before, live)
-            && before.sent == sent
-            && was == Some(before.live)
+        let last = self.last_applied(context.by, key);
+        let live = self.store.get(key, Projection::Full);
+        let live_before = live
+            .as_ref()
+            .map(|live| fingerprint_fields(&live.to_value(), object));
+        if let (Some(last), Some(live)) = (last, live)
+            && last.sent == sent
+            && live_before == Some(last.live)
         {
-            let (said, version) = (writer.said, live.resource_version);
-            self.remember(
-                writer.by,
-                key,
-                Applied {
-                    said,
-                    version,
-                    ..before
-                },
-            );
+            let applied = Applied {
+                request_digest: context.request_digest,
+                version: live.resource_version,
+                ..last
+            };
+            self.record_applied(context.by, key, applied);
             return Ok(Written {
                 object: live,
                 sent: false,
@@ -121,102 +119,113 @@ impl Effects {
         }
         let path = format!(
             "{}?fieldManager={}&force={force}",
-            self.cluster.resource(&key.gvk).await?.object(key),
-            writer.manager
+            self.client.discover_resource(&key.gvk).await?.object(key),
+            context.manager
         );
-        let awaiting = self.answers.awaiting(key, writer.by);
-        let cluster = self.cluster.acting(writer.account);
-        let answer = cluster.patch(&path, Patch::Apply, body).await?;
-        let answered: Value = parse(&answer)?;
-        let live = fingerprint(&answered, object);
-        // Where all of it was there before, what has changed meanwhile was somebody else.
-        let ours = was != Some(live);
-        let object_now = awaiting.keep(&answer, ours)?;
-        // Of the answer: what is in the store may be somebody else's by now.
-        let version = answered["metadata"]["resourceVersion"].as_str();
-        let (said, version) = (writer.said, version.and_then(|v| v.parse().ok()).unwrap_or(0));
+        let pending = self.responses.expect_response(key, context.by);
+        let client = self.client.acting_as(context.account);
+        let response = client.patch(&path, PatchType::Apply, body).await?;
+        let returned: Value = parse_response(&response)?;
+        let live = fingerprint_fields(&returned, object);
+        // If the cached object had all applied fields already, a difference is somebody else's change.
+        let authorship = Authorship::own_if(live_before != Some(live));
+        let object = pending.store_response(&response, authorship)?;
+        // The version is that of the response, because the store may hold a newer, foreign one by now.
+        let version = returned["metadata"]["resourceVersion"].as_str();
         let applied = Applied {
-            said,
-            version,
+            request_digest: context.request_digest,
+            version: version.and_then(|v| v.parse().ok()).unwrap_or(0),
             sent,
             live,
         };
-        self.remember(writer.by, key, applied);
-        Ok(Written {
-            object: object_now,
-            sent: true,
-        })
+        self.record_applied(context.by, key, applied);
+        Ok(Written { object, sent: true })
     }
 
-    fn remember(&self, by: &ObjectRef, key: &ObjectRef, what: Applied) {
-        let mut applied = self.applied.lock().expect("lock");
-        let of = applied.entry(by.clone()).or_default();
-        match of.iter_mut().find(|(k, _)| k == key) {
-            Some((_, before)) => *before = what,
+    fn last_applied(&self, by: &ObjectRef, key: &ObjectRef) -> Option<Applied> {
+        let applied = self.applied.lock();
+        let of_object = applied.get(by)?.iter();
+        of_object
+            .filter(|(k, _)| k == key)
+            .map(|(_, applied)| *applied)
+            .next()
+    }
+
+    fn record_applied(&self, by: &ObjectRef, key: &ObjectRef, new: Applied) {
+        let mut applied = self.applied.lock();
+        let of_object = applied.entry(by.clone()).or_default();
+        match of_object.iter_mut().find(|(k, _)| k == key) {
+            Some((_, last)) => *last = new,
             None => {
-                // Most have one child: room for just these.
-                of.reserve_exact(1);
-                of.push((key.clone(), what));
+                // Most objects have one child, so no spare capacity is reserved.
+                of_object.reserve_exact(1);
+                of_object.push((key.clone(), new));
             }
         }
     }
 
-    /// What an object's reconcile applied by just these words before, if it is live as it was left then.
-    pub fn as_before(&self, by: &ObjectRef, said: u64) -> Option<(ObjectRef, Arc<Object>)> {
+    /// Returns the object that a reconcile last applied with the same request, if it is unchanged since.
+    pub fn unchanged_since_last_apply(
+        &self,
+        by: &ObjectRef,
+        request_digest: u64,
+    ) -> Option<(ObjectRef, Arc<Object>)> {
         let (key, version) = {
-            let applied = self.applied.lock().expect("lock");
-            let (key, before) = applied.get(by)?.iter().find(|(_, a)| a.said == said)?;
-            (key.clone(), before.version)
+            let applied = self.applied.lock();
+            let mut of_object = applied.get(by)?.iter();
+            let (key, last) = of_object.find(|(_, a)| a.request_digest == request_digest)?;
+            (key.clone(), last.version)
         };
-        let live = self.store.get(&key, Form::Whole)?;
+        let live = self.store.get(&key, Projection::Full)?;
         (live.resource_version == version).then_some((key, live))
     }
 
-    /// An object is gone: what its reconciles applied need not be remembered.
+    /// Forgets the applies of an object that no longer exists.
     pub fn forget(&self, by: &ObjectRef) {
-        self.applied.lock().expect("lock").remove(by);
+        self.applied.lock().remove(by);
     }
 
-    /// Others have written meanwhile: nothing is remembered as applied.
+    /// Forgets all applies, because another host has led meanwhile.
     pub fn forget_all(&self) {
-        self.applied.lock().expect("lock").clear();
+        self.applied.lock().clear();
     }
 
     /// Creates an object.
     pub async fn create(
         &self,
-        writer: Writer<'_>,
+        context: WriteContext<'_>,
         key: &ObjectRef,
         object: &Value,
     ) -> Result<Written, ApiError> {
-        let resource = self.cluster.resource(&key.gvk).await?;
+        let resource = self.client.discover_resource(&key.gvk).await?;
         let path = format!(
             "{}?fieldManager={}",
             resource.collection(&key.namespace),
-            writer.manager
+            context.manager
         );
-        let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
-        let awaiting = self.answers.awaiting(key, writer.by);
-        let answer = self.cluster.acting(writer.account).create(&path, body).await?;
+        let body = serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+        let pending = self.responses.expect_response(key, context.by);
+        let client = self.client.acting_as(context.account);
+        let response = client.create(&path, body).await?;
         Ok(Written {
-            object: awaiting.keep(&answer, true)?,
+            object: pending.store_response(&response, Authorship::Own)?,
             sent: true,
         })
     }
 
     /// Applies a merge patch to an object. The API server checks the preconditions by the identity in the patch: it
     /// answers 409 if the uid or the resourceVersion differs.
-    pub async fn merge_patch(
+    pub async fn patch_with_preconditions(
         &self,
-        writer: Writer<'_>,
+        context: WriteContext<'_>,
         key: &ObjectRef,
         patch: &Value,
         preconditions: &Preconditions,
     ) -> Result<Written, ApiError> {
         let path = format!(
             "{}?fieldManager={}",
-            self.cluster.resource(&key.gvk).await?.object(key),
-            writer.manager
+            self.client.discover_resource(&key.gvk).await?.object(key),
+            context.manager
         );
         let mut body = patch.clone();
         let required = [
@@ -228,22 +237,26 @@ impl Effects {
                 body["metadata"][field] = value.as_str().into();
             }
         }
-        let before = self.store.get(key, Form::Whole);
-        let before = before.map(|live| fingerprint(&live.value(), patch));
-        let awaiting = self.answers.awaiting(key, writer.by);
-        let cluster = self.cluster.acting(writer.account);
-        let answer = cluster
-            .patch(&path, Patch::Merge, body.to_string().into_bytes())
+        let before = self.store.get(key, Projection::Full);
+        let before = before.map(|live| fingerprint_fields(&live.to_value(), patch));
+        let pending = self.responses.expect_response(key, context.by);
+        let client = self.client.acting_as(context.account);
+        let response = client
+            .patch(&path, PatchType::Merge, body.to_string().into_bytes())
             .await?;
-        // If the patched fields did not change, another client's change came with the answer.
-        let ours = before != Some(fingerprint(&parse(&answer)?, patch));
+        // If the patched fields did not change, another client's change came with the response.
+        let authorship = if before == Some(fingerprint_fields(&parse_response(&response)?, patch)) {
+            Authorship::Foreign
+        } else {
+            Authorship::Own
+        };
         Ok(Written {
-            object: awaiting.keep(&answer, ours)?,
+            object: pending.store_response(&response, authorship)?,
             sent: true,
         })
     }
 
-    /// Deletes an object. Gives whether there was one.
+    /// Deletes an object and returns true if it existed.
     pub async fn delete(
         &self,
         account: Option<&ServiceAccount>,
@@ -266,10 +279,10 @@ impl Effects {
                 options["preconditions"][field] = value.as_str().into();
             }
         }
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
         match self
-            .cluster
-            .acting(account)
+            .client
+            .acting_as(account)
             .delete(&path, options.to_string().into_bytes())
             .await
         {
@@ -279,7 +292,7 @@ impl Effects {
         }
     }
 
-    /// Sets the finalizers of an object, as it was read: a conflict when somebody changed it since.
+    /// Sets the finalizers of an object that was read; conflicts if it changed since.
     pub async fn set_finalizers(
         &self,
         key: &ObjectRef,
@@ -291,108 +304,112 @@ impl Effects {
             "resourceVersion": object.resource_version.to_string(),
             "finalizers": finalizers,
         }});
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.merge(None, key, &path, &patch, key, true).await
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        self.merge_patch(None, key, &path, &patch, key, Authorship::Own)
+            .await
     }
 
-    /// Writes into an annotation of exactly this object what it holds; none takes the annotation away.
+    /// Writes the annotation that lists the objects held by exactly this object; an empty set removes it.
     pub async fn set_holds(
         &self,
         holder: &ObjectRef,
         uid: &str,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ApiError> {
-        let text = references::names(held);
+        let text = references::format_holds(held);
         let change = |object: &Object| {
             let same = *object.uid != *uid || object.annotation(HOLDS).unwrap_or_default() == text;
             let text = Some(&text).filter(|text| !text.is_empty());
             (!same).then(|| json!({"annotations": {HOLDS: text}}))
         };
-        self.amend(holder, holder, change).await.map(drop)
+        self.update_metadata(holder, holder, change).await.map(drop)
     }
 
-    /// Puts a holder's mark on an object or takes it off. Gives whether something had to be sent; an object
-    /// that is gone needs nothing taken off.
-    pub async fn mark(
+    /// Adds or removes the finalizer and annotation of a holder on an object. Returns true if a write was needed;
+    /// removal from an object that no longer exists needs none.
+    pub async fn set_hold_finalizer(
         &self,
         key: &ObjectRef,
         holder: &ObjectRef,
         uid: &str,
         on: bool,
     ) -> Result<bool, ApiError> {
-        let mark = references::mark(uid);
+        let finalizer = references::holder_finalizer(uid);
         let change = |object: &Object| {
-            if references::marked(object, uid) == on {
+            if references::is_held_by(object, uid) == on {
                 return None;
             }
             let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
-            finalizers.retain(|f| *f != mark);
+            finalizers.retain(|f| *f != finalizer);
             if on {
-                finalizers.push(&mark);
+                finalizers.push(&finalizer);
             }
-            let text = on.then(|| references::name(holder));
-            Some(json!({"finalizers": finalizers, "annotations": {&mark: text}}))
+            let text = on.then(|| references::format_reference(holder));
+            Some(json!({"finalizers": finalizers, "annotations": {&finalizer: text}}))
         };
-        match self.amend(key, holder, change).await {
+        match self.update_metadata(key, holder, change).await {
             Err(e) if e.code() == 404 && !on => Ok(false),
-            done => done,
+            result => result,
         }
     }
 
-    /// Changes the metadata of an object as it is at the API server, again when somebody else was faster. Gives
-    /// whether there was something to change.
-    async fn amend(
+    /// Updates the metadata of an object as read from the API server, retrying on conflicts. Returns true if there was
+    /// something to change.
+    async fn update_metadata(
         &self,
         key: &ObjectRef,
         by: &ObjectRef,
         change: impl Fn(&Object) -> Option<Value>,
     ) -> Result<bool, ApiError> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let mut attempts = 0;
         loop {
-            let bytes = self.cluster.get(&path).await?;
+            let bytes = self.client.get(&path).await?;
             let (_, object) =
-                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::Garbage(e.to_string()))?;
+                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
             let Some(mut metadata) = change(&object) else {
                 return Ok(false);
             };
-            // What was read is what is changed: nobody's edit in between goes unseen. One before may be news already.
-            self.answers.learn(key, &bytes)?;
+            // The read may show a foreign change that the watch has not delivered. It is stored first, because the
+            // patch below is only conditional on this version.
+            self.responses.store_read(key, &bytes)?;
             metadata["uid"] = (*object.uid).into();
             metadata["resourceVersion"] = object.resource_version.to_string().into();
             attempts += 1;
             let patch = json!({"metadata": metadata});
-            match self.merge(None, key, &path, &patch, by, true).await {
-                Err(e) if e.code() == 409 && attempts < 5 => {}
-                done => return done.map(|_| true),
+            let written = self
+                .merge_patch(None, key, &path, &patch, by, Authorship::Own)
+                .await;
+            match written {
+                Err(e) if e.code() == 409 && attempts < MAX_UPDATE_ATTEMPTS => {}
+                result => return result.map(|_| true),
             }
         }
     }
 
-    /// An object as the API server has it, which the store does not keep.
-    pub async fn bytes(&self, key: &ObjectRef) -> Result<bytes::Bytes, ApiError> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.cluster.get(&path).await
+    /// GETs an object from the API server without storing it.
+    pub async fn get_bytes(&self, key: &ObjectRef) -> Result<bytes::Bytes, ApiError> {
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        self.client.get(&path).await
     }
 
-    /// Whether exactly this object exists.
-    pub async fn exists(&self, key: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
-        let path = match self.cluster.resource(&key.gvk).await {
+    /// Returns true if an object with exactly this uid exists.
+    pub async fn object_exists(&self, key: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
+        let path = match self.client.discover_resource(&key.gvk).await {
             Ok(resource) => resource.object(key),
-            // Its CRD is gone, and with it every object of the kind.
+            // The CRD was deleted, and with it all objects of the kind.
             Err(ApiError::UnknownKind(_)) => return Ok(false),
             Err(e) => return Err(e),
         };
-        match self.cluster.get_as(&path, Some(As::Object)).await {
+        match self.client.get_as(&path, Some(MetadataForm::Object)).await {
             Ok(bytes) => Ok(Object::parse(&key.gvk, &bytes).is_ok_and(|(_, o)| *o.uid == *uid)),
             Err(e) if e.code() == 404 => Ok(false),
             Err(e) => Err(e),
         }
     }
 
-    /// A page of a list from the API server itself: the objects, and the token of the next page (empty after
-    /// the last).
-    pub async fn page(
+    /// Lists one page from the API server. Returns the objects, and the token of the next page (empty after the last).
+    pub async fn list_page(
         &self,
         account: Option<&ServiceAccount>,
         gvk: &Gvk,
@@ -401,18 +418,18 @@ impl Effects {
         limit: usize,
         token: &str,
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, String), ApiError> {
-        let query = self.cluster.query(gvk, namespace, labels).await?;
+        let query = self.client.collection_query(gvk, namespace, labels).await?;
         let mut objects = Vec::new();
-        let cluster = self.cluster.acting(account);
-        let page = cluster.page(&query, limit, token, None, |item| {
+        let client = self.client.acting_as(account);
+        let page = client.list_page(&query, limit, token, None, |item| {
             objects.extend(Object::parse(gvk, item.as_bytes()).ok());
         });
-        let (_, next) = page.await?;
+        let next_token = page.await?.next_token;
         let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
-        Ok((objects.collect(), next))
+        Ok((objects.collect(), next_token))
     }
 
-    /// Patches labels and annotations of an object, as it was read: a conflict when somebody changed it since.
+    /// Patches labels and annotations of an object that was read; conflicts if it changed since.
     pub async fn patch_metadata(
         &self,
         account: Option<&ServiceAccount>,
@@ -422,9 +439,10 @@ impl Effects {
     ) -> Result<Arc<Object>, ApiError> {
         metadata["uid"] = (*object.uid).into();
         metadata["resourceVersion"] = object.resource_version.to_string().into();
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let patch = json!({ "metadata": metadata });
-        self.merge(account, key, &path, &patch, key, true).await
+        self.merge_patch(account, key, &path, &patch, key, Authorship::Own)
+            .await
     }
 
     /// Patches the status of exactly this object.
@@ -434,81 +452,86 @@ impl Effects {
         uid: &str,
         status: &Value,
     ) -> Result<Arc<Object>, ApiError> {
-        let resource: Resource = self.cluster.resource(&key.gvk).await?;
-        let path = match resource.status {
-            true => format!("{}/status", resource.object(key)),
-            false => resource.object(key),
+        let resource: Resource = self.client.discover_resource(&key.gvk).await?;
+        let object_path = resource.object(key);
+        let path = if resource.status {
+            format!("{object_path}/status")
+        } else {
+            object_path
         };
         let patch = json!({"metadata": {"uid": uid}, "status": status});
-        // It changes nobody's intent: if that differs, somebody else's edit came with the answer.
-        self.merge(None, key, &path, &patch, key, false).await
+        // A status write does not change the intent; if the intent differs, the response shows a foreign change.
+        self.merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
+            .await
     }
 
-    /// `ours`: who asks knows all that was there before, so that what the answer has besides is its own.
-    async fn merge(
+    async fn merge_patch(
         &self,
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
         path: &str,
         patch: &Value,
         by: &ObjectRef,
-        ours: bool,
+        authorship: Authorship,
     ) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager=ostler");
-        let awaiting = self.answers.awaiting(key, by);
-        let cluster = self.cluster.acting(account);
-        let answer = cluster
-            .patch(&path, Patch::Merge, patch.to_string().into_bytes())
+        let pending = self.responses.expect_response(key, by);
+        let client = self.client.acting_as(account);
+        let response = client
+            .patch(&path, PatchType::Merge, patch.to_string().into_bytes())
             .await?;
-        awaiting.keep(&answer, ours)
+        pending.store_response(&response, authorship)
     }
 
-    /// Reads one object from the API server itself; the store has it from then on.
-    pub async fn read(
+    /// GETs one object from the API server and stores it.
+    pub async fn read_uncached(
         &self,
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
         by: &ObjectRef,
     ) -> Result<Option<Arc<Object>>, ApiError> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
-        let awaiting = self.answers.awaiting(key, by);
-        match self.cluster.acting(account).get(&path).await {
-            // Who reads another object is given what it is; of its own another reconcile has to know.
-            Ok(bytes) => awaiting.keep(&bytes, key != by).map(Some),
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        let pending = self.responses.expect_response(key, by);
+        match self.client.acting_as(account).get(&path).await {
+            // A reader of another object gets its current state returned. A change of the reconciled object itself
+            // needs another reconcile.
+            Ok(bytes) => pending
+                .store_response(&bytes, Authorship::own_if(key != by))
+                .map(Some),
             Err(ApiError::Status { code: 404, .. }) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// The version of a kind that the server prefers.
-    pub async fn preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
-        self.cluster.preferred(group, kind).await
+    /// Discovers the version of a kind that the server prefers.
+    pub async fn discover_preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
+        self.client.discover_preferred(group, kind).await
     }
 
-    /// The resource of a kind, for callers that check the scope.
-    pub async fn resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
-        self.cluster.resource(gvk).await
+    /// Discovers the resource of a kind, for callers that check if it is namespaced.
+    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+        self.client.discover_resource(gvk).await
     }
 
-    /// POSTs an Event; whoever calls decides whether it may fail.
-    pub async fn event(&self, namespace: &str, event: &Value) -> Result<Value, ApiError> {
+    /// POSTs an Event. The caller decides if a failure matters.
+    pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<Value, ApiError> {
         let path = format!("/api/v1/namespaces/{namespace}/events");
-        parse(&self.cluster.create(&path, event.to_string().into_bytes()).await?)
+        parse_response(&self.client.create(&path, event.to_string().into_bytes()).await?)
     }
 
-    /// Patches an Event, to count it once more.
-    pub async fn event_again(&self, namespace: &str, name: &str, patch: &Value) -> Result<(), ApiError> {
+    /// Patches the count of an Event.
+    pub async fn bump_event(&self, namespace: &str, name: &str, patch: &Value) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
-        self.cluster
-            .patch(&path, Patch::Merge, patch.to_string().into_bytes())
+        self.client
+            .patch(&path, PatchType::Merge, patch.to_string().into_bytes())
             .await
             .map(drop)
     }
 }
 
-/// A digest of those fields of `live` that `applied` names. In a list that the server made longer or shorter
-/// nothing can be told apart, so all of it counts.
-fn fingerprint(live: &Value, applied: &Value) -> u64 {
+/// Computes a digest of those fields of `live` that `applied` names. A list that the server lengthened or shortened
+/// counts as a whole, because its items cannot be matched.
+fn fingerprint_fields(live: &Value, applied: &Value) -> u64 {
     fn walk(live: Option<&Value>, applied: &Value, hasher: &mut DefaultHasher) {
         match (live, applied) {
             (Some(Value::Object(live)), Value::Object(applied)) => {
@@ -533,15 +556,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_defaults_or_normalizes_makes_no_difference_and_every_change_of_it_does() {
+    fn fingerprint_ignores_server_defaults_and_notices_changes_of_applied_fields() {
         let applied = json!({"spec": {"a": "1000m", "l": [{"n": "x"}], "injected": [1]}});
         let live =
             json!({"spec": {"a": "1", "defaulted": true, "l": [{"n": "x", "d": 1}], "injected": [1, 2]}});
-        let left = fingerprint(&live, &applied);
+        let left = fingerprint_fields(&live, &applied);
         let changed = |path: &str, value: Value| {
             let mut other = live.clone();
             *other.pointer_mut(path).expect("a field") = value;
-            fingerprint(&other, &applied) != left
+            fingerprint_fields(&other, &applied) != left
         };
         assert!(!changed("/spec/defaulted", json!(false)), "not ours");
         assert!(!changed("/spec/l/0/d", json!(2)), "not ours");

@@ -28,35 +28,35 @@ pub struct Condition {
 }
 
 /// A CustomResourceDefinition as YAML, as it is checked in under `crds/`.
-pub(crate) fn yaml<K: CustomResourceExt>() -> String {
+pub(crate) fn render_yaml<K: CustomResourceExt>() -> String {
     let mut crd = serde_json::to_value(K::crd()).unwrap_or_default();
-    remove_unsigned_formats(&mut crd);
+    strip_unsigned_formats(&mut crd);
     serde_saphyr::to_string(&crd).unwrap_or_default()
 }
 
 /// Schema of an object whose fields the API server does not prune.
-pub(crate) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub(crate) fn any_object_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 /// Removes the unsigned integer formats, which API servers do not know.
-fn remove_unsigned_formats(value: &mut Value) {
+fn strip_unsigned_formats(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             let unsigned = |f: &Value| f.as_str().is_some_and(|f| f.starts_with("uint"));
             if fields.get("format").is_some_and(unsigned) {
                 fields.remove("format");
             }
-            fields.values_mut().for_each(remove_unsigned_formats);
+            fields.values_mut().for_each(strip_unsigned_formats);
         }
-        Value::Array(items) => items.iter_mut().for_each(remove_unsigned_formats),
+        Value::Array(items) => items.iter_mut().for_each(strip_unsigned_formats),
         _ => {}
     }
 }
 
 /// Fails if a file under `crds/` differs from the CRD generated from the types.
 #[cfg(test)]
-pub(crate) fn assert_current(file: &str, yaml: &str) {
+pub(crate) fn assert_crd_current(file: &str, yaml: &str) {
     let path = format!("{}/../crds/{file}", env!("CARGO_MANIFEST_DIR"));
     let checked_in = std::fs::read_to_string(path).unwrap_or_default();
     assert_eq!(checked_in, yaml, "run: cargo xtask crds");

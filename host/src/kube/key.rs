@@ -1,4 +1,4 @@
-//! How kinds and objects are named everywhere in the host.
+//! Names of kinds and objects, as the whole host uses them.
 
 use std::{
     borrow::Borrow,
@@ -7,51 +7,55 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Deref,
-    sync::{Arc, LazyLock, Mutex},
+    sync::{Arc, LazyLock},
 };
 
-/// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone: it is in every key.
-#[derive(Clone, Debug, Eq)]
-pub struct Gvk(Arc<Names>);
+use parking_lot::Mutex;
 
-/// One of each name that many objects have, for all of them.
-struct Shared<T> {
-    all: HashSet<T>,
-    /// With so many it is time to let those go that nobody has any more: a component may name what isn't there.
-    sweep: usize,
+/// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone, since it is part of every
+/// key.
+#[derive(Clone, Debug, Eq)]
+pub struct Gvk(Arc<GvkParts>);
+
+/// An interner: one shared copy of each name that many objects have.
+struct Interner<T> {
+    interned: HashSet<T>,
+    /// Size at which unused names are dropped. Components may name kinds and namespaces that do not exist, so the
+    /// set would otherwise grow without bound.
+    sweep_at: usize,
 }
 
-static KINDS: LazyLock<Mutex<Shared<Arc<Names>>>> = LazyLock::new(Mutex::default);
-static NAMESPACES: LazyLock<Mutex<Shared<Arc<str>>>> = LazyLock::new(Mutex::default);
+static KINDS: LazyLock<Mutex<Interner<Arc<GvkParts>>>> = LazyLock::new(Mutex::default);
+static NAMESPACES: LazyLock<Mutex<Interner<Arc<str>>>> = LazyLock::new(Mutex::default);
 
-impl<T> Default for Shared<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self {
-            all: HashSet::new(),
-            sweep: 1024,
+            interned: HashSet::new(),
+            sweep_at: 1024,
         }
     }
 }
 
-impl<T: ?Sized + Eq + Hash> Shared<Arc<T>> {
-    /// The one that equals this.
-    fn one(&mut self, name: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
-        if let Some(one) = self.all.get(name.borrow()) {
-            return one.clone();
+impl<T: ?Sized + Eq + Hash> Interner<Arc<T>> {
+    /// Returns the shared copy that equals `name`, which is made on first use.
+    fn intern(&mut self, name: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
+        if let Some(shared) = self.interned.get(name.borrow()) {
+            return shared.clone();
         }
-        if self.all.len() >= self.sweep {
-            self.all.retain(|one| Arc::strong_count(one) > 1);
-            self.sweep = self.sweep.max(2 * self.all.len());
+        if self.interned.len() >= self.sweep_at {
+            self.interned.retain(|shared| Arc::strong_count(shared) > 1);
+            self.sweep_at = self.sweep_at.max(2 * self.interned.len());
         }
-        let one: Arc<T> = name.into();
-        self.all.insert(one.clone());
-        one
+        let shared: Arc<T> = name.into();
+        self.interned.insert(shared.clone());
+        shared
     }
 }
 
 /// The parts of a [`Gvk`].
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Names {
+pub struct GvkParts {
     /// API group; empty for the core group.
     pub group: Box<str>,
     /// API version, for example `v1alpha1`.
@@ -61,8 +65,8 @@ pub struct Names {
 }
 
 impl Deref for Gvk {
-    type Target = Names;
-    fn deref(&self) -> &Names {
+    type Target = GvkParts;
+    fn deref(&self) -> &GvkParts {
         &self.0
     }
 }
@@ -75,9 +79,10 @@ impl PartialEq for Gvk {
 
 impl Ord for Gvk {
     fn cmp(&self, other: &Self) -> Ordering {
-        match Arc::ptr_eq(&self.0, &other.0) {
-            true => Ordering::Equal,
-            false => self.0.cmp(&other.0),
+        if Arc::ptr_eq(&self.0, &other.0) {
+            Ordering::Equal
+        } else {
+            self.0.cmp(&other.0)
         }
     }
 }
@@ -97,7 +102,7 @@ impl Hash for Gvk {
 impl Gvk {
     /// Names a kind.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self(KINDS.lock().expect("lock").one(Names {
+        Self(KINDS.lock().intern(GvkParts {
             group: group.into(),
             version: version.into(),
             kind: kind.into(),
@@ -113,8 +118,9 @@ impl Gvk {
         }
     }
 
-    /// What is wrong with it as a name: it becomes part of a path at the API server. Names the field.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks that all parts are valid names, since they become part of a path at the API server. The error names
+    /// the field.
+    pub fn validate(&self) -> Result<(), String> {
         let plain = |text: &str, more: &[u8]| {
             let mut bytes = text.bytes();
             bytes.all(|b| b.is_ascii_alphanumeric() || more.contains(&b))
@@ -140,7 +146,7 @@ impl Gvk {
         Ok(())
     }
 
-    /// Whether it is that of Secrets.
+    /// Returns true for the kind `Secret` of the core group.
     pub fn is_secret(&self) -> bool {
         self.group.is_empty() && *self.kind == *"Secret"
     }
@@ -165,14 +171,14 @@ impl fmt::Display for Gvk {
     }
 }
 
-/// Names one object: the key of the queue, the store and the dependency graph. There are many of each, and they are
-/// looked up all the time: it is one pointer, and hashed once.
+/// The name of one object: the key of the queue, the store and the dependency graph. It is one pointer and is hashed
+/// once, because there are many of them and they are looked up all the time.
 #[derive(Clone, Eq)]
-pub struct ObjectRef(Arc<Identity>);
+pub struct ObjectRef(Arc<ObjectRefParts>);
 
 /// The parts of an [`ObjectRef`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct ObjectRefParts {
     /// Its kind.
     pub gvk: Gvk,
     /// The cluster it lives in; empty for the host's own.
@@ -185,8 +191,8 @@ pub struct Identity {
 }
 
 impl Deref for ObjectRef {
-    type Target = Identity;
-    fn deref(&self) -> &Identity {
+    type Target = ObjectRefParts;
+    fn deref(&self) -> &ObjectRefParts {
         &self.0
     }
 }
@@ -225,18 +231,18 @@ impl fmt::Debug for ObjectRef {
 impl ObjectRef {
     /// Names an object of the host's own cluster; an empty namespace means cluster-scoped.
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
-        // One for all of them.
-        static OWN: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
-        let namespace = NAMESPACES.lock().expect("lock").one(namespace);
-        Self::of(gvk, OWN.clone(), namespace, name.into())
+        // Shared, so that no reference allocates its own empty string.
+        static OWN_CLUSTER: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
+        let namespace = NAMESPACES.lock().intern(namespace);
+        Self::new_in_cluster(gvk, OWN_CLUSTER.clone(), namespace, name.into())
     }
 
     /// Names an object of a cluster.
-    pub fn of(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
-        // Differs from process to process: nobody can name objects so that they collide.
+    pub fn new_in_cluster(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
+        // Random per process, so that names cannot be chosen to collide.
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = SEED.hash_one((&gvk, &cluster, &namespace, &name));
-        Self(Arc::new(Identity {
+        Self(Arc::new(ObjectRefParts {
             gvk,
             cluster,
             namespace,
@@ -245,15 +251,15 @@ impl ObjectRef {
         }))
     }
 
-    /// The same in another cluster.
-    pub fn in_cluster(self, cluster: &Arc<str>) -> Self {
+    /// Names the object of the same kind, namespace and name in another cluster.
+    pub fn with_cluster(self, cluster: &Arc<str>) -> Self {
         if self.cluster == *cluster {
             return self;
         }
-        let Identity {
+        let ObjectRefParts {
             gvk, namespace, name, ..
         } = &*self.0;
-        Self::of(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
+        Self::new_in_cluster(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
     }
 }
 
@@ -276,14 +282,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_shared_and_those_that_nobody_has_are_let_go() {
-        let mut shared: Shared<Arc<str>> = Shared::default();
-        let kept: Vec<Arc<str>> = (0..100).map(|i| shared.one(&*format!("kept-{i}"))).collect();
+    fn interner_shares_equal_names_and_drops_unused_ones() {
+        let mut interner: Interner<Arc<str>> = Interner::default();
+        let kept: Vec<Arc<str>> = (0..100).map(|i| interner.intern(&*format!("kept-{i}"))).collect();
         for i in 0..10_000 {
-            shared.one(&*format!("gone-{i}"));
+            interner.intern(&*format!("gone-{i}"));
         }
-        assert!(shared.all.len() <= 1024, "{}", shared.all.len());
-        assert!((0..100).all(|i| Arc::ptr_eq(&kept[i], &shared.one(&*format!("kept-{i}")))));
+        let size = interner.interned.len();
+        assert!(size <= 1024, "{size}");
+        assert!((0..100).all(|i| Arc::ptr_eq(&kept[i], &interner.intern(&*format!("kept-{i}")))));
         let (a, b) = (Gvk::new("g", "v1", "K"), Gvk::new("g", "v1", "K"));
         assert!(Arc::ptr_eq(&a.0, &b.0));
         assert!(Gvk::new("g", "v1", "J") < a && a < Gvk::new("g", "v2", "A"));

@@ -1,4 +1,4 @@
-//! One Kubernetes object as the host keeps it: bytes, and a small parsed header.
+//! One Kubernetes object as the host keeps it: its JSON bytes and a small parsed header.
 
 mod json;
 
@@ -15,10 +15,10 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-pub use self::json::{Json, Vocabulary};
+pub use self::json::{Dictionary, Json};
 use crate::kube::key::{Gvk, ObjectRef};
 
-/// Label keys and values, in order of the keys and in one piece: there are many of them.
+/// Labels of an object, sorted by key and stored as one string, because there are many of them in the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Box<str>);
 
@@ -28,7 +28,7 @@ impl Labels {
         self.iter().find(|(k, _)| *k == key).map(|(_, value)| value)
     }
 
-    /// All of them.
+    /// Iterates over all labels.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.lines().filter_map(|line| line.split_once('='))
     }
@@ -37,7 +37,7 @@ impl Labels {
 impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
     fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Self {
         let sorted: BTreeMap<_, _> = pairs.into_iter().collect();
-        // Neither `=` nor a line's end is in a key or value that an API server takes.
+        // The separators are safe: API servers accept neither `=` nor a newline in label keys and values.
         let lines: Vec<String> = sorted.iter().map(|(k, v)| format!("{k}={v}")).collect();
         Self(lines.join("\n").into())
     }
@@ -50,14 +50,14 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// An object: its JSON without `managedFields`, and what the host asks of it often.
+/// An object: its JSON without `managedFields`, and the fields that the host needs often.
 #[derive(Debug)]
 pub struct Object {
     /// The whole object as JSON, `apiVersion` and `kind` included.
     pub json: Json,
     /// Changes with every write. Comparable as a number within one kind.
     pub resource_version: u64,
-    /// Tells this object from another that had its name.
+    /// Distinguishes this object from earlier ones of the same name.
     pub uid: Box<str>,
     /// Changes with the spec; 0 for kinds without one.
     pub generation: i64,
@@ -65,19 +65,19 @@ pub struct Object {
     pub labels: Labels,
     /// Its finalizers.
     pub finalizers: Box<[Box<str>]>,
-    /// When its deletion was asked for (RFC 3339).
+    /// Time at which its deletion was requested (RFC 3339).
     pub deletion_timestamp: Option<Box<str>>,
-    /// Those of its annotations that speak to the host.
+    /// The annotations that are addressed to the host (`ostler.dev/…`).
     annotations: Box<[(Box<str>, Box<str>)]>,
-    /// A digest of all that people and other controllers say: everything but
-    /// `status` and the bookkeeping in `metadata`. A status write leaves it alone.
+    /// A digest of the desired state: everything but `status` and the bookkeeping in `metadata`. It stays the same
+    /// when only the status is written.
     pub intent: u64,
 }
 
-/// Why bytes are not an object.
+/// The error for bytes that are not a Kubernetes object.
 #[derive(Debug, thiserror::Error)]
 #[error("not a Kubernetes object: {0}")]
-pub struct NotAnObject(String);
+pub struct InvalidObject(String);
 
 /// A JSON object as its entries in order, values unparsed.
 struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
@@ -106,9 +106,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Object {
-    /// Reads an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
-    pub fn parse(gvk: &Gvk, json: &[u8]) -> Result<(ObjectRef, Self), NotAnObject> {
-        let wrong = |e: serde_json::Error| NotAnObject(e.to_string());
+    /// Parses an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
+    pub fn parse(gvk: &Gvk, json: &[u8]) -> Result<(ObjectRef, Self), InvalidObject> {
+        let wrong = |e: serde_json::Error| InvalidObject(e.to_string());
         let top: Entries = serde_json::from_slice(json).map_err(wrong)?;
         let mut intent = DefaultHasher::new();
         let mut out = Vec::with_capacity(json.len());
@@ -128,14 +128,14 @@ impl Object {
                         if &**key == "managedFields" {
                             continue;
                         }
-                        meta.take(key, value.get()).map_err(wrong)?;
+                        meta.set_field(key, value.get()).map_err(wrong)?;
                         if !matches!(&**key, "resourceVersion" | "generation") {
                             (key, value.get()).hash(&mut intent);
                         }
                         if !std::mem::take(&mut first) {
                             out.push(b',');
                         }
-                        entry(&mut out, key, value).map_err(wrong)?;
+                        write_entry(&mut out, key, value).map_err(wrong)?;
                     }
                     out.push(b'}');
                 }
@@ -144,13 +144,13 @@ impl Object {
                         (key, value.get()).hash(&mut intent);
                     }
                     out.push(b',');
-                    entry(&mut out, key, value).map_err(wrong)?;
+                    write_entry(&mut out, key, value).map_err(wrong)?;
                 }
             }
         }
         out.push(b'}');
         if meta.name.is_empty() {
-            return Err(NotAnObject("metadata.name is missing".into()));
+            return Err(InvalidObject("metadata.name is missing".into()));
         }
         let object = Self {
             json: out.into(),
@@ -166,17 +166,17 @@ impl Object {
         Ok((ObjectRef::new(gvk.clone(), &meta.namespace, &meta.name), object))
     }
 
-    /// Whether its deletion was asked for.
-    pub fn deleting(&self) -> bool {
+    /// Returns true once its deletion was requested.
+    pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
-    /// The object parsed whole.
-    pub fn value(&self) -> Value {
+    /// The whole object as a JSON value.
+    pub fn to_value(&self) -> Value {
         serde_json::from_slice(&self.json.text()).expect("was parsed on the way in")
     }
 
-    /// An annotation of the host's own (`ostler.dev/…`).
+    /// The value of one of the host's annotations (`ostler.dev/…`).
     pub fn annotation(&self, name: &str) -> Option<&str> {
         let found = self.annotations.iter().find(|(key, _)| **key == *name);
         found.map(|(_, value)| &**value)
@@ -184,8 +184,8 @@ impl Object {
 
     /// The scalar at a path of fields (`spec.nodeName`) as text, as a field selector compares it; empty when it
     /// isn't there.
-    pub fn field(&self, path: &str) -> String {
-        fn at(json: &str, path: &[&str]) -> Option<String> {
+    pub fn field_text(&self, path: &str) -> String {
+        fn find_scalar(json: &str, path: &[&str]) -> Option<String> {
             let Some((first, rest)) = path.split_first() else {
                 return match json.as_bytes().first()? {
                     b'"' => serde_json::from_str(json).ok(),
@@ -195,16 +195,16 @@ impl Object {
             };
             let entries: Entries = serde_json::from_str(json).ok()?;
             let found = entries.0.iter().find(|(key, _)| key == first)?;
-            at(found.1.get(), rest)
+            find_scalar(found.1.get(), rest)
         }
         let path: Vec<&str> = path.split('.').collect();
         let text = self.json.text();
         let json = std::str::from_utf8(&text).unwrap_or_default();
-        at(json, &path).unwrap_or_default()
+        find_scalar(json, &path).unwrap_or_default()
     }
 
-    /// `data[key]` of a Secret, decoded; or of a ConfigMap, as it is.
-    pub fn data(&self, key: &str) -> Option<Vec<u8>> {
+    /// The value of `data[key]`: base64-decoded for a Secret, verbatim for a ConfigMap.
+    pub fn data_value(&self, key: &str) -> Option<Vec<u8>> {
         use base64::Engine;
         #[derive(Deserialize)]
         struct Partial {
@@ -221,13 +221,13 @@ impl Object {
         }
     }
 
-    /// Returns whether the condition `Ready` is `True` for the current generation, with its reason and message.
-    pub fn ready(&self) -> Readiness {
+    /// Its Ready condition, evaluated for the current generation.
+    pub fn readiness(&self) -> Readiness {
         self.check_condition("Ready", "True")
     }
 
     /// Returns whether a condition has a status for the current generation, with its reason and message.
-    pub fn check_condition(&self, kind: &str, status_required: &str) -> Readiness {
+    pub fn check_condition(&self, kind: &str, required_status: &str) -> Readiness {
         #[derive(Deserialize)]
         struct Partial {
             #[serde(default)]
@@ -255,8 +255,8 @@ impl Object {
         match status.conditions.into_iter().find(|c| c.r#type == kind) {
             None => Readiness::default(),
             Some(c) => Readiness {
-                ready: c.status == status_required
-                    && !self.deleting()
+                ready: c.status == required_status
+                    && !self.is_deleting()
                     && c.observed_generation
                         .or(observed)
                         .is_none_or(|g| g == self.generation),
@@ -292,7 +292,7 @@ struct Meta {
 }
 
 impl Meta {
-    fn take(&mut self, key: &str, json: &str) -> serde_json::Result<()> {
+    fn set_field(&mut self, key: &str, json: &str) -> serde_json::Result<()> {
         match key {
             "name" => self.name = serde_json::from_str(json)?,
             "namespace" => self.namespace = serde_json::from_str(json)?,
@@ -313,7 +313,7 @@ impl Meta {
     }
 }
 
-fn entry(out: &mut Vec<u8>, key: &str, value: &RawValue) -> serde_json::Result<()> {
+fn write_entry(out: &mut Vec<u8>, key: &str, value: &RawValue) -> serde_json::Result<()> {
     serde_json::to_writer(&mut *out, key)?;
     out.push(b':');
     out.extend_from_slice(value.get().as_bytes());
@@ -333,11 +333,11 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_object_without_its_managed_fields() {
+    fn parse_keeps_everything_but_managed_fields() {
         let (key, object) = team("");
         assert_eq!(key.to_string(), "Team/n/a");
         assert_eq!(
-            object.value(),
+            object.to_value(),
             serde_json::json!({"apiVersion":"g.io/v1","kind":"Team","metadata":{"name":"a","namespace":"n","uid":"u",
                 "resourceVersion":"7","generation":2,"labels":{"x":"y"}},"spec":{"b":1}})
         );
@@ -345,22 +345,22 @@ mod tests {
     }
 
     #[test]
-    fn status_is_no_intent() {
+    fn status_change_leaves_the_intent_digest_unchanged() {
         let with_status =
             team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":2}]}"#).1;
         assert_eq!(team("").1.intent, with_status.intent);
         assert_ne!(team(r#","data":{}"#).1.intent, with_status.intent);
-        assert!(with_status.ready().ready);
+        assert!(with_status.readiness().ready);
         assert!(
             !team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}"#)
                 .1
-                .ready()
+                .readiness()
                 .ready
         );
     }
 
     #[test]
-    fn fields_by_path() {
+    fn field_path_yields_the_scalar_or_nothing() {
         let (_, object) = team(r#","status":{"n":3,"s":"x","l":[1],"z":null}"#);
         for (path, value) in [
             ("metadata.name", "a"),
@@ -372,13 +372,13 @@ mod tests {
             ("status.none.deeper", ""),
             ("", ""),
         ] {
-            assert_eq!(object.field(path), value, "{path}");
+            assert_eq!(object.field_text(path), value, "{path}");
         }
         assert_eq!(object.labels.get("x"), Some("y"));
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn object_without_a_name_is_rejected_naming_the_field() {
         let error = Object::parse(&Gvk::new("", "v1", "Secret"), b"{\"metadata\":{}}").unwrap_err();
         assert!(error.to_string().contains("metadata.name"), "{error}");
     }

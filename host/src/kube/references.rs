@@ -1,8 +1,8 @@
-//! Objects that cannot go while others use them: how that is written on them, and who holds whom.
+//! Holds: objects that must not be deleted while others use them, and their notation in metadata.
 //!
 //! A held object carries one finalizer per holder, `held-by.ostler.dev/UID`, and an annotation of the same
-//! name that says who that is. The holder carries the list of what it holds, written before the first
-//! finalizer is: whatever happens in between, nothing is held without somebody who knows.
+//! name that names the holder. The holder carries the list of objects it holds. That list is written before the
+//! first finalizer, so that after a crash in between every finalizer can still be found and released.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ use crate::kube::{
 /// Prefix of the finalizers and annotations of held objects; the holder's uid follows.
 pub const HELD_BY: &str = "held-by.ostler.dev/";
 
-/// Annotation of a holder: what it holds, as [`names`] writes it.
+/// Annotation of a holder that lists the objects it holds, as [`names`] formats them.
 pub const HOLDS: &str = "ostler.dev/holds";
 
-/// Who holds an object.
+/// The holder of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The uid of the holder.
     pub uid: String,
-    /// The holder; none when its annotation is missing or spoiled.
+    /// The holder; none when its annotation is missing or malformed.
     pub object: Option<ObjectRef>,
 }
 
@@ -35,50 +35,52 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// The finalizer and annotation by which a holder holds.
-pub fn mark(uid: &str) -> String {
+/// Name of the finalizer and annotation that a holder puts on held objects.
+pub fn holder_finalizer(uid: &str) -> String {
     format!("{HELD_BY}{uid}")
 }
 
-/// Whether an object carries a holder's mark.
-pub fn marked(object: &Object, uid: &str) -> bool {
-    let mark = mark(uid);
+/// Returns true if an object carries the finalizer of this holder.
+pub fn is_held_by(object: &Object, uid: &str) -> bool {
+    let mark = holder_finalizer(uid);
     object.finalizers.iter().any(|f| **f == *mark)
 }
 
-/// Whether anybody holds an object.
-pub fn held(object: &Object) -> bool {
+/// Returns true if an object has any holder.
+pub fn is_held(object: &Object) -> bool {
     object.finalizers.iter().any(|f| f.starts_with(HELD_BY))
 }
 
-/// Who holds an object.
-pub fn holders(object: &Object) -> Vec<Holder> {
+/// Reads the holders of an object from its finalizers and annotations.
+pub fn list_holders(object: &Object) -> Vec<Holder> {
     let marks = object.finalizers.iter().filter_map(|f| f.strip_prefix(HELD_BY));
     marks
         .map(|uid| Holder {
             uid: uid.to_owned(),
-            object: object.annotation(&mark(uid)).and_then(parse),
+            object: object
+                .annotation(&holder_finalizer(uid))
+                .and_then(parse_reference),
         })
         .collect()
 }
 
-/// What an object holds, as its annotation says.
-pub fn holds(object: &Object) -> BTreeSet<ObjectRef> {
+/// Reads the set of objects that an object holds from its annotation.
+pub fn list_held(object: &Object) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
-    text.split(", ").filter_map(parse).collect()
+    text.split(", ").filter_map(parse_reference).collect()
 }
 
-/// The annotation for a set of held objects.
-pub fn names(held: &BTreeSet<ObjectRef>) -> String {
-    held.iter().map(name).collect::<Vec<_>>().join(", ")
+/// Formats the annotation for a set of held objects.
+pub fn format_holds(held: &BTreeSet<ObjectRef>) -> String {
+    held.iter().map(format_reference).collect::<Vec<_>>().join(", ")
 }
 
-/// `Team.v1alpha1.concourse-ci.org platform/web`: kind and place.
-pub fn name(object: &ObjectRef) -> String {
+/// Formats one held object, for example `Team.v1alpha1.concourse-ci.org platform/web`.
+pub fn format_reference(object: &ObjectRef) -> String {
     format!("{} {}/{}", object.gvk, object.namespace, object.name)
 }
 
-fn parse(text: &str) -> Option<ObjectRef> {
+fn parse_reference(text: &str) -> Option<ObjectRef> {
     let (kind, place) = text.split_once(' ')?;
     let (namespace, name) = place.split_once('/')?;
     let mut parts = kind.splitn(3, '.');
@@ -87,27 +89,27 @@ fn parse(text: &str) -> Option<ObjectRef> {
     whole.then(|| ObjectRef::new(Gvk::new(group, version, kind), namespace, name))
 }
 
-/// The way from what is to be held back to who wants to hold it, along what is held already: with this
-/// one more it would be a circle, in which nobody could ever go. `held_by` tells what an object holds.
-pub fn circle(
+/// Finds the cycle that a new hold would close: the path from `held` along existing holds to `holder`. The objects of
+/// a cycle could never be deleted. `held_by` returns the objects that an object holds.
+pub fn find_cycle(
     holder: &ObjectRef,
     held: &ObjectRef,
     held_by: impl Fn(&ObjectRef) -> BTreeSet<ObjectRef>,
 ) -> Option<Vec<ObjectRef>> {
-    let mut seen = BTreeSet::new();
-    let mut ways = vec![vec![held.clone()]];
-    while let Some(way) = ways.pop() {
-        let last = way.last()?;
+    let mut visited = BTreeSet::new();
+    let mut paths = vec![vec![held.clone()]];
+    while let Some(path) = paths.pop() {
+        let last = path.last()?;
         if last == holder {
-            return Some(way);
+            return Some(path);
         }
-        if !seen.insert(last.clone()) {
+        if !visited.insert(last.clone()) {
             continue;
         }
         for next in held_by(last) {
-            let mut longer = way.clone();
-            longer.push(next);
-            ways.push(longer);
+            let mut extended = path.clone();
+            extended.push(next);
+            paths.push(extended);
         }
     }
     None
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn written_and_read_again() {
+    fn hold_annotations_survive_a_round_trip() {
         let held: BTreeSet<_> = [
             object("a"),
             ObjectRef::new(Gvk::new("", "v1", "Secret"), "n", "s.t"),
@@ -134,30 +136,30 @@ mod tests {
         let json = format!(
             r#"{{"metadata":{{"name":"x","annotations":{{"{HOLDS}":"{}, nonsense","{}1":"{}"}},
                 "finalizers":["other/f","{}1","{}2"]}}}}"#,
-            names(&held),
+            format_holds(&held),
             HELD_BY,
-            name(&object("h")),
+            format_reference(&object("h")),
             HELD_BY,
             HELD_BY,
         );
         let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
-        assert_eq!(holds(&read), held);
-        let who: Vec<String> = holders(&read).iter().map(ToString::to_string).collect();
-        assert_eq!(who, ["Thing/n/h", "an object with uid 2"]);
-        assert!(marked(&read, "1") && !marked(&read, "3"));
+        assert_eq!(list_held(&read), held);
+        let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
+        assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
     }
 
     #[test]
-    fn circles_are_found_however_long() {
+    fn cycle_of_several_holds_is_found() {
         let edges: BTreeMap<&str, Vec<&str>> =
             [("a", vec!["b"]), ("b", vec!["c", "d"]), ("d", vec!["b", "e"])].into();
         let held_by = |o: &ObjectRef| {
             let held = edges.get(&*o.name).into_iter().flatten();
             held.map(|name| object(name)).collect()
         };
-        let way = circle(&object("e"), &object("a"), held_by).expect("a circle");
-        let names: Vec<&str> = way.iter().map(|o| &*o.name).collect();
+        let path = find_cycle(&object("e"), &object("a"), held_by).expect("a cycle");
+        let names: Vec<&str> = path.iter().map(|o| &*o.name).collect();
         assert_eq!(names, ["a", "b", "d", "e"]);
-        assert_eq!(circle(&object("x"), &object("a"), held_by), None);
+        assert_eq!(find_cycle(&object("x"), &object("a"), held_by), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a watch covers, and what of its objects is kept.
+//! Scopes: the part of a cluster that one watch covers, and the part of each object that is kept.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,16 +8,16 @@ use crate::kube::{
     selector::Selector,
 };
 
-/// What of an object is kept.
+/// The part of each object that is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Form {
-    /// All of it, but `managedFields`.
-    Whole,
-    /// Its metadata: for kinds of which nobody reads more.
+pub enum Projection {
+    /// The whole object without `managedFields`.
+    Full,
+    /// Metadata only, for kinds of which no plugin reads more.
     Metadata,
 }
 
-/// What one watch covers: objects of a kind in a cluster, by namespace and label.
+/// The coverage of one watch: objects of a kind in a cluster, by namespace and label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// The kind.
@@ -28,36 +28,36 @@ pub struct Scope {
     pub namespace: Arc<str>,
     /// The labels; none for all.
     pub selector: Option<Selector>,
-    /// What is kept.
-    pub form: Form,
+    /// The part of each object that is kept.
+    pub projection: Projection,
 }
 
 impl Scope {
-    /// Whether everything in `other` is in this one, too, and as much of it.
+    /// Returns true if this scope includes every object of `other`, and at least as much of each.
     pub fn covers(&self, other: &Self) -> bool {
         self.gvk == other.gvk
             && self.cluster == other.cluster
             && (self.namespace.is_empty() || self.namespace == other.namespace)
             && (self.selector.is_none() || self.selector == other.selector)
-            && self.form <= other.form
+            && self.projection <= other.projection
     }
 
-    /// Whether an object of the kind and cluster belongs here.
-    pub fn has(&self, key: &ObjectRef, labels: &Labels) -> bool {
+    /// Returns true if an object of the scope's kind and cluster belongs to the scope.
+    pub fn contains(&self, key: &ObjectRef, labels: &Labels) -> bool {
         (self.namespace.is_empty() || self.namespace == key.namespace)
             && self.selector.as_ref().is_none_or(|s| s.matches(labels))
     }
 }
 
-/// How far the host may look: which watch serves a read.
+/// The namespaces that the host is confined to, which decide the watch that serves a read.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct NamespaceScope {
     /// Namespaces the host is confined to, in order; empty for all.
     pub namespaces: Vec<Arc<str>>,
 }
 
-impl Reach {
-    /// Confined to these namespaces; free when there are none.
+impl NamespaceScope {
+    /// Confines the host to these namespaces; an empty list means all of them.
     pub fn new(namespaces: &[String]) -> Self {
         let names: BTreeSet<&str> = namespaces.iter().map(String::as_str).collect();
         Self {
@@ -65,45 +65,45 @@ impl Reach {
         }
     }
 
-    /// Where to look for what is in a namespace (empty: anywhere): there, or in each one of a confined host.
-    pub fn within(&self, namespace: &str) -> Vec<Arc<str>> {
+    /// The namespaces to read for a namespace (empty: all): itself, or each namespace of a confined host.
+    pub fn namespaces_for(&self, namespace: &str) -> Vec<Arc<str>> {
         match (namespace, self.namespaces.as_slice()) {
             ("", [_, ..]) => self.namespaces.clone(),
             _ => vec![namespace.into()],
         }
     }
 
-    /// The scopes of all objects of a kind that the host may see.
-    pub fn everywhere(&self, gvk: &Gvk, selector: Option<&Selector>, form: Form) -> Vec<Scope> {
-        let namespaces = self.within("");
-        let scope = |namespace: &Arc<str>| self.of(gvk, &"".into(), namespace, selector, form);
+    /// The scopes that together cover all objects of a kind that the host may see.
+    pub fn kind_scopes(&self, gvk: &Gvk, selector: Option<&Selector>, projection: Projection) -> Vec<Scope> {
+        let namespaces = self.namespaces_for("");
+        let scope = |namespace: &Arc<str>| self.list_scope(gvk, &"".into(), namespace, selector, projection);
         namespaces.iter().map(scope).collect()
     }
 
     /// The scope that serves a read of one object.
-    pub fn object(&self, key: &ObjectRef, form: Form) -> Scope {
-        self.of(&key.gvk, &key.cluster, &key.namespace, None, form)
+    pub fn object_scope(&self, key: &ObjectRef, projection: Projection) -> Scope {
+        self.list_scope(&key.gvk, &key.cluster, &key.namespace, None, projection)
     }
 
     /// The scope that serves a list in one namespace (empty: all). Secrets are never watched beyond the
-    /// namespace somebody asked for, and a confined host watches nothing cluster-wide.
-    pub fn of(
+    /// requested namespace, and a confined host watches nothing cluster-wide.
+    pub fn list_scope(
         &self,
         gvk: &Gvk,
         cluster: &Arc<str>,
         namespace: &str,
         selector: Option<&Selector>,
-        form: Form,
+        projection: Projection,
     ) -> Scope {
         let secret = gvk.is_secret();
-        // Labels narrow: what is selected is less than a namespace, and a namespace of it less still.
+        // A label selector makes the watch cheap enough to keep it per namespace.
         let narrow = secret || !self.namespaces.is_empty() || selector.is_some();
         Scope {
             gvk: gvk.clone(),
             cluster: cluster.clone(),
             namespace: if narrow { namespace.into() } else { "".into() },
             selector: selector.cloned(),
-            form,
+            projection,
         }
     }
 }
@@ -112,36 +112,28 @@ impl Reach {
 mod tests {
     use super::*;
 
-    fn scope(namespace: &str, selector: Option<&str>, form: Form) -> Scope {
+    fn scope(namespace: &str, selector: Option<&str>, projection: Projection) -> Scope {
         Scope {
             gvk: Gvk::new("", "v1", "Pod"),
             cluster: "".into(),
             namespace: namespace.into(),
             selector: selector.map(|s| Selector::parse(s).expect("a selector")),
-            form,
+            projection,
         }
     }
 
     #[test]
-    fn the_wider_covers_the_narrower() {
-        use Form::{Metadata, Whole};
-        let all = scope("", None, Whole);
+    fn wide_scope_covers_narrow_one_and_not_the_reverse() {
+        use Projection::{Full, Metadata};
+        let all = scope("", None, Full);
         for (wide, narrow, covered) in [
-            (&all, scope("a", None, Whole), true),
+            (&all, scope("a", None, Full), true),
             (&all, scope("a", Some("x=1"), Metadata), true),
-            (&scope("a", None, Whole), scope("b", None, Whole), false),
-            (&scope("a", None, Whole), all.clone(), false),
-            (
-                &scope("", Some("x=1"), Whole),
-                scope("a", Some("x=1"), Whole),
-                true,
-            ),
-            (
-                &scope("", Some("x=1"), Whole),
-                scope("", Some("x=2"), Whole),
-                false,
-            ),
-            (&scope("", Some("x=1"), Whole), all.clone(), false),
+            (&scope("a", None, Full), scope("b", None, Full), false),
+            (&scope("a", None, Full), all.clone(), false),
+            (&scope("", Some("x=1"), Full), scope("a", Some("x=1"), Full), true),
+            (&scope("", Some("x=1"), Full), scope("", Some("x=2"), Full), false),
+            (&scope("", Some("x=1"), Full), all.clone(), false),
             (&scope("", None, Metadata), all.clone(), false),
         ] {
             assert_eq!(wide.covers(&narrow), covered, "{wide:?} {narrow:?}");

@@ -2,7 +2,7 @@
 //!
 //! Syntax: <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors> and
 //! <https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/>. A field selector
-//! here takes any scalar field of any kind: it is the host that compares.
+//! here accepts any scalar field of any kind, because the host compares the objects itself.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ enum Requirement {
     Absent(Box<str>),
 }
 
-/// Why a text is no selector.
+/// The error for a text that is not a selector. It names the part that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} at `{at}`: selectors are like `app=web,tier in (a, b),!old` (labels) or `spec.x=1,status.y!=z` (fields)"
@@ -34,13 +34,13 @@ impl Selector {
     /// Parses a selector; the empty text selects everything.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut requirements = Vec::new();
-        for part in split(text)? {
-            requirements.push(requirement(part.trim())?);
+        for part in split_requirements(text)? {
+            requirements.push(parse_requirement(part.trim())?);
         }
         Ok(Self(requirements))
     }
 
-    /// Whether an object with these labels is selected.
+    /// Returns true if an object with these labels is selected.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|r| match r {
             Requirement::In(key, values) => labels.get(key).is_some_and(|v| values.iter().any(|x| **x == *v)),
@@ -52,8 +52,8 @@ impl Selector {
         })
     }
 
-    /// A label and the one value it must have, when there is such a requirement: what an index can answer.
-    pub fn equality(&self) -> Option<(&str, &str)> {
+    /// A label and the one value it must have, if there is such a requirement. An index can answer it.
+    pub fn equality_term(&self) -> Option<(&str, &str)> {
         self.0.iter().find_map(|r| match r {
             Requirement::In(key, values) if values.len() == 1 => Some((&**key, &*values[0])),
             _ => None,
@@ -99,11 +99,11 @@ impl FieldSelector {
             let (path, equal, value) = match (part.split_once("!="), part.split_once('=')) {
                 (Some((path, value)), _) => (path, false, value),
                 (None, Some((path, value))) => (path, true, value.strip_prefix('=').unwrap_or(value)),
-                (None, None) => return error("`=` or `!=` is missing", part),
+                (None, None) => return parse_error("`=` or `!=` is missing", part),
             };
             let path = path.trim();
             if path.is_empty() || path.split('.').any(str::is_empty) || path.contains(char::is_whitespace) {
-                return error("not the path of a field", part);
+                return parse_error("not the path of a field", part);
             }
             comparisons.push(Comparison {
                 path: path.into(),
@@ -114,15 +114,15 @@ impl FieldSelector {
         Ok(Self(comparisons))
     }
 
-    /// Whether an object is selected.
+    /// Returns true if an object is selected.
     pub fn matches(&self, object: &Object) -> bool {
         self.0
             .iter()
-            .all(|c| (object.field(&c.path) == *c.value) == c.equal)
+            .all(|c| (object.field_text(&c.path) == *c.value) == c.equal)
     }
 
-    /// A field and the value it must have, when there is such a comparison: what an index can answer.
-    pub fn equality(&self) -> Option<(&str, &str)> {
+    /// A field and the value it must have, if there is such a comparison. An index can answer it.
+    pub fn equality_term(&self) -> Option<(&str, &str)> {
         let mut equal = self.0.iter().filter(|c| c.equal);
         equal.next().map(|c| (&*c.path, &*c.value))
     }
@@ -139,19 +139,19 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-fn error<T>(what: &'static str, at: &str) -> Result<T, ParseError> {
+fn parse_error<T>(what: &'static str, at: &str) -> Result<T, ParseError> {
     let at = at.to_owned();
     Err(ParseError { what, at })
 }
 
 /// Splits at commas that are not inside parentheses.
-fn split(text: &str) -> Result<Vec<&str>, ParseError> {
+fn split_requirements(text: &str) -> Result<Vec<&str>, ParseError> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
     for (i, c) in text.char_indices() {
         match c {
             '(' if depth == 0 => depth = 1,
             ')' if depth == 1 => depth = 0,
-            '(' | ')' => return error("unbalanced parenthesis", &text[i..]),
+            '(' | ')' => return parse_error("unbalanced parenthesis", &text[i..]),
             ',' if depth == 0 => {
                 parts.push(&text[start..i]);
                 start = i + 1;
@@ -160,7 +160,7 @@ fn split(text: &str) -> Result<Vec<&str>, ParseError> {
         }
     }
     if depth > 0 {
-        return error("unbalanced parenthesis", text);
+        return parse_error("unbalanced parenthesis", text);
     }
     if !text.trim().is_empty() {
         parts.push(&text[start..]);
@@ -168,62 +168,65 @@ fn split(text: &str) -> Result<Vec<&str>, ParseError> {
     Ok(parts)
 }
 
-fn requirement(part: &str) -> Result<Requirement, ParseError> {
+fn parse_requirement(part: &str) -> Result<Requirement, ParseError> {
     if let Some(rest) = part.strip_prefix('!') {
-        return Ok(Requirement::Absent(key(rest.trim(), part)?));
+        return Ok(Requirement::Absent(parse_key(rest.trim(), part)?));
     }
     if let Some((left, right)) = part.split_once("!=") {
         return Ok(Requirement::NotIn(
-            key(left.trim(), part)?,
-            vec![value(right.trim(), part)?],
+            parse_key(left.trim(), part)?,
+            vec![parse_value(right.trim(), part)?],
         ));
     }
     if let Some((left, right)) = part.split_once('=') {
         let right = right.strip_prefix('=').unwrap_or(right);
         return Ok(Requirement::In(
-            key(left.trim(), part)?,
-            vec![value(right.trim(), part)?],
+            parse_key(left.trim(), part)?,
+            vec![parse_value(right.trim(), part)?],
         ));
     }
     let Some((left, set)) = part.split_once('(') else {
-        return Ok(Requirement::Exists(key(part, part)?));
+        return Ok(Requirement::Exists(parse_key(part, part)?));
     };
     let set = set
         .strip_suffix(')')
-        .map_or_else(|| error("a set ends in `)`", part), Ok)?;
-    let values: Result<Vec<_>, _> = set.split(',').map(|v| value(v.trim(), part)).collect();
+        .map_or_else(|| parse_error("a set ends in `)`", part), Ok)?;
+    let values: Result<Vec<_>, _> = set.split(',').map(|v| parse_value(v.trim(), part)).collect();
     match left.trim().rsplit_once(char::is_whitespace) {
-        Some((k, "in")) => Ok(Requirement::In(key(k.trim(), part)?, values?)),
-        Some((k, "notin")) => Ok(Requirement::NotIn(key(k.trim(), part)?, values?)),
-        _ => error("`in` or `notin` is expected before a set", part),
+        Some((k, "in")) => Ok(Requirement::In(parse_key(k.trim(), part)?, values?)),
+        Some((k, "notin")) => Ok(Requirement::NotIn(parse_key(k.trim(), part)?, values?)),
+        _ => parse_error("`in` or `notin` is expected before a set", part),
     }
 }
 
-fn name(text: &str) -> bool {
+fn is_label_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
     text.len() <= 63 && text.bytes().all(inner) && edge(text.bytes().next()) && edge(text.bytes().last())
 }
 
-fn key(text: &str, part: &str) -> Result<Box<str>, ParseError> {
+fn parse_key(text: &str, part: &str) -> Result<Box<str>, ParseError> {
     let valid = match text.split_once('/') {
         Some((prefix, rest)) => {
-            !prefix.is_empty() && prefix.len() <= 253 && prefix.split('.').all(name) && name(rest)
+            !prefix.is_empty()
+                && prefix.len() <= 253
+                && prefix.split('.').all(is_label_name)
+                && is_label_name(rest)
         }
-        None => name(text),
+        None => is_label_name(text),
     };
     if valid {
         Ok(text.into())
     } else {
-        error("not a label key", part)
+        parse_error("not a label key", part)
     }
 }
 
-fn value(text: &str, part: &str) -> Result<Box<str>, ParseError> {
-    if text.is_empty() || name(text) {
+fn parse_value(text: &str, part: &str) -> Result<Box<str>, ParseError> {
+    if text.is_empty() || is_label_name(text) {
         Ok(text.into())
     } else {
-        error("not a label value", part)
+        parse_error("not a label value", part)
     }
 }
 
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn selects_as_kubernetes_does() {
+    fn label_selectors_select_as_kubernetes_does() {
         let web = labels(&[("app", "web"), ("tier", "a")]);
         for (text, selected) in [
             ("", true),
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn selects_by_field() {
+    fn field_selectors_compare_scalar_fields() {
         let json = br#"{"metadata":{"name":"a"},"spec":{"team":{"name":"x"},"n":2}}"#;
         let (_, object) = Object::parse(&crate::kube::key::Gvk::new("", "v1", "K"), json).expect("an object");
         for (text, selected) in [
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_it_is_wrong() {
+    fn malformed_selector_is_rejected_naming_the_part() {
         for text in [
             "app in web",
             "app in (a",

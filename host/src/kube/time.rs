@@ -7,26 +7,26 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Now, to the second, as in `metav1.Time`.
+/// The current time with a resolution of one second, as in `metav1.Time`.
 pub fn now_rfc3339() -> String {
-    rfc3339(SystemTime::now())
+    format_rfc3339(SystemTime::now())
 }
 
-/// A time, to the second, as in `metav1.Time`.
-pub fn rfc3339(at: SystemTime) -> String {
+/// Formats a time with a resolution of one second, as in `metav1.Time`.
+pub fn format_rfc3339(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     Timestamp::from_second(i64::try_from(seconds).unwrap_or(0))
         .map_or_else(|_| String::new(), |t| t.to_string())
 }
 
-/// Seconds since an RFC 3339 time; none when it is not one.
+/// Seconds since an RFC 3339 time; none if the text is not one.
 pub fn seconds_since(rfc3339: &str) -> Option<u64> {
     let then: Timestamp = rfc3339.parse().ok()?;
     u64::try_from(Timestamp::now().as_second() - then.as_second()).ok()
 }
 
-/// A number no other call of this process gave, and hardly any other process.
-pub fn unique() -> u64 {
+/// Returns a number that differs between all calls in this process, and with high probability between processes.
+pub fn unique_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let nanos = SystemTime::now()
         .duration_since(UNIX_EPOCH)

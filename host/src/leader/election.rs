@@ -1,21 +1,21 @@
-//! Who leads: an elector over a `coordination.k8s.io/v1` Lease, as client-go has it.
+//! Leader election over a `coordination.k8s.io/v1` Lease, as client-go does it, as a pure state machine.
 //!
-//! Pure: time is a `Duration` on this process's monotonic clock and comes in with each call; requests go out
-//! as values and their answers come back in. What other candidates' clocks say is never looked at:
-//! a lease is expired when *its record has not changed* for its duration on the local clock. A leader counts
-//! from *before* it sent the last renewal that succeeded, everybody else from after they have seen it, so
-//! with `renew < lease` it has stopped before anybody else may begin.
+//! Time is a `Duration` on this process's monotonic clock and comes in with each call; requests go out as values and
+//! responses come back in. The clocks of other candidates do not matter: a lease has expired when *its record has not
+//! changed* for its duration on the local clock. A leader counts from *before* it sent the last renewal that
+//! succeeded, all others from after they saw it. So with `renew < lease` the leader has stopped before another
+//! candidate may begin.
 
 use std::{sync::Arc, time::Duration};
 
 /// The three durations of an election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// Others take over when the lease hasn't been renewed for this long.
+    /// Lease duration: other candidates take over when the lease was not renewed for this long.
     pub lease: Duration,
-    /// A leader that couldn't renew for this long stops.
+    /// Renew deadline: a leader that could not renew for this long stops.
     pub renew: Duration,
-    /// Between attempts.
+    /// Retry period between attempts.
     pub retry: Duration,
 }
 
@@ -30,8 +30,8 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Whether a leader stops before others begin, and can renew in between. The error is for people.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks that a leader stops before others begin, and can renew in between.
+    pub fn validate(&self) -> Result<(), String> {
         let Self { lease, renew, retry } = self;
         if retry.is_zero() || retry >= renew || renew >= lease {
             return Err(format!(
@@ -41,169 +41,185 @@ impl Timing {
         Ok(())
     }
 
-    /// As the record has it: whole seconds, never less than meant.
-    fn seconds(&self) -> u64 {
+    /// The lease duration in whole seconds, rounded up, as the record holds it.
+    fn lease_seconds(&self) -> u64 {
         self.lease.as_secs() + u64::from(self.lease.subsec_nanos() > 0)
     }
 }
 
-/// What a Lease says. The times are for people only.
+/// The record in a Lease. Its times are informational; the election does not use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Record {
-    /// Who holds it; empty when it was released.
+pub struct LeaseRecord {
+    /// Identity of the holder; empty after a release.
     pub holder: Arc<str>,
-    /// For how long after a renewal, in seconds.
+    /// Lease duration in seconds.
     pub seconds: u64,
-    /// Since when its holder has had it.
+    /// Time at which the holder acquired it.
     pub acquired: Arc<str>,
-    /// When it was renewed.
+    /// Time of the last renewal.
     pub renewed: Arc<str>,
-    /// How often it changed hands.
+    /// Number of changes of the holder.
     pub transitions: u64,
 }
 
-/// A Lease as the API server has it.
+/// A Lease at the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     /// Its resourceVersion.
     pub version: Arc<str>,
-    /// What it says.
-    pub record: Record,
+    /// The record.
+    pub record: LeaseRecord,
 }
 
-/// What to ask the API server.
+/// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// The Lease as it is.
+    /// Read the Lease.
     Read,
-    /// Make it.
-    Create(Record),
-    /// Change it, if it still has this version.
+    /// Create the Lease.
+    Create(LeaseRecord),
+    /// Update the Lease if it still has this version.
     Update(Lease),
 }
 
-/// What came of a request.
+/// The response to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum Response {
     /// The Lease as read, or as written.
     Lease(Lease),
-    /// There is none.
+    /// The Lease does not exist.
     Missing,
-    /// Somebody else was faster.
+    /// The Lease has another version (`409 Conflict`).
     Conflict,
-    /// No answer, or one that says nothing. A write may have been carried out, or may be later.
+    /// No response, or an uninformative one. A write may have been executed, or may still be.
     Failed,
 }
 
-/// What to do now.
+/// The next step of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Send this, and take no answer for [`Answer::Failed`] at that time.
+    /// Send the request; without a response until this time, report [`Response::Failed`].
     Send(Request, Duration),
-    /// Nothing until then, or until the Lease changes.
+    /// Wait until this time, or until the Lease changes.
     Wait(Duration),
-    /// Resigned, and nothing is held.
+    /// The lease is released; nothing is left to do.
     Done,
 }
 
-/// One candidate.
+/// The leadership of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    /// Number of the term.
+    pub term: u64,
+    /// Time at which it ends unless the lease is renewed.
+    pub until: Duration,
+}
+
+/// One candidate of an election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Elector {
-    me: Arc<str>,
+pub struct ElectionMachine {
+    identity: Arc<str>,
     timing: Timing,
-    /// The Lease as last seen.
-    seen: Option<Seen>,
-    /// What was seen need not be so any more: read before writing.
+    /// The Lease as last observed.
+    observed: Option<Observed>,
+    /// True if the Lease may have changed since: read it before writing.
     stale: bool,
-    /// May write before this time.
-    until: Option<Duration>,
-    /// How often it began to lead.
+    /// Deadline before which this candidate may write.
+    leads_until: Option<Duration>,
+    /// Number of times it began to lead.
     term: u64,
-    /// Nothing is done before.
-    next: Duration,
-    /// The request on its way: whether it writes, and when it was sent.
-    sent: Option<(bool, Duration)>,
-    resigned: bool,
+    /// Time before which nothing is sent.
+    next_attempt: Duration,
+    in_flight: Option<InFlight>,
+    released: bool,
+}
+
+/// A request without a response yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct InFlight {
+    writes: bool,
+    sent_at: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Seen {
-    /// None when it is gone: who held it may not know that yet.
+struct Observed {
+    /// None if the Lease was deleted. Its holder may not know that yet, so the record still counts.
     version: Option<Arc<str>>,
-    record: Record,
-    /// When this record was first seen.
+    record: LeaseRecord,
+    /// Time at which this record was first observed.
     at: Duration,
 }
 
-impl Seen {
-    fn expires(&self) -> Duration {
+impl Observed {
+    fn expires_at(&self) -> Duration {
         self.at + Duration::from_secs(self.record.seconds)
     }
 }
 
-impl Elector {
-    /// A candidate of this identity, which no other may have.
-    pub fn new(me: &str, timing: Timing) -> Self {
+impl ElectionMachine {
+    /// Creates a candidate with this identity, which no other may have.
+    pub fn new(identity: &str, timing: Timing) -> Self {
         Self {
-            me: me.into(),
+            identity: identity.into(),
             timing,
-            seen: None,
+            observed: None,
             stale: false,
-            until: None,
+            leads_until: None,
             term: 0,
-            next: Duration::ZERO,
-            sent: None,
-            resigned: false,
+            next_attempt: Duration::ZERO,
+            in_flight: None,
+            released: false,
         }
     }
 
-    /// While it leads: the term, and the time at which it stops unless it renews.
-    pub fn leads(&self, now: Duration) -> Option<(u64, Duration)> {
-        let until = self.until.filter(|until| now < *until)?;
-        Some((self.term, until))
+    /// The leadership, while this candidate leads.
+    pub fn leadership(&self, now: Duration) -> Option<Leadership> {
+        let until = self.leads_until.filter(|until| now < *until)?;
+        let term = self.term;
+        Some(Leadership { term, until })
     }
 
-    /// Who holds the lease, as far as is known.
+    /// The last known holder of the lease.
     pub fn holder(&self) -> &str {
-        self.seen.as_ref().map_or("", |seen| &seen.record.holder)
+        self.observed.as_ref().map_or("", |seen| &seen.record.holder)
     }
 
-    /// The version of the lease that was seen last.
+    /// The last observed version of the lease.
     pub fn version(&self) -> Option<&str> {
-        self.seen.as_ref()?.version.as_deref()
+        self.observed.as_ref()?.version.as_deref()
     }
 
-    /// Leads no more, from now on, and lets the lease go.
-    pub fn resign(&mut self) {
-        self.until = None;
-        self.resigned = true;
-        self.next = Duration::ZERO;
+    /// Stops leading at once and releases the lease with the next step.
+    pub fn release(&mut self) {
+        self.leads_until = None;
+        self.released = true;
+        self.next_attempt = Duration::ZERO;
     }
 
-    /// The Lease changed: no need to wait.
-    pub fn nudge(&mut self) {
-        if self.until.is_none() {
-            self.next = Duration::ZERO;
+    /// Ends the waiting of a candidate that does not lead, because the Lease changed.
+    pub fn on_lease_change(&mut self) {
+        if self.leads_until.is_none() {
+            self.next_attempt = Duration::ZERO;
             self.stale = true;
         }
     }
 
-    /// What to do now. `stamp` is the wall-clock time, for the record. After [`Step::Send`] comes
-    /// [`Elector::answered`].
-    pub fn step(&mut self, now: Duration, stamp: &str) -> Step {
-        if self.leads(now).is_none() {
-            self.until = None;
+    /// Decides on the next step. `stamp` is the wall-clock time, for the record. After [`Step::Send`] the caller
+    /// reports the response by [`ElectionMachine::on_response`].
+    pub fn next_step(&mut self, now: Duration, stamp: &str) -> Step {
+        if self.leadership(now).is_none() {
+            self.leads_until = None;
         }
-        if now < self.next {
-            return Step::Wait(self.next);
+        if now < self.next_attempt {
+            return Step::Wait(self.next_attempt);
         }
-        let request = match &self.seen {
+        let request = match &self.observed {
             None => Request::Read,
             Some(_) if self.stale => Request::Read,
-            Some(seen) if self.resigned => match &seen.version {
-                Some(version) if seen.record.holder == self.me => Request::Update(Lease {
+            Some(seen) if self.released => match &seen.version {
+                Some(version) if seen.record.holder == self.identity => Request::Update(Lease {
                     version: version.clone(),
-                    record: Record {
+                    record: LeaseRecord {
                         holder: "".into(),
                         seconds: 1,
                         acquired: stamp.into(),
@@ -213,9 +229,9 @@ impl Elector {
                 }),
                 _ => return Step::Done,
             },
-            Some(seen) if !self.free(seen, now) => Request::Read,
+            Some(seen) if !self.is_available(seen, now) => Request::Read,
             Some(seen) => {
-                let record = self.record(seen, stamp);
+                let record = self.own_record(seen, stamp);
                 match &seen.version {
                     None => Request::Create(record),
                     Some(version) => Request::Update(Lease {
@@ -225,89 +241,95 @@ impl Elector {
                 }
             }
         };
-        self.sent = Some((request != Request::Read, now));
+        self.in_flight = Some(InFlight {
+            writes: request != Request::Read,
+            sent_at: now,
+        });
         let give_up = now + self.timing.renew / 2;
-        Step::Send(request, self.until.map_or(give_up, |until| until.min(give_up)))
+        let give_up = self.leads_until.map_or(give_up, |until| until.min(give_up));
+        Step::Send(request, give_up)
     }
 
-    /// Takes in what came of the request.
-    pub fn answered(&mut self, now: Duration, answer: Answer) {
-        let Some((wrote, sent)) = self.sent.take() else {
+    /// Applies the response to the last request.
+    pub fn on_response(&mut self, now: Duration, response: Response) {
+        let Some(InFlight { writes, sent_at }) = self.in_flight.take() else {
             return;
         };
-        self.stale = matches!(answer, Answer::Conflict | Answer::Failed);
-        match answer {
-            // Who holds it has little time to find out by whom it was changed; who lost a race has much.
-            Answer::Conflict if self.until.is_some() || self.resigned => self.next = now,
-            Answer::Conflict | Answer::Failed => self.next = now.max(sent + self.timing.retry),
-            Answer::Missing => {
-                match &mut self.seen {
+        self.stale = matches!(response, Response::Conflict | Response::Failed);
+        match response {
+            // A holder has little time to find out who changed the lease; a candidate that lost a race has enough.
+            Response::Conflict if self.leads_until.is_some() || self.released => self.next_attempt = now,
+            Response::Conflict | Response::Failed => {
+                self.next_attempt = now.max(sent_at + self.timing.retry);
+            }
+            Response::Missing => {
+                match &mut self.observed {
                     Some(seen) => seen.version = None,
                     None => {
-                        self.seen = Some(Seen {
+                        self.observed = Some(Observed {
                             version: None,
-                            record: Record::default(),
+                            record: LeaseRecord::default(),
                             at: now,
                         });
                     }
                 }
-                self.next = self.again(now);
+                self.next_attempt = self.next_attempt_after(now);
             }
-            Answer::Lease(lease) => {
-                let mine = lease.record.holder == self.me;
-                self.saw(lease, now);
-                if !mine {
-                    self.until = None;
+            Response::Lease(lease) => {
+                let is_mine = lease.record.holder == self.identity;
+                self.observe_lease(lease, now);
+                if !is_mine {
+                    self.leads_until = None;
                 }
-                self.next = self.again(now);
-                let until = sent + self.timing.renew;
-                if wrote && mine && !self.resigned && now < until {
-                    self.term += u64::from(self.leads(now).is_none());
-                    self.until = Some(until);
-                    self.next = sent + self.timing.retry;
+                self.next_attempt = self.next_attempt_after(now);
+                let until = sent_at + self.timing.renew;
+                if writes && is_mine && !self.released && now < until {
+                    self.term += u64::from(self.leadership(now).is_none());
+                    self.leads_until = Some(until);
+                    self.next_attempt = sent_at + self.timing.retry;
                 }
             }
         }
     }
 
-    fn saw(&mut self, lease: Lease, now: Duration) {
-        let same = self.seen.as_ref().filter(|seen| seen.record == lease.record);
-        self.seen = Some(Seen {
+    fn observe_lease(&mut self, lease: Lease, now: Duration) {
+        let same = self.observed.as_ref().filter(|seen| seen.record == lease.record);
+        self.observed = Some(Observed {
             at: same.map_or(now, |seen| seen.at),
             version: Some(lease.version),
             record: lease.record,
         });
     }
 
-    /// Whether the lease may be taken, or is ours.
-    fn free(&self, seen: &Seen, now: Duration) -> bool {
-        seen.record.holder == self.me || seen.record.holder.is_empty() || now >= seen.expires()
+    /// Returns true if the lease is ours or may be taken.
+    fn is_available(&self, seen: &Observed, now: Duration) -> bool {
+        seen.record.holder == self.identity || seen.record.holder.is_empty() || now >= seen.expires_at()
     }
 
-    /// When to go on after a look at the Lease.
-    fn again(&self, now: Duration) -> Duration {
-        match &self.seen {
-            Some(seen) if !self.resigned && !self.free(seen, now) => {
-                (now + self.timing.retry).min(seen.expires())
+    /// The time of the next request after the Lease was read.
+    fn next_attempt_after(&self, now: Duration) -> Duration {
+        match &self.observed {
+            Some(seen) if !self.released && !self.is_available(seen, now) => {
+                (now + self.timing.retry).min(seen.expires_at())
             }
             _ => now,
         }
     }
 
-    fn record(&self, seen: &Seen, stamp: &str) -> Record {
-        let mine = seen.record.holder == self.me;
-        // Made for the first time it has not changed hands.
-        let taken = seen.version.is_some() || seen.record.seconds > 0;
-        Record {
-            holder: self.me.clone(),
-            seconds: self.timing.seconds(),
-            acquired: if mine {
+    fn own_record(&self, seen: &Observed, stamp: &str) -> LeaseRecord {
+        let is_mine = seen.record.holder == self.identity;
+        // The creation of a Lease that never existed is not a transition.
+        let existed = seen.version.is_some() || seen.record.seconds > 0;
+        LeaseRecord {
+            holder: self.identity.clone(),
+            seconds: self.timing.lease_seconds(),
+            acquired: if is_mine {
                 seen.record.acquired.clone()
             } else {
                 stamp.into()
             },
             renewed: stamp.into(),
-            transitions: seen.record.transitions + u64::from(!mine && taken),
+            transitions: seen.record.transitions + u64::from(!is_mine && existed),
         }
     }
 }

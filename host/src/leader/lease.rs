@@ -1,6 +1,7 @@
-//! Campaigns for leadership: sends what [`crate::leader::election`] decides, and opens the [`Gate`] accordingly.
+//! The leader elector: sends the requests that [`crate::leader::election`] decides on, and opens the [`WriteFence`]
+//! accordingly.
 //!
-//! On a thread and with a connection of its own: however busy the reconciles are, the lease is renewed.
+//! It runs on a thread and a connection of its own, so that the lease is renewed however busy the reconciles are.
 
 use std::{
     future::pending,
@@ -18,126 +19,128 @@ use tracing::{info, warn};
 
 use crate::{
     client::{
-        api::{ApiError, Cluster, Patch, parse},
-        fence::Gate,
+        api::{ApiClient, ApiError, PatchType, parse_response},
+        fence::WriteFence,
     },
-    leader::election::{Answer, Elector, Lease, Record, Request, Step, Timing},
+    leader::election::{ElectionMachine, Lease, LeaseRecord, Request, Response, Step, Timing},
 };
 
-/// How a host campaigns.
+/// Settings of leader election.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The cluster. A configuration, not a client: the connection is not shared.
+    /// The cluster. A configuration and not a client, because the connection is not shared.
     pub config: kube::Config,
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name: hosts of the same lease stand in for each other.
+    /// Name of the Lease; hosts with the same Lease stand in for each other.
     pub name: String,
-    /// This process, and no other.
+    /// Identity of this process, which no other may have.
     pub identity: String,
-    /// The durations.
+    /// Durations of the election.
     pub timing: Timing,
 }
 
-/// A running campaign. Dropped, it ends and keeps the lease until it expires, as a crash would.
-pub struct Campaign {
-    resign: oneshot::Sender<()>,
+/// A running leader elector. On drop it stops without releasing the lease, which then expires as after a crash.
+pub struct LeaderElector {
+    release: oneshot::Sender<()>,
     ended: oneshot::Receiver<anyhow::Error>,
     _stop: DropGuard,
 }
 
-impl Campaign {
-    /// Begins to campaign; the gate is open while it leads.
-    pub fn start(settings: Settings, gate: Gate) -> anyhow::Result<Self> {
-        settings.timing.check().map_err(anyhow::Error::msg)?;
+impl LeaderElector {
+    /// Starts the elector. The fence is open while this host leads.
+    pub fn start(settings: Settings, fence: WriteFence) -> anyhow::Result<Self> {
+        settings.timing.validate().map_err(anyhow::Error::msg)?;
         for (what, name) in [("name", &settings.name), ("namespace", &settings.namespace)] {
-            let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-            if name.is_empty() || !name.bytes().all(fits) || name.starts_with('.') {
+            let is_valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+            if name.is_empty() || !name.bytes().all(is_valid) || name.starts_with('.') {
                 anyhow::bail!("{name:?} can't be the lease's {what}: a-z, 0-9 and - are used");
             }
         }
         anyhow::ensure!(!settings.identity.is_empty(), "leader election needs an identity");
-        let (resign, resigning) = oneshot::channel();
-        let (ending, ended) = oneshot::channel();
+        let (release, release_requested) = oneshot::channel();
+        let (report_end, ended) = oneshot::channel();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         std::thread::Builder::new().name("lease".into()).spawn(move || {
-            let over = runtime.block_on(async {
+            let result = runtime.block_on(async {
                 tokio::select! {
-                    over = campaign(&settings, &gate, resigning) => over,
+                    result = run_election(&settings, &fence, release_requested) => result,
                     () = stopped.cancelled() => Ok(()),
                 }
             });
-            gate.close();
-            if let Err(e) = over {
-                let _ = ending.send(e);
+            fence.close();
+            if let Err(e) = result {
+                let _ = report_end.send(e);
             }
         })?;
         Ok(Self {
-            resign,
+            release,
             ended,
             _stop: stop.drop_guard(),
         })
     }
 
-    /// Waits until the campaign fails; it never ends by itself.
-    pub async fn failed(&mut self) -> anyhow::Error {
+    /// Waits until the election fails; it never ends by itself.
+    pub async fn wait_failure(&mut self) -> anyhow::Error {
         let ended = (&mut self.ended).await;
         ended.unwrap_or_else(|_| anyhow::anyhow!("leader election ended"))
     }
 
-    /// Leads no more, and lets the lease go so that another can take it at once. Gives whether that was
-    /// said in time.
-    pub async fn resign(self, patience: Duration) -> bool {
-        let _ = self.resign.send(());
-        // The other end is dropped when all is said.
-        tokio::time::timeout(patience, self.ended).await.is_ok()
+    /// Stops leading and releases the lease, so that another host can take it at once. Returns true if the release
+    /// completed within the timeout.
+    pub async fn release(self, timeout: Duration) -> bool {
+        let _ = self.release.send(());
+        // The thread drops the other end of the channel once the lease is released.
+        tokio::time::timeout(timeout, self.ended).await.is_ok()
     }
 }
 
-/// Runs until told to resign and the lease is let go.
-async fn campaign(
+/// Runs the election until a release was requested and the lease is released.
+async fn run_election(
     settings: &Settings,
-    gate: &Gate,
-    mut resigning: oneshot::Receiver<()>,
+    fence: &WriteFence,
+    mut release_requested: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
-    let cluster = Cluster::new(kube::Client::try_from(settings.config.clone())?);
-    let post = Post::new(&cluster, settings);
+    let client = ApiClient::new(kube::Client::try_from(settings.config.clone())?);
+    let lease_client = LeaseClient::new(&client, settings);
     let start = Instant::now();
-    let mut elector = Elector::new(&settings.identity, settings.timing.clone());
-    let mut said = Said::default();
-    let mut follow = None;
-    let mut resigned = false;
+    let mut election = ElectionMachine::new(&settings.identity, settings.timing.clone());
+    let mut announced = Announced::default();
+    let mut lease_watch = None;
+    let mut released = false;
     loop {
-        let step = elector.step(start.elapsed(), &micro_time());
-        said.publish(&elector, start, gate);
+        let step = election.next_step(start.elapsed(), &format_micro_time());
+        announced.publish(&election, start, fence);
         match step {
             Step::Done => return Ok(()),
             Step::Send(request, give_up) => {
-                if matches!(request, Request::Read) && gate.term().is_some() {
-                    gate.reread();
+                if matches!(request, Request::Read) && fence.term().is_some() {
+                    fence.count_reread();
                 }
-                let sending = timeout_at((start + give_up).into(), post.send(&request));
-                let answer = sending.await.unwrap_or_else(|_| {
-                    warn!(lease = post.object, "lease request timed out");
-                    Answer::Failed
+                let sending = timeout_at((start + give_up).into(), lease_client.send(&request));
+                let response = sending.await.unwrap_or_else(|_| {
+                    warn!(lease = lease_client.object, "no answer in time");
+                    Response::Failed
                 });
-                elector.answered(start.elapsed(), answer);
-                said.publish(&elector, start, gate);
+                election.on_response(start.elapsed(), response);
+                announced.publish(&election, start, fence);
             }
             Step::Wait(until) => {
-                let leads = elector.leads(start.elapsed()).is_some();
+                let leads = election.leadership(start.elapsed()).is_some();
                 tokio::select! {
-                    _ = &mut resigning, if !resigned => {
-                        // First the writes, then the lease.
-                        gate.close();
-                        elector.resign();
-                        resigned = true;
+                    _ = &mut release_requested, if !released => {
+                        // Writes must end before another host can take the lease.
+                        fence.close();
+                        election.release();
+                        released = true;
                     }
-                    () = post.changed(&mut follow, elector.version()), if !leads => elector.nudge(),
+                    () = lease_client.wait_change(&mut lease_watch, election.version()), if !leads => {
+                        election.on_lease_change();
+                    }
                     () = tokio::time::sleep_until((start + until).into()) => {}
                 }
             }
@@ -145,22 +148,22 @@ async fn campaign(
     }
 }
 
-/// What was last made known.
+/// The leadership that was last published and logged.
 #[derive(Default)]
-struct Said {
+struct Announced {
     term: Option<u64>,
     holder: String,
 }
 
-impl Said {
-    fn publish(&mut self, elector: &Elector, start: Instant, gate: &Gate) {
-        let leads = elector.leads(start.elapsed());
-        match leads {
-            Some((term, until)) => gate.lead(term, start + until),
-            None => gate.close(),
+impl Announced {
+    fn publish(&mut self, election: &ElectionMachine, start: Instant, fence: &WriteFence) {
+        let leadership = election.leadership(start.elapsed());
+        match leadership {
+            Some(leadership) => fence.open_until(leadership.term, start + leadership.until),
+            None => fence.close(),
         }
-        let term = leads.map(|(term, _)| term);
-        let holder = elector.holder();
+        let term = leadership.map(|leadership| leadership.term);
+        let holder = election.holder();
         if self.term != term {
             match term {
                 Some(term) => info!(term, "became leader"),
@@ -168,7 +171,7 @@ impl Said {
             }
         } else if term.is_none() && self.holder != holder {
             match holder {
-                "" => info!("waiting for leadership"),
+                "" => info!("no host leads"),
                 holder => info!(holder, "standing by"),
             }
         }
@@ -177,21 +180,21 @@ impl Said {
     }
 }
 
-/// The Lease at the API server.
-struct Post<'a> {
-    cluster: &'a Cluster,
+/// Requests to one Lease.
+struct LeaseClient<'a> {
+    client: &'a ApiClient,
     namespace: &'a str,
     name: &'a str,
     collection: String,
     object: String,
 }
 
-impl<'a> Post<'a> {
-    fn new(cluster: &'a Cluster, settings: &'a Settings) -> Self {
+impl<'a> LeaseClient<'a> {
+    fn new(client: &'a ApiClient, settings: &'a Settings) -> Self {
         let (namespace, name) = (&*settings.namespace, &*settings.name);
         let collection = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
         Self {
-            cluster,
+            client,
             namespace,
             name,
             object: format!("{collection}/{name}"),
@@ -199,69 +202,70 @@ impl<'a> Post<'a> {
         }
     }
 
-    async fn send(&self, request: &Request) -> Answer {
-        let answer = match request {
-            Request::Read => self.cluster.get(&self.object).await,
+    async fn send(&self, request: &Request) -> Response {
+        let response = match request {
+            Request::Read => self.client.get(&self.object).await,
             Request::Create(record) => {
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
                     "metadata": {"name": self.name, "namespace": self.namespace},
-                    "spec": spec(record),
+                    "spec": lease_spec(record),
                 });
                 let path = format!("{}?fieldManager=ostler", self.collection);
-                self.cluster.create(&path, lease.to_string().into_bytes()).await
+                self.client.create(&path, lease.to_string().into_bytes()).await
             }
             Request::Update(lease) => {
                 let patch = json!({
                     "metadata": {"resourceVersion": &*lease.version},
-                    "spec": spec(&lease.record),
+                    "spec": lease_spec(&lease.record),
                 });
                 let path = format!("{}?fieldManager=ostler", self.object);
-                self.cluster
-                    .patch(&path, Patch::Merge, patch.to_string().into_bytes())
+                self.client
+                    .patch(&path, PatchType::Merge, patch.to_string().into_bytes())
                     .await
             }
         };
-        match answer.and_then(|bytes| lease(&bytes)) {
-            Ok(lease) => Answer::Lease(lease),
-            // For a creation it is the namespace that is missing: that won't change at once.
-            Err(e) if e.code() == 404 && !matches!(request, Request::Create(_)) => Answer::Missing,
-            Err(e) if e.code() == 409 => Answer::Conflict,
+        match response.and_then(|bytes| parse_lease(&bytes)) {
+            Ok(lease) => Response::Lease(lease),
+            // A creation answers 404 when the namespace is missing, which will not change at once.
+            Err(e) if e.code() == 404 && !matches!(request, Request::Create(_)) => Response::Missing,
+            Err(e) if e.code() == 409 => Response::Conflict,
             Err(e) => {
-                warn!(lease = self.object, error = %e, "lease request failed");
-                Answer::Failed
+                warn!(lease = self.object, "{e}");
+                Response::Failed
             }
         }
     }
 
-    /// Waits until the Lease changes, if that can be watched. Opened anew whenever it is waited for again.
-    async fn changed(&self, follow: &mut Option<Body>, version: Option<&str>) {
+    /// Waits until the Lease changes, or for ever if it cannot be watched. A broken watch is opened again on the next
+    /// call.
+    async fn wait_change(&self, lease_watch: &mut Option<Body>, version: Option<&str>) {
         let Some(version) = version else {
             return pending().await;
         };
-        let body = match follow {
+        let body = match lease_watch {
             Some(body) => body,
             None => {
                 let path = format!(
                     "{}?watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={version}&timeoutSeconds=300",
                     self.collection, self.name
                 );
-                match self.cluster.watch(&path, None).await {
-                    Ok(body) => follow.insert(body),
+                match self.client.watch(&path, None).await {
+                    Ok(body) => lease_watch.insert(body),
                     Err(_) => return pending().await,
                 }
             }
         };
-        // Whatever it is: the Lease is read then.
+        // The content of the event does not matter, because the Lease is read next.
         if !matches!(body.frame().await, Some(Ok(_))) {
-            *follow = None;
+            *lease_watch = None;
             pending().await
         }
     }
 }
 
-fn spec(record: &Record) -> Value {
+fn lease_spec(record: &LeaseRecord) -> Value {
     json!({
         "holderIdentity": &*record.holder,
         "leaseDurationSeconds": record.seconds,
@@ -271,7 +275,7 @@ fn spec(record: &Record) -> Value {
     })
 }
 
-fn lease(bytes: &[u8]) -> Result<Lease, ApiError> {
+fn parse_lease(bytes: &[u8]) -> Result<Lease, ApiError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Object {
@@ -293,13 +297,13 @@ fn lease(bytes: &[u8]) -> Result<Lease, ApiError> {
         renew_time: Option<String>,
         lease_transitions: Option<i32>,
     }
-    let object: Object = parse(bytes)?;
+    let object: Object = parse_response(bytes)?;
     let spec = object.spec.unwrap_or_default();
     let text = |text: Option<String>| text.unwrap_or_default().into();
     let number = |n: Option<i32>| u64::try_from(n.unwrap_or(0)).unwrap_or(0);
     Ok(Lease {
         version: object.metadata.resource_version.into(),
-        record: Record {
+        record: LeaseRecord {
             holder: text(spec.holder_identity),
             seconds: number(spec.lease_duration_seconds),
             acquired: text(spec.acquire_time),
@@ -309,8 +313,8 @@ fn lease(bytes: &[u8]) -> Result<Lease, ApiError> {
     })
 }
 
-/// Now, as `metav1.MicroTime`.
-fn micro_time() -> String {
+/// Formats the current time as `metav1.MicroTime`.
+fn format_micro_time() -> String {
     format!("{:.6}", Timestamp::now())
 }
 
@@ -319,19 +323,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_written_and_read_as_kubernetes_has_it() {
-        let record = Record {
+    fn lease_record_survives_a_round_trip_as_kubernetes_writes_it() {
+        let record = LeaseRecord {
             holder: "a".into(),
             seconds: 15,
             acquired: "2026-01-02T03:04:05.000006Z".into(),
-            renewed: micro_time().into(),
+            renewed: format_micro_time().into(),
             transitions: 3,
         };
         assert_eq!(record.renewed.len(), record.acquired.len(), "{}", record.renewed);
-        let stored = json!({"metadata": {"name": "l", "resourceVersion": "7"}, "spec": spec(&record)});
-        let read = lease(stored.to_string().as_bytes()).expect("a lease");
+        let stored = json!({"metadata": {"name": "l", "resourceVersion": "7"}, "spec": lease_spec(&record)});
+        let read = parse_lease(stored.to_string().as_bytes()).expect("a lease");
         assert_eq!((&*read.version, read.record), ("7", record));
-        let bare = lease(br#"{"metadata": {"resourceVersion": "1"}, "spec": {}}"#).expect("a lease");
-        assert_eq!(bare.record, Record::default());
+        let bare = parse_lease(br#"{"metadata": {"resourceVersion": "1"}, "spec": {}}"#).expect("a lease");
+        assert_eq!(bare.record, LeaseRecord::default());
     }
 }

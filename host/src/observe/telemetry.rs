@@ -62,7 +62,7 @@ impl ReconcileId {
     pub fn next() -> Self {
         // A different start in each process, so that ids of two processes in one log differ.
         static NEXT: LazyLock<AtomicU32> =
-            LazyLock::new(|| AtomicU32::new(crate::kube::time::unique() as u32));
+            LazyLock::new(|| AtomicU32::new(crate::kube::time::unique_id() as u32));
         // An odd multiplier permutes the numbers: none repeats before all have been used, and neighbours look different.
         Self(NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B1))
     }

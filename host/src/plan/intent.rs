@@ -11,10 +11,10 @@ use super::{
     merge::{set, three_way},
 };
 use crate::{
-    client::api::{ApiError, Patch, Resource, parse},
+    client::api::{ApiError, PatchType, Resource, parse_response},
     kube::{
         key::{Gvk, ObjectRef},
-        scope::Form,
+        scope::Projection,
     },
     plugin::Plugin,
     sandbox::capabilities::Services,
@@ -51,7 +51,7 @@ impl World {
             }
         }
         let gvk = Gvk::from_api_version(api_version, kind);
-        let resource = self.cluster.resource(&gvk).await?;
+        let resource = self.cluster.discover_resource(&gvk).await?;
         let namespace = match (resource.namespaced, text("/metadata/namespace")) {
             (false, _) => String::new(),
             (true, "") => plan_request.default_namespace.clone(),
@@ -81,7 +81,7 @@ impl World {
         let path = resource.object(key);
         let body = |value: &Value| value.to_string().into_bytes();
         let live: Value = match self.cluster.get(&path).await {
-            Ok(bytes) => parse(&bytes)?,
+            Ok(bytes) => parse_response(&bytes)?,
             Err(e) if e.code() == 404 => {
                 let collection = resource.collection(&key.namespace);
                 let path = format!("{collection}?fieldManager=kubectl-client-side-apply");
@@ -95,7 +95,7 @@ impl World {
             let path = format!("{path}?fieldManager=kubectl&force=true");
             return self
                 .cluster
-                .patch(&path, Patch::Apply, body(object))
+                .patch(&path, PatchType::Apply, body(object))
                 .await
                 .map(drop);
         }
@@ -109,28 +109,32 @@ impl World {
         let patch = three_way(last.as_ref(), &object, &live);
         let path = format!("{path}?fieldManager=kubectl-client-side-apply");
         self.cluster
-            .patch(&path, Patch::Merge, body(&patch))
+            .patch(&path, PatchType::Merge, body(&patch))
             .await
             .map(drop)
     }
 
     /// Lists what the plugin of an object may have made for it: that goes with it.
     pub(super) async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
-        let Services { informers, reach, .. } = &*self.services;
+        let Services {
+            informers,
+            namespaces,
+            ..
+        } = &*self.services;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
         for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable_kinds()) {
-            let Ok(gvk) = self.cluster.preferred(group, kind).await else {
+            let Ok(gvk) = self.cluster.discover_preferred(group, kind).await else {
                 continue;
             };
-            let scope = reach.of(&gvk, &"".into(), &key.namespace, None, Form::Whole);
-            if let Err(why) = informers.synced(&scope, SYNC_TIMEOUT).await {
+            let scope = namespaces.list_scope(&gvk, &"".into(), &key.namespace, None, Projection::Full);
+            if let Err(why) = informers.wait_synced(&scope, SYNC_TIMEOUT).await {
                 tracing::debug!(kind = %gvk, error = %why, "listing objects failed");
             }
         }
     }
 
     pub(super) async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(key);
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
         self.overlay.begin("--delete", None);
         let deleted = self.cluster.delete(&path, options.to_string().into_bytes()).await;

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::{merge::same, secrets};
 use crate::{
-    client::api::{ApiError, Cluster, Collected, Layer, Target, Write, Written},
+    client::api::{ApiClient, ApiError, CollectionOverlay, Interceptor, Target, WriteRequest, WriteResponse},
     kube::{
         key::{Gvk, ObjectRef},
         object::Labels,
@@ -306,8 +306,8 @@ impl Overlay {
     }
 }
 
-impl Layer for Overlay {
-    fn read(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
+impl Interceptor for Overlay {
+    fn intercept_get(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
         let target = Target::parse(path)?;
         let path = target.object(&target.name);
         self.with(|state| {
@@ -319,7 +319,7 @@ impl Layer for Overlay {
         })
     }
 
-    fn collected(&self, path: &str) -> Option<Collected> {
+    fn overlay_collection(&self, path: &str) -> Option<CollectionOverlay> {
         let list = Target::parse(path)?;
         let selector = list.parameter("labelSelector").map(Selector::parse);
         let selector = selector.and_then(Result::ok);
@@ -333,8 +333,8 @@ impl Layer for Overlay {
             selector.as_ref().is_none_or(|s| s.matches(&labels))
         };
         self.with(|state| {
-            let entries = state.entries.values().filter(|e| list.has(&e.target));
-            let mut collected = Collected {
+            let entries = state.entries.values().filter(|e| list.contains(&e.target));
+            let mut collected = CollectionOverlay {
                 names: HashSet::new(),
                 objects: Vec::new(),
             };
@@ -348,14 +348,14 @@ impl Layer for Overlay {
         })
     }
 
-    fn passes(&self, path: &str, body: &[u8]) {
+    fn observe_response(&self, path: &str, body: &[u8]) {
         let values = secrets::values(path, body);
         if !values.is_empty() {
             self.with(|state| state.secrets.extend(values));
         }
     }
 
-    fn write<'a>(&'a self, under: &'a Cluster, write: Write<'a>) -> Written<'a> {
+    fn intercept_write<'a>(&'a self, under: &'a ApiClient, write: WriteRequest<'a>) -> WriteResponse<'a> {
         Box::pin(self.take(under, write))
     }
 }
@@ -397,7 +397,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kube::scope::Form;
+    use crate::kube::scope::Projection;
 
     fn map(name: &str, label: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
@@ -427,18 +427,22 @@ mod tests {
     fn reads_and_lists_see_what_is_planned() {
         let overlay = overlay();
         let new = overlay
-            .read("/api/v1/namespaces/n/configmaps/new")
+            .intercept_get("/api/v1/namespaces/n/configmaps/new")
             .expect("it is here");
         assert_eq!(
             serde_json::from_slice::<Value>(&new.expect("there")).expect("JSON"),
             map("new", "x")
         );
         let gone = overlay
-            .read("/api/v1/namespaces/n/configmaps/gone")
+            .intercept_get("/api/v1/namespaces/n/configmaps/gone")
             .expect("it is here");
         assert_eq!(gone.expect_err("it is gone").code(), 404);
-        assert!(overlay.read("/api/v1/namespaces/n/configmaps/other").is_none());
-        assert!(overlay.read("/api/v1").is_none());
+        assert!(
+            overlay
+                .intercept_get("/api/v1/namespaces/n/configmaps/other")
+                .is_none()
+        );
+        assert!(overlay.intercept_get("/api/v1").is_none());
         for (path, count) in [
             ("/api/v1/configmaps?", Some(1)),
             ("/api/v1/namespaces/n/configmaps?labelSelector=l%3Dx&", Some(1)),
@@ -446,7 +450,7 @@ mod tests {
             ("/api/v1/namespaces/other/configmaps?", None),
             ("/api/v1/secrets?", None),
         ] {
-            let collected = overlay.collected(path);
+            let collected = overlay.overlay_collection(path);
             assert_eq!(collected.as_ref().map(|c| c.objects.len()), count, "{path}");
             let Some(collected) = collected else { continue };
             // What was live under a name is hidden, whether it is selected now or not.
@@ -472,7 +476,7 @@ mod tests {
         };
         let [one, other] = ["one", "other"].map(|name| ObjectRef::new(Gvk::new("g", "v1", "A"), "n", name));
         let new = key(&map("new", "x"));
-        let reads = [Dependency::Object(new, Form::Whole)];
+        let reads = [Dependency::Object(new, Projection::Full)];
         assert!(!guess(&one, false, &reads), "nothing is guessed yet");
         assert!(guess(&one, true, &[]));
         assert!(overlay.changes().iter().any(|e| e.guess));

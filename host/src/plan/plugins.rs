@@ -95,10 +95,10 @@ impl World {
     /// From now on they govern.
     async fn plugin_objects(&self, notes: &mut Vec<String>) -> anyhow::Result<BTreeMap<String, PluginSpec>> {
         let mut objects = BTreeMap::new();
-        let (effects, selector) = (&self.services.effects, self.settings.plugin_selector.as_ref());
+        let (effects, selector) = (&self.services.writer, self.settings.plugin_selector.as_ref());
         let (kind, mut token) = (plugin::kind(), String::new());
         loop {
-            let page = effects.page(None, &kind, "", selector, PAGE, &token);
+            let page = effects.list_page(None, &kind, "", selector, PAGE, &token);
             let (found, next) = match page.await {
                 Ok(page) => page,
                 // Not installed.

@@ -38,8 +38,8 @@ mod tests {
     use super::*;
     use crate::{
         client::{
-            api::{Cluster, Patch},
-            fence::Gate,
+            api::{ApiClient, PatchType},
+            fence::WriteFence,
         },
         plan::Overlay,
         policy::grants::ServiceAccount,
@@ -98,25 +98,27 @@ mod tests {
     #[tokio::test]
     async fn whatever_passes_is_remembered() {
         let overlay = Arc::new(Overlay::default());
-        let cluster = Cluster::new(kube::Client::new(tower::service_fn(answer), "default"));
-        let cluster = cluster.gated(Gate::shut()).under(overlay.clone());
+        let cluster = ApiClient::new(kube::Client::new(tower::service_fn(answer), "default"));
+        let cluster = cluster
+            .with_fence(WriteFence::closed())
+            .with_interceptor(overlay.clone());
         let account = ServiceAccount {
             namespace: "n".into(),
             name: "reader".into(),
         };
-        let account = cluster.acting(Some(&account));
+        let account = cluster.acting_as(Some(&account));
         let path = "/api/v1/namespaces/n/secrets";
         account
             .get(&format!("{path}/read-live"))
             .await
             .expect("an answer");
         account
-            .page(&format!("{path}?"), 10, "", None, |_| {})
+            .list_page(&format!("{path}?"), 10, "", None, |_| {})
             .await
             .expect("a page");
         let patch = json!({"stringData": {"v": "written"}}).to_string().into_bytes();
         cluster
-            .patch(&format!("{path}/patched"), Patch::Merge, patch)
+            .patch(&format!("{path}/patched"), PatchType::Merge, patch)
             .await
             .expect("a dry run");
         let found = overlay.secrets();

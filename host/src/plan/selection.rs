@@ -10,7 +10,7 @@ use crate::{
     client::api::ApiError,
     kube::{
         key::{Gvk, ObjectRef},
-        scope::Form,
+        scope::Projection,
     },
     plugin::{Kind, Plugin},
     reconcile,
@@ -22,15 +22,15 @@ impl World {
     /// Lists what the plugins reconcile.
     pub(super) async fn watch(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
         let Services {
-            router,
+            dispatcher,
             informers,
-            reach,
+            namespaces,
             ..
         } = &*self.services;
         for plugin in self.controller.registry.serving() {
             let mut kinds = Vec::new();
             for kind in &plugin.kinds {
-                match self.cluster.resource(&kind.gvk).await {
+                match self.cluster.discover_resource(&kind.gvk).await {
                     Ok(_) => kinds.push(kind),
                     Err(e @ ApiError::UnknownKind(_)) => notes.push(e.to_string()),
                     Err(e) => return Err(e.into()),
@@ -38,15 +38,15 @@ impl World {
             }
             let scopes: Vec<_> = kinds
                 .iter()
-                .flat_map(|k| k.scopes(&self.services.reach))
+                .flat_map(|k| k.scopes(&self.services.namespaces))
                 .collect();
             for scope in &scopes {
-                let synced = informers.synced(scope, SYNC_TIMEOUT).await;
+                let synced = informers.wait_synced(scope, SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
             }
             let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
-            router.assign(plugin.name(), &kinds, scopes, 1);
-            router.hold(plugin.name(), plugin.suspended);
+            dispatcher.assign_kinds(plugin.name(), &kinds, scopes, 1);
+            dispatcher.set_paused(plugin.name(), plugin.suspended);
             if plugin.suspended {
                 notes.push(format!(
                     "the objects of {} wait: its Plugin is suspended",
@@ -55,9 +55,14 @@ impl World {
             }
         }
         // The host itself reconciles these: those that would be new, or others.
-        if self.cluster.resource(&upstream::upstream_gvk()).await.is_ok() {
-            let scopes = reach.everywhere(&upstream::upstream_gvk(), None, Form::Whole);
-            router.assign(
+        if self
+            .cluster
+            .discover_resource(&upstream::upstream_gvk())
+            .await
+            .is_ok()
+        {
+            let scopes = namespaces.kind_scopes(&upstream::upstream_gvk(), None, Projection::Full);
+            dispatcher.assign_kinds(
                 &reconcile::upstream::LANE_NAME.into(),
                 &[upstream::upstream_gvk()],
                 scopes,
@@ -84,7 +89,7 @@ impl World {
             if plan_request.delete {
                 self.follow_owned(&key, &serving).await;
                 self.delete(&key).await?;
-            } else if self.services.store.get(&key, Form::Whole).is_none() {
+            } else if self.services.store.get(&key, Projection::Full).is_none() {
                 bail!("{key} does not exist, or its plugin's label selector leaves it out");
             }
             chosen.push(key);
@@ -112,8 +117,8 @@ impl World {
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
-            for scope in kind.scopes(&self.services.reach) {
-                let (scope, _) = self.services.informers.ensure(&scope);
+            for scope in kind.scopes(&self.services.namespaces) {
+                let (scope, _) = self.services.informers.ensure_informer(&scope);
                 let query = Query {
                     namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
@@ -141,7 +146,7 @@ impl World {
         };
         for candidate in kinds {
             let gvk = &candidate.gvk;
-            let Ok(resource) = self.cluster.resource(gvk).await else {
+            let Ok(resource) = self.cluster.discover_resource(gvk).await else {
                 continue;
             };
             let names = [&*gvk.kind, &resource.plural];

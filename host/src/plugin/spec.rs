@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     contract::limits::LimitsSpec,
-    kube::crd::{self, Condition, any_object},
+    kube::crd::{self, Condition, any_object_schema},
     plugin::LoadState,
     policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount},
 };
@@ -54,7 +54,7 @@ pub struct PluginSpec {
     pub grants: Permissions,
     /// Configuration of the plugin. Must match the schema in the plugin's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "any_object_schema")]
     pub config: Option<Map<String, Value>>,
     /// Resource limits of the plugin. A limit that is unset has the host's default.
     #[serde(default)]
@@ -327,7 +327,7 @@ pub struct CanaryStatus {
 
 /// The CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
-    crd::yaml::<PluginObject>()
+    crd::render_yaml::<PluginObject>()
 }
 
 /// The data of a ConfigMap or a Secret.
@@ -342,6 +342,6 @@ pub(crate) struct Data {
 mod tests {
     #[test]
     fn checked_in_crd_is_current() {
-        crate::kube::crd::assert_current("ostler.dev_plugins.yaml", &super::crd_yaml());
+        crate::kube::crd::assert_crd_current("ostler.dev_plugins.yaml", &super::crd_yaml());
     }
 }

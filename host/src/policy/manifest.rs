@@ -3,11 +3,10 @@
 //! Its author writes it as `plugin.yaml`; it travels as JSON in a custom section at the top level of the component, so
 //! that the host reads it without running the component.
 
-use std::ops::Range;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use wasm_encoder::{Component, CustomSection, RawSection};
 use wasmparser::{Parser, Payload};
 
 use crate::{kube::renamed_fields::explain_unknown_field, policy::grants::Permissions};
@@ -80,8 +79,9 @@ impl Manifest {
 
 /// Reads the manifest of a component; `None` if it has none.
 pub fn read_manifest(wasm: &[u8]) -> Result<Option<Manifest>, ManifestError> {
-    let found = sections(wasm)?;
-    let [(_, contents)] = &found[..] else {
+    let sections = read_sections(wasm)?;
+    let found: Vec<_> = sections.iter().filter_map(|section| section.manifest).collect();
+    let [contents] = found[..] else {
         return match found.len() {
             0 => Ok(None),
             several => Err(ManifestError::Duplicate(several)),
@@ -99,76 +99,61 @@ pub fn read_manifest(wasm: &[u8]) -> Result<Option<Manifest>, ManifestError> {
 /// Embeds a manifest into a component, in place of an earlier one.
 pub fn embed_manifest(wasm: &[u8], manifest: &Manifest) -> Result<Vec<u8>, ManifestError> {
     let contents = serde_json::to_vec(manifest).map_err(|e| ManifestError::Invalid(e.to_string()))?;
-    let mut out = Vec::with_capacity(wasm.len() + contents.len() + 32);
-    let mut copied = 0;
-    for (section, _) in sections(wasm)? {
-        out.extend_from_slice(&wasm[copied..section.start]);
-        copied = section.end;
+    let mut component = Component::new();
+    for section in read_sections(wasm)? {
+        if section.manifest.is_none() {
+            component.section(&RawSection {
+                id: section.id,
+                data: section.data,
+            });
+        }
     }
-    out.extend_from_slice(&wasm[copied..]);
-    let length = leb128(SECTION_NAME.len()).len() + SECTION_NAME.len() + contents.len();
-    out.push(0);
-    out.extend(leb128(length));
-    out.extend(leb128(SECTION_NAME.len()));
-    out.extend_from_slice(SECTION_NAME.as_bytes());
-    out.extend_from_slice(&contents);
-    Ok(out)
+    component.section(&CustomSection {
+        name: SECTION_NAME.into(),
+        data: contents.into(),
+    });
+    Ok(component.finish())
 }
 
-/// The ranges and contents of the manifest sections at the top level. Those of nested modules and components belong to
-/// them.
-fn sections(wasm: &[u8]) -> Result<Vec<(Range<usize>, &[u8])>, ManifestError> {
-    let no_component = |e: wasmparser::BinaryReaderError| ManifestError::NotAComponent(e.to_string());
+/// A section at the top level of a component.
+struct Section<'a> {
+    id: u8,
+    data: &'a [u8],
+    /// The contents, if it is a manifest.
+    manifest: Option<&'a [u8]>,
+}
+
+/// The sections at the top level. Manifests of nested modules and components belong to them.
+fn read_sections(wasm: &[u8]) -> Result<Vec<Section<'_>>, ManifestError> {
     if !Parser::is_component(wasm) {
         return Err(ManifestError::NotAComponent(
             "its header is not a component's".into(),
         ));
     }
-    let mut found = Vec::new();
+    let mut sections = Vec::new();
     let mut depth = 0;
     for payload in Parser::new(0).parse_all(wasm) {
-        match payload.map_err(no_component)? {
+        let payload = payload.map_err(|e| ManifestError::NotAComponent(e.to_string()))?;
+        if depth == 0
+            && let Some((id, range)) = payload.as_section()
+        {
+            let manifest = match &payload {
+                Payload::CustomSection(custom) if custom.name() == SECTION_NAME => Some(custom.data()),
+                _ => None,
+            };
+            sections.push(Section {
+                id,
+                data: &wasm[range],
+                manifest,
+            });
+        }
+        match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) if depth > 0 => depth -= 1,
-            Payload::CustomSection(section) if depth == 0 && section.name() == SECTION_NAME => {
-                // Before the contents: one byte that says `custom`, and how long they are.
-                let contents = section.range();
-                let start = contents.start - 1 - leb_before(wasm, contents.start, contents.len());
-                found.push((start..contents.end, section.data()));
-            }
             _ => {}
         }
     }
-    Ok(found)
-}
-
-/// How many bytes a length takes that ends here. It need not be the shortest way to write it.
-fn leb_before(wasm: &[u8], end: usize, length: usize) -> usize {
-    let value = |bytes: &[u8]| {
-        let (last, continued) = bytes.split_last()?;
-        (last & 0x80 == 0 && continued.iter().all(|b| b & 0x80 != 0)).then(|| {
-            let parts = bytes.iter().enumerate();
-            parts.fold(0u64, |value, (i, b)| value | u64::from(b & 0x7f) << (7 * i))
-        })
-    };
-    let fits = |n: &usize| {
-        let bytes = end.checked_sub(*n).and_then(|start| wasm.get(start..end));
-        let custom = end.checked_sub(n + 1).and_then(|at| wasm.get(at));
-        custom == Some(&0) && bytes.and_then(value) == Some(length as u64)
-    };
-    (1..=5).find(fits).unwrap_or(1)
-}
-
-fn leb128(mut value: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    loop {
-        let byte = (value & 0x7f) as u8;
-        value >>= 7;
-        bytes.push(if value == 0 { byte } else { byte | 0x80 });
-        if value == 0 {
-            return bytes;
-        }
-    }
+    Ok(sections)
 }
 
 #[cfg(test)]
@@ -208,10 +193,10 @@ config:
     #[test]
     fn nested_component_manifest_is_ignored() {
         let inner = embed_manifest(EMPTY, &manifest()).expect("embedded");
-        let mut outer = EMPTY.to_vec();
-        outer.push(4);
-        outer.extend(leb128(inner.len()));
-        outer.extend_from_slice(&inner);
+        let mut outer = Component::new();
+        // The ID of a nested component.
+        outer.section(&RawSection { id: 4, data: &inner });
+        let outer = outer.finish();
         assert_eq!(read_manifest(&outer), Ok(None));
         let outer = embed_manifest(&outer, &Manifest::default()).expect("embedded");
         assert_eq!(read_manifest(&outer), Ok(Some(Manifest::default())));

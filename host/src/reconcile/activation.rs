@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use crate::{
     cache::store::Query,
-    kube::scope::Form,
+    kube::scope::Projection,
     plugin::Plugin,
     sandbox::capabilities::Services,
     schedule::{dispatcher::Cause, queue::Priority},
@@ -20,9 +20,9 @@ pub(crate) fn activate(
     new: Option<&Arc<Plugin>>,
     before: Option<&Arc<Plugin>>,
 ) {
-    let router = &services.router;
+    let dispatcher = &services.dispatcher;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
-        router.assign(gone.name(), &[], Vec::new(), 0);
+        dispatcher.assign_kinds(gone.name(), &[], Vec::new(), 0);
         services.tapes.forget(gone.name());
     }
     let Some(plugin) = new else { return };
@@ -36,7 +36,7 @@ pub(crate) fn activate(
     let scopes: Vec<_> = plugin
         .kinds
         .iter()
-        .flat_map(|k| k.scopes(&services.reach))
+        .flat_map(|k| k.scopes(&services.namespaces))
         .collect();
     let limits = [
         plugin.terms.grants.reconcile().max_concurrent.unwrap_or(0),
@@ -45,10 +45,10 @@ pub(crate) fn activate(
     ];
     let concurrent = limits.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
     warn_readable_secrets(plugin);
-    router.assign(plugin.name(), &kinds, scopes, concurrent);
+    dispatcher.assign_kinds(plugin.name(), &kinds, scopes, concurrent);
     // The objects of a plugin with hooks are held until these have succeeded: see `lifecycle`.
     if plugin.suspended || !plugin.lifecycle {
-        router.hold(plugin.name(), plugin.suspended);
+        dispatcher.set_paused(plugin.name(), plugin.suspended);
     }
     requeue_objects(services, plugin, cause);
     if plugin.terms.grants.holdable_kinds().next().is_some() {
@@ -74,7 +74,7 @@ fn warn_readable_secrets(plugin: &Plugin) {
 /// not wait forever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
     for (group, kind) in plugin.terms.grants.holdable_kinds() {
-        let gvk = match services.effects.preferred(group, kind).await {
+        let gvk = match services.writer.discover_preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {
                 warn!(
@@ -87,24 +87,24 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
                 continue;
             }
         };
-        for scope in services.reach.everywhere(&gvk, None, Form::Metadata) {
-            services.router.also(plugin.name(), scope.clone());
-            services.informers.ensure(&scope);
+        for scope in services.namespaces.kind_scopes(&gvk, None, Projection::Metadata) {
+            services.dispatcher.add_scope(plugin.name(), scope.clone());
+            services.informers.ensure_informer(&scope);
         }
     }
 }
 
 /// Queues all objects of the plugin's kinds.
 pub(crate) fn requeue_objects(services: &Services, plugin: &Plugin, cause: Cause) {
-    for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
-        let (serving, _) = services.informers.ensure(&scope);
+    for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.namespaces)) {
+        let (serving, _) = services.informers.ensure_informer(&scope);
         let query = Query {
             namespace: &scope.namespace,
             labels: scope.selector.as_ref(),
             ..Query::default()
         };
         for (key, _) in services.store.list(&serving, &query) {
-            services.router.add(&key, Priority::Low, cause.clone());
+            services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }
 }

@@ -7,8 +7,8 @@ use tracing::{Span, debug, info, warn};
 use super::{Controller, GuestResult, ReconcileOutcome, activation::activate};
 use crate::{
     client::{
-        access_review::{Read, Refusal},
-        api::complain,
+        access_review::{AccessError, ReadAccess},
+        api::warn_api_error,
     },
     contract::{bindings::reconciler, trap::Trap},
     kube::{key::ObjectRef, object::Object},
@@ -19,7 +19,7 @@ use crate::{
     sandbox::capabilities::{Call, Subject},
     schedule::{
         dispatcher::Cause,
-        queue::{Next, Priority, Work},
+        queue::{Priority, Requeue, Work},
     },
 };
 
@@ -65,7 +65,7 @@ impl Controller {
         ReconcileOutcome {
             next: match outcome.next {
                 // No watch reports changes of RBAC.
-                Next::Park if call.forbidden => self.requeue_waiting(),
+                Requeue::Terminal if call.forbidden => self.requeue_waiting(),
                 next => next,
             },
             reads: Some(call.reads),
@@ -83,7 +83,7 @@ impl Controller {
         cleanup: bool,
     ) -> (Call, reconciler::Request) {
         let key = &work.key;
-        let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
+        let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {
             object: object.json.to_vec(),
             ref_: key.into(),
@@ -214,7 +214,9 @@ impl Controller {
         }
         if rollback.is_some() || trapping_changed {
             let key = ObjectRef::new(plugins::kind(), "", plugin.name());
-            self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+            self.services
+                .dispatcher
+                .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
         }
     }
 
@@ -239,15 +241,17 @@ impl Controller {
         let Some(account) = plugin.terms.grants.service_account() else {
             return Ok(());
         };
-        let read = Read::of("get", key);
-        match self.services.reviewer.may(account, read).await {
+        let read = ReadAccess::for_object("get", key);
+        match self.services.reviewer.check_access(account, read).await {
             Ok(()) => Ok(()),
-            Err(Refusal::Unknown(e)) => {
-                complain!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
+            Err(AccessError::Unavailable(e)) => {
+                warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
                 self.stats.record_error(key, "AccessReviewFailed", &e.to_string());
                 Err(ReconcileOutcome::retry())
             }
-            Err(Refusal::Forbidden(message)) => Err(self.report_denied(plugin, key, object, message).await),
+            Err(AccessError::Forbidden(message)) => {
+                Err(self.report_denied(plugin, key, object, message).await)
+            }
         }
     }
 
@@ -286,8 +290,8 @@ impl Controller {
         wrote: &BTreeSet<ObjectRef>,
         mut result: GuestResult,
     ) -> GuestResult {
-        let now = self.services.router.now();
-        let Some(with) = self.loops.lock().ended(key, wrote, now) else {
+        let now = self.services.dispatcher.now();
+        let Some(with) = self.loops.lock().on_reconciled(key, wrote, now) else {
             return result;
         };
         self.services.metrics.plugin(plugin.name()).hot_loop();

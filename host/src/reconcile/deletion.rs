@@ -7,7 +7,8 @@ use tracing::info;
 use super::{Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, ReconcileOutcome};
 use crate::{
     contract::bindings::reconciler,
-    kube::{key::ObjectRef, object::Object, scope::Form},
+    effect::events::EventType,
+    kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::Plugin,
     reconcile::conditions,
     schedule::{dispatcher::Cause, queue::Work},
@@ -28,18 +29,20 @@ impl Controller {
         if !forced && !orphaned {
             return self.call_component(work, plugin, object, Some(finalizer)).await;
         }
-        let (reason, note) = if forced {
+        let (event_type, reason, note) = if forced {
             (
+                EventType::Warning,
                 "ForceDeleted",
                 format!("Finalizer removed without cleanup, because of {FORCE_DELETE}"),
             )
         } else {
             (
+                EventType::Normal,
                 "Orphaned",
                 format!("Finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan"),
             )
         };
-        self.record_event(plugin, key, object, forced, reason, &note)
+        self.record_event(plugin, key, object, event_type, reason, &note)
             .await;
         self.remove_finalizer(key, object, finalizer).await
     }
@@ -55,7 +58,7 @@ impl Controller {
             return end;
         }
         // The release may have written to the object.
-        let newest = self.services.store.get(key, Form::Whole);
+        let newest = self.services.store.get(key, Projection::Full);
         let object = &newest
             .filter(|o| o.uid == object.uid)
             .unwrap_or_else(|| object.clone());

@@ -6,13 +6,14 @@ use tracing::info;
 
 use super::{Controller, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
-    client::api::{ApiError, complain},
+    client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
+    effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{self, Holder, holders, holds},
-        scope::Form,
+        references::{self, Holder, list_held, list_holders},
+        scope::Projection,
     },
     plugin::Plugin,
     reconcile::conditions,
@@ -27,8 +28,8 @@ impl Controller {
         object: &Object,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
-        let newest = self.services.store.get(key, Form::Metadata);
-        let before = holds(
+        let newest = self.services.store.get(key, Projection::Metadata);
+        let before = list_held(
             newest
                 .as_deref()
                 .filter(|o| o.uid == object.uid)
@@ -44,7 +45,7 @@ impl Controller {
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
         self.remove_hold_marks(key, &object.uid, &stale).await?;
-        let written = self.services.effects.set_holds(key, &object.uid, held).await;
+        let written = self.services.writer.set_holds(key, &object.uid, held).await;
         self.stats.add_counts(key, super::count_writes(1));
         match written {
             Ok(()) => {
@@ -54,7 +55,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                complain!(e, object = %key, error = %e, "recording held objects failed");
+                warn_api_error!(e, object = %key, error = %e, "recording held objects failed");
                 Err(ReconcileOutcome::retry())
             }
         }
@@ -79,14 +80,19 @@ impl Controller {
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
         for object in held {
-            match self.services.effects.mark(object, holder, uid, false).await {
+            match self
+                .services
+                .writer
+                .set_hold_finalizer(object, holder, uid, false)
+                .await
+            {
                 Ok(sent) => {
                     self.stats
                         .add_counts(holder, super::count_writes(u64::from(sent)));
                     info!(object = %object, holder = %holder, "hold released");
                 }
                 Err(e) => {
-                    complain!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
+                    warn_api_error!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
                     return Err(ReconcileOutcome::retry());
                 }
             }
@@ -96,10 +102,10 @@ impl Controller {
 
     /// Reconciles an object of a kind without a plugin: it is queued because it is held and being deleted.
     pub(super) async fn reconcile_unowned(&self, key: &ObjectRef) -> ReconcileOutcome {
-        let Some(object) = self.services.store.get(key, Form::Metadata) else {
+        let Some(object) = self.services.store.get(key, Projection::Metadata) else {
             return ReconcileOutcome::settled();
         };
-        if !object.deleting() || !references::held(&object) {
+        if !object.is_deleting() || !references::is_held(&object) {
             return ReconcileOutcome::settled();
         }
         self.wait_for_holders(key, &object, None)
@@ -117,12 +123,12 @@ impl Controller {
     ) -> Option<ReconcileOutcome> {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let mut left: Vec<Holder> = Vec::new();
-        for holder in holders(object) {
+        for holder in list_holders(object) {
             match self.remove_stale_hold(key, &holder, forced).await {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    complain!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
+                    warn_api_error!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
                     return Some(ReconcileOutcome::retry());
                 }
             }
@@ -153,22 +159,19 @@ impl Controller {
             }
             None => {
                 let services = &self.services;
-                let recorder = &services.recorder;
-                recorder
-                    .record(
-                        &services.effects,
-                        "ostler",
-                        key,
-                        object,
-                        true,
-                        "DeletionBlocked",
-                        &note,
-                        None,
-                    )
+                let draft = EventDraft {
+                    component: "ostler",
+                    event_type: EventType::Warning,
+                    reason: "DeletionBlocked",
+                    note: &note,
+                };
+                services
+                    .recorder
+                    .record(&services.writer, key, object, draft, None)
                     .await;
             }
         }
-        let again = self.services.router.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);
+        let again = self.services.dispatcher.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);
         Some(ReconcileOutcome::wait(again, Cause::Retry))
     }
 
@@ -179,19 +182,19 @@ impl Controller {
         holder: &Holder,
         forced: bool,
     ) -> Result<bool, ApiError> {
-        let effects = &self.services.effects;
+        let effects = &self.services.writer;
         if !forced {
             let there = match &holder.object {
                 // The holder of this finalizer is unknown: only force removes it.
                 None => true,
-                Some(object) => effects.exists(object, &holder.uid).await?,
+                Some(object) => effects.object_exists(object, &holder.uid).await?,
             };
             if there {
                 return Ok(false);
             }
         }
         let by = holder.object.as_ref().unwrap_or(key);
-        effects.mark(key, by, &holder.uid, false).await?;
+        effects.set_hold_finalizer(key, by, &holder.uid, false).await?;
         info!(object = %key, holder = %holder, forced, "hold released");
         Ok(true)
     }

@@ -17,12 +17,12 @@ use tracing::{info, warn};
 
 use crate::{
     cache::store::Query,
-    client::{access_review::Read, api::ApiError},
+    client::{access_review::ReadAccess, api::ApiError},
     contract::{bindings::types::Error, trap::Trap},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Form,
+        scope::Projection,
     },
     plugin::{self, HookState, Plugin, Registry},
     sandbox::{
@@ -71,7 +71,7 @@ impl HookRunner {
         if !plugin.lifecycle {
             return true;
         }
-        let Some(term) = self.services.gate.term() else {
+        let Some(term) = self.services.fence.term() else {
             return false;
         };
         let done = self.done.lock();
@@ -94,7 +94,7 @@ impl HookRunner {
             let upgraded = self.upgrade_object(plugin, &key).await;
             upgraded.map_err(|why| format!("upgrade of {key}: {why}"))?;
         }
-        if let Some(term) = self.services.gate.term() {
+        if let Some(term) = self.services.fence.term() {
             let done = (plugin.digest.clone(), term);
             self.done.lock().insert(plugin.name().clone(), done);
         }
@@ -108,15 +108,15 @@ impl HookRunner {
 
     /// Runs hooks while this host leads, until it is drained.
     pub async fn run(self: Arc<Self>) {
-        let gate = &self.services.gate;
-        while let Some(term) = gate.opened().await {
+        let fence = &self.services.fence;
+        while let Some(term) = fence.wait_open().await {
             let mut running = JoinSet::new();
             let mut known: HashMap<Arc<str>, (Arc<Plugin>, AbortHandle)> = HashMap::new();
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
                     let waits = plugin.suspended || !self.has_run(&plugin);
-                    self.services.router.hold(name, waits);
+                    self.services.dispatcher.set_paused(name, waits);
                     // Hooks that fail are restarted for the same build with another configuration.
                     if known
                         .get(name)
@@ -134,8 +134,8 @@ impl HookRunner {
                 }
                 tokio::select! {
                     () = self.activated.notified() => {}
-                    () = gate.ended(term) => break false,
-                    () = gate.drained() => break true,
+                    () = fence.wait_term_end(term) => break false,
+                    () = fence.wait_drain() => break true,
                 }
             };
             // In a drain calls in flight may end; without leadership they are dropped.
@@ -148,8 +148,8 @@ impl HookRunner {
         self.set_state(&plugin, HookState::Pending);
         if self
             .services
-            .gate
-            .during(term, self.run_until_done(&plugin))
+            .fence
+            .run_in_term(term, self.run_until_done(&plugin))
             .await
             != Ok(true)
         {
@@ -163,7 +163,7 @@ impl HookRunner {
         let done = (plugin.digest.clone(), term);
         self.done.lock().insert(name.clone(), done);
         self.set_state(&plugin, HookState::Done);
-        self.services.router.hold(name, false);
+        self.services.dispatcher.set_paused(name, false);
     }
 
     /// Calls all hooks until they have succeeded. Returns `false` when the host is drained before.
@@ -195,7 +195,7 @@ impl HookRunner {
                 .buffer_unordered(MAX_CONCURRENT_UPGRADES);
             let mut first = None;
             while let Some((result, key)) = upgrading.next().await {
-                if self.services.gate.draining() {
+                if self.services.fence.is_draining() {
                     return false;
                 }
                 if let Err(why) = result {
@@ -214,7 +214,9 @@ impl HookRunner {
     fn set_state(&self, plugin: &Plugin, hooks: HookState) {
         self.registry.set_hook_state(plugin.name(), hooks);
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
-        self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+        self.services
+            .dispatcher
+            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
     }
 
     /// Records a failure and waits for the next attempt. Returns `false` when the host is drained.
@@ -230,7 +232,7 @@ impl HookRunner {
         *pause = (wait * 2).min(self.backoff.max).min(MAX_RETRY_DELAY);
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
-            () = self.services.gate.drained() => false,
+            () = self.services.fence.wait_drain() => false,
         }
     }
 
@@ -238,8 +240,8 @@ impl HookRunner {
     async fn list_objects(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
         let mut stored = Vec::new();
-        for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
-            let serving = services.informers.synced(&scope, SYNC_TIMEOUT).await?;
+        for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.namespaces)) {
+            let serving = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
             let query = Query {
                 namespace: &scope.namespace,
                 labels: scope.selector.as_ref(),
@@ -259,14 +261,14 @@ impl HookRunner {
 
     /// Upgrades one object in its newest version. A conflict (HTTP 409) is retried with a fresh read.
     async fn upgrade_object(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
-        let effects = &self.services.effects;
+        let effects = &self.services.writer;
         let account = plugin.terms.grants.service_account();
         if let Some(account) = account {
-            let read = Read::of("get", key);
-            let may = self.services.reviewer.may(account, read).await;
+            let read = ReadAccess::for_object("get", key);
+            let may = self.services.reviewer.check_access(account, read).await;
             may.map_err(|e| e.to_string())?;
         }
-        let mut stored = self.services.store.get(key, Form::Whole);
+        let mut stored = self.services.store.get(key, Projection::Full);
         while let Some(object) = stored {
             let subject = Subject {
                 key: key.clone(),
@@ -280,7 +282,7 @@ impl HookRunner {
             };
             let upgraded: Value =
                 serde_json::from_slice(&upgraded).map_err(|e| format!("it gave no JSON: {e}"))?;
-            let Some(patch) = diff_metadata(&object.value(), &upgraded)? else {
+            let Some(patch) = diff_metadata(&object.to_value(), &upgraded)? else {
                 return Ok(());
             };
             match effects.patch_metadata(account, key, &object, patch).await {
@@ -288,7 +290,10 @@ impl HookRunner {
                 Err(e) if e.code() == 404 => return Ok(()),
                 // Another writer was faster: its version is upgraded instead.
                 Err(ApiError::Status { code: 409, .. }) => {
-                    stored = effects.read(account, key, key).await.map_err(|e| e.to_string())?;
+                    stored = effects
+                        .read_uncached(account, key, key)
+                        .await
+                        .map_err(|e| e.to_string())?;
                 }
                 Err(e) => return Err(e.to_string()),
             }

@@ -16,7 +16,7 @@ use crate::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
         types::{Condition, ConditionStatus},
     },
-    kube::{key::ObjectRef, object::Object, scope::Form},
+    kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::{
         HookState, LoadState, Plugin, Report, SlotId, Summary,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
@@ -25,7 +25,7 @@ use crate::{
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::Cause,
-        queue::{Next, Work},
+        queue::{Requeue, Work},
     },
 };
 
@@ -51,7 +51,7 @@ impl Controller {
     /// Reconciles a `Plugin` object. Returns none when it is gone.
     pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
-        let Some(object) = self.services.store.get(key, Form::Whole) else {
+        let Some(object) = self.services.store.get(key, Projection::Full) else {
             return self.forget_object(key).await;
         };
         let by: Arc<str> = LANE_NAME.into();
@@ -59,7 +59,7 @@ impl Controller {
         let id = SlotId::object(&*key.name);
         let report = self.registry.report(&id).unwrap_or_default();
         let serving = self.registry.serving_in(&id);
-        if object.deleting() {
+        if object.is_deleting() {
             return Some(
                 self.delete_plugin(key, &object, &report, serving.as_deref())
                     .await,
@@ -73,7 +73,7 @@ impl Controller {
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // Loading usually takes less than the grace time.
             return Some(ReconcileOutcome::wait(
-                self.services.router.now() + LOADING_GRACE,
+                self.services.dispatcher.now() + LOADING_GRACE,
                 Cause::Retry,
             ));
         }
@@ -106,8 +106,8 @@ impl Controller {
         let interval = if is_active { ACTIVE_INTERVAL } else { IDLE_INTERVAL };
         Some(match written {
             Ok(_) => ReconcileOutcome {
-                next: Next::At(
-                    self.services.router.now() + add_jitter(interval, JITTER_PERCENT),
+                next: Requeue::At(
+                    self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT),
                     Cause::Poll,
                 ),
                 ..ReconcileOutcome::settled()
@@ -187,8 +187,8 @@ impl Controller {
                 continue;
             };
             // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
-            for scope in services.reach.everywhere(&kind.gvk, None, Form::Whole) {
-                let serving = services.informers.synced(&scope, SYNC_TIMEOUT).await?;
+            for scope in services.namespaces.kind_scopes(&kind.gvk, None, Projection::Full) {
+                let serving = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
                 let query = Query {
                     namespace: &scope.namespace,
                     ..Query::default()
@@ -202,7 +202,7 @@ impl Controller {
                     namespace: scope.namespace,
                     labels: None,
                     fields: None,
-                    form: Form::Whole,
+                    projection: Projection::Full,
                 })));
             }
         }
@@ -232,8 +232,8 @@ impl Controller {
             .await
         {
             Ok(_) => ReconcileOutcome {
-                next: Next::Yield(
-                    self.services.router.now() + add_jitter(ACTIVE_INTERVAL, JITTER_PERCENT),
+                next: Requeue::Wait(
+                    self.services.dispatcher.now() + add_jitter(ACTIVE_INTERVAL, JITTER_PERCENT),
                     Cause::Retry,
                 ),
                 reads: Some(reads),
@@ -246,7 +246,7 @@ impl Controller {
     /// Removes the plugin's finalizers from all objects without cleanup. The plugin's lane is held meanwhile, since a
     /// reconcile would add them again.
     async fn orphan_objects(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> ReconcileOutcome {
-        self.services.router.hold(plugin.name(), true);
+        self.services.dispatcher.set_paused(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
                 .kinds
@@ -260,14 +260,14 @@ impl Controller {
                 .cloned()
                 .collect();
             if let Err(end) = self.set_finalizers(&held, &of, &kept).await
-                && matches!(end.next, Next::Retry(_))
+                && matches!(end.next, Requeue::Retry(_))
             {
                 return end;
             }
             info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
         // A reconcile that was running when the lane was held may have added a finalizer after the list.
-        ReconcileOutcome::wait(self.services.router.now() + LOADING_GRACE, Cause::Retry)
+        ReconcileOutcome::wait(self.services.dispatcher.now() + LOADING_GRACE, Cause::Retry)
     }
 }
 

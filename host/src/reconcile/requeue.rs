@@ -9,7 +9,7 @@ use crate::{
     plugin::Plugin,
     schedule::{
         dispatcher::Cause,
-        queue::{Next, Work},
+        queue::{Requeue, Work},
     },
 };
 
@@ -30,13 +30,13 @@ impl Controller {
         let asked = |cause: &Cause| matches!(cause, Cause::Change | Cause::Manual | Cause::PluginChange);
         let asked = work.causes.iter().any(asked);
         let mut loops = self.loops.lock();
-        loops.woken(&work.key, by, asked, self.services.router.now())
+        loops.on_wake(&work.key, by, asked, self.services.dispatcher.now())
     }
 
     /// True when an object with this requeue is throttled for requeuing itself in a tight loop.
-    pub(super) fn is_tight_loop(&self, key: &ObjectRef, next: &Next<Cause>) -> bool {
+    pub(super) fn is_tight_loop(&self, key: &ObjectRef, next: &Requeue<Cause>) -> bool {
         self.delay_until(next)
-            .is_some_and(|after| self.loops.lock().hurries(key, after))
+            .is_some_and(|after| self.loops.lock().is_tight_loop(key, after))
     }
 
     /// Delays a requeue that is part of a tight loop.
@@ -44,44 +44,46 @@ impl Controller {
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
-        mut next: Next<Cause>,
+        mut next: Requeue<Cause>,
         wrote: bool,
-    ) -> Next<Cause> {
+    ) -> Requeue<Cause> {
         let after = self.delay_until(&next);
-        let (wait, news) = self.loops.lock().again(key, after, wrote);
-        if let Next::At(at, _) | Next::Yield(at, _) = &mut next {
-            *at = self.services.router.now() + wait;
+        let throttled = self.loops.lock().throttle_requeue(key, after, wrote);
+        if let Requeue::At(at, _) | Requeue::Wait(at, _) = &mut next {
+            *at = self.services.dispatcher.now() + throttled.delay;
         }
-        if news {
+        if throttled.reached_maximum {
             self.services.metrics.plugin(plugin.name()).hot_loop();
         }
         next
     }
 
     /// Delay of a requeue by time; none for one that depends on an event or a backoff.
-    fn delay_until(&self, next: &Next<Cause>) -> Option<Duration> {
+    fn delay_until(&self, next: &Requeue<Cause>) -> Option<Duration> {
         match next {
-            Next::At(at, _) | Next::Yield(at, _) => Some(at.saturating_sub(self.services.router.now())),
-            Next::Settled | Next::Retry(_) | Next::Park => None,
+            Requeue::At(at, _) | Requeue::Wait(at, _) => {
+                Some(at.saturating_sub(self.services.dispatcher.now()))
+            }
+            Requeue::AwaitChange | Requeue::Retry(_) | Requeue::Terminal => None,
         }
     }
 
     /// Requeues an object that waits for something that has no watch.
-    pub(super) fn requeue_waiting(&self) -> Next<Cause> {
+    pub(super) fn requeue_waiting(&self) -> Requeue<Cause> {
         let wait = add_jitter(self.settings.wait_interval, JITTER_PERCENT);
-        Next::Yield(self.services.router.now() + wait, Cause::Retry)
+        Requeue::Wait(self.services.dispatcher.now() + wait, Cause::Retry)
     }
 
     /// The requeue that the component asks for.
-    pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Next<Cause> {
+    pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Requeue<Cause> {
         let settings = plugin.terms.grants.reconcile();
         let jitter = settings.jitter.map_or(JITTER_PERCENT, u32::from);
         let interval = settings.interval.unwrap_or(self.settings.poll_interval);
-        let router = &self.services.router;
-        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(MIN_REQUEUE_DELAY), cause);
+        let router = &self.services.dispatcher;
+        let after = |wait: Duration, cause| Requeue::At(router.now() + wait.max(MIN_REQUEUE_DELAY), cause);
         match result {
             GuestResult::Outcome(outcome) => match outcome.next {
-                reconciler::Next::AwaitChange => Next::Settled,
+                reconciler::Next::AwaitChange => Requeue::AwaitChange,
                 reconciler::Next::Poll(ms) => after(
                     add_jitter(ms.map_or(interval, Duration::from_millis), jitter),
                     Cause::Poll,
@@ -95,13 +97,13 @@ impl Controller {
                 }
             },
             GuestResult::Failure(failure) => match failure.resolution {
-                reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Wait => Next::Yield(
+                reconciler::Resolution::Retry => Requeue::Retry(Cause::Retry),
+                reconciler::Resolution::Wait => Requeue::Wait(
                     router.now() + add_jitter(self.settings.wait_interval, jitter),
                     Cause::Retry,
                 ),
-                reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Next::Park,
-                reconciler::Resolution::Throttled(ms) => Next::Yield(
+                reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Requeue::Terminal,
+                reconciler::Resolution::Throttled(ms) => Requeue::Wait(
                     router.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),
                     Cause::Retry,
                 ),
@@ -113,7 +115,7 @@ impl Controller {
 /// Adds up to this percentage to an interval, so that objects that were created together don't poll together forever.
 pub(super) fn add_jitter(interval: Duration, percent: u32) -> Duration {
     let interval = interval.min(MAX_INTERVAL);
-    interval + interval * percent.min(100) / 100 * (crate::kube::time::unique() % 1000) as u32 / 1000
+    interval + interval * percent.min(100) / 100 * (crate::kube::time::unique_id() % 1000) as u32 / 1000
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::{
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
-        queue::{Next, Work},
+        queue::{Requeue, Work},
     },
 };
 
@@ -29,18 +29,18 @@ impl Controller {
     /// Reconciles an object that was popped from the queue. It is queued again when a dependency changes, not after a
     /// time. Returns its dependencies.
     pub async fn reconcile_once(&self, work: &Work<ObjectRef, Cause>) -> (ReconcileStep, Vec<Dependency>) {
-        let router = &self.services.router;
+        let dispatcher = &self.services.dispatcher;
         let Some(end) = self.reconcile_object(work).await else {
-            router.forget(&work.key);
+            dispatcher.forget(&work.key);
             return (ReconcileStep::Gone, Vec::new());
         };
         let step = match end.next {
-            Next::Settled | Next::At(..) => ReconcileStep::Done,
-            Next::Yield(..) => ReconcileStep::Waits,
-            Next::Retry(_) => ReconcileStep::Fails,
-            Next::Park => ReconcileStep::Parked,
+            Requeue::AwaitChange | Requeue::At(..) => ReconcileStep::Done,
+            Requeue::Wait(..) => ReconcileStep::Waits,
+            Requeue::Retry(_) => ReconcileStep::Fails,
+            Requeue::Terminal => ReconcileStep::Parked,
         };
-        router.done(&work.key, Next::Settled, end.reads.clone());
+        dispatcher.done(&work.key, Requeue::AwaitChange, end.reads.clone());
         (step, end.reads.unwrap_or_default())
     }
 }

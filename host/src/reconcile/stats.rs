@@ -19,7 +19,7 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::{Object, Readiness},
-        scope::Form,
+        scope::Projection,
     },
 };
 
@@ -261,7 +261,7 @@ impl ReconcileStats {
     pub fn observe_status(&self, key: &ObjectRef, object: &Object) {
         let known = self.update_entry(key, |entry| entry.version == object.resource_version);
         if !known {
-            let ready = object.ready().ready;
+            let ready = object.readiness().ready;
             let now = self.elapsed_micros();
             self.update_entry(key, |entry| {
                 entry.version = object.resource_version;
@@ -301,8 +301,8 @@ impl ReconcileStats {
     /// Statistics of one object.
     pub fn object(&self, key: &ObjectRef) -> Option<ObjectStats> {
         // The object is parsed before the lock is taken, which reconciles need.
-        let object = self.store.get(key, Form::Whole);
-        let readiness = object.map(|o| o.ready()).unwrap_or_default();
+        let object = self.store.get(key, Projection::Full);
+        let readiness = object.map(|o| o.readiness()).unwrap_or_default();
         let objects = self.objects.lock();
         objects
             .get(key)
@@ -367,10 +367,10 @@ impl ReconcileStats {
             objects.iter().map(known).collect()
         };
         let now = |(key, version, ready)| {
-            let object = self.store.get(&key, Form::Whole);
+            let object = self.store.get(&key, Projection::Full);
             let ready = match object {
                 Some(object) if object.resource_version == version => ready,
-                Some(object) => object.ready().ready,
+                Some(object) => object.readiness().ready,
                 None => false,
             };
             (key, ready)
@@ -398,8 +398,9 @@ impl ReconcileStats {
 
 fn describe_object(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
     let ms = |micros: f64| micros / 1000.0;
-    let at =
-        |seconds: NonZero<u64>| crate::kube::time::rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()));
+    let at = |seconds: NonZero<u64>| {
+        crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()))
+    };
     let build = entry.build.as_ref();
     ObjectStats {
         kind: key.gvk.kind.to_string(),
@@ -453,7 +454,7 @@ impl Entry {
 impl LoggedError {
     fn describe(&self) -> RecordedError {
         RecordedError {
-            at: crate::kube::time::rfc3339(self.at),
+            at: crate::kube::time::format_rfc3339(self.at),
             reason: self.reason.to_string(),
             message: self.message.to_string(),
             count: self.count,
@@ -476,7 +477,7 @@ fn truncate_message(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::store::Origin, kube::scope::Reach};
+    use crate::{cache::store::Source, kube::scope::NamespaceScope};
 
     fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
         let json = format!(
@@ -491,24 +492,24 @@ mod tests {
         let store = Arc::new(Store::default());
         let stats = ReconcileStats::new(store.clone());
         let (key, first) = object(1, "False");
-        store.open(&Reach::default().object(&key, Form::Whole));
-        store.put(&key, first, Form::Whole, Origin::Watched);
+        store.open_collection(&NamespaceScope::default().object_scope(&key, Projection::Full));
+        store.put(&key, first, Projection::Full, Source::Watch);
         stats.begin_reconcile(&key, &"p".into(), "digest");
-        stats.observe_status(&key, &store.get(&key, Form::Whole).expect("there"));
+        stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
         assert_eq!(
             stats.count_by_kind()[&key.gvk],
             ObjectCounts { total: 1, ready: 0 }
         );
         assert_eq!(stats.list_not_ready(10).len(), 1);
         // Another writer's status, not observed by a reconcile yet.
-        store.put(&key, object(2, "True").1, Form::Whole, Origin::Watched);
+        store.put(&key, object(2, "True").1, Projection::Full, Source::Watch);
         assert_eq!(
             stats.count_by_kind()[&key.gvk],
             ObjectCounts { total: 1, ready: 1 }
         );
         let facts = stats.object(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());
-        stats.observe_status(&key, &store.get(&key, Form::Whole).expect("there"));
+        stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
         assert!(stats.object(&key).expect("facts").ready_ms.is_some());
         assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
     }

@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::{Controller, GuestResult, ObjectState, ReconcileOutcome, count_writes};
 use crate::{
-    client::api::{ApiError, complain},
+    client::api::{ApiError, warn_api_error},
     contract::{
         bindings::reconciler,
         limits::{Limit, Limits},
@@ -16,7 +16,7 @@ use crate::{
     observe::metrics::Suppressed,
     plugin::Plugin,
     reconcile::conditions::{self, StatusContext},
-    schedule::queue::Next,
+    schedule::queue::Requeue,
 };
 
 impl Controller {
@@ -36,7 +36,7 @@ impl Controller {
             self.count_suppressed(by);
             return Ok(false);
         }
-        let whole = object.value();
+        let whole = object.to_value();
         let old = whole.get("status");
         let now = crate::kube::time::now_rfc3339();
         let context = StatusContext {
@@ -51,7 +51,7 @@ impl Controller {
             self.count_suppressed(by);
             return Ok(false);
         };
-        let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+        let patched = self.services.writer.patch_status(key, &object.uid, &patch).await;
         self.stats.add_counts(key, count_writes(1));
         match patched {
             Ok(object) => {
@@ -101,7 +101,7 @@ impl Controller {
         let plugin = self.registry.find_by_kind(&key.gvk);
         let has_phase = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
         if has_phase {
-            new["phase"] = conditions::compute_phase(&new, object.deleting()).into();
+            new["phase"] = conditions::compute_phase(&new, object.is_deleting()).into();
         }
         new
     }
@@ -122,14 +122,14 @@ impl Controller {
         self.stats.record_error(key, &failure.reason, &failure.message);
         let status = conditions::status_after_failure(old, &failure, None, context);
         if let Some(patch) = conditions::merge_patch(old, &status) {
-            let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+            let patched = self.services.writer.patch_status(key, &object.uid, &patch).await;
             self.stats.add_counts(key, count_writes(1));
             if let Ok(object) = patched {
                 self.stats.observe_status(key, &object);
             }
         }
         ReconcileOutcome {
-            next: Next::Park,
+            next: Requeue::Terminal,
             reads: None,
             follows: None,
         }
@@ -139,7 +139,7 @@ impl Controller {
     fn explain_unwritten_status(&self, by: &Arc<str>, key: &ObjectRef, e: &ApiError) -> ReconcileOutcome {
         match e {
             e if e.code() == 404 => self.wait_for_watch(),
-            ApiError::Deposed(_) => ReconcileOutcome::retry(),
+            ApiError::NotLeader(_) => ReconcileOutcome::retry(),
             // Another object has taken its name (the uid differs): the status was not for that one, which is
             // reconciled on its own.
             ApiError::Status {
@@ -148,7 +148,7 @@ impl Controller {
                 ..
             } if message.contains("uid") => ReconcileOutcome::retry(),
             e => {
-                complain!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
+                warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
                 self.stats.record_error(key, "StatusUpdateFailed", &e.to_string());
                 ReconcileOutcome::retry()
             }
@@ -192,7 +192,7 @@ impl Controller {
     /// True when the server has stored all of a status. It drops fields that the CRD does not have, so that writing them
     /// again each time would never end.
     fn is_stored_completely(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
-        let kept = object.value().get("status").cloned().unwrap_or_default();
+        let kept = object.to_value().get("status").cloned().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
             let fields: Vec<&str> = missing.keys().map(String::as_str).collect();

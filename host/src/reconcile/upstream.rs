@@ -13,10 +13,10 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Form,
+        scope::Projection,
     },
     sandbox::capabilities::http::Secrets,
-    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Next},
+    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Requeue},
     settings::Backoff,
     upstream::{HealthReport, SendError, UpstreamObject},
 };
@@ -40,11 +40,11 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 impl Controller {
     /// Reconciles an `Upstream` object. Returns none when it is gone.
     pub(super) async fn reconcile_upstream(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
-        let Some(object) = self.services.store.get(key, Form::Whole) else {
+        let Some(object) = self.services.store.get(key, Projection::Full) else {
             self.services.upstreams.remove_client(&key.namespace, &key.name);
             return self.forget_object(key).await;
         };
-        if object.deleting() {
+        if object.is_deleting() {
             return Some(self.reconcile_unowned(key).await);
         }
         let by: Arc<str> = LANE_NAME.into();
@@ -65,9 +65,9 @@ impl Controller {
         self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => {
-                let at = |wait| self.services.router.now() + add_jitter(wait, JITTER_PERCENT);
+                let at = |wait| self.services.dispatcher.now() + add_jitter(wait, JITTER_PERCENT);
                 ReconcileOutcome {
-                    next: again.map_or(Next::Settled, |wait| Next::At(at(wait), Cause::Poll)),
+                    next: again.map_or(Requeue::AwaitChange, |wait| Requeue::At(at(wait), Cause::Poll)),
                     reads: Some(reads),
                     follows: None,
                 }
@@ -93,12 +93,12 @@ impl Controller {
         };
         for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &key.namespace, &name);
-            let read = Dependency::Object(secret, Form::Whole);
-            let scope = read.scope(&services.reach);
+            let read = Dependency::Object(secret, Projection::Full);
+            let scope = read.scope(&services.namespaces);
             // The dependency is recorded before the read, so that no change is missed and the watch stays.
-            services.router.reads(key, read.clone());
+            services.dispatcher.record_read(key, read.clone());
             reads.push(read);
-            if let Err(why) = services.informers.synced(&scope, SYNC_TIMEOUT).await {
+            if let Err(why) = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await {
                 let error =
                     SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
                 return (

@@ -14,11 +14,11 @@ use tracing::{debug, warn};
 
 use crate::{
     cache::store::Query,
-    client::api::{ApiError, parse},
+    client::api::{ApiError, parse_response},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
         selector::Selector,
     },
     plugin::{
@@ -100,7 +100,7 @@ impl PluginObjects {
             cluster: "".into(),
             namespace: "".into(),
             selector: self.selector.clone(),
-            form: Form::Whole,
+            projection: Projection::Full,
         }
     }
 
@@ -109,7 +109,7 @@ impl PluginObjects {
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let services = &self.services;
         let mut pause = DISCOVERY_BACKOFF.initial;
-        while let Err(e) = services.effects.resource(&plugin::kind()).await {
+        while let Err(e) = services.writer.discover_resource(&plugin::kind()).await {
             debug!(error = %e, "kind Plugin is not served yet");
             let has_none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
             self.is_listing_done
@@ -122,14 +122,14 @@ impl PluginObjects {
             reconcile::plugin::MAX_CONCURRENT,
         );
         services
-            .router
-            .assign(&lane, &[plugin::kind()], vec![self.scope()], limit);
-        while let Err(why) = services.informers.synced(&self.scope(), SYNC_TIMEOUT).await {
+            .dispatcher
+            .assign_kinds(&lane, &[plugin::kind()], vec![self.scope()], limit);
+        while let Err(why) = services.informers.wait_synced(&self.scope(), SYNC_TIMEOUT).await {
             // HTTP 403 and 404 mean that there will be no list. Any other error is taken for a slow server, and no
             // plugin is loaded meanwhile: an object may suspend it or narrow its grants.
             let page = services
-                .effects
-                .page(None, &plugin::kind(), "", None, 1, "")
+                .writer
+                .list_page(None, &plugin::kind(), "", None, 1, "")
                 .await;
             if page.is_err_and(|e| matches!(e.code(), 403 | 404)) {
                 warn!(error = %why, "listing Plugin objects denied, using the plugin directory only");
@@ -141,7 +141,9 @@ impl PluginObjects {
         self.has_list.store(true, Ordering::Release);
         self.is_listing_done.send_replace(true);
         for (key, _) in self.list().unwrap_or_default() {
-            self.services.router.add(&key, Priority::Low, Cause::Start);
+            self.services
+                .dispatcher
+                .enqueue(&key, Priority::Low, Cause::Start);
         }
         self.registry.request_rescan();
         std::future::pending().await
@@ -158,7 +160,7 @@ impl PluginObjects {
         if !self.has_list.load(Ordering::Acquire) {
             return None;
         }
-        let (serving, _) = self.services.informers.ensure(&self.scope());
+        let (serving, _) = self.services.informers.ensure_informer(&self.scope());
         let mut objects = self.services.store.list(&serving, &Query::default());
         objects.sort_by(|a, b| a.0.cmp(&b.0));
         Some(objects)
@@ -167,7 +169,9 @@ impl PluginObjects {
     /// Queues an object, to have its status written.
     pub fn requeue_status(&self, name: &str) {
         let key = ObjectRef::new(plugin::kind(), "", name);
-        self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+        self.services
+            .dispatcher
+            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
     }
 
     /// Pulls a component. The second value is a remark about its signatures.
@@ -285,10 +289,10 @@ impl PluginObjects {
             passing: true,
         };
         let key = ObjectRef::new(Gvk::new("", "v1", kind), &name.namespace, &name.name);
-        let bytes = self.services.effects.bytes(&key).await;
+        let bytes = self.services.writer.get_bytes(&key).await;
         let bytes = bytes.map_err(|e| passing(format!("{at}: {e}")))?;
         // The parser's message is left out: it may quote the Secret.
-        let read: Data = parse(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;
+        let read: Data = parse_response(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;
         let value = read.data.get(&name.key).cloned();
         value.ok_or_else(|| passing(format!("{at} has no key `{}`", name.key)))
     }

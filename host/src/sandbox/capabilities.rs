@@ -30,22 +30,22 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use crate::{
     cache::{informer::Informers, store::Store},
     client::{
-        access_review::{Read, Refusal, Reviewer},
+        access_review::{AccessError, AccessReviewer, ReadAccess},
         api::ApiError,
-        fence::Gate,
+        fence::WriteFence,
     },
     contract::{
         bindings::types::{self, Error},
         limits::Limit,
     },
     effect::{
-        events::Recorder,
-        writer::{Effects, Writer},
+        events::EventRecorder,
+        writer::{ApiWriter, WriteContext},
     },
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::{Form, Reach},
+        scope::{NamespaceScope, Projection},
     },
     observe::{
         metrics::{HostCall, Metrics, PluginMetrics},
@@ -54,7 +54,7 @@ use crate::{
     policy::{grants::Access, plugin_policy::PluginPolicy},
     recording::{Tape, Tapes},
     sandbox::object_cache::ObjectCache,
-    schedule::{dependencies::Dependency, dispatcher::Router},
+    schedule::{dependencies::Dependency, dispatcher::Dispatcher},
     upstream::{ClientPool, EventStreams, StreamKey},
 };
 
@@ -74,15 +74,15 @@ pub struct Services {
     /// The objects.
     pub store: Arc<Store>,
     /// Who wakes whom.
-    pub router: Arc<Router>,
+    pub dispatcher: Arc<Dispatcher>,
     /// What keeps the store current.
     pub informers: Arc<Informers>,
     /// Writes to the API server.
-    pub effects: Arc<Effects>,
+    pub writer: Arc<ApiWriter>,
     /// Whether plugins' service accounts may read what the store has.
-    pub reviewer: Reviewer,
+    pub reviewer: AccessReviewer,
     /// Kubernetes Events.
-    pub recorder: Recorder,
+    pub recorder: EventRecorder,
     /// Clients of upstreams.
     pub upstreams: ClientPool,
     /// Event streams that are kept open.
@@ -94,11 +94,11 @@ pub struct Services {
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Whether it may write.
-    pub gate: Gate,
+    pub fence: WriteFence,
     /// Name of the Lease that this process is a candidate for; none leads without one.
     pub lease: Option<Arc<str>>,
     /// How far the host may look.
-    pub reach: Reach,
+    pub namespaces: NamespaceScope,
 }
 
 /// What a call is about. `describe` has none: it is sealed.
@@ -282,18 +282,18 @@ impl Call {
     }
 
     /// RBAC's part of what may be read from the shared cache.
-    async fn permitted(&mut self, services: &Services, reads: &[Read<'_>]) -> Result<(), Error> {
+    async fn permitted(&mut self, services: &Services, reads: &[ReadAccess<'_>]) -> Result<(), Error> {
         let Some(account) = self.terms.grants.service_account() else {
             return Ok(());
         };
         for read in reads {
-            match services.reviewer.may(account, *read).await {
+            match services.reviewer.check_access(account, *read).await {
                 Ok(()) => {}
-                Err(Refusal::Forbidden(why)) => {
+                Err(AccessError::Forbidden(why)) => {
                     self.forbidden = true;
                     return Err(Error::Denied(why));
                 }
-                Err(Refusal::Unknown(e)) => return Err(Error::Unavailable(e.to_string())),
+                Err(AccessError::Unavailable(e)) => return Err(Error::Unavailable(e.to_string())),
             }
         }
         Ok(())
@@ -331,11 +331,11 @@ impl Call {
         self.subject.as_ref().map(|s| &s.key)
     }
 
-    fn writer<'a>(&'a self, by: &'a ObjectRef) -> Writer<'a> {
-        Writer {
+    fn writer<'a>(&'a self, by: &'a ObjectRef) -> WriteContext<'a> {
+        WriteContext {
             manager: &self.terms.plugin,
             by,
-            said: 0,
+            request_digest: 0,
             account: self.terms.grants.service_account(),
         }
     }
@@ -347,9 +347,11 @@ impl Call {
         {
             let services = &subject.services;
             if !self.hook {
-                services.router.reads(&subject.key, dependency.clone());
+                services.dispatcher.record_read(&subject.key, dependency.clone());
             }
-            services.informers.ensure(&dependency.scope(&services.reach));
+            services
+                .informers
+                .ensure_informer(&dependency.scope(&services.namespaces));
             self.reads.push(dependency);
         }
     }
@@ -359,13 +361,13 @@ impl Call {
         &mut self,
         services: &Services,
         key: &ObjectRef,
-        form: Form,
+        form: Projection,
     ) -> Result<Option<Arc<Object>>, Error> {
         // First the edge: a watch that is needed is not let go.
         self.read(Dependency::Object(key.clone(), form));
-        let scope = services.reach.object(key, form);
+        let scope = services.namespaces.object_scope(key, form);
         let patience = self.left().min(Duration::from_secs(10));
-        let synced = services.informers.synced(&scope, patience);
+        let synced = services.informers.wait_synced(&scope, patience);
         synced.await.map_err(Error::Unavailable)?;
         Ok(services.store.get(key, form))
     }
@@ -386,7 +388,7 @@ impl Call {
         }
         let key = ObjectRef::new(gvk, r.namespace.as_deref().unwrap_or(""), &r.name);
         Ok(match &self.subject {
-            Some(subject) => subject.services.store.named(key),
+            Some(subject) => subject.services.store.share_key(key),
             None => key,
         })
     }
@@ -405,7 +407,7 @@ fn check_cluster(cluster: Option<&str>) -> Result<(), Error> {
 /// A kind as the contract has it, if it is one.
 fn kind(gvk: &types::Gvk) -> Result<Gvk, Error> {
     let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
-    match gvk.check() {
+    match gvk.validate() {
         Ok(()) => Ok(gvk),
         Err(e) => Err(Error::Invalid(format!("gvk.{e}"))),
     }
@@ -451,7 +453,9 @@ impl From<ApiError> for Error {
                 _ => Self::Unavailable(text),
             },
             ApiError::UnknownKind(_) => Self::Unavailable(text),
-            ApiError::Unreachable(_) | ApiError::Garbage(_) | ApiError::Deposed(_) => Self::Unavailable(text),
+            ApiError::Unreachable(_) | ApiError::InvalidResponse(_) | ApiError::NotLeader(_) => {
+                Self::Unavailable(text)
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who read what: the edges along which a change wakes.
+//! The dependency graph: edges from reconciled objects to the objects and lists they read. A change wakes along them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,18 +10,18 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::{Form, Reach, Scope},
+        scope::{NamespaceScope, Projection, Scope},
         selector::{FieldSelector, Selector},
     },
-    schedule::small_set::Few,
+    schedule::small_set::SmallSet,
 };
 
-/// Something a reconcile read.
+/// An object or list that a reconcile read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dependency {
-    /// One object, whether it exists or not.
-    Object(ObjectRef, Form),
-    /// The objects of a list, those that would come into it included.
+    /// One object, which need not exist.
+    Object(ObjectRef, Projection),
+    /// The objects of a list, including those that will join it.
     List(Box<List>),
 }
 
@@ -34,81 +34,96 @@ pub struct List {
     pub cluster: Arc<str>,
     /// The namespace; empty for all.
     pub namespace: Arc<str>,
-    /// By label; none for all.
+    /// Label selector; none for all.
     pub labels: Option<Selector>,
-    /// By field; none for all.
+    /// Field selector; none for all.
     pub fields: Option<FieldSelector>,
-    /// How much of each object was read.
-    pub form: Form,
+    /// The part of each object that was read.
+    pub projection: Projection,
 }
 
 impl List {
-    fn has(&self, namespace: &str, object: &Object) -> bool {
+    fn matches(&self, namespace: &str, object: &Object) -> bool {
         (self.namespace.is_empty() || *self.namespace == *namespace)
             && self.labels.as_ref().is_none_or(|s| s.matches(&object.labels))
             && self.fields.as_ref().is_none_or(|s| s.matches(object))
     }
 
-    /// The drawer of the list.
-    fn drawer(&self) -> Drawer {
-        let label = self.labels.as_ref().and_then(Selector::equality);
-        let field = || self.fields.as_ref().and_then(FieldSelector::equality);
+    /// The bucket of the list.
+    fn bucket(&self) -> Bucket {
+        let label = self.labels.as_ref().and_then(Selector::equality_term);
+        let field = || self.fields.as_ref().and_then(FieldSelector::equality_term);
         let term = match label {
-            Some((key, value)) => Some((Term::Label, key.into(), value.into())),
-            None => field().map(|(path, value)| (Term::Field, path.into(), value.into())),
+            Some((key, value)) => Some(Term::Label(key.into(), value.into())),
+            None => field().map(|(path, value)| Term::Field(path.into(), value.into())),
         };
-        (self.namespace.clone(), term)
+        Bucket {
+            namespace: self.namespace.clone(),
+            term,
+        }
     }
 }
 
 impl Dependency {
-    /// The watch that tells of it.
-    pub fn scope(&self, reach: &Reach) -> Scope {
+    /// The scope of the watch that reports its changes.
+    pub fn scope(&self, namespaces: &NamespaceScope) -> Scope {
         match self {
-            Self::Object(key, form) => reach.object(key, *form),
-            Self::List(list) => reach.of(
+            Self::Object(key, projection) => namespaces.object_scope(key, *projection),
+            Self::List(list) => namespaces.list_scope(
                 &list.gvk,
                 &list.cluster,
                 &list.namespace,
                 list.labels.as_ref(),
-                list.form,
+                list.projection,
             ),
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A label or field, and the value that a list requires of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Term {
-    Label,
-    Field,
+    Label(Box<str>, Box<str>),
+    Field(Box<str>, Box<str>),
 }
 
-/// Lists lie in drawers by namespace and by one value they ask for, so that a change looks into a few of
-/// them and not through all lists of its kind.
-type Drawer = (Arc<str>, Option<(Term, Box<str>, Box<str>)>);
+/// A bucket of lists: those of one namespace that require the same value.
+///
+/// A change looks only into the buckets that its object can be in, not through all lists of its kind:
+///
+/// ```text
+/// namespace "a", no term       → lists of all objects in "a"
+/// namespace "a", label app=web → lists in "a" that select app=web
+/// namespace "",  field spec.x=1 → lists of all namespaces that select spec.x=1
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Bucket {
+    namespace: Arc<str>,
+    term: Option<Term>,
+}
 
 /// The lists of one kind.
 struct Lists<K> {
-    drawers: HashMap<Drawer, HashMap<List, Few<K>>>,
-    /// Paths that drawers go by, with the number of drawers.
+    buckets: HashMap<Bucket, HashMap<List, SmallSet<K>>>,
+    /// Field paths of bucket terms, with the number of buckets of each.
     paths: HashMap<Box<str>, usize>,
 }
 
-/// The edges, from dependants to what they read and back.
-pub struct Graph<K> {
-    reach: Reach,
-    reads: HashMap<K, Few<Dependency>>,
-    objects: HashMap<ObjectRef, Few<K>>,
+/// The edges, from dependants to their dependencies and back.
+pub struct DependencyGraph<K> {
+    namespaces: NamespaceScope,
+    reads: HashMap<K, SmallSet<Dependency>>,
+    objects: HashMap<ObjectRef, SmallSet<K>>,
     lists: HashMap<(Arc<str>, Gvk), Lists<K>>,
-    /// How many edges each watch is needed for.
+    /// Number of edges that need each watch.
     scopes: HashMap<Scope, usize>,
 }
 
-impl<K: Clone + Eq + Hash> Graph<K> {
-    /// No edges yet.
-    pub fn new(reach: Reach) -> Self {
+impl<K: Clone + Eq + Hash> DependencyGraph<K> {
+    /// Creates a graph without edges.
+    pub fn new(namespaces: NamespaceScope) -> Self {
         Self {
-            reach,
+            namespaces,
             reads: HashMap::new(),
             objects: HashMap::new(),
             lists: HashMap::new(),
@@ -117,12 +132,12 @@ impl<K: Clone + Eq + Hash> Graph<K> {
     }
 
     /// Adds one edge.
-    pub fn add(&mut self, dependant: &K, dependency: Dependency) {
+    pub fn add_edge(&mut self, dependant: &K, dependency: Dependency) {
         let reads = self.reads.entry(dependant.clone()).or_default();
         if !reads.insert(dependency.clone()) {
             return;
         }
-        *self.scopes.entry(dependency.scope(&self.reach)).or_default() += 1;
+        *self.scopes.entry(dependency.scope(&self.namespaces)).or_default() += 1;
         let dependants = match dependency {
             Dependency::Object(key, _) => self.objects.entry(key).or_default(),
             Dependency::List(list) => {
@@ -130,58 +145,58 @@ impl<K: Clone + Eq + Hash> Graph<K> {
                     .lists
                     .entry((list.cluster.clone(), list.gvk.clone()))
                     .or_default();
-                let drawer = list.drawer();
-                if !kind.drawers.contains_key(&drawer)
-                    && let Some((Term::Field, path, _)) = &drawer.1
+                let bucket = list.bucket();
+                if !kind.buckets.contains_key(&bucket)
+                    && let Some(Term::Field(path, _)) = &bucket.term
                 {
                     *kind.paths.entry(path.clone()).or_default() += 1;
                 }
-                kind.drawers.entry(drawer).or_default().entry(*list).or_default()
+                kind.buckets.entry(bucket).or_default().entry(*list).or_default()
             }
         };
         dependants.insert(dependant.clone());
     }
 
-    /// From now on `dependant` depends on exactly these.
-    pub fn replace(&mut self, dependant: &K, dependencies: impl IntoIterator<Item = Dependency>) {
-        let new: Few<Dependency> = dependencies.into_iter().collect();
+    /// Replaces the dependencies of a dependant.
+    pub fn replace_edges(&mut self, dependant: &K, dependencies: impl IntoIterator<Item = Dependency>) {
+        let new: SmallSet<Dependency> = dependencies.into_iter().collect();
         let old = self.reads.get(dependant).into_iter().flatten();
         let stale: Vec<Dependency> = old.filter(|d| !new.contains(*d)).cloned().collect();
         for dependency in &stale {
-            self.cut(dependant, dependency);
+            self.remove_edge(dependant, dependency);
         }
         for dependency in &new {
-            self.add(dependant, dependency.clone());
+            self.add_edge(dependant, dependency.clone());
         }
     }
 
-    /// Forgets a dependant.
-    pub fn drop(&mut self, dependant: &K) {
+    /// Removes a dependant with all its edges.
+    pub fn remove_dependant(&mut self, dependant: &K) {
         let reads = self.reads.get(dependant).cloned();
         for dependency in reads.iter().flatten() {
-            self.cut(dependant, dependency);
+            self.remove_edge(dependant, dependency);
         }
     }
 
-    /// Removes one edge, and what has become empty by it.
-    fn cut(&mut self, dependant: &K, dependency: &Dependency) {
+    /// Removes one edge, and the maps that it leaves empty.
+    fn remove_edge(&mut self, dependant: &K, dependency: &Dependency) {
         let Some(reads) = self.reads.get_mut(dependant) else {
             return;
         };
         if !reads.remove(dependency) {
             return;
         }
-        // One object may be read whole and by its metadata: it is two edges and one dependant.
-        let still = match dependency {
-            Dependency::Object(key, _) => [Form::Whole, Form::Metadata]
+        // An object that was read in full and as metadata has two edges and one dependant.
+        let still_read = match dependency {
+            Dependency::Object(key, _) => [Projection::Full, Projection::Metadata]
                 .iter()
-                .any(|form| reads.contains(&Dependency::Object(key.clone(), *form))),
+                .any(|projection| reads.contains(&Dependency::Object(key.clone(), *projection))),
             Dependency::List(_) => false,
         };
         if reads.is_empty() {
             self.reads.remove(dependant);
         }
-        let scope = dependency.scope(&self.reach);
+        let scope = dependency.scope(&self.namespaces);
         if let Some(count) = self.scopes.get_mut(&scope) {
             *count -= 1;
             if *count == 0 {
@@ -189,38 +204,41 @@ impl<K: Clone + Eq + Hash> Graph<K> {
             }
         }
         match dependency {
-            Dependency::Object(key, _) if !still => remove(&mut self.objects, key, dependant),
+            Dependency::Object(key, _) if !still_read => {
+                remove_from_set(&mut self.objects, key, dependant);
+            }
             Dependency::Object(..) => {}
             Dependency::List(list) => {
                 let id = (list.cluster.clone(), list.gvk.clone());
                 let Some(kind) = self.lists.get_mut(&id) else {
                     return;
                 };
-                kind.cut(dependant, list);
-                if kind.drawers.is_empty() {
+                kind.remove_list(dependant, list);
+                if kind.buckets.is_empty() {
                     self.lists.remove(&id);
                 }
             }
         }
     }
 
-    /// Whom a change of an object concerns: who read it, and who listed where it was or is.
-    pub fn dependants(&self, changed: &ObjectRef, old: Option<&Object>, new: Option<&Object>) -> Vec<K> {
+    /// Finds the dependants of a changed object: those that read it, and those with a list that its old or new version
+    /// belongs to.
+    pub fn find_dependants(&self, changed: &ObjectRef, old: Option<&Object>, new: Option<&Object>) -> Vec<K> {
         let mut found: HashSet<&K> = self.objects.get(changed).into_iter().flatten().collect();
         if let Some(kind) = self.lists.get(&(changed.cluster.clone(), changed.gvk.clone())) {
             for object in [old, new].into_iter().flatten() {
-                kind.collect(&changed.namespace, object, &mut found);
+                kind.collect_dependants(&changed.namespace, object, &mut found);
             }
         }
         found.into_iter().cloned().collect()
     }
 
-    /// What a dependant read.
+    /// The dependencies of a dependant.
     pub fn reads(&self, dependant: &K) -> impl Iterator<Item = &Dependency> {
         self.reads.get(dependant).into_iter().flatten()
     }
 
-    /// The watches that edges need.
+    /// The scopes of the watches that the edges need.
     pub fn scopes(&self) -> impl Iterator<Item = &Scope> {
         self.scopes.keys()
     }
@@ -228,10 +246,10 @@ impl<K: Clone + Eq + Hash> Graph<K> {
     /// Number of edges.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.reads.values().map(Few::len).sum()
+        self.reads.values().map(SmallSet::len).sum()
     }
 
-    /// True without any edge.
+    /// Returns true if there is no edge.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.reads.is_empty()
@@ -241,22 +259,22 @@ impl<K: Clone + Eq + Hash> Graph<K> {
 impl<K> Default for Lists<K> {
     fn default() -> Self {
         Self {
-            drawers: HashMap::new(),
+            buckets: HashMap::new(),
             paths: HashMap::new(),
         }
     }
 }
 
 impl<K: Clone + Eq + Hash> Lists<K> {
-    fn cut(&mut self, dependant: &K, list: &List) {
-        let drawer = list.drawer();
-        let Some(lists) = self.drawers.get_mut(&drawer) else {
+    fn remove_list(&mut self, dependant: &K, list: &List) {
+        let bucket = list.bucket();
+        let Some(lists) = self.buckets.get_mut(&bucket) else {
             return;
         };
-        remove(lists, list, dependant);
+        remove_from_set(lists, list, dependant);
         if lists.is_empty() {
-            self.drawers.remove(&drawer);
-            if let Some((Term::Field, path, _)) = &drawer.1
+            self.buckets.remove(&bucket);
+            if let Some(Term::Field(path, _)) = &bucket.term
                 && let Some(count) = self.paths.get_mut(path)
             {
                 *count -= 1;
@@ -267,19 +285,23 @@ impl<K: Clone + Eq + Hash> Lists<K> {
         }
     }
 
-    /// Who listed an object as it is here.
-    fn collect<'a>(&'a self, namespace: &Arc<str>, object: &Object, found: &mut HashSet<&'a K>) {
+    /// Collects the dependants with a list that this version of an object belongs to.
+    fn collect_dependants<'a>(&'a self, namespace: &Arc<str>, object: &Object, found: &mut HashSet<&'a K>) {
         let labels = object
             .labels
             .iter()
-            .map(|(k, v)| Some((Term::Label, k.into(), v.into())));
+            .map(|(k, v)| Some(Term::Label(k.into(), v.into())));
         let fields = self.paths.keys();
-        let fields = fields.map(|path| Some((Term::Field, path.clone(), object.field(path).into())));
+        let fields = fields.map(|path| Some(Term::Field(path.clone(), object.field_text(path).into())));
         for term in std::iter::once(None).chain(labels).chain(fields) {
-            for place in [namespace.clone(), "".into()] {
-                let lists = self.drawers.get(&(place, term.clone()));
+            for namespace_of_list in [namespace.clone(), "".into()] {
+                let bucket = Bucket {
+                    namespace: namespace_of_list,
+                    term: term.clone(),
+                };
+                let lists = self.buckets.get(&bucket);
                 for (list, dependants) in lists.into_iter().flatten() {
-                    if list.has(namespace, object) {
+                    if list.matches(namespace, object) {
                         found.extend(dependants);
                     }
                 }
@@ -288,8 +310,8 @@ impl<K: Clone + Eq + Hash> Lists<K> {
     }
 }
 
-/// Takes a value out of a set of a map, and the set when it was the last.
-fn remove<A: Eq + Hash, B: Eq + Hash>(map: &mut HashMap<A, Few<B>>, key: &A, value: &B) {
+/// Removes a value from a set in a map, and the set if it becomes empty.
+fn remove_from_set<A: Eq + Hash, B: Eq + Hash>(map: &mut HashMap<A, SmallSet<B>>, key: &A, value: &B) {
     if let Some(set) = map.get_mut(key) {
         set.remove(value);
         if set.is_empty() {
@@ -322,7 +344,7 @@ mod tests {
     }
 
     fn dependency() -> impl Strategy<Value = Dependency> {
-        let form = prop_oneof![Just(Form::Whole), Just(Form::Metadata)];
+        let projection = prop_oneof![Just(Projection::Full), Just(Projection::Metadata)];
         let namespace = prop_oneof![Just(""), Just("a"), Just("b")];
         let labels = prop_oneof![
             Just(String::new()),
@@ -330,19 +352,19 @@ mod tests {
             (0..3u8).prop_map(|l| format!("x!={l}")),
             Just("x in (0,1)".to_owned()),
         ];
-        let list = (namespace, labels, prop::option::of(0..3u8), form.clone());
-        let list = list.prop_map(|(namespace, labels, field, form)| {
+        let list = (namespace, labels, prop::option::of(0..3u8), projection.clone());
+        let list = list.prop_map(|(namespace, labels, field, projection)| {
             Dependency::List(Box::new(List {
                 gvk: Gvk::new("", "v1", "ConfigMap"),
                 cluster: "".into(),
                 namespace: namespace.into(),
                 labels: Some(Selector::parse(&labels).expect("a selector")).filter(|_| !labels.is_empty()),
                 fields: field.map(|f| FieldSelector::parse(&format!("spec.y={f}")).expect("a selector")),
-                form,
+                projection,
             }))
         });
         prop_oneof![
-            (0..6u8, form).prop_map(|(i, form)| Dependency::Object(object(i), form)),
+            (0..6u8, projection).prop_map(|(i, projection)| Dependency::Object(object(i), projection)),
             list
         ]
     }
@@ -363,32 +385,32 @@ mod tests {
     }
 
     proptest! {
-        /// The graph answers as a plain search through all edges does, and forgets what it is told to.
+        /// The graph finds what a plain search through all edges finds, and is empty after all removals.
         #[test]
-        fn agrees_with_a_plain_search(steps in prop::collection::vec(step(), 0..40), changed in 0..6u8, old in prop::option::of((0..3u8, 0..3u8)), new in prop::option::of((0..3u8, 0..3u8))) {
-            let mut graph = Graph::new(Reach::default());
+        fn graph_agrees_with_a_plain_search(steps in prop::collection::vec(step(), 0..40), changed in 0..6u8, old in prop::option::of((0..3u8, 0..3u8)), new in prop::option::of((0..3u8, 0..3u8))) {
+            let mut graph = DependencyGraph::new(NamespaceScope::default());
             let mut model: HashMap<u8, HashSet<Dependency>> = HashMap::new();
             for step in steps {
                 match step {
-                    Step::Add(k, d) => { graph.add(&k, d.clone()); model.entry(k).or_default().insert(d); }
-                    Step::Replace(k, d) => { graph.replace(&k, d.clone()); model.insert(k, d.into_iter().collect()); }
-                    Step::Drop(k) => { graph.drop(&k); model.remove(&k); }
+                    Step::Add(k, d) => { graph.add_edge(&k, d.clone()); model.entry(k).or_default().insert(d); }
+                    Step::Replace(k, d) => { graph.replace_edges(&k, d.clone()); model.insert(k, d.into_iter().collect()); }
+                    Step::Drop(k) => { graph.remove_dependant(&k); model.remove(&k); }
                 }
             }
             let (old, new) = (old.map(|o| version(changed, o)), new.map(|n| version(changed, n)));
             let concerns = |d: &Dependency| match d {
                 Dependency::Object(o, _) => *o == object(changed),
-                Dependency::List(l) => [&old, &new].into_iter().flatten().any(|o| l.has(&object(changed).namespace, o)),
+                Dependency::List(l) => [&old, &new].into_iter().flatten().any(|o| l.matches(&object(changed).namespace, o)),
             };
             let mut expected: Vec<u8> = model.iter().filter(|(_, d)| d.iter().any(concerns)).map(|(k, _)| *k).collect();
-            let mut found = graph.dependants(&object(changed), old.as_ref(), new.as_ref());
+            let mut found = graph.find_dependants(&object(changed), old.as_ref(), new.as_ref());
             expected.sort_unstable();
             found.sort_unstable();
             prop_assert_eq!(found, expected);
             prop_assert_eq!(graph.len(), model.values().map(HashSet::len).sum::<usize>());
-            let needed: HashSet<Scope> = model.values().flatten().map(|d| d.scope(&Reach::default())).collect();
+            let needed: HashSet<Scope> = model.values().flatten().map(|d| d.scope(&NamespaceScope::default())).collect();
             prop_assert_eq!(graph.scopes().cloned().collect::<HashSet<_>>(), needed);
-            for k in 0..5 { graph.drop(&k); }
+            for k in 0..5 { graph.remove_dependant(&k); }
             prop_assert!(graph.is_empty() && graph.objects.is_empty() && graph.lists.is_empty() && graph.scopes.is_empty());
         }
     }

@@ -1,59 +1,62 @@
-//! Turns changes into work: who is woken by what.
+//! The dispatcher turns changes of objects into work: it wakes the changed object and its dependants.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     fmt,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    cache::store::{Change, Origin},
+    cache::store::{Change, Source},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
         references,
-        scope::{Reach, Scope},
+        scope::{NamespaceScope, Scope},
     },
     schedule::{
-        dependencies::{Dependency, Graph},
-        queue::{LaneState, Next, Place, Priority, Queue, Work},
+        dependencies::{Dependency, DependencyGraph},
+        queue::{ItemState, LaneState, Priority, Queue, Requeue, Work},
     },
-    upstream,
 };
 
-/// Asks for a reconcile: each new value of this annotation is one.
+/// Annotation that requests a reconcile: each new value triggers one.
 pub const RECONCILE_NOW: &str = "ostler.dev/reconcile-now";
 
-/// The lane of what the host itself does for objects.
-const OWN_LANE: &str = "ostler";
+/// Lane of the work that the host itself does for objects.
+const HOST_LANE: &str = "ostler";
 
-/// Why an object is reconciled.
+/// Maximum number of causes kept for `explain`.
+const MAX_HISTORY: usize = 10_000;
+
+/// The reason for a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// It was there when the host started.
+    /// The object existed when the host started.
     Start,
-    /// Somebody changed it.
+    /// The object changed.
     Change,
-    /// Something it read changed.
+    /// An object or list that its last reconcile read changed.
     Dependency(ObjectRef),
-    /// Its interval is over.
+    /// Its poll interval elapsed.
     Poll,
-    /// The last attempt failed, or waits.
+    /// The last attempt failed or waits.
     Retry,
-    /// Its own timer.
+    /// A timer that its reconcile set elapsed.
     Timer,
-    /// A person asked for it, by annotation.
+    /// The annotation [`RECONCILE_NOW`] was set.
     Manual,
-    /// Requests to it told something new.
-    Traffic,
-    /// Its plugin was replaced.
+    /// Requests to the Upstream may have changed its status.
+    UpstreamStatus,
+    /// Its plugin was replaced by another build.
     PluginChange,
-    /// Its plugin is configured otherwise.
+    /// The configuration of its plugin changed.
     ConfigChange,
-    /// An event of a stream it follows; says which stream.
+    /// An event of the named stream, which the object follows.
     Event(Arc<str>),
 }
 
@@ -62,14 +65,14 @@ impl fmt::Display for Cause {
         match self {
             Self::Dependency(on) => write!(f, "dependency {on}"),
             Self::Event(stream) => write!(f, "event of {stream}"),
-            other => f.write_str(other.word()),
+            other => f.write_str(other.as_str()),
         }
     }
 }
 
 impl Cause {
-    /// The word a guest is told.
-    pub fn word(&self) -> &'static str {
+    /// The word that is passed to the component.
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Change => "change",
@@ -78,7 +81,7 @@ impl Cause {
             Self::Retry => "retry",
             Self::Timer => "timer",
             Self::Manual => "manual",
-            Self::Traffic => "traffic",
+            Self::UpstreamStatus => "traffic",
             Self::PluginChange => "plugin-change",
             Self::ConfigChange => "config-change",
             Self::Event(_) => "event",
@@ -86,119 +89,139 @@ impl Cause {
     }
 }
 
-/// What the router knows of an object; see [`Router::explain`].
+/// The scheduling state of an object; see [`Dispatcher::explain`].
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// Where it is in the queue; none when nothing is to be done for it.
-    pub place: Option<Place>,
+    /// State in the queue; none when no work is pending.
+    pub state: Option<ItemState>,
     /// Failures in a row.
     pub failures: u32,
-    /// How long until it is due, when that is later.
+    /// Time until it is due, if it is delayed.
     pub due_in: Option<Duration>,
-    /// Why it will be due then.
-    pub then: Option<Cause>,
-    /// What woke it so far, oldest first; long ago is forgotten.
+    /// The cause of the delayed reconcile.
+    pub due_cause: Option<Cause>,
+    /// Past causes, oldest first; only the most recent of the process are kept.
     pub causes: Vec<Cause>,
-    /// What it read: what wakes it when it changes.
+    /// Objects and lists that its last reconcile read: their changes wake it.
     pub reads: Vec<Dependency>,
 }
 
-/// The queue and the dependency graph behind one lock, and who reconciles which kind.
-pub struct Router {
+/// The work queue and the dependency graph behind one lock, and the plugin of each kind.
+pub struct Dispatcher {
     started: Instant,
     inner: Mutex<Inner>,
-    /// Told when there may be work to pop.
+    /// Notified when there may be work to pop.
     pub work: Notify,
+    /// Kinds whose status changes wake dependants only on recovery.
+    recovery_only: HashSet<Gvk>,
 }
 
 struct Inner {
     queue: Queue<ObjectRef, Cause>,
-    graph: Graph<ObjectRef>,
+    graph: DependencyGraph<ObjectRef>,
     lanes: HashMap<Gvk, Arc<str>>,
-    /// The watches of what each plugin reconciles.
+    /// Watches of the kinds that each plugin reconciles.
     scopes: HashMap<Arc<str>, Vec<Scope>>,
-    /// What woke whom, newest last, for people who ask why.
+    /// Objects and the causes that woke them, newest last.
     history: VecDeque<(ObjectRef, Cause)>,
-    /// Writes on their way, by the object that is written.
-    writes: HashMap<ObjectRef, Vec<Write>>,
-    tickets: u64,
+    /// Writes without a response yet, by the object that is written.
+    pending_writes: HashMap<ObjectRef, Vec<PendingWrite>>,
+    next_id: u64,
 }
 
-/// A write whose answer is not there yet.
-struct Write {
-    ticket: u64,
+/// A write whose response has not arrived.
+struct PendingWrite {
+    id: u64,
+    /// The object whose reconcile writes.
     by: ObjectRef,
-    /// What would have woken `by`, with the version that did; none where that says not enough.
-    held: Vec<(Option<u64>, Priority, Cause)>,
+    /// Wake-ups of `by` that the watch triggered meanwhile.
+    held: Vec<WakeUp>,
 }
 
-/// A write on its way; see [`Router::writing`].
-pub struct Writing {
-    router: Arc<Router>,
+/// One reason to queue an object.
+struct WakeUp {
+    /// Version of the changed object; none if it does not identify the change alone.
+    version: Option<u64>,
+    priority: Priority,
+    cause: Cause,
+}
+
+/// A guard for an expected write, as controllers keep expectations; see [`Dispatcher::expect_write`].
+pub struct Expectation {
+    dispatcher: Arc<Dispatcher>,
     object: ObjectRef,
-    ticket: u64,
+    id: u64,
     version: Option<u64>,
 }
 
-impl Writing {
-    /// The answer is there: this version was ours, and wakes nobody. Any other does, when this is dropped.
-    pub fn done(mut self, version: u64) {
+impl Expectation {
+    /// Fulfils the expectation: this version was written by us and wakes nothing. Held wake-ups of all other
+    /// versions are delivered on drop.
+    pub fn fulfil(mut self, version: u64) {
         self.version = Some(version);
     }
 }
 
-impl Drop for Writing {
+impl Drop for Expectation {
     fn drop(&mut self) {
-        let now = self.router.now();
-        let mut inner = self.router.inner.lock().expect("lock");
-        let Some(writes) = inner.writes.get_mut(&self.object) else {
+        let now = self.dispatcher.now();
+        let mut inner = self.dispatcher.inner.lock();
+        let Some(writes) = inner.pending_writes.get_mut(&self.object) else {
             return;
         };
-        let Some(at) = writes.iter().position(|w| w.ticket == self.ticket) else {
+        let Some(at) = writes.iter().position(|w| w.id == self.id) else {
             return;
         };
         let write = writes.swap_remove(at);
         if writes.is_empty() {
-            inner.writes.remove(&self.object);
+            inner.pending_writes.remove(&self.object);
         }
-        for (version, priority, cause) in write.held {
-            if version.is_none() || version != self.version {
-                inner.add(&write.by, priority, cause, now);
+        for wake_up in write.held {
+            if wake_up.version.is_none() || wake_up.version != self.version {
+                inner.enqueue(&write.by, wake_up.priority, wake_up.cause, now);
             }
         }
         drop(inner);
-        self.router.work.notify_one();
+        self.dispatcher.work.notify_one();
     }
 }
 
-impl Router {
-    /// An empty queue and no plugins.
-    pub fn new(queue: Queue<ObjectRef, Cause>, reach: Reach) -> Self {
+impl Dispatcher {
+    /// Creates a dispatcher without plugins.
+    pub fn new(queue: Queue<ObjectRef, Cause>, namespaces: NamespaceScope) -> Self {
         Self {
             started: Instant::now(),
             inner: Mutex::new(Inner {
                 queue,
-                graph: Graph::new(reach),
+                graph: DependencyGraph::new(namespaces),
                 lanes: HashMap::new(),
                 scopes: HashMap::new(),
                 history: VecDeque::new(),
-                writes: HashMap::new(),
-                tickets: 0,
+                pending_writes: HashMap::new(),
+                next_id: 0,
             }),
             work: Notify::new(),
+            recovery_only: HashSet::new(),
         }
     }
 
-    /// Time as the queue counts it.
+    /// For objects of this kind, a change of the status alone wakes dependants only when the object becomes Ready
+    /// again. Meant for kinds whose status the host writes itself while dependants use them.
+    pub fn wake_on_recovery_only(mut self, kind: Gvk) -> Self {
+        self.recovery_only.insert(kind);
+        self
+    }
+
+    /// Time since the start, the clock of the queue.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// From now on `plugin` reconciles exactly these kinds, so many objects at the same time (0: no limit).
-    /// `scopes` are the watches of these kinds.
-    pub fn assign(&self, plugin: &Arc<str>, kinds: &[Gvk], scopes: Vec<Scope>, concurrency: u32) {
-        let mut inner = self.inner.lock().expect("lock");
-        inner.queue.limit(plugin.clone(), concurrency as usize);
+    /// Makes `plugin` the reconciler of exactly these kinds, with at most `concurrency` objects at a time (0: no
+    /// limit). `scopes` are the watches of these kinds.
+    pub fn assign_kinds(&self, plugin: &Arc<str>, kinds: &[Gvk], scopes: Vec<Scope>, concurrency: u32) {
+        let mut inner = self.inner.lock();
+        inner.queue.set_limit(plugin.clone(), concurrency as usize);
         inner.lanes.retain(|_, lane| lane != plugin);
         inner.scopes.insert(plugin.clone(), scopes);
         for gvk in kinds {
@@ -206,112 +229,120 @@ impl Router {
         }
     }
 
-    /// Lets the objects of a plugin wait, or go on.
-    pub fn hold(&self, plugin: &Arc<str>, held: bool) {
-        self.inner.lock().expect("lock").queue.hold(plugin.clone(), held);
+    /// Pauses or resumes the objects of a plugin. Paused objects stay queued.
+    pub fn set_paused(&self, plugin: &Arc<str>, paused: bool) {
+        self.inner.lock().queue.set_paused(plugin.clone(), paused);
         self.work.notify_one();
     }
 
-    /// A plugin needs this watch, too.
-    pub fn also(&self, plugin: &Arc<str>, scope: Scope) {
-        let mut inner = self.inner.lock().expect("lock");
+    /// Adds a watch that a plugin needs.
+    pub fn add_scope(&self, plugin: &Arc<str>, scope: Scope) {
+        let mut inner = self.inner.lock();
         inner.scopes.entry(plugin.clone()).or_default().push(scope);
     }
 
-    /// Whether some plugin reconciles a kind.
-    pub fn reconciles(&self, gvk: &Gvk) -> bool {
-        self.inner.lock().expect("lock").lanes.contains_key(gvk)
+    /// Returns true if a plugin reconciles this kind.
+    pub fn has_reconciler(&self, gvk: &Gvk) -> bool {
+        self.inner.lock().lanes.contains_key(gvk)
     }
 
-    /// Wakes whom a change concerns. `by` is who made it: its own write does not wake it.
-    pub fn changed(&self, change: &Change, origin: Origin, by: Option<&ObjectRef>) {
+    /// Wakes the changed object and its dependants. The object `by`, whose reconcile made the change, is not woken.
+    pub fn on_change(&self, change: &Change, source: Source, by: Option<&ObjectRef>) {
         let now = self.now();
-        let mut inner = self.inner.lock().expect("lock");
-        // A list may show an own write and somebody else's before it as one.
+        let mut inner = self.inner.lock();
+        // No version after a relist (it may fold our write and an earlier foreign one together) or a replacement
+        // (another watch may still owe the predecessor's deletion): a held wake-up is then always delivered.
         let version = change.new.as_ref().map(|o| o.resource_version);
-        // And where one watch shows what was made anew, another may have to tell that the one before was deleted.
-        let version = version.filter(|_| !origin.skips() && !change.replaced());
-        let intended = match (&change.old, &change.new) {
+        let version = version.filter(|_| !source.skips_versions() && !change.is_replacement());
+        let intent_changed = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
             _ => true,
         };
-        if intended && by != Some(&change.key) {
-            let (priority, cause) = match origin {
-                Origin::Initial => (Priority::Low, Cause::Start),
-                _ if asked_for(change) => (Priority::High, Cause::Manual),
+        if intent_changed && by != Some(&change.key) {
+            let (priority, cause) = match source {
+                Source::InitialList => (Priority::Low, Cause::Start),
+                _ if requests_reconcile(change) => (Priority::High, Cause::Manual),
                 _ => (Priority::High, Cause::Change),
             };
-            inner.wake(&change.key, &change.key, version, priority, cause, now);
+            let wake_up = WakeUp {
+                version,
+                priority,
+                cause,
+            };
+            inner.wake(&change.key, &change.key, wake_up, now);
         }
-        // An object that nobody reconciles may wait for those who hold it.
+        // A deleted object without a reconciler may wait for its holders, which the host asks.
         if let Some(object) = &change.new
-            && object.deleting()
-            && references::held(object)
+            && object.is_deleting()
+            && references::is_held(object)
             && !inner.lanes.contains_key(&change.key.gvk)
         {
-            let cause = Cause::Change;
-            inner
-                .queue
-                .add(OWN_LANE.into(), change.key.clone(), Priority::High, cause, now);
+            let (lane, key) = (HOST_LANE.into(), change.key.clone());
+            inner.queue.add(lane, key, Priority::High, Cause::Change, now);
         }
-        let (old, new) = (change.old.as_deref(), change.new.as_deref());
-        // What the host says of an Upstream is no news to who uses it, but that it is back.
-        let told = intended || change.key.gvk != upstream::upstream_gvk() || recovered(change);
-        let dependants = match told {
-            true => inner.graph.dependants(&change.key, old, new),
-            false => Vec::new(),
-        };
-        for dependant in dependants {
-            if Some(&dependant) != by && dependant != change.key {
-                let cause = Cause::Dependency(change.key.clone());
-                inner.wake(&dependant, &change.key, version, Priority::High, cause, now);
+        if intent_changed || !self.recovery_only.contains(&change.key.gvk) || is_recovery(change) {
+            let (old, new) = (change.old.as_deref(), change.new.as_deref());
+            for dependant in inner.graph.find_dependants(&change.key, old, new) {
+                if Some(&dependant) != by && dependant != change.key {
+                    let wake_up = WakeUp {
+                        version,
+                        priority: Priority::High,
+                        cause: Cause::Dependency(change.key.clone()),
+                    };
+                    inner.wake(&dependant, &change.key, wake_up, now);
+                }
             }
         }
         drop(inner);
         self.work.notify_one();
     }
 
-    /// Announces a write of `object` on behalf of `by`. The watch may tell of it before the answer does:
-    /// until the guard is done, what would wake `by` is held back.
-    pub fn writing(self: &Arc<Self>, object: &ObjectRef, by: &ObjectRef) -> Writing {
-        let mut inner = self.inner.lock().expect("lock");
-        inner.tickets += 1;
-        let ticket = inner.tickets;
-        inner.writes.entry(object.clone()).or_default().push(Write {
-            ticket,
+    /// Announces a write of `object` by the reconcile of `by`. The watch may deliver it before the response arrives,
+    /// so wake-ups of `by` are held until the expectation is fulfilled or dropped.
+    pub fn expect_write(self: &Arc<Self>, object: &ObjectRef, by: &ObjectRef) -> Expectation {
+        let mut inner = self.inner.lock();
+        inner.next_id += 1;
+        let id = inner.next_id;
+        let write = PendingWrite {
+            id,
             by: by.clone(),
             held: Vec::new(),
-        });
-        Writing {
-            router: self.clone(),
+        };
+        inner
+            .pending_writes
+            .entry(object.clone())
+            .or_default()
+            .push(write);
+        Expectation {
+            dispatcher: self.clone(),
             object: object.clone(),
-            ticket,
+            id,
             version: None,
         }
     }
 
     /// Queues an object for a reason other than a change.
-    pub fn add(&self, key: &ObjectRef, priority: Priority, cause: Cause) {
+    pub fn enqueue(&self, key: &ObjectRef, priority: Priority, cause: Cause) {
         let now = self.now();
-        self.inner.lock().expect("lock").add(key, priority, cause, now);
+        self.inner.lock().enqueue(key, priority, cause, now);
         self.work.notify_one();
     }
 
-    /// The next object to reconcile, or when to look again.
+    /// Takes the next object to reconcile. The error is the time until the next delayed object is due, if any.
     pub fn pop(&self) -> Result<Work<ObjectRef, Cause>, Option<Duration>> {
         let now = self.now();
-        let mut inner = self.inner.lock().expect("lock");
+        let mut inner = self.inner.lock();
         match inner.queue.pop(now) {
             Some(work) => {
                 for cause in &work.causes {
                     let entry = (work.key.clone(), cause.clone());
                     inner.history.push_back(entry);
                 }
-                while inner.history.len() > 10_000 {
+                while inner.history.len() > MAX_HISTORY {
                     inner.history.pop_front();
                 }
                 drop(inner);
-                // One wake-up may stand for many objects: the next worker looks for itself.
+                // One notification may stand for many objects, so it is passed on to the next worker.
                 self.work.notify_one();
                 Ok(work)
             }
@@ -319,127 +350,120 @@ impl Router {
         }
     }
 
-    /// Ends the reconcile of an object: what it read is what wakes it from now on.
-    /// None where it read nothing because it did not come to that.
-    pub fn done(&self, key: &ObjectRef, next: Next<Cause>, reads: Option<Vec<Dependency>>) {
+    /// Ends the reconcile of an object. `reads` replaces its dependencies; none keeps them, for a reconcile that
+    /// ended before it could read.
+    pub fn done(&self, key: &ObjectRef, next: Requeue<Cause>, reads: Option<Vec<Dependency>>) {
         let now = self.now();
-        let mut inner = self.inner.lock().expect("lock");
+        let mut inner = self.inner.lock();
         if let Some(reads) = reads {
-            inner.graph.replace(key, reads);
+            inner.graph.replace_edges(key, reads);
         }
         inner.queue.done(key, next, now);
         drop(inner);
         self.work.notify_one();
     }
 
-    /// Ends the reconcile of an object that is gone.
+    /// Ends the reconcile of an object that no longer exists.
     pub fn forget(&self, key: &ObjectRef) {
         let now = self.now();
-        let mut inner = self.inner.lock().expect("lock");
-        inner.graph.drop(key);
-        inner.queue.done(key, Next::Settled, now);
+        let mut inner = self.inner.lock();
+        inner.graph.remove_dependant(key);
+        inner.queue.done(key, Requeue::AwaitChange, now);
         drop(inner);
         self.work.notify_one();
     }
 
-    /// Records a read at once, so that a change during the reconcile is not missed.
-    pub fn reads(&self, key: &ObjectRef, dependency: Dependency) {
-        self.inner.lock().expect("lock").graph.add(key, dependency);
+    /// Records a read before it happens, so that a change during the reconcile is not missed.
+    pub fn record_read(&self, key: &ObjectRef, dependency: Dependency) {
+        self.inner.lock().graph.add_edge(key, dependency);
     }
 
-    /// The watches that are needed: of what is reconciled, and of what was read.
+    /// The watches that are needed: of reconciled kinds and of dependencies.
     pub fn scopes(&self) -> Vec<Scope> {
-        let inner = self.inner.lock().expect("lock");
+        let inner = self.inner.lock();
         let reconciled = inner.scopes.values().flatten();
         reconciled.chain(inner.graph.scopes()).cloned().collect()
     }
 
-    /// Everything that woke an object, oldest first.
+    /// Past causes of an object, oldest first.
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
-        let inner = self.inner.lock().expect("lock");
+        let inner = self.inner.lock();
         let of_key = inner.history.iter().filter(|(k, _)| k == key);
         of_key.map(|(_, cause)| cause.clone()).collect()
     }
 
-    /// All that is known of an object's turn: where it is in the queue, when it runs next, what wakes it.
+    /// Explains the scheduling of an object: its state in the queue, its next run and its dependencies.
     pub fn explain(&self, key: &ObjectRef) -> Explanation {
         let causes = self.causes(key);
         let now = self.now();
-        let inner = self.inner.lock().expect("lock");
-        let turn = inner.queue.explain(key);
+        let inner = self.inner.lock();
+        let item = inner.queue.item_status(key);
         Explanation {
-            place: turn.map(|(place, _)| place),
-            failures: turn.map_or(0, |(_, failures)| failures),
-            due_in: match turn {
-                Some((Place::Delayed(at), _)) => Some(at.saturating_sub(now)),
+            state: item.map(|item| item.state),
+            failures: item.map_or(0, |item| item.failures),
+            due_in: match item.map(|item| item.state) {
+                Some(ItemState::Delayed(at)) => Some(at.saturating_sub(now)),
                 _ => None,
             },
-            then: inner.queue.then(key).cloned(),
+            due_cause: inner.queue.due_cause(key).cloned(),
             causes,
             reads: inner.graph.reads(key).cloned().collect(),
         }
     }
 
-    /// Each plugin's part of the queue, and how many objects are due later.
+    /// The lane of each plugin, and the number of delayed objects.
     pub fn lanes(&self) -> (Vec<LaneState>, usize) {
-        let inner = self.inner.lock().expect("lock");
-        (inner.queue.lanes().collect(), inner.queue.delayed())
+        let inner = self.inner.lock();
+        (inner.queue.lanes().collect(), inner.queue.delayed_len())
     }
 
-    /// Whether nothing is queued for now and nothing runs; delayed work may remain.
-    pub fn idle(&self) -> bool {
+    /// Returns true if nothing is due and nothing is in flight; delayed work may remain.
+    pub fn is_idle(&self) -> bool {
         let now = self.now();
-        self.inner.lock().expect("lock").queue.idle(now)
+        self.inner.lock().queue.is_idle(now)
     }
 }
 
 impl Inner {
-    /// Queues an object because of a version of another (or of itself), unless a write of its own may have made it.
-    fn wake(
-        &mut self,
-        key: &ObjectRef,
-        changed: &ObjectRef,
-        version: Option<u64>,
-        priority: Priority,
-        cause: Cause,
-        now: Duration,
-    ) {
+    /// Queues an object because `changed` changed, or holds the wake-up while a write by the object itself is pending
+    /// that may be the cause.
+    fn wake(&mut self, key: &ObjectRef, changed: &ObjectRef, wake_up: WakeUp, now: Duration) {
         let write = self
-            .writes
+            .pending_writes
             .get_mut(changed)
-            .and_then(|ws| ws.iter_mut().find(|w| w.by == *key));
+            .and_then(|writes| writes.iter_mut().find(|w| w.by == *key));
         match write {
-            Some(write) => write.held.push((version, priority, cause)),
-            None => self.add(key, priority, cause, now),
+            Some(write) => write.held.push(wake_up),
+            None => self.enqueue(key, wake_up.priority, wake_up.cause, now),
         }
     }
 
-    fn add(&mut self, key: &ObjectRef, priority: Priority, cause: Cause, now: Duration) {
+    fn enqueue(&mut self, key: &ObjectRef, priority: Priority, cause: Cause, now: Duration) {
         if let Some(lane) = self.lanes.get(&key.gvk) {
             self.queue.add(lane.clone(), key.clone(), priority, cause, now);
         }
     }
 }
 
-/// Whether a person asked for a reconcile and changed nothing else that counts.
-fn asked_for(change: &Change) -> bool {
-    let asked = |object: &Option<Arc<Object>>| object.as_ref()?.annotation(RECONCILE_NOW).map(str::to_owned);
-    asked(&change.new).is_some() && asked(&change.old) != asked(&change.new)
+/// Returns true if the change sets a new value of [`RECONCILE_NOW`].
+fn requests_reconcile(change: &Change) -> bool {
+    let value = |object: &Option<Arc<Object>>| object.as_ref()?.annotation(RECONCILE_NOW).map(str::to_owned);
+    value(&change.new).is_some() && value(&change.old) != value(&change.new)
 }
 
-/// Whether it was said not to be Ready, and is now.
-fn recovered(change: &Change) -> bool {
+/// Returns true if an object whose Ready condition was not true became Ready.
+fn is_recovery(change: &Change) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return false;
     };
-    let before = old.ready();
-    !before.ready && !before.reason.is_empty() && new.ready().ready
+    let before = old.readiness();
+    !before.ready && !before.reason.is_empty() && new.readiness().ready
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{kube::scope::Form, schedule::queue::Config};
+    use crate::kube::scope::Projection;
 
     fn change(version: u64) -> Change {
         let json = format!(
@@ -455,22 +479,22 @@ mod tests {
     }
 
     #[test]
-    fn an_own_write_that_the_watch_tells_first_wakes_nobody_but_somebody_elses_does() {
+    fn own_write_seen_first_by_the_watch_wakes_nothing_but_a_foreign_one_does() {
         let owner = Gvk::new("g", "v1", "Owner");
         let by = ObjectRef::new(owner.clone(), "n", "o");
         for (seen, woken) in [(vec![7], false), (vec![6, 7], true), (vec![8], true)] {
-            let queue = Queue::new(Config::new(Duration::ZERO, Duration::ZERO, 1));
-            let router = Arc::new(Router::new(queue, Reach::default()));
-            router.assign(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let child = change(0).key;
-            router.reads(&by, Dependency::Object(child.clone(), Form::Whole));
-            let writing = router.writing(&child, &by);
+            dispatcher.record_read(&by, Dependency::Object(child.clone(), Projection::Full));
+            let expectation = dispatcher.expect_write(&child, &by);
             for version in &seen {
-                router.changed(&change(*version), Origin::Watched, None);
+                dispatcher.on_change(&change(*version), Source::Watch, None);
             }
-            assert!(router.pop().is_err(), "held until the answer is there");
-            writing.done(7);
-            assert_eq!(router.pop().is_ok(), woken, "{seen:?}");
+            assert!(dispatcher.pop().is_err(), "held until the response arrives");
+            expectation.fulfil(7);
+            assert_eq!(dispatcher.pop().is_ok(), woken, "{seen:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The work queue: per object never two at the same time, deduplicated, prioritised, fair between plugins.
+//! The work queue: never two reconciles of one object at a time, deduplicated, prioritised, fair between plugins.
 //!
 //! Pure: time is a `Duration` since some start and comes in with each call, so tests need no clock.
 
@@ -9,102 +9,105 @@ use std::{
     time::Duration,
 };
 
-/// What goes first.
+use crate::kube::backoff::Backoff;
+
+/// Priority of queued work, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// A person's change, or what was waited for.
+    /// Changes, and awaited dependencies.
     High,
     /// Retries, polls, timers.
     Normal,
-    /// Start-up lists, and everything at once after a plugin's change.
+    /// Initial lists, and all objects of a plugin after it was replaced.
     Low,
 }
 
-const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+const ALL_PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
-/// One pop in so many begins with a lower priority, each in turn, so that it is slow under load but never starved.
-const AGING: u64 = 16;
+/// Interval, in pops, at which a lower priority goes first, each in turn. So low priorities are slow under load and
+/// never starved.
+const AGING_INTERVAL: u64 = 16;
 
-/// Causes kept per object; more tell nothing new, but for the first of its sort.
-const CAUSES: usize = 8;
+/// Maximum causes kept per item; beyond it only the first of each variant is added.
+const MAX_CAUSES: usize = 8;
 
-/// Room for so many items is not worth giving back.
-const ROOM: usize = 1024;
+/// Capacity above which the item map is shrunk when most of it is unused.
+const SHRINK_ABOVE: usize = 1024;
 
-/// How the queue behaves.
-#[derive(Clone, Debug)]
-pub struct Config {
-    base: Duration,
-    longest: Duration,
-    seed: u64,
-}
+/// Percentage of a retry's backoff that jitter may take off.
+const JITTER_PERCENT: u32 = 50;
 
-impl Config {
-    /// Back-off from `base` doubling up to `longest`; `seed` is for the jitter.
-    pub fn new(base: Duration, longest: Duration, seed: u64) -> Self {
-        let seed = seed | 1;
-        Self { base, longest, seed }
-    }
-}
-
-/// Something to do.
+/// A work item that was popped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work<K, C> {
     /// The object.
     pub key: K,
-    /// The plugin whose turn it is.
+    /// The plugin that it belongs to.
     pub lane: Arc<str>,
-    /// Why, oldest first.
+    /// Causes, oldest first.
     pub causes: Vec<C>,
-    /// Failures in a row before this.
+    /// Failures in a row before this attempt.
     pub attempt: u32,
-    /// As which it was queued.
+    /// Priority that it was queued with.
     pub priority: Priority,
-    /// How long it was due.
+    /// Time between becoming due and being popped.
     pub waited: Duration,
 }
 
-/// How work ended.
+/// The next reconcile of an object whose work ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next<C> {
-    /// Done until it is added again.
-    Settled,
-    /// Again at this time, because of this.
+pub enum Requeue<C> {
+    /// Succeeded: not before it is added again.
+    AwaitChange,
+    /// Succeeded: at this time, for this cause.
     At(Duration, C),
-    /// Failed: again after the back-off, because of this.
+    /// Failed: after the backoff, for this cause.
     Retry(C),
-    /// Waiting, no failure and no success: again at this time at the latest, because of this.
-    Yield(Duration, C),
-    /// Won't get better by itself: until it is added again.
-    Park,
+    /// Waiting, which is neither success nor failure: at this time at the latest, for this cause.
+    Wait(Duration, C),
+    /// Failed in a way that retries do not cure: not before it is added again.
+    Terminal,
 }
 
-/// Where an object is.
+/// The state of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Due, and not begun.
+pub enum ItemState {
+    /// Due, and not popped.
     Queued(Priority),
     /// Due at this time.
     Delayed(Duration),
-    /// Being worked on; `true` when it will be due again right after.
-    InFlight(bool),
-    /// Until somebody adds it.
+    /// Being worked on.
+    InFlight {
+        /// True if it was added meanwhile, so that it is due again right after.
+        requeue: bool,
+    },
+    /// Not due before it is added again.
     Parked,
+}
+
+/// The state and failure count of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemStatus {
+    /// State in the queue.
+    pub state: ItemState,
+    /// Failures in a row.
+    pub failures: u32,
 }
 
 #[derive(Clone)]
 struct Item<C> {
     lane: Arc<str>,
-    place: Place,
+    state: ItemState,
     causes: Vec<C>,
     /// Priority to be queued with when it becomes due.
     priority: Priority,
     failures: u32,
-    /// Position in its lane, or in `delayed`.
+    /// Position in its lane if queued, or in `delayed` if delayed.
     sequence: u64,
-    since: Duration,
-    /// Why it will be due when it is delayed: told only when that time has come.
-    then: Option<C>,
+    enqueued_at: Duration,
+    /// Cause of the delayed reconcile. It joins `causes` only when the delay is over, because an earlier wake-up
+    /// makes it moot.
+    due_cause: Option<C>,
 }
 
 #[derive(Clone, Default)]
@@ -113,28 +116,32 @@ struct Lane<K> {
     in_flight: usize,
     limit: usize,
     adds: u64,
-    held: bool,
+    paused: bool,
 }
 
-/// A lane as it is now.
+/// A snapshot of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneState {
     /// The plugin.
     pub name: Arc<str>,
-    /// Due objects, by priority.
+    /// Number of due objects, by priority.
     pub due: [(Priority, usize); 3],
-    /// Objects being worked on.
+    /// Number of objects being worked on.
     pub in_flight: usize,
-    /// So many at the same time; 0 for no limit of its own.
+    /// Maximum number of objects in flight; 0 for no limit of its own.
     pub limit: usize,
-    /// Times an object became due.
+    /// Number of times an object became due.
     pub adds: u64,
 }
 
-/// The queue. `K` names objects, `C` says why.
+/// The work queue. `K` names objects, `C` is a cause.
+///
+/// Invariant: an item is in exactly one place, and `Item::state` says which. `Queued` items are in `ready` of their
+/// lane under `Item::sequence`; `Delayed` items are in `delayed` and, under the same sequence, in `delayed_keys`.
 #[derive(Clone)]
 pub struct Queue<K, C> {
-    config: Config,
+    backoff: Backoff,
+    rng: fastrand::Rng,
     items: HashMap<K, Item<C>>,
     lanes: BTreeMap<Arc<str>, Lane<K>>,
     delayed: BTreeSet<(Duration, u64)>,
@@ -142,165 +149,165 @@ pub struct Queue<K, C> {
     sequence: u64,
     pops: u64,
     /// The lane served last, per priority: the next one after it goes first.
-    served: [Option<Arc<str>>; 3],
+    last_served: [Option<Arc<str>>; 3],
 }
 
 impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
-    /// An empty queue.
-    pub fn new(config: Config) -> Self {
+    /// Creates an empty queue whose retries back off from `initial` doubling up to `max`, with jitter.
+    pub fn new(initial: Duration, max: Duration) -> Self {
         Self {
-            config,
+            backoff: Backoff::new(initial, max).with_jitter(JITTER_PERCENT),
+            rng: fastrand::Rng::new(),
             items: HashMap::new(),
             lanes: BTreeMap::new(),
             delayed: BTreeSet::new(),
             delayed_keys: HashMap::new(),
             sequence: 0,
             pops: 0,
-            served: [None, None, None],
+            last_served: [None, None, None],
         }
     }
 
-    /// So many of a lane at the same time; 0 for no limit of its own.
-    pub fn limit(&mut self, lane: Arc<str>, limit: usize) {
+    /// Limits the number of objects of a lane in flight; 0 for no limit of its own.
+    pub fn set_limit(&mut self, lane: Arc<str>, limit: usize) {
         self.lanes.entry(lane).or_insert_with(Lane::new).limit = limit;
     }
 
-    /// Lets the objects of a lane wait, or go on.
-    pub fn hold(&mut self, lane: Arc<str>, held: bool) {
-        self.lanes.entry(lane).or_insert_with(Lane::new).held = held;
+    /// Pauses or resumes a lane. Paused objects stay queued.
+    pub fn set_paused(&mut self, lane: Arc<str>, paused: bool) {
+        self.lanes.entry(lane).or_insert_with(Lane::new).paused = paused;
     }
 
-    /// Makes an object due now. What is due already takes the higher priority and the cause; what is in
-    /// flight is due again when it is done.
+    /// Makes an object due now. An object that is due already takes the higher priority and the cause; one in
+    /// flight is due again when its work ends.
     pub fn add(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, now: Duration) {
         let item = self
             .items
             .entry(key.clone())
             .or_insert_with(|| Item::new(lane.clone(), now));
-        item.take_cause(cause);
-        match item.place {
-            Place::InFlight(again) => {
-                item.priority = if again {
+        item.add_cause(cause);
+        match item.state {
+            ItemState::InFlight { requeue } => {
+                item.priority = if requeue {
                     item.priority.min(priority)
                 } else {
                     priority
                 };
-                item.place = Place::InFlight(true);
+                item.state = ItemState::InFlight { requeue: true };
             }
-            Place::Queued(current) if current <= priority && item.lane == lane => {}
+            ItemState::Queued(current) if current <= priority && item.lane == lane => {}
             _ => {
-                let since = if matches!(item.place, Place::Queued(_)) {
-                    item.since
+                let enqueued_at = if matches!(item.state, ItemState::Queued(_)) {
+                    item.enqueued_at
                 } else {
                     now
                 };
                 self.unlink(&key);
-                self.enqueue(&key, lane, priority, since);
+                self.enqueue(&key, lane, priority, enqueued_at);
             }
         }
     }
 
-    /// The next object that is due.
+    /// Takes the next object that is due.
     pub fn pop(&mut self, now: Duration) -> Option<Work<K, C>> {
-        self.promote(now);
-        let mut order = PRIORITIES;
-        if (self.pops + 1).is_multiple_of(AGING) {
-            let low_in_turn = (self.pops / AGING) % 2;
+        self.promote_due(now);
+        let mut order = ALL_PRIORITIES;
+        if (self.pops + 1).is_multiple_of(AGING_INTERVAL) {
+            let low_in_turn = (self.pops / AGING_INTERVAL) % 2;
             order.rotate_left(if low_in_turn == 0 { 1 } else { 2 });
         }
-        let (priority, name) = order.into_iter().find_map(|p| Some((p, self.turn(p)?)))?;
+        let (priority, name) = order.into_iter().find_map(|p| Some((p, self.next_lane(p)?)))?;
         self.pops += 1;
         let lane = self.lanes.get_mut(&name)?;
         let (_, key) = lane.ready[priority as usize].pop_first()?;
         lane.in_flight += 1;
-        self.served[priority as usize] = Some(name.clone());
+        self.last_served[priority as usize] = Some(name.clone());
         let item = self.items.get_mut(&key)?;
-        item.place = Place::InFlight(false);
+        item.state = ItemState::InFlight { requeue: false };
         Some(Work {
             key,
             lane: name,
             causes: std::mem::take(&mut item.causes),
             attempt: item.failures,
             priority,
-            waited: now.saturating_sub(item.since),
+            waited: now.saturating_sub(item.enqueued_at),
         })
     }
 
-    /// The lane whose turn it is at a priority: the first after the one served last that has work and room.
-    fn turn(&self, priority: Priority) -> Option<Arc<str>> {
-        let can = |lane: &Lane<K>| {
-            !lane.held
+    /// The lane to serve next at a priority: the first after the one served last that has work and capacity.
+    fn next_lane(&self, priority: Priority) -> Option<Arc<str>> {
+        let can_run = |lane: &Lane<K>| {
+            !lane.paused
                 && !lane.ready[priority as usize].is_empty()
                 && (lane.limit == 0 || lane.in_flight < lane.limit)
         };
-        let last = self.served[priority as usize].as_ref();
+        let last = self.last_served[priority as usize].as_ref();
         let after = self
             .lanes
             .iter()
-            .find(|(name, lane)| last.is_none_or(|l| *name > l) && can(lane));
-        let found = after.or_else(|| self.lanes.iter().find(|(_, lane)| can(lane)));
+            .find(|(name, lane)| last.is_none_or(|l| *name > l) && can_run(lane));
+        let found = after.or_else(|| self.lanes.iter().find(|(_, lane)| can_run(lane)));
         found.map(|(name, _)| name.clone())
     }
 
     /// Ends work on an object.
-    pub fn done(&mut self, key: &K, next: Next<C>, now: Duration) {
+    pub fn done(&mut self, key: &K, next: Requeue<C>, now: Duration) {
         let Some(item) = self.items.get_mut(key) else {
             return;
         };
-        let Place::InFlight(again) = item.place else {
+        let ItemState::InFlight { requeue } = item.state else {
             return;
         };
         if let Some(lane) = self.lanes.get_mut(&item.lane) {
             lane.in_flight -= 1;
         }
-        let item = self.items.get_mut(key).expect("was there");
         match &next {
-            Next::Settled | Next::At(..) => item.failures = 0,
-            Next::Retry(_) => item.failures = item.failures.saturating_add(1),
-            Next::Yield(..) | Next::Park => {}
+            Requeue::AwaitChange | Requeue::At(..) => item.failures = 0,
+            Requeue::Retry(_) => item.failures = item.failures.saturating_add(1),
+            Requeue::Wait(..) | Requeue::Terminal => {}
         }
         let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
-        if again {
+        if requeue {
             return self.enqueue(key, lane, priority, now);
         }
         match next {
-            Next::Settled => self.forget(key),
-            Next::Park => item.place = Place::Parked,
-            Next::At(at, cause) | Next::Yield(at, cause) => self.delay(key, cause, at),
-            Next::Retry(cause) => {
-                let wait = self.backoff(failures);
-                self.delay(key, cause, now + wait);
+            Requeue::AwaitChange => self.remove_item(key),
+            Requeue::Terminal => item.state = ItemState::Parked,
+            Requeue::At(at, cause) | Requeue::Wait(at, cause) => self.enqueue_at(key, cause, at),
+            Requeue::Retry(cause) => {
+                let delay = self.backoff.delay_with(failures, &mut self.rng);
+                self.enqueue_at(key, cause, now + delay);
             }
         }
     }
 
-    /// Forgets an object that is not in flight.
+    /// Removes an object that is not in flight.
     pub fn remove(&mut self, key: &K) {
         if self
             .items
             .get(key)
-            .is_some_and(|i| !matches!(i.place, Place::InFlight(_)))
+            .is_some_and(|i| !matches!(i.state, ItemState::InFlight { .. }))
         {
             self.unlink(key);
-            self.forget(key);
+            self.remove_item(key);
         }
     }
 
-    /// Of the room that everything at once has taken, no more is kept than is needed.
-    fn forget(&mut self, key: &K) {
+    /// Removes an item, and returns memory that a burst (such as an initial list) has left unused.
+    fn remove_item(&mut self, key: &K) {
         self.items.remove(key);
-        if self.items.capacity() > ROOM.max(4 * self.items.len()) {
+        if self.items.capacity() > SHRINK_ABOVE.max(4 * self.items.len()) {
             self.items.shrink_to(2 * self.items.len());
         }
     }
 
-    /// When the next delayed object is due; at once when one is due and waits for nothing but a pop.
+    /// The time at which the next delayed object is due; in the past if only a pop is missing.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.delayed.first().map(|(at, _)| *at)
     }
 
-    /// Whether nothing is due and nothing in flight.
-    pub fn idle(&self, now: Duration) -> bool {
+    /// Returns true if nothing is due and nothing is in flight.
+    pub fn is_idle(&self, now: Duration) -> bool {
         self.delayed.first().is_none_or(|(at, _)| *at > now)
             && self
                 .lanes
@@ -308,33 +315,36 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
                 .all(|l| l.in_flight == 0 && l.ready.iter().all(BTreeMap::is_empty))
     }
 
-    /// All lanes, in order of their names.
+    /// Snapshots of all lanes, in order of their names.
     pub fn lanes(&self) -> impl Iterator<Item = LaneState> {
         self.lanes.iter().map(|(name, lane)| LaneState {
             name: name.clone(),
-            due: PRIORITIES.map(|p| (p, lane.ready[p as usize].len())),
+            due: ALL_PRIORITIES.map(|p| (p, lane.ready[p as usize].len())),
             in_flight: lane.in_flight,
             limit: lane.limit,
             adds: lane.adds,
         })
     }
 
-    /// Number of objects that are due later.
-    pub fn delayed(&self) -> usize {
+    /// Number of delayed objects.
+    pub fn delayed_len(&self) -> usize {
         self.delayed.len()
     }
 
-    /// Why an object that is due later will be.
-    pub fn then(&self, key: &K) -> Option<&C> {
-        self.items.get(key).and_then(|i| i.then.as_ref())
+    /// The cause for which a delayed object will be due.
+    pub fn due_cause(&self, key: &K) -> Option<&C> {
+        self.items.get(key).and_then(|i| i.due_cause.as_ref())
     }
 
-    /// Where an object is and how often it failed; none when nothing is to be done for it.
-    pub fn explain(&self, key: &K) -> Option<(Place, u32)> {
-        self.items.get(key).map(|i| (i.place, i.failures))
+    /// The state of an object; none if no work is pending for it.
+    pub fn item_status(&self, key: &K) -> Option<ItemStatus> {
+        self.items.get(key).map(|i| ItemStatus {
+            state: i.state,
+            failures: i.failures,
+        })
     }
 
-    fn promote(&mut self, now: Duration) {
+    fn promote_due(&mut self, now: Duration) {
         while let Some(&(at, sequence)) = self.delayed.first()
             && at <= now
         {
@@ -345,95 +355,80 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             let Some(item) = self.items.get_mut(&key) else {
                 continue;
             };
-            if let Some(cause) = item.then.take() {
-                item.take_cause(cause);
+            if let Some(cause) = item.due_cause.take() {
+                item.add_cause(cause);
             }
             let lane = item.lane.clone();
             self.enqueue(&key, lane, Priority::Normal, at);
         }
     }
 
-    fn enqueue(&mut self, key: &K, lane: Arc<str>, priority: Priority, since: Duration) {
+    fn enqueue(&mut self, key: &K, lane: Arc<str>, priority: Priority, enqueued_at: Duration) {
         self.sequence += 1;
         let Some(item) = self.items.get_mut(key) else {
             return;
         };
-        let moved = matches!(item.place, Place::Queued(_));
-        item.place = Place::Queued(priority);
-        item.then = None;
+        let was_queued = matches!(item.state, ItemState::Queued(_));
+        item.state = ItemState::Queued(priority);
+        item.due_cause = None;
         item.priority = priority;
         item.sequence = self.sequence;
-        item.since = since;
+        item.enqueued_at = enqueued_at;
         item.lane = lane.clone();
         let lane = self.lanes.entry(lane).or_insert_with(Lane::new);
         lane.ready[priority as usize].insert(self.sequence, key.clone());
-        lane.adds += u64::from(!moved);
+        lane.adds += u64::from(!was_queued);
     }
 
-    fn delay(&mut self, key: &K, cause: C, at: Duration) {
+    fn enqueue_at(&mut self, key: &K, cause: C, at: Duration) {
         self.sequence += 1;
         let Some(item) = self.items.get_mut(key) else {
             return;
         };
-        item.place = Place::Delayed(at);
-        item.then = Some(cause);
+        item.state = ItemState::Delayed(at);
+        item.due_cause = Some(cause);
         item.sequence = self.sequence;
         self.delayed.insert((at, self.sequence));
         self.delayed_keys.insert(self.sequence, key.clone());
     }
 
-    /// Takes an object out of wherever it waits.
+    /// Takes an item out of its lane or out of the delayed ones.
     fn unlink(&mut self, key: &K) {
         let Some(item) = self.items.get(key) else { return };
-        match item.place {
-            Place::Queued(priority) => {
+        match item.state {
+            ItemState::Queued(priority) => {
                 if let Some(lane) = self.lanes.get_mut(&item.lane) {
                     lane.ready[priority as usize].remove(&item.sequence);
                 }
             }
-            Place::Delayed(at) => {
+            ItemState::Delayed(at) => {
                 self.delayed.remove(&(at, item.sequence));
                 self.delayed_keys.remove(&item.sequence);
             }
-            Place::InFlight(_) | Place::Parked => {}
+            ItemState::InFlight { .. } | ItemState::Parked => {}
         }
-    }
-
-    /// `base · 2^(failures-1)`, at most `longest`, of which between half and all is waited.
-    fn backoff(&mut self, failures: u32) -> Duration {
-        let doubled = self
-            .config
-            .base
-            .saturating_mul(1 << failures.saturating_sub(1).min(30));
-        let full = doubled.min(self.config.longest);
-        // xorshift64: jitter needs to be spread, not secret.
-        let mut x = self.config.seed;
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.config.seed = x;
-        full / 2 + full / 2 * u32::try_from(x % 1024).unwrap_or(0) / 1024
     }
 }
 
 impl<C: PartialEq> Item<C> {
-    fn new(lane: Arc<str>, since: Duration) -> Self {
+    fn new(lane: Arc<str>, enqueued_at: Duration) -> Self {
         Self {
             lane,
-            place: Place::Parked,
+            state: ItemState::Parked,
             causes: Vec::new(),
             priority: Priority::Normal,
             failures: 0,
             sequence: 0,
-            since,
-            then: None,
+            enqueued_at,
+            due_cause: None,
         }
     }
 
-    fn take_cause(&mut self, cause: C) {
-        let sort = std::mem::discriminant(&cause);
-        let told = |c: &C| *c == cause || self.causes.len() >= CAUSES && std::mem::discriminant(c) == sort;
-        if !self.causes.iter().any(told) {
+    fn add_cause(&mut self, cause: C) {
+        let variant = std::mem::discriminant(&cause);
+        let is_covered =
+            |c: &C| *c == cause || self.causes.len() >= MAX_CAUSES && std::mem::discriminant(c) == variant;
+        if !self.causes.iter().any(is_covered) {
             self.causes.push(cause);
         }
     }
@@ -446,7 +441,7 @@ impl<K> Lane<K> {
             in_flight: 0,
             limit: 0,
             adds: 0,
-            held: false,
+            paused: false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A set that is small nearly always: most objects read a few things, and most things are read by few.
+//! A set that is nearly always small: most objects read a few things, and most things are read by few objects.
 
 use std::{
     collections::{HashSet, hash_set},
@@ -6,49 +6,50 @@ use std::{
     slice,
 };
 
-/// Up to so many are looked through faster than hashed, in an eighth of the memory.
-const FEW: usize = 8;
+/// Maximum size of the list form: up to it a scan is faster than hashing, in an eighth of the memory.
+const MAX_LIST_LEN: usize = 8;
 
-/// A set of values, in no order.
+/// A set of values without order.
 #[derive(Clone, Debug)]
-pub enum Few<T> {
-    /// In a list that is as long as it must be.
-    Listed(Vec<T>),
-    /// Too many for that. Stays hashed while it is not empty: no back and forth at the border.
-    Hashed(Box<HashSet<T>>),
+pub enum SmallSet<T> {
+    /// A list without spare capacity.
+    List(Vec<T>),
+    /// A hash set, used from [`MAX_LIST_LEN`] on. It never turns back into a list, so that a set at the limit does
+    /// not alternate.
+    Hash(Box<HashSet<T>>),
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for SmallSet<T> {
     fn default() -> Self {
-        Self::Listed(Vec::new())
+        Self::List(Vec::new())
     }
 }
 
-impl<T: Eq + Hash> Few<T> {
-    /// Puts a value in; gives whether it is new.
+impl<T: Eq + Hash> SmallSet<T> {
+    /// Inserts a value and returns true if it was new.
     pub fn insert(&mut self, value: T) -> bool {
         match self {
-            Self::Hashed(set) => set.insert(value),
-            Self::Listed(list) if list.contains(&value) => false,
-            Self::Listed(list) if list.len() < FEW => {
+            Self::Hash(set) => set.insert(value),
+            Self::List(list) if list.contains(&value) => false,
+            Self::List(list) if list.len() < MAX_LIST_LEN => {
                 list.reserve_exact(1);
                 list.push(value);
                 true
             }
-            Self::Listed(list) => {
+            Self::List(list) => {
                 let mut set: HashSet<T> = list.drain(..).collect();
                 set.insert(value);
-                *self = Self::Hashed(Box::new(set));
+                *self = Self::Hash(Box::new(set));
                 true
             }
         }
     }
 
-    /// Takes a value out; gives whether it was there.
+    /// Removes a value and returns true if it was present.
     pub fn remove(&mut self, value: &T) -> bool {
         match self {
-            Self::Hashed(set) => set.remove(value),
-            Self::Listed(list) => match list.iter().position(|v| v == value) {
+            Self::Hash(set) => set.remove(value),
+            Self::List(list) => match list.iter().position(|v| v == value) {
                 Some(at) => {
                     list.swap_remove(at);
                     true
@@ -58,49 +59,49 @@ impl<T: Eq + Hash> Few<T> {
         }
     }
 
-    /// Whether the value is there.
+    /// Returns true if the value is present.
     pub fn contains(&self, value: &T) -> bool {
         match self {
-            Self::Hashed(set) => set.contains(value),
-            Self::Listed(list) => list.contains(value),
+            Self::Hash(set) => set.contains(value),
+            Self::List(list) => list.contains(value),
         }
     }
 }
 
-impl<T> Few<T> {
+impl<T> SmallSet<T> {
     /// Number of values.
     pub fn len(&self) -> usize {
         match self {
-            Self::Hashed(set) => set.len(),
-            Self::Listed(list) => list.len(),
+            Self::Hash(set) => set.len(),
+            Self::List(list) => list.len(),
         }
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All values, in no order.
+    /// Iterates over all values, in no order.
     pub fn iter(&self) -> Iter<'_, T> {
         match self {
-            Self::Hashed(set) => Iter::Hashed(set.iter()),
-            Self::Listed(list) => Iter::Listed(list.iter()),
+            Self::Hash(set) => Iter::Hash(set.iter()),
+            Self::List(list) => Iter::List(list.iter()),
         }
     }
 }
 
-impl<T: Eq + Hash> FromIterator<T> for Few<T> {
+impl<T: Eq + Hash> FromIterator<T> for SmallSet<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
-        let mut few = Self::default();
+        let mut set = Self::default();
         for value in values {
-            few.insert(value);
+            set.insert(value);
         }
-        few
+        set
     }
 }
 
-impl<'a, T> IntoIterator for &'a Few<T> {
+impl<'a, T> IntoIterator for &'a SmallSet<T> {
     type Item = &'a T;
     type IntoIter = Iter<'a, T>;
     fn into_iter(self) -> Iter<'a, T> {
@@ -108,20 +109,20 @@ impl<'a, T> IntoIterator for &'a Few<T> {
     }
 }
 
-/// The values of a [`Few`].
+/// An iterator over the values of a [`SmallSet`].
 pub enum Iter<'a, T> {
-    /// Of a listed one.
-    Listed(slice::Iter<'a, T>),
-    /// Of a hashed one.
-    Hashed(hash_set::Iter<'a, T>),
+    /// Over the list form.
+    List(slice::Iter<'a, T>),
+    /// Over the hash form.
+    Hash(hash_set::Iter<'a, T>),
 }
 
 impl<'a, T> Iterator for Iter<'a, T> {
     type Item = &'a T;
     fn next(&mut self) -> Option<&'a T> {
         match self {
-            Self::Listed(list) => list.next(),
-            Self::Hashed(set) => set.next(),
+            Self::Hash(set) => set.next(),
+            Self::List(list) => list.next(),
         }
     }
 }
@@ -134,16 +135,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in prop::collection::vec((any::<bool>(), 0u8..24), 0..200)) {
-            let (mut few, mut set) = (Few::default(), HashSet::new());
+        fn small_set_agrees_with_a_hash_set(steps in prop::collection::vec((any::<bool>(), 0u8..24), 0..200)) {
+            let (mut small, mut set) = (SmallSet::default(), HashSet::new());
             for (put, value) in steps {
-                match put {
-                    true => prop_assert_eq!(few.insert(value), set.insert(value)),
-                    false => prop_assert_eq!(few.remove(&value), set.remove(&value)),
+                if put {
+                    prop_assert_eq!(small.insert(value), set.insert(value));
+                } else {
+                    prop_assert_eq!(small.remove(&value), set.remove(&value));
                 }
-                prop_assert_eq!(few.contains(&value), set.contains(&value));
-                prop_assert_eq!((few.len(), few.is_empty()), (set.len(), set.is_empty()));
-                prop_assert_eq!(&few.iter().copied().collect::<HashSet<_>>(), &set);
+                prop_assert_eq!(small.contains(&value), set.contains(&value));
+                prop_assert_eq!((small.len(), small.is_empty()), (set.len(), set.is_empty()));
+                prop_assert_eq!(&small.iter().copied().collect::<HashSet<_>>(), &set);
             }
         }
     }

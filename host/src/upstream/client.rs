@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Gate, Request, Response, SecretKey, SecretStore, SendError,
+    Request, Response, SecretKey, SecretStore, SendError, WriteFence,
     answer::{BodyError, read_body, retry_after, root_cause},
     attempt::Attempt,
     auth::{CredentialError, Credentials},
@@ -151,7 +151,7 @@ impl Client {
             .connect_timeout(connect_timeout)
             .pool_idle_timeout(Duration::from_secs(60))
             .dns_resolver(Arc::new(context.network.clone()))
-            .use_preconfigured_tls(tls.clone())
+            .tls_backend_preconfigured(tls.clone())
             .build()
             .map_err(|e| SendError::Invalid(format!("the client: {}", root_cause(&e))))?;
         let limits = spec.limits.clone().unwrap_or_default();
@@ -192,7 +192,7 @@ impl Client {
         request: Request,
         secrets: &dyn SecretStore,
         previous: &PreviousSecrets,
-        gate: &Gate,
+        gate: &WriteFence,
     ) -> Result<Response, SendError> {
         let prepared = self.prepare_request(&request, secrets, previous)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
@@ -264,7 +264,7 @@ impl Client {
     async fn send_with_retries(
         &self,
         request: PreparedRequest<'_>,
-        gate: &Gate,
+        gate: &WriteFence,
     ) -> Result<Response, SendError> {
         self.state.lock().retry_budget.credit_request();
         let safe = request.method.is_safe();
@@ -298,7 +298,7 @@ impl Client {
                 sending = sending.body(body.clone());
             }
             if !safe {
-                gate.check()?;
+                gate.check_open()?;
             }
             let error = match sending.send().await {
                 Ok(response)
@@ -334,7 +334,7 @@ impl Client {
             self.context.counters.retries.fetch_add(1, Ordering::Relaxed);
             let pause = INITIAL_RETRY_DELAY * (1 << retries);
             retries += 1;
-            tokio::time::sleep(pause + pause * (crate::kube::time::unique() % 100) as u32 / 100).await;
+            tokio::time::sleep(pause + pause * (crate::kube::time::unique_id() % 100) as u32 / 100).await;
         }
     }
 

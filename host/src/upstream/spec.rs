@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::kube::crd::{self, Condition, any_object};
+use crate::kube::crd::{self, Condition, any_object_schema};
 
 /// Desired state of an upstream: a service that plugins refer to by name. The host authenticates and adds the
 /// credentials to requests; plugins never see them.
@@ -236,7 +236,7 @@ pub struct Login {
     /// Body of the login request: a JSON object in whose strings `$(username)` and `$(password)` are replaced. Defaults to
     /// `{"username": "$(username)", "password": "$(password)"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "any_object_schema")]
     pub body: Option<Map<String, Value>>,
     /// JSONPath of the token in the response, such as `.token` or `.data.sessions[0].id`.
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
@@ -286,13 +286,13 @@ pub struct Limits {
 
 /// The CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
-    crd::yaml::<Upstream>()
+    crd::render_yaml::<Upstream>()
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn checked_in_crd_is_current() {
-        crate::kube::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
+        crate::kube::crd::assert_crd_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
     }
 }

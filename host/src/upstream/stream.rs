@@ -25,7 +25,7 @@ pub use self::{
 };
 use super::{Client, SecretKey, SendError, UpstreamObject, sse::ServerSentEvent};
 use crate::{
-    client::fence::Gate,
+    client::fence::WriteFence,
     kube::{key::ObjectRef, object::Object},
 };
 
@@ -196,7 +196,7 @@ type WakeHandler = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 /// All event streams of the host.
 pub struct EventStreams {
     inner: Mutex<StreamTable>,
-    gate: Gate,
+    gate: WriteFence,
     /// In a plan no stream is opened: nothing waits for its events.
     is_disabled: bool,
     wake: WakeHandler,
@@ -207,16 +207,16 @@ pub struct EventStreams {
 
 impl EventStreams {
     /// An empty set. Streams are open only while the fence is open.
-    pub fn new(gate: Gate, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
+    pub fn new(gate: WriteFence, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
         Self::build_streams(gate, false, Box::new(wake))
     }
 
     /// A set for plans: subscriptions succeed, and no stream is opened.
     pub fn disabled() -> Arc<Self> {
-        Self::build_streams(Gate::shut(), true, Box::new(|_, _| {}))
+        Self::build_streams(WriteFence::closed(), true, Box::new(|_, _| {}))
     }
 
-    fn build_streams(gate: Gate, closed: bool, wake: WakeHandler) -> Arc<Self> {
+    fn build_streams(gate: WriteFence, closed: bool, wake: WakeHandler) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             inner: Mutex::default(),
             gate,
@@ -241,7 +241,7 @@ impl EventStreams {
         let source = Arc::new(source);
         let inner = &mut *self.inner.lock();
         // Checked behind the lock, so that `close_all` finds each stream that passes.
-        self.gate.check()?;
+        self.gate.check_open()?;
         if !source.is_allowed() {
             let why = "which addresses are allowed has just changed";
             return Err(SendError::Unavailable(why.into()));

@@ -1,4 +1,4 @@
-//! Cargo, with its progress and what it made.
+//! Runs of cargo: progress, diagnostics and artifacts.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,12 +9,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// The cargo that runs this, or the usual one.
+/// Returns a command of the cargo that runs this process, or of the one in the `PATH`.
 #[must_use]
-pub fn command() -> Command {
+pub fn cargo_command() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What `cargo run` tells this program of itself: ring's build script looks at it, and would have much
-    // built anew.
+    // `cargo run` sets these for this process. The build script of ring depends on them, so that passing them on
+    // would rebuild it and everything above it.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -24,7 +24,7 @@ pub fn command() -> Command {
     command
 }
 
-/// A line of `--message-format json`.
+/// A line that cargo prints with `--message-format json`.
 #[derive(Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 enum Message {
@@ -33,16 +33,16 @@ enum Message {
     Other,
 }
 
-/// What cargo made of a target.
+/// Output of cargo for one target.
 #[derive(Debug, Deserialize)]
 pub struct Artifact {
-    /// The target it is made of.
+    /// Target it was built from.
     pub target: Target,
-    /// The files.
+    /// Files that were written.
     pub filenames: Vec<PathBuf>,
-    /// The binary, when it is one.
+    /// Path of the executable, for a binary or a test.
     pub executable: Option<PathBuf>,
-    /// How it was built.
+    /// Profile it was built with.
     profile: Profile,
 }
 
@@ -54,41 +54,41 @@ struct Profile {
 /// A target of a package.
 #[derive(Debug, Deserialize)]
 pub struct Target {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// What is made of it: `cdylib`, `bin` and so on.
+    /// Crate types: `cdylib`, `bin` and so on.
     #[serde(default)]
     pub crate_types: Vec<String>,
 }
 
 impl Artifact {
-    /// Of a line that tells of one.
+    /// Parses a line of cargo's JSON; `None` for messages of other kinds.
     #[must_use]
-    pub fn of(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         match serde_json::from_str(line) {
             Ok(Message::CompilerArtifact(artifact)) => Some(artifact),
             _ => None,
         }
     }
 
-    /// Whether it is a test.
+    /// Returns whether this is a test executable.
     #[must_use]
     pub fn is_test(&self) -> bool {
         self.profile.test
     }
 
-    /// The WebAssembly module among the files of the library of this package.
+    /// Returns the WebAssembly module, when this is the library of `package`.
     #[must_use]
-    pub fn module(&self, package: &str) -> Option<&PathBuf> {
+    pub fn find_module(&self, package: &str) -> Option<&PathBuf> {
         let named = self.target.name == package.replace('-', "_");
         let mut files = self.filenames.iter().filter(|_| named);
         files.find(|file| file.extension().is_some_and(|e| e == "wasm"))
     }
 }
 
-/// What cargo is at, when a line of its stderr says only that.
+/// Returns cargo's current activity (`Compiling kube v5.0.0`) when a line of its stderr is nothing else.
 #[must_use]
-pub fn activity(line: &str) -> Option<String> {
+pub fn parse_activity(line: &str) -> Option<String> {
     let plain = console::strip_ansi_codes(line);
     let plain = plain.trim_start();
     let words = [
@@ -104,15 +104,18 @@ pub fn activity(line: &str) -> Option<String> {
         "Finished",
     ];
     let found = words.iter().any(|word| plain.starts_with(word));
-    // The folder of a crate of our own is not news.
+    // The path of a workspace member is left out.
     found.then(|| plain.split(" (").next().unwrap_or(plain).to_owned())
 }
 
-/// Runs a build; gives what was made, and what the compiler warned of.
+/// Runs a build. Returns its artifacts and the compiler's warnings.
 ///
 /// # Errors
-/// The compiler's own words.
-pub fn build(mut command: Command, progress: &mut dyn FnMut(&str)) -> Result<(Vec<Artifact>, Vec<String>)> {
+/// The output of the compiler.
+pub fn run_build(
+    mut command: Command,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(Vec<Artifact>, Vec<String>)> {
     command
         .arg("--message-format=json-render-diagnostics")
         .stdin(Stdio::null())
@@ -129,20 +132,22 @@ pub fn build(mut command: Command, progress: &mut dyn FnMut(&str)) -> Result<(Ve
     let stderr = BufReader::new(child.stderr.take().context("piped")?);
     let artifacts = std::thread::spawn(move || {
         let lines = stdout.lines().map_while(Result::ok);
-        lines.filter_map(|line| Artifact::of(&line)).collect::<Vec<_>>()
+        lines
+            .filter_map(|line| Artifact::parse(&line))
+            .collect::<Vec<_>>()
     });
-    let mut said = Vec::new();
+    let mut diagnostics = Vec::new();
     for line in stderr.lines().map_while(Result::ok) {
-        match activity(&line) {
+        match parse_activity(&line) {
             Some(what) => progress(&what),
-            None => said.push(line),
+            None => diagnostics.push(line),
         }
     }
     let status = child.wait()?;
     if !status.success() {
-        bail!("{}", said.join("\n").trim());
+        bail!("{}", diagnostics.join("\n").trim());
     }
-    Ok((artifacts.join().unwrap_or_default(), said))
+    Ok((artifacts.join().unwrap_or_default(), diagnostics))
 }
 
 #[cfg(test)]
@@ -150,25 +155,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_told_from_diagnostics() {
+    fn activity_lines_are_separated_from_diagnostics() {
         assert_eq!(
-            activity("\u{1b}[1m\u{1b}[32m   Compiling\u{1b}[0m kube v5.0.0 (/x/y)").as_deref(),
+            parse_activity("\u{1b}[1m\u{1b}[32m   Compiling\u{1b}[0m kube v5.0.0 (/x/y)").as_deref(),
             Some("Compiling kube v5.0.0")
         );
-        assert_eq!(activity("error[E0308]: mismatched types"), None);
-        assert_eq!(activity("warning: unused import"), None);
+        assert_eq!(parse_activity("error[E0308]: mismatched types"), None);
+        assert_eq!(parse_activity("warning: unused import"), None);
     }
 
     #[test]
-    fn artifacts_are_read() {
+    fn compiler_artifact_line_is_parsed() {
         let line = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["bin"],"name":"ostler"},"filenames":["/t/ostler"],"executable":"/t/ostler","profile":{"test":false},"fresh":true}"#;
-        let artifact = Artifact::of(line).expect("an artifact");
+        let artifact = Artifact::parse(line).expect("an artifact");
         assert_eq!(
             (artifact.target.name.as_str(), artifact.executable.clone()),
             ("ostler", Some("/t/ostler".into()))
         );
-        assert!(!artifact.is_test() && artifact.module("ostler").is_none());
-        assert!(Artifact::of(r#"{"reason":"build-finished","success":true}"#).is_none());
-        assert!(Artifact::of("not JSON").is_none());
+        assert!(!artifact.is_test() && artifact.find_module("ostler").is_none());
+        assert!(Artifact::parse(r#"{"reason":"build-finished","success":true}"#).is_none());
+        assert!(Artifact::parse("not JSON").is_none());
     }
 }

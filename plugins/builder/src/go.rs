@@ -1,4 +1,4 @@
-//! Go, by its own compiler: `GOOS=wasip1` and `//go:wasmexport`.
+//! Plugins in Go, compiled by the standard compiler with `GOOS=wasip1` and `//go:wasmexport`.
 
 pub mod bindings;
 
@@ -13,18 +13,18 @@ use anyhow::{Context, Result, bail};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 
 use crate::{
-    Made, Options, contract,
-    tools::{self, Workplace},
+    Options, RawComponent, contract,
+    tools::{self, BuildDir},
 };
 
-/// What the adapter imports, as a world.
+/// World of the adapter: the host's interfaces that it imports.
 const ADAPTER_WORLD: (&str, &str) = (
     "adapter.wit",
     "package ostler:plugin@0.1.0;\nworld adapter { import log; import clock; }\n",
 );
-const ADAPTER: &str = include_str!("go/wasip1.wat");
+const ADAPTER_WAT: &str = include_str!("go/wasip1.wat");
 
-const SDK: [(&str, &str); 8] = [
+const SDK_FILES: [(&str, &str); 8] = [
     ("go.mod", include_str!("../../sdk-go/go.mod")),
     ("host.go", include_str!("../../sdk-go/host.go")),
     ("ostler.go", include_str!("../../sdk-go/ostler.go")),
@@ -35,11 +35,15 @@ const SDK: [(&str, &str); 8] = [
     ("wit/native.go", include_str!("../../sdk-go/wit/native.go")),
 ];
 
-/// What is made of the Go module in a folder.
+/// Builds the Go module in a folder.
 ///
 /// # Errors
-/// The compiler's own words, or a tool that is missing.
-pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Made> {
+/// The output of the compiler, or a missing tool.
+pub fn build_component(
+    folder: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(&str),
+) -> Result<RawComponent> {
     let path = folder.join("go.mod");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let module = text
@@ -50,50 +54,52 @@ pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) ->
     let Some(name) = name else {
         bail!("{}: it has no line `module NAME`", path.display());
     };
-    tools::require(&["go", "version"], &["golang"], options.install)?;
-    let place = Workplace::of(folder, name)?;
-    let compiler = tools::run(command("go", &["version"]))?;
-    let sdk = SDK.map(|(_, text)| text).concat();
-    let wasm = place.unless_current(&[&compiler, ADAPTER, &sdk], || compile(&place, progress))?;
-    Ok(Made {
+    tools::require_program(&["go", "version"], &["golang"], options.install)?;
+    let dir = BuildDir::new(folder, name)?;
+    let compiler = tools::run_command(new_command("go", &["version"]))?;
+    let sdk = SDK_FILES.map(|(_, text)| text).concat();
+    let wasm = dir.build_unless_current(&[&compiler, ADAPTER_WAT, &sdk], || {
+        compile_component(&dir, progress)
+    })?;
+    Ok(RawComponent {
         name: name.to_owned(),
         wasm,
-        place: place.target,
+        output_dir: dir.target,
         warnings: Vec::new(),
     })
 }
 
-fn command(program: &str, arguments: &[&str]) -> Command {
+fn new_command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
     command
 }
 
-/// Makes a workspace of plugin and SDK; gives its file, as `GOWORK` wants it.
+/// Writes a Go workspace of the plugin and the SDK. Returns its file, for `GOWORK`.
 ///
 /// # Errors
 /// When it can't be written.
-pub fn workspace(place: &Workplace) -> Result<std::path::PathBuf> {
-    let sdk = place.write("sdk", &SDK)?;
-    let text = format!("go 1.24\n\nuse {:?}\nuse {:?}\n", place.source, sdk);
-    Ok(place.write(".", &[("go.work", &text)])?.join("go.work"))
+pub fn write_workspace(dir: &BuildDir) -> Result<std::path::PathBuf> {
+    let sdk = dir.write_files("sdk", &SDK_FILES)?;
+    let text = format!("go 1.24\n\nuse {:?}\nuse {:?}\n", dir.source, sdk);
+    Ok(dir.write_files(".", &[("go.work", &text)])?.join("go.work"))
 }
 
-/// `go test` of the module in a folder, where it finds the SDK.
+/// `go test` of the module in a folder, where it finds the SDK_FILES.
 ///
 /// # Errors
 /// When the workspace can't be written.
-pub fn test(folder: &Path) -> Result<Command> {
-    let place = Workplace::of(folder, "test")?;
-    let mut command = command("go", &["test", "./..."]);
-    command.current_dir(folder).env("GOWORK", workspace(&place)?);
+pub fn test_command(folder: &Path) -> Result<Command> {
+    let dir = BuildDir::new(folder, "test")?;
+    let mut command = new_command("go", &["test", "./..."]);
+    command.current_dir(folder).env("GOWORK", write_workspace(&dir)?);
     Ok(command)
 }
 
-fn compile(place: &Workplace, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
+fn compile_component(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
     progress("go build");
-    let module = place.folder.join("module.wasm");
-    let mut build = command(
+    let module = dir.work.join("module.wasm");
+    let mut build = new_command(
         "go",
         &[
             "build",
@@ -106,46 +112,46 @@ fn compile(place: &Workplace, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>>
     build
         .arg(&module)
         .arg(".")
-        .current_dir(&place.source)
-        .env("GOWORK", workspace(place)?)
+        .current_dir(&dir.source)
+        .env("GOWORK", write_workspace(dir)?)
         .envs([
             ("GOOS", "wasip1"),
             ("GOARCH", "wasm"),
             ("GOFLAGS", "-buildvcs=false"),
             ("CGO_ENABLED", "0"),
         ]);
-    place.run(build)?;
-    progress("making a component of it");
-    encode(&fs::read(&module)?).with_context(|| format!("making a component of {}", place.name))
+    dir.run_command(build)?;
+    progress("encoding the component");
+    encode_component(&fs::read(&module)?).with_context(|| format!("encoding the component of {}", dir.name))
 }
 
-/// The component of what Go's compiler made.
-fn encode(module: &[u8]) -> Result<Vec<u8>> {
-    let (resolve, world) = contract::resolve(&[], contract::WORLD)?;
+/// Encodes a module of Go's compiler as a component, with the adapter in place of WASI.
+fn encode_component(module: &[u8]) -> Result<Vec<u8>> {
+    let (resolve, world) = contract::resolve_world(&[], contract::PLUGIN_WORLD)?;
     let mut module = module.to_vec();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
-    let mut adapter = wat::parse_str(ADAPTER)?;
-    let (resolve, world) = contract::resolve(&[ADAPTER_WORLD], "adapter")?;
+    let mut adapter = wat::parse_str(ADAPTER_WAT)?;
+    let (resolve, world) = contract::resolve_world(&[ADAPTER_WORLD], "adapter")?;
     embed_component_metadata(&mut adapter, &resolve, world, StringEncoding::UTF8)?;
     let component = ComponentEncoder::default()
         .validate(true)
         .module(&module)?
         .adapter("wasi_snapshot_preview1", &adapter)?
         .encode()?;
-    crate::component::without_wasi(&component)?;
+    crate::component::reject_wasi(&component)?;
     Ok(component)
 }
 
-/// A text as gofmt writes it.
+/// Formats Go source.
 ///
 /// # Errors
-/// Where it is no Go.
-pub fn formatted(text: &str) -> Result<String> {
-    // The first look breaks lines that only the second one indents.
-    gofmt(&gofmt(text)?)
+/// The syntax error that gofmt reports.
+pub fn format_source(text: &str) -> Result<String> {
+    // Twice: lines that the first pass breaks are indented by the second.
+    run_gofmt(&run_gofmt(text)?)
 }
 
-fn gofmt(text: &str) -> Result<String> {
+fn run_gofmt(text: &str) -> Result<String> {
     let mut gofmt = Command::new("gofmt")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -153,7 +159,7 @@ fn gofmt(text: &str) -> Result<String> {
         .spawn()
         .context("running gofmt")?;
     let mut input = gofmt.stdin.take().context("piped")?;
-    // Its output is larger than a pipe holds.
+    // On a thread, because input and output are larger than the buffer of a pipe.
     let text = text.to_owned();
     let writing = std::thread::spawn(move || input.write_all(text.as_bytes()));
     let output = gofmt.wait_with_output()?;

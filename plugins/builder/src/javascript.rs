@@ -1,4 +1,4 @@
-//! JavaScript, with QuickJS in the component.
+//! Plugins in JavaScript, with QuickJS in the component.
 
 use std::{fs, path::Path, process::Command};
 
@@ -6,14 +6,14 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::{
-    Made, Options, component,
-    tools::{self, Workplace},
+    Options, RawComponent, component,
+    tools::{self, BuildDir},
 };
 
-/// The compiler's package. jco has it, too, as one of its engines; alone it is a tenth of the download.
-const COMPILER: &str = "componentize-qjs@0.4.5";
+/// npm package of the compiler. It is also an engine of jco, but a tenth of the download on its own.
+const COMPILER_PACKAGE: &str = "componentize-qjs@0.4.5";
 
-const SDK: [(&str, &str); 4] = [
+const SDK_FILES: [(&str, &str); 4] = [
     (
         "node_modules/ostler/index.js",
         include_str!("../../sdk-js/index.js"),
@@ -35,84 +35,89 @@ const SDK: [(&str, &str); 4] = [
 #[derive(Deserialize)]
 struct Package {
     name: String,
-    #[serde(default = "index")]
+    #[serde(default = "default_main")]
     main: String,
     #[serde(default)]
     dependencies: serde_json::Map<String, serde_json::Value>,
 }
 
-fn index() -> String {
+fn default_main() -> String {
     "index.js".into()
 }
 
-/// What is made of the npm package in a folder.
+/// Builds the npm package in a folder.
 ///
 /// # Errors
-/// The tools' own words, or one that is missing.
-pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Made> {
+/// The output of the tools, or a missing tool.
+pub fn build_component(
+    folder: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(&str),
+) -> Result<RawComponent> {
     let path = folder.join("package.json");
     let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let package: Package =
-        serde_json::from_slice(&text).with_context(|| format!("{}: no package", path.display()))?;
-    let name = plugin(&package.name).with_context(|| path.display().to_string())?;
-    let place = Workplace::of(folder, name)?;
-    // The flags, too.
-    let versions = [COMPILER, "without WASI", SDK[0].1, SDK[1].1];
-    let wasm = place.unless_current(&versions, || compile(&place, &package, options, progress))?;
-    Ok(Made {
+    let package: Package = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not a valid package.json", path.display()))?;
+    let name = plugin_name(&package.name).with_context(|| path.display().to_string())?;
+    let dir = BuildDir::new(folder, name)?;
+    // Changes when the flags below do.
+    let versions = [COMPILER_PACKAGE, "without WASI", SDK_FILES[0].1, SDK_FILES[1].1];
+    let wasm =
+        dir.build_unless_current(&versions, || compile_component(&dir, &package, options, progress))?;
+    Ok(RawComponent {
         name: name.to_owned(),
         wasm,
-        place: place.target,
+        output_dir: dir.target,
         warnings: Vec::new(),
     })
 }
 
-/// What the plugin of a package is called: `@scope/name` is `name`, for a file has no folder in its name.
-fn plugin(package: &str) -> Result<&str> {
+/// Returns the plugin's name: the package's without its scope, since it becomes a file name.
+fn plugin_name(package: &str) -> Result<&str> {
     let name = match package.strip_prefix('@') {
         Some(scoped) => scoped.split_once('/').map_or("", |(_, name)| name),
         None => package,
     };
     if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) {
-        bail!("name: {package:?} is no name of a package: call it `name` or `@scope/name`");
+        bail!("name: {package:?} is not a package name: use `name` or `@scope/name`");
     }
     Ok(name)
 }
 
-fn compile(
-    place: &Workplace,
+fn compile_component(
+    dir: &BuildDir,
     package: &Package,
     options: &Options,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<u8>> {
-    tools::require(&["node", "--version"], &["nodejs", "npm"], options.install)?;
-    let compiler = place.tool(&COMPILER.replace('@', "-"), |folder| {
-        progress(&format!("installing {COMPILER} from npm"));
+    tools::require_program(&["node", "--version"], &["nodejs", "npm"], options.install)?;
+    let compiler = dir.install_tool(&COMPILER_PACKAGE.replace('@', "-"), |folder| {
+        progress(&format!("installing {COMPILER_PACKAGE} from npm"));
         fs::write(folder.join("package.json"), "{\"private\": true}")?;
-        let mut npm = npm(folder);
-        // Its own version and that of what it needs are exact.
-        npm.args(["--save-exact", COMPILER]);
-        place.run(npm).map(drop)
+        let mut npm = npm_install(folder);
+        // The package pins its own dependencies to exact versions.
+        npm.args(["--save-exact", COMPILER_PACKAGE]);
+        dir.run_command(npm).map(drop)
     })?;
-    let stage = place.stage(&SDK)?;
+    let stage = dir.stage_source(&SDK_FILES)?;
     if !package.dependencies.is_empty() {
         progress("installing dependencies from npm");
-        let mut npm = npm(&stage);
+        let mut npm = npm_install(&stage);
         npm.arg("--omit=dev");
-        place.run(npm)?;
-        // npm clears away what package.json does not name.
-        place.write("stage", &SDK)?;
+        dir.run_command(npm)?;
+        // npm has removed the SDK, because package.json does not list it.
+        dir.write_files("stage", &SDK_FILES)?;
     }
     progress("componentize-qjs");
-    let made = place.folder.join("made.wasm");
+    let made = dir.work.join("made.wasm");
     let mut command = Command::new("node");
     command
         .arg(compiler.join("node_modules/componentize-qjs/bin/componentize-qjs"))
         .arg("--wit")
-        .arg(place.wit()?)
+        .arg(dir.write_wit()?)
         .args([
             "--world",
-            crate::contract::WORLD,
+            crate::contract::PLUGIN_WORLD,
             "--sync",
             "--opt-size",
             "--stub-wasi",
@@ -123,14 +128,14 @@ fn compile(
         .arg(stage.join(&package.main))
         .arg("--output")
         .arg(&made);
-    place.run(command)?;
-    // What the engine would ask of WASI the SDK has from the host.
+    dir.run_command(command)?;
+    // The SDK provides by the host what the engine would use WASI for.
     let wasm = fs::read(made)?;
-    component::without_wasi(&wasm)?;
+    component::reject_wasi(&wasm)?;
     Ok(wasm)
 }
 
-fn npm(folder: &Path) -> Command {
+fn npm_install(folder: &Path) -> Command {
     let mut npm = Command::new("npm");
     npm.current_dir(folder).args([
         "install",
@@ -147,11 +152,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_called_as_its_package_is_within_its_scope() {
-        assert_eq!(plugin("greeting").unwrap(), "greeting");
-        assert_eq!(plugin("@example/greeting").unwrap(), "greeting");
+    fn plugin_name_is_the_package_name_without_scope() {
+        assert_eq!(plugin_name("greeting").unwrap(), "greeting");
+        assert_eq!(plugin_name("@example/greeting").unwrap(), "greeting");
         for none in ["", "@example", "@example/", "a/b", "@a/b/c", "../up", "@a/.."] {
-            let said = plugin(none).unwrap_err().to_string();
+            let said = plugin_name(none).unwrap_err().to_string();
             assert!(said.contains("@scope/name") && said.contains(none), "{said}");
         }
     }

@@ -1,5 +1,5 @@
-//! From a plugin's folder to its component: finds the language, runs its tools, makes a component of what they made
-//! and puts the manifest into it.
+//! Builds a plugin's folder into a component: detects the language, runs its tools, encodes their output as a
+//! component and embeds the manifest.
 
 pub mod cargo;
 pub mod component;
@@ -21,10 +21,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// What a plugin is written in.
+/// Language a plugin is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// A crate.
+    /// A Rust crate.
     Rust,
     /// An npm package.
     JavaScript,
@@ -38,7 +38,7 @@ impl Language {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Rust, Self::JavaScript, Self::Python, Self::Go];
 
-    /// The file that tells a folder of this language.
+    /// Returns the file that marks a folder as a plugin in this language.
     #[must_use]
     pub fn marker(self) -> &'static str {
         match self {
@@ -61,48 +61,48 @@ impl fmt::Display for Language {
     }
 }
 
-/// How to build.
+/// Options of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where to write the component; in the folder's own place for what is built without it.
+    /// Path of the component; the default is below the target folder of the plugin.
     pub out: Option<PathBuf>,
-    /// Install tools that are missing, where this machine's package manager has them.
+    /// Install missing tools, where this machine's package manager has them.
     pub install: bool,
 }
 
-/// A component that was built.
+/// A component that was built and written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Built {
-    /// Name of the package it was made of.
+pub struct BuiltComponent {
+    /// Name of the plugin's package.
     pub name: String,
-    /// Where it is.
+    /// Path of the component.
     pub path: PathBuf,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Whether this build changed it.
+    /// False when the file already had these bytes.
     pub changed: bool,
-    /// What the compiler warned of, as it says it.
+    /// Warnings of the compiler, verbatim.
     pub warnings: Vec<String>,
 }
 
-/// What a language's builder made, before the manifest is in it.
+/// A component as built from source, before the manifest is embedded.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct RawComponent {
     /// Name of the package.
     pub name: String,
-    /// The component.
+    /// Bytes of the component.
     pub wasm: Vec<u8>,
-    /// Where the folder's builds go, when nobody says where.
-    pub place: PathBuf,
-    /// See [`Built::warnings`].
+    /// Default output directory of the plugin.
+    pub output_dir: PathBuf,
+    /// See [`BuiltComponent::warnings`].
     pub warnings: Vec<String>,
 }
 
-/// The language a folder is written in.
+/// Detects the language of a plugin by the marker file in its folder.
 ///
 /// # Errors
-/// When it is none that is known, or two.
-pub fn detect(folder: &Path) -> Result<Language> {
+/// When the folder has the marker of no language, or of more than one.
+pub fn detect_language(folder: &Path) -> Result<Language> {
     if !folder.is_dir() {
         bail!("{}: no such folder", folder.display());
     }
@@ -126,43 +126,46 @@ pub fn detect(folder: &Path) -> Result<Language> {
     }
 }
 
-/// Builds a plugin. `progress` is told what is going on, in a few words.
+/// Builds a plugin. `progress` receives a short text about each part of the build.
 ///
 /// # Errors
-/// The compiler's own words, a tool that is missing and the command that installs it, or what is wrong with the
-/// manifest.
-pub fn build(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Built> {
-    let language = detect(folder)?;
-    // Before the minutes of a compiler.
-    let manifest = manifest::section(folder)?;
-    let made = match language {
-        Language::Rust => rust::make(folder, options, progress)?,
-        Language::JavaScript => javascript::make(folder, options, progress)?,
-        Language::Python => python::make(folder, options, progress)?,
-        Language::Go => go::make(folder, options, progress)?,
+/// The output of the compiler, a missing tool with the command that installs it, or an invalid manifest.
+pub fn build_plugin(
+    folder: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(&str),
+) -> Result<BuiltComponent> {
+    let language = detect_language(folder)?;
+    // First, because a wrong manifest should not cost minutes of compilation.
+    let manifest = manifest::read_manifest(folder)?;
+    let built = match language {
+        Language::Rust => rust::build_component(folder, options, progress)?,
+        Language::JavaScript => javascript::build_component(folder, options, progress)?,
+        Language::Python => python::build_component(folder, options, progress)?,
+        Language::Go => go::build_component(folder, options, progress)?,
     };
-    let mut wasm = made.wasm;
+    let mut wasm = built.wasm;
     if let Some(manifest) = manifest {
-        component::append_section(&mut wasm, manifest::SECTION, &manifest);
+        component::append_section(&mut wasm, manifest::MANIFEST_SECTION, &manifest);
     }
     let path = options
         .out
         .clone()
-        .unwrap_or_else(|| made.place.join(format!("{}.wasm", made.name)));
-    let changed = replace(&path, &wasm)?;
-    Ok(Built {
-        name: made.name,
+        .unwrap_or_else(|| built.output_dir.join(format!("{}.wasm", built.name)));
+    let changed = replace_file(&path, &wasm)?;
+    Ok(BuiltComponent {
+        name: built.name,
         path,
         bytes: wasm.len(),
         changed,
-        warnings: made.warnings,
+        warnings: built.warnings,
     })
 }
 
-/// Where plugins that are no part of a checkout have what can be built or installed once for all of them:
-/// `$OSTLER_BUILD_CACHE`, or a place in the user's cache; where there is no user, in their own folder.
+/// Returns the directory shared by the builds of all plugins outside of a checkout: `$OSTLER_BUILD_CACHE`, a folder of
+/// the user's cache, or `own` when there is no home directory.
 #[must_use]
-pub fn cache(own: &Path) -> PathBuf {
+pub fn cache_dir(own: &Path) -> PathBuf {
     let of = |name: &str| {
         let value = std::env::var_os(name);
         value.filter(|v| !v.is_empty()).map(PathBuf::from)
@@ -173,12 +176,12 @@ pub fn cache(own: &Path) -> PathBuf {
         .unwrap_or_else(|| own.to_owned())
 }
 
-/// Writes a file so that no reader ever sees half of it; leaves it alone (and says so by `false`) when it already has
-/// these bytes.
+/// Replaces a file atomically, by a rename. Returns false and leaves the file alone when it already has these bytes, so
+/// that its modification time stays.
 ///
 /// # Errors
-/// When it can't be written.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<bool> {
+/// When the file can't be written.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<bool> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(false);
     }
@@ -198,9 +201,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_tells_its_language() {
+    fn folder_with_one_marker_is_detected_and_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let said = detect(folder.path()).unwrap_err().to_string();
+        let said = detect_language(folder.path()).unwrap_err().to_string();
         assert!(
             said.contains("no plugin") && said.contains("ostler plugin new"),
             "{said}"
@@ -208,26 +211,28 @@ mod tests {
         for language in Language::ALL {
             let marker = folder.path().join(language.marker());
             fs::write(&marker, "").unwrap();
-            assert_eq!(detect(folder.path()).unwrap(), language);
+            assert_eq!(detect_language(folder.path()).unwrap(), language);
             fs::remove_file(marker).unwrap();
         }
         fs::write(folder.path().join("go.mod"), "").unwrap();
         fs::write(folder.path().join("Cargo.toml"), "").unwrap();
-        let said = detect(folder.path()).unwrap_err().to_string();
+        let said = detect_language(folder.path()).unwrap_err().to_string();
         assert!(said.contains("Cargo.toml and go.mod"), "{said}");
-        let said = detect(&folder.path().join("nowhere")).unwrap_err().to_string();
+        let said = detect_language(&folder.path().join("nowhere"))
+            .unwrap_err()
+            .to_string();
         assert!(said.contains("nowhere: no such folder"), "{said}");
     }
 
     #[test]
-    fn replace_writes_only_what_differs() {
+    fn replace_file_writes_only_other_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/file");
-        assert!(replace(&path, b"one").unwrap());
+        assert!(replace_file(&path, b"one").unwrap());
         let written = fs::metadata(&path).unwrap().modified().unwrap();
-        assert!(!replace(&path, b"one").unwrap());
+        assert!(!replace_file(&path, b"one").unwrap());
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), written);
-        assert!(replace(&path, b"two").unwrap());
+        assert!(replace_file(&path, b"two").unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"two");
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(left, 1, "no partial file left");

@@ -1,22 +1,22 @@
-//! A plugin's manifest: what it asks for, as a section of its component.
+//! The manifest of a plugin (the permissions it asks for), embedded as a section of its component.
 //!
-//! What stands in it is the host's to judge; here it is only carried.
+//! The builder only checks that it is a YAML mapping; the host validates its fields.
 
 use std::{io::ErrorKind, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-/// The custom section.
-pub const SECTION: &str = "ostler:manifest";
-/// The file beside the source.
-pub const FILE: &str = "plugin.yaml";
+/// Name of the custom section.
+pub const MANIFEST_SECTION: &str = "ostler:manifest";
+/// Name of the file beside the source.
+pub const MANIFEST_FILE: &str = "plugin.yaml";
 
-/// The manifest of a folder as it goes into the component; none when there is none.
+/// Reads the manifest of a folder as JSON; `None` when there is no such file.
 ///
 /// # Errors
-/// When it is no YAML, or no mapping.
-pub fn section(folder: &Path) -> Result<Option<Vec<u8>>> {
-    let path = folder.join(FILE);
+/// When the file is not YAML, or not a mapping.
+pub fn read_manifest(folder: &Path) -> Result<Option<Vec<u8>>> {
+    let path = folder.join(MANIFEST_FILE);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -38,18 +38,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_is_carried_as_json() {
+    fn manifest_is_read_as_json_and_must_be_a_mapping() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(section(folder.path()).unwrap(), None);
-        let write = |text| std::fs::write(folder.path().join(FILE), text).unwrap();
+        assert_eq!(read_manifest(folder.path()).unwrap(), None);
+        let write = |text| std::fs::write(folder.path().join(MANIFEST_FILE), text).unwrap();
         write("permissions: {events: true}\n");
         assert_eq!(
-            section(folder.path()).unwrap().unwrap(),
+            read_manifest(folder.path()).unwrap().unwrap(),
             br#"{"permissions":{"events":true}}"#
         );
         for (wrong, words) in [("- a list", "a mapping is needed"), ("a: [", "is not YAML")] {
             write(wrong);
-            let said = format!("{:#}", section(folder.path()).unwrap_err());
+            let said = format!("{:#}", read_manifest(folder.path()).unwrap_err());
             assert!(said.contains("plugin.yaml") && said.contains(words), "{said}");
         }
     }

@@ -1,94 +1,109 @@
-//! Python, with CPython in the component.
+//! Plugins in Python, with CPython in the component.
 
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    Made, Options,
-    tools::{self, Workplace},
+    Options, RawComponent,
+    tools::{self, BuildDir},
 };
 
-/// The compiler's version.
-const COMPILER: &str = "componentize-py==0.25.1";
-/// The module a plugin begins in. Not `plugin`: that is the name of the world.
-const MODULE: &str = "main";
+/// PyPI package and version of the compiler.
+const COMPILER_PACKAGE: &str = "componentize-py==0.25.1";
+/// Entry module of a plugin. Not `plugin`, which is the name of the world.
+const MAIN_MODULE: &str = "main";
 
-const SDK: [(&str, &str); 1] = [("ostler.py", include_str!("../../sdk-python/ostler.py"))];
+const SDK_FILES: [(&str, &str); 1] = [("ostler.py", include_str!("../../sdk-python/ostler.py"))];
 
-/// What is made of the Python project in a folder.
+/// Builds the Python project in a folder.
 ///
 /// # Errors
-/// The tools' own words, or one that is missing.
-pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Made> {
+/// The output of the tools, or a missing tool.
+pub fn build_component(
+    folder: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(&str),
+) -> Result<RawComponent> {
     let path = folder.join("pyproject.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let Some(name) = name(&text) else {
+    let Some(name) = project_name(&text) else {
         bail!("{}: it has no `name = \"…\"` in [project]", path.display());
     };
-    if !folder.join(MODULE).with_extension("py").is_file() {
-        bail!("{}: no {MODULE}.py, in which a plugin begins", folder.display());
+    if !folder.join(MAIN_MODULE).with_extension("py").is_file() {
+        bail!(
+            "{}: it has no {MAIN_MODULE}.py, the entry module of a plugin",
+            folder.display()
+        );
     }
-    let place = Workplace::of(folder, name)?;
-    let wasm = place.unless_current(&[COMPILER, SDK[0].1], || compile(&place, options, progress))?;
-    Ok(Made {
+    let dir = BuildDir::new(folder, name)?;
+    let wasm = dir.build_unless_current(&[COMPILER_PACKAGE, SDK_FILES[0].1], || {
+        compile_component(&dir, options, progress)
+    })?;
+    Ok(RawComponent {
         name: name.to_owned(),
         wasm,
-        place: place.target,
+        output_dir: dir.target,
         warnings: Vec::new(),
     })
 }
 
-fn compile(place: &Workplace, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
-    tools::require(
+fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
+    tools::require_program(
         &["python3", "-c", "import ensurepip, venv"],
         &["python3", "python3-venv"],
         options.install,
     )?;
-    let compiler = place.tool(&COMPILER.replace("==", "-"), |folder| {
-        progress(&format!("installing {COMPILER} from PyPI"));
+    let compiler = dir.install_tool(&COMPILER_PACKAGE.replace("==", "-"), |folder| {
+        progress(&format!("installing {COMPILER_PACKAGE} from PyPI"));
         let mut venv = Command::new("python3");
         venv.args(["-m", "venv"]).arg(folder);
-        place.run(venv)?;
-        place.run(pip(folder, &["--no-deps", COMPILER])).map(drop)
+        dir.run_command(venv)?;
+        dir.run_command(pip_install(folder, &["--no-deps", COMPILER_PACKAGE]))
+            .map(drop)
     })?;
-    let stage = place.stage(&SDK)?;
-    if place.source.join("requirements.txt").is_file() {
+    let stage = dir.stage_source(&SDK_FILES)?;
+    if dir.source.join("requirements.txt").is_file() {
         progress("installing requirements.txt from PyPI");
-        // Modules in C would be for this machine, not for the component.
-        let mut pip = pip(
+        // Pure Python only: extensions in C would be built for this machine, not for the component.
+        let mut pip = pip_install(
             &compiler,
             &["--no-compile", "--target", ".", "-r", "requirements.txt"],
         );
         pip.current_dir(&stage);
-        place.run(pip)?;
+        dir.run_command(pip)?;
     }
     progress("componentize-py");
-    let component = place.folder.join("made.wasm");
+    let component = dir.work.join("made.wasm");
     let mut command = Command::new(compiler.join("bin/componentize-py"));
     command
         .arg("--wit-path")
-        .arg(place.wit()?)
-        .args(["--world", crate::contract::WORLD, "componentize", "--python-path"])
+        .arg(dir.write_wit()?)
+        .args([
+            "--world",
+            crate::contract::PLUGIN_WORLD,
+            "componentize",
+            "--python-path",
+        ])
         .arg(&stage)
-        .args([MODULE, "--output"])
+        .args([MAIN_MODULE, "--output"])
         .arg(&component)
-        // Or else it looks for packages there, too.
+        // componentize-py would also bundle packages of an active virtual environment.
         .env_remove("VIRTUAL_ENV")
         .env("PYTHONHASHSEED", "0");
-    place.run(command)?;
+    dir.run_command(command)?;
     Ok(fs::read(component)?)
 }
 
-fn pip(venv: &Path, arguments: &[&str]) -> Command {
+fn pip_install(venv: &Path, arguments: &[&str]) -> Command {
     let mut pip = Command::new(venv.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .args(arguments);
     pip
 }
 
-/// The project's name: all that is needed of the file.
-fn name(pyproject: &str) -> Option<&str> {
+/// Finds the project's name, the only field needed, without a TOML parser.
+fn project_name(pyproject: &str) -> Option<&str> {
     let mut lines = pyproject.lines().map(str::trim);
     lines.find(|line| *line == "[project]")?;
     lines.take_while(|line| !line.starts_with('[')).find_map(|line| {
@@ -102,9 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_the_projects() {
+    fn project_name_is_read_from_the_project_table_only() {
         let text = "[tool.x]\nname = \"no\"\n[project]\nversion = \"1\"\nname = \"yes\" # so\n[other]\nname = \"no\"";
-        assert_eq!(name(text), Some("yes"));
-        assert_eq!(name("[project]\nversion = \"1\"\n[a]\nname = \"no\""), None);
+        assert_eq!(project_name(text), Some("yes"));
+        assert_eq!(
+            project_name("[project]\nversion = \"1\"\n[a]\nname = \"no\""),
+            None
+        );
     }
 }

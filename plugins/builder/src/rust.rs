@@ -1,4 +1,4 @@
-//! Crates.
+//! Plugins in Rust.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,39 +10,39 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    Made, Options, cargo, component,
+    Options, RawComponent, cargo, component,
     toolchain::{self, Toolchain},
 };
 
-/// The crate of a folder, as `cargo metadata` tells it.
+/// The crate in a folder, according to `cargo metadata`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Crate {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
     /// The target folder of its workspace.
     pub target: PathBuf,
-    /// Whether it is a workspace of its own.
+    /// True when it is not a member of a larger workspace.
     pub alone: bool,
-    /// What its component is to be.
+    /// Goal its component is optimized for.
     pub optimize: Optimize,
 }
 
-/// What a component is to be: `[package.metadata.ostler] optimize = "…"` in its `Cargo.toml`.
+/// Optimization goal of a component: `[package.metadata.ostler] optimize = "…"` in its `Cargo.toml`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Optimize {
-    /// `size`, which is meant where nothing is said: small ones are fetched, compiled and swapped sooner.
+    /// `size`, the default: a small component is fetched, compiled and swapped sooner.
     #[default]
     Size,
-    /// `speed`: half as large again, and its calls take three quarters of the time.
+    /// `speed`: 1.5 times the size, and calls take three quarters of the time.
     Speed,
 }
 
 impl Optimize {
-    /// As a package's metadata says.
+    /// Reads the goal from a package's metadata.
     ///
     /// # Errors
-    /// Another word than these.
-    pub fn of(metadata: &Value) -> Result<Self> {
+    /// When the value is neither `size` nor `speed`.
+    pub fn from_metadata(metadata: &Value) -> Result<Self> {
         Ok(match metadata.pointer("/ostler/optimize") {
             None => Self::default(),
             Some(word) if word == "size" => Self::Size,
@@ -53,24 +53,24 @@ impl Optimize {
         })
     }
 
-    /// The profile of cargo that stands for it.
-    fn profile(self) -> &'static str {
+    /// Returns the cargo profile of this goal.
+    fn cargo_profile(self) -> &'static str {
         match self {
             Self::Size => "component",
             Self::Speed => "component-fast",
         }
     }
 
-    /// Cargo's level.
-    fn level(self) -> &'static str {
+    /// Returns the profile setting of cargo for this goal.
+    fn cargo_level(self) -> &'static str {
         match self {
             Self::Size => "opt-level=\"z\"",
             Self::Speed => "opt-level=3",
         }
     }
 
-    /// The level of binaryen's wasm-opt.
-    pub(crate) fn binaryen(self) -> &'static str {
+    /// Returns the level of binaryen's wasm-opt for this goal.
+    pub(crate) fn binaryen_level(self) -> &'static str {
         match self {
             Self::Size => "-Oz",
             Self::Speed => "-O3",
@@ -94,15 +94,15 @@ struct Package {
 }
 
 impl Crate {
-    /// Asks cargo about a folder.
+    /// Reads the crate in a folder.
     ///
     /// # Errors
-    /// Cargo's own words, or what makes it no plugin.
-    pub fn of(folder: &Path) -> Result<Self> {
+    /// The output of cargo, or the reason why the crate is not a plugin.
+    pub fn read(folder: &Path) -> Result<Self> {
         let folder = folder
             .canonicalize()
             .with_context(|| folder.display().to_string())?;
-        let output = cargo::command()
+        let output = cargo::cargo_command()
             .args(["metadata", "--no-deps", "--format-version", "1"])
             .current_dir(&folder)
             .output()
@@ -110,13 +110,13 @@ impl Crate {
         if !output.status.success() {
             bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        Self::find(
+        Self::from_metadata(
             &folder.join("Cargo.toml"),
             serde_json::from_slice(&output.stdout)?,
         )
     }
 
-    fn find(manifest: &Path, metadata: Metadata) -> Result<Self> {
+    fn from_metadata(manifest: &Path, metadata: Metadata) -> Result<Self> {
         let alone = metadata.packages.len() == 1;
         let package = metadata
             .packages
@@ -124,18 +124,19 @@ impl Crate {
             .find(|p| p.manifest_path == manifest);
         let package = package.with_context(|| {
             format!(
-                "{}: no package: a plugin has a [package], not only a [workspace]",
+                "{}: it has no [package]: build the folder of the plugin's package, not that of its workspace",
                 manifest.display()
             )
         })?;
         let is_plugin = |t: &cargo::Target| t.crate_types.iter().any(|c| c == "cdylib");
         if !package.targets.iter().any(is_plugin) {
             bail!(
-                "{}: no plugin: [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
+                "{}: not a plugin: [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
                 manifest.display()
             );
         }
-        let optimize = Optimize::of(&package.metadata).with_context(|| manifest.display().to_string())?;
+        let optimize =
+            Optimize::from_metadata(&package.metadata).with_context(|| manifest.display().to_string())?;
         Ok(Self {
             name: package.name,
             target: metadata.target_directory,
@@ -145,36 +146,36 @@ impl Crate {
     }
 }
 
-/// Completes a `cargo build` for components: their profile, and a target folder of their own, since toolchain and flags
-/// are others than those of the rest.
-pub fn for_components(command: &mut Command, target: &Path, optimize: Optimize) {
-    let profile = optimize.profile();
+/// Adds the flags of components to a `cargo build`: their profile, and a target folder of their own, because another
+/// toolchain or other flags would invalidate the builds of the workspace.
+pub fn add_component_flags(command: &mut Command, target: &Path, optimize: Optimize) {
+    let profile = optimize.cargo_profile();
     command
         .args(["--lib", "--profile", profile])
         .env("CARGO_TARGET_DIR", target.join("wasm"));
-    for setting in PROFILE.iter().chain([&optimize.level()]) {
+    for setting in PROFILE_SETTINGS.iter().chain([&optimize.cargo_level()]) {
         command
             .arg("--config")
             .arg(format!("profile.{profile}.{setting}"));
     }
 }
 
-/// `cargo test` of the crate in a folder, built in the same place.
+/// Returns the command `cargo test` for the crate in a folder. A crate outside of a checkout uses the shared cache.
 ///
 /// # Errors
-/// As [`Crate::of`].
-pub fn test(folder: &Path) -> Result<Command> {
-    let this = Crate::of(folder)?;
-    let mut command = cargo::command();
+/// As [`Crate::read`].
+pub fn test_command(folder: &Path) -> Result<Command> {
+    let this = Crate::read(folder)?;
+    let mut command = cargo::cargo_command();
     command.arg("test").current_dir(folder);
     if this.alone {
-        command.env("CARGO_TARGET_DIR", crate::cache(&this.target).join("native"));
+        command.env("CARGO_TARGET_DIR", crate::cache_dir(&this.target).join("native"));
     }
     Ok(command)
 }
 
-/// Names would be two fifths of a component.
-const PROFILE: [&str; 5] = [
+/// Settings of both profiles. Symbols are stripped because names would be two fifths of a component.
+const PROFILE_SETTINGS: [&str; 5] = [
     "inherits=\"release\"",
     "lto=\"fat\"",
     "codegen-units=1",
@@ -182,43 +183,47 @@ const PROFILE: [&str; 5] = [
     "strip=\"symbols\"",
 ];
 
-/// What is made of the crate in a folder.
+/// Builds the crate in a folder.
 ///
 /// # Errors
-/// The compiler's own words, or a tool that is missing.
-pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Made> {
-    let this = Crate::of(folder)?;
+/// The output of the compiler, or a missing tool.
+pub fn build_component(
+    folder: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(&str),
+) -> Result<RawComponent> {
+    let this = Crate::read(folder)?;
     let toolchain = Toolchain::find(options.install)?;
-    let mut command = toolchain.build();
+    let mut command = toolchain.cargo_build();
     let target = if this.alone {
-        crate::cache(&this.target)
+        crate::cache_dir(&this.target)
     } else {
         this.target.clone()
     };
-    for_components(&mut command, &target, this.optimize);
+    add_component_flags(&mut command, &target, this.optimize);
     command.current_dir(folder);
-    let (artifacts, warnings) = cargo::build(command, progress)?;
-    let module = artifacts.iter().find_map(|a| a.module(&this.name));
-    let module = module.with_context(|| format!("cargo made no .wasm file of {}", this.name))?;
-    progress("making a component of it");
-    let wasm =
-        finish(module, this.optimize).with_context(|| format!("making a component of {}", this.name))?;
-    Ok(Made {
+    let (artifacts, warnings) = cargo::run_build(command, progress)?;
+    let module = artifacts.iter().find_map(|a| a.find_module(&this.name));
+    let module = module.with_context(|| format!("cargo built no .wasm file from {}", this.name))?;
+    progress("encoding the component");
+    let wasm = finish_component(module, this.optimize)
+        .with_context(|| format!("encoding the component of {}", this.name))?;
+    Ok(RawComponent {
         name: this.name,
         wasm,
-        place: this.target,
+        output_dir: this.target,
         warnings,
     })
 }
 
-/// The component of a module that cargo made.
+/// Optimizes a module that cargo built and encodes it as a component.
 ///
 /// # Errors
-/// When it is none, or would do more than its capabilities.
-pub fn finish(module: &Path, optimize: Optimize) -> Result<Vec<u8>> {
+/// When it is not a module of the contract, or imports WASI.
+pub fn finish_component(module: &Path, optimize: Optimize) -> Result<Vec<u8>> {
     let module = std::fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    let component = component::encode(&toolchain::optimise(module, optimize)?)?;
-    component::without_wasi(&component)?;
+    let component = component::encode_component(&toolchain::optimize_module(module, optimize)?)?;
+    component::reject_wasi(&component)?;
     Ok(component)
 }
 
@@ -227,14 +232,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crate_that_makes_no_component_is_told_what_to_add() {
+    fn crate_without_cdylib_is_refused_with_the_remedy() {
         let of = |crate_types: &str| {
             let text = format!(
                 r#"{{"packages": [{{"name": "a-b", "manifest_path": "/x/Cargo.toml",
                     "targets": [{{"name": "a_b", "crate_types": {crate_types}}}]}}], "target_directory": "/x/target"}}"#
             );
             let metadata = serde_json::from_str(&text).unwrap();
-            Crate::find(Path::new("/x/Cargo.toml"), metadata)
+            Crate::from_metadata(Path::new("/x/Cargo.toml"), metadata)
         };
         assert_eq!(of(r#"["cdylib", "rlib"]"#).unwrap().name, "a-b");
         let said = of(r#"["lib"]"#).unwrap_err().to_string();
@@ -245,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_says_what_its_component_is_to_be() {
-        let of = |said: Value| Optimize::of(&serde_json::json!({"ostler": {"optimize": said}}));
-        assert_eq!(Optimize::of(&Value::Null).unwrap(), Optimize::Size);
+    fn optimize_is_size_or_speed() {
+        let of = |said: Value| Optimize::from_metadata(&serde_json::json!({"ostler": {"optimize": said}}));
+        assert_eq!(Optimize::from_metadata(&Value::Null).unwrap(), Optimize::Size);
         assert_eq!(of("size".into()).unwrap(), Optimize::Size);
         assert_eq!(of("speed".into()).unwrap(), Optimize::Speed);
         for wrong in ["fast".into(), Value::Null, 3.into()] {

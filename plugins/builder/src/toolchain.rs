@@ -1,68 +1,80 @@
-//! The toolchain that builds guests: whichever is there, so that nobody must know.
+//! The Rust toolchain for WebAssembly: rustup's where it has the target, Debian's packages otherwise.
 
 use std::{
+    io::IsTerminal,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, rust::Optimize};
+use crate::{
+    cargo,
+    progress::{Step, print_status},
+    rust::Optimize,
+};
 
-/// The target of the guests: no WASI, so that a component's import list is its capability list.
-pub const TARGET: &str = "wasm32-unknown-unknown";
+/// Target of Rust plugins. Without WASI, so that a component's import list is its capability list.
+pub const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Debian's Rust, which can build the standard library for any target from source.
+/// Packages of Debian's Rust, which can build the standard library for any target from source.
 const DEBIAN_PACKAGES: [&str; 5] = ["rustc-web", "cargo-web", "rust-web-src", "lld", "binaryen"];
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
-const DEBIAN_OPTIMISER: &str = "/usr/bin/wasm-opt";
+const DEBIAN_WASM_OPT: &str = "/usr/bin/wasm-opt";
 
-/// For any compiler: addresses in as many bytes as they need, which is a tenth of a component.
-const SMALL: &str = "-Clink-arg=--compress-relocations";
-/// For one that builds the standard library: neither `Debug` texts nor places in the source.
-const SMALLER: &str = "-Clink-arg=--compress-relocations -Zfmt-debug=none -Zlocation-detail=none";
+/// Flags for any compiler. Compressed relocations save a tenth of a component.
+const SIZE_FLAGS: &str = "-Clink-arg=--compress-relocations";
+/// Flags for a compiler that builds the standard library: also without `Debug` texts and source locations.
+const BUILD_STD_SIZE_FLAGS: &str =
+    "-Clink-arg=--compress-relocations -Zfmt-debug=none -Zlocation-detail=none";
 
-/// A way to build for wasm.
+/// Maximum number of log lines in the error of a failed command.
+const MAX_TAIL_LINES: usize = 20;
+
+/// A toolchain that can build for WebAssembly.
 #[derive(Debug)]
 pub enum Toolchain {
-    /// The usual toolchain has the target.
+    /// The installed toolchain has the target.
     Installed,
-    /// Debian's, with the standard library built from source.
+    /// Debian's toolchain, which builds the standard library from source.
     Debian {
-        /// A linker for wasm.
+        /// Linker for WebAssembly.
         linker: PathBuf,
     },
 }
 
 impl Toolchain {
-    /// Finds one; `install`s one if need be.
+    /// Finds a toolchain, and installs Debian's when there is none and `install` is set.
     ///
     /// # Errors
-    /// What is missing, and the command that installs it.
+    /// Names the missing part and the command that installs it.
     pub fn find(install: bool) -> Result<Self> {
-        let sysroot = sysroot("rustc").context("no Rust: see https://rustup.rs")?;
-        if sysroot.join("lib/rustlib").join(TARGET).is_dir() {
+        let sysroot = find_sysroot("rustc").context("no Rust: see https://rustup.rs")?;
+        if sysroot.join("lib/rustlib").join(WASM_TARGET).is_dir() {
             return Ok(Self::Installed);
         }
         if !debian_is_complete() {
             if !install {
-                bail!("this machine can't build for WebAssembly: {}", by_hand());
+                bail!(
+                    "this machine can't build for WebAssembly: {}",
+                    manual_instructions()
+                );
             }
-            self::install()?;
+            install_debian_toolchain()?;
         }
-        let linker = linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
+        let linker = find_linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
         Ok(Self::Debian { linker })
     }
 
-    /// The start of a `cargo build` for the target.
+    /// Returns the command `cargo build` for the target.
     #[must_use]
-    pub fn build(&self) -> Command {
+    pub fn cargo_build(&self) -> Command {
         let mut command = match self {
-            Self::Installed => cargo::command(),
+            Self::Installed => cargo::cargo_command(),
             Self::Debian { linker } => {
                 let mut command = Command::new(DEBIAN_CARGO);
-                // What the calling cargo left in the environment speaks of another toolchain.
+                // The calling cargo has set these for another toolchain.
                 for name in [
                     "CARGO",
                     "RUSTUP_TOOLCHAIN",
@@ -78,17 +90,17 @@ impl Toolchain {
                 command
             }
         };
-        // The target's flags, and only these: RUSTFLAGS would take their place.
+        // RUSTFLAGS would override the flags of the target.
         for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
             command.env_remove(name);
         }
         let flags = match self {
-            Self::Installed => SMALL,
-            Self::Debian { .. } => SMALLER,
+            Self::Installed => SIZE_FLAGS,
+            Self::Debian { .. } => BUILD_STD_SIZE_FLAGS,
         };
         command
             .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags)
-            .args(["build", "--target", TARGET]);
+            .args(["build", "--target", WASM_TARGET]);
         if let Self::Debian { .. } = self {
             command.args([
                 "-Zbuild-std=std,panic_abort",
@@ -99,20 +111,21 @@ impl Toolchain {
     }
 }
 
-/// Makes a module smaller, by a tenth and more, or faster, where binaryen's wasm-opt is there.
+/// Optimizes a module with binaryen's wasm-opt, which saves a tenth of its size or more. Without wasm-opt the module is
+/// returned as it is.
 ///
 /// # Errors
-/// What wasm-opt says.
-pub fn optimise(module: Vec<u8>, optimize: Optimize) -> Result<Vec<u8>> {
-    let Some(optimiser) = on_path("wasm-opt") else {
+/// The output of wasm-opt.
+pub fn optimize_module(module: Vec<u8>, optimize: Optimize) -> Result<Vec<u8>> {
+    let Some(wasm_opt) = find_in_path("wasm-opt") else {
         return Ok(module);
     };
     let folder = tempfile::tempdir()?;
     let [before, after] = ["before.wasm", "after.wasm"].map(|name| folder.path().join(name));
     std::fs::write(&before, &module)?;
-    // The features are those rustc itself uses.
-    let output = Command::new(&optimiser)
-        .args([optimize.binaryen(), "--reorder-functions"])
+    // Features that rustc enables for this target.
+    let output = Command::new(&wasm_opt)
+        .args([optimize.binaryen_level(), "--reorder-functions"])
         .args(["--enable-bulk-memory", "--enable-sign-ext"])
         .args(["--enable-mutable-globals", "--enable-multivalue"])
         .args(["--enable-nontrapping-float-to-int", "--enable-reference-types"])
@@ -120,18 +133,18 @@ pub fn optimise(module: Vec<u8>, optimize: Optimize) -> Result<Vec<u8>> {
         .arg("--output")
         .arg(&after)
         .output()
-        .with_context(|| format!("running {}", optimiser.display()))?;
+        .with_context(|| format!("running {}", wasm_opt.display()))?;
     if !output.status.success() {
         bail!(
             "{}: {}",
-            optimiser.display(),
+            wasm_opt.display(),
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
     Ok(std::fs::read(after)?)
 }
 
-fn sysroot(rustc: &str) -> Result<PathBuf> {
+fn find_sysroot(rustc: &str) -> Result<PathBuf> {
     let output = Command::new(rustc).args(["--print", "sysroot"]).output()?;
     if !output.status.success() {
         bail!(
@@ -143,14 +156,14 @@ fn sysroot(rustc: &str) -> Result<PathBuf> {
 }
 
 fn debian_is_complete() -> bool {
-    // The standard library's sources are what Debian's plain rustc lacks.
-    let sources = sysroot(DEBIAN_RUSTC).map(|s| s.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
-    let programs = [DEBIAN_CARGO, DEBIAN_OPTIMISER];
+    // Debian's plain rustc package lacks the sources of the standard library.
+    let sources = find_sysroot(DEBIAN_RUSTC).map(|s| s.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
+    let programs = [DEBIAN_CARGO, DEBIAN_WASM_OPT];
     programs.iter().all(|p| Path::new(p).is_file()) && sources.is_ok_and(|s| s.is_file())
 }
 
-/// rustup's own linker fits any LLVM of its age; the system's is the second choice.
-fn linker(sysroot: &Path) -> Option<PathBuf> {
+/// Finds a linker. rustup's own matches its LLVM; one in the `PATH` is the second choice.
+fn find_linker(sysroot: &Path) -> Option<PathBuf> {
     let of = |sysroot: &Path| {
         let targets = std::fs::read_dir(sysroot.join("lib/rustlib")).ok()?;
         targets
@@ -159,75 +172,106 @@ fn linker(sysroot: &Path) -> Option<PathBuf> {
             .find(|l| l.is_file())
     };
     of(sysroot)
-        .or_else(|| on_path("rust-lld"))
-        .or_else(|| on_path("wasm-ld"))
+        .or_else(|| find_in_path("rust-lld"))
+        .or_else(|| find_in_path("wasm-ld"))
 }
 
-/// A program in the path.
-pub fn on_path(name: &str) -> Option<PathBuf> {
+/// Finds a program in the `PATH`.
+pub fn find_in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
 }
 
-fn install() -> Result<()> {
+fn install_debian_toolchain() -> Result<()> {
     if !Path::new("/usr/bin/apt-get").is_file() {
-        bail!("this machine can't build for WebAssembly: {}", by_hand());
+        bail!(
+            "this machine can't build for WebAssembly: {}",
+            manual_instructions()
+        );
     }
-    crate::progress::say(&format!(
-        "Installing {} (to build for WebAssembly)",
-        DEBIAN_PACKAGES.join(" ")
-    ));
-    apt_install(&DEBIAN_PACKAGES).with_context(by_hand)?;
+    install_packages(&DEBIAN_PACKAGES).with_context(manual_instructions)?;
     if !debian_is_complete() {
         bail!(
-            "the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {}",
-            by_hand()
+            "the packages are installed, but {DEBIAN_RUSTC} still lacks the sources of the standard library: {}",
+            manual_instructions()
         );
     }
     Ok(())
 }
 
-/// Installs packages of Debian.
-pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
-    apt_get(&["update"])?;
-    apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
+/// Installs Debian packages.
+pub(crate) fn install_packages(packages: &[&str]) -> Result<()> {
+    run_apt_get(&["update"])?;
+    run_apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
 }
 
-/// What a person can do where nothing can be done here.
-fn by_hand() -> String {
+/// Returns the instructions for a machine without apt-get.
+fn manual_instructions() -> String {
     format!(
-        "run `rustup target add {TARGET}`, or on Debian `apt-get install {}`",
+        "run `rustup target add {WASM_TARGET}`, or on Debian `apt-get install {}`",
         DEBIAN_PACKAGES.join(" ")
     )
 }
 
-/// Runs apt-get, as root.
+/// Runs apt-get as root, quietly: its output goes to a log.
 ///
 /// # Errors
-/// When it fails.
-pub fn apt_get(arguments: &[&str]) -> Result<()> {
-    let mut command = if rustix::process::getuid().is_root() {
+/// The last lines of the log when apt-get fails.
+pub fn run_apt_get(arguments: &[&str]) -> Result<()> {
+    let is_root = rustix::process::getuid().is_root();
+    let mut command = if is_root {
         Command::new("apt-get")
     } else {
         let mut sudo = Command::new("sudo");
         sudo.args(["--preserve-env=DEBIAN_FRONTEND", "apt-get"]);
         sudo
     };
-    // In this process' own group, so that sudo may ask for a password; on stderr, so that
-    // stdout stays for results.
-    let status = command
+    command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .arg("--quiet")
-        .args(arguments)
-        .stdout(std::io::stderr())
+        .arg("--quiet=2")
+        .args(arguments);
+    let name = format!("apt-get {}", arguments.join(" "));
+    // sudo asks for its password on the terminal, where a spinner would overwrite the question.
+    if !is_root && std::io::stderr().is_terminal() {
+        print_status(&format!("Running {name}"));
+        return run_logged(&name, command);
+    }
+    let step = Step::new(format!("Running {name}"));
+    run_logged(&name, command)?;
+    step.finish("");
+    Ok(())
+}
+
+/// Runs a command with its output in a log, which is removed when the command succeeds.
+///
+/// # Errors
+/// The path and the last lines of the log when the command fails.
+pub fn run_logged(name: &str, mut command: Command) -> Result<()> {
+    let log = tempfile::Builder::new()
+        .prefix("ostler-")
+        .suffix(".log")
+        .tempfile()
+        .context("creating a log file")?;
+    // In the process group of this process, so that sudo may ask for a password.
+    let status = command
+        .stdout(log.as_file().try_clone()?)
+        .stderr(log.as_file().try_clone()?)
         .status()
         .with_context(|| format!("running {}", command.get_program().display()))?;
-    if !status.success() {
-        bail!("apt-get {}: {status}", arguments.join(" "));
+    if status.success() {
+        return Ok(());
     }
-    Ok(())
+    let (_, path) = log.keep()?;
+    let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+    let lines: Vec<_> = text.lines().collect();
+    let tail = &lines[lines.len().saturating_sub(MAX_TAIL_LINES)..];
+    bail!(
+        "{name}: {status}; the end of {}:\n{}",
+        path.display(),
+        tail.join("\n")
+    )
 }
 
 #[cfg(test)]
@@ -235,24 +279,60 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_linker_of_the_sysroot_comes_first() {
+    fn failed_command_reports_the_tail_of_its_log_and_nothing_else() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "seq 1000; echo 'E: no such package' >&2; exit 100"]);
+        let error = run_logged("apt-get install x", command).unwrap_err().to_string();
+        assert!(
+            error.starts_with("apt-get install x: exit status: 100; the end of /"),
+            "{error}"
+        );
+        assert!(error.ends_with("\n999\n1000\nE: no such package"), "{error}");
+        assert!(error.lines().count() <= MAX_TAIL_LINES + 1, "{error}");
+        let path = error
+            .split_once("the end of ")
+            .and_then(|(_, rest)| rest.split_once(":\n"));
+        let (path, _) = path.expect("the path of the log");
+        assert!(
+            std::fs::read_to_string(path).unwrap().starts_with("1\n2\n"),
+            "the log is complete"
+        );
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn successful_command_is_silent_and_leaves_no_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = folder.path().join("path");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "readlink /proc/$$/fd/2 > \"$0\""])
+            .arg(&written);
+        run_logged("sh", command).unwrap();
+        let log = std::fs::read_to_string(written).unwrap();
+        assert!(log.contains("ostler-") && log.contains(".log"), "{log}");
+        assert!(!Path::new(log.trim_end()).exists(), "{log}");
+    }
+
+    #[test]
+    fn linker_of_the_sysroot_is_preferred() {
         let sysroot = tempfile::tempdir().unwrap();
         let bin = sysroot.path().join("lib/rustlib/some-host/bin");
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::write(bin.join("rust-lld"), "").unwrap();
-        assert_eq!(linker(sysroot.path()), Some(bin.join("rust-lld")));
+        assert_eq!(find_linker(sysroot.path()), Some(bin.join("rust-lld")));
     }
 
     #[test]
-    fn debians_cargo_is_told_all_it_needs() {
-        let command = Toolchain::Debian { linker: "/ld".into() }.build();
+    fn debian_cargo_builds_std_with_its_own_rustc() {
+        let command = Toolchain::Debian { linker: "/ld".into() }.cargo_build();
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(
             arguments,
             [
                 "build",
                 "--target",
-                TARGET,
+                WASM_TARGET,
                 "-Zbuild-std=std,panic_abort",
                 "-Zbuild-std-features=optimize_for_size"
             ]

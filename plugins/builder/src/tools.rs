@@ -1,5 +1,4 @@
-//! What the builders of JavaScript, Python and Go share: where they work, what they run, and what need not be built
-//! again.
+//! Build directories, tools and up-to-date checks, shared by the builders of JavaScript, Python and Go.
 
 use std::{
     fs::{self, File},
@@ -10,94 +9,98 @@ use std::{
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use crate::{contract, replace, toolchain};
+use crate::{contract, replace_file, toolchain};
 
-/// Where a plugin is built, never beside its source.
+/// Directories of a plugin's build. Nothing is written beside its source.
 #[derive(Debug)]
-pub struct Workplace {
-    /// Its folder.
+pub struct BuildDir {
+    /// Folder of the plugin.
     pub source: PathBuf,
-    /// `target` of the checkout it is in, or its own.
+    /// Target folder of the checkout the plugin is in, or of the plugin itself.
     pub target: PathBuf,
-    /// For what is made on the way.
-    pub folder: PathBuf,
-    /// For tools: of the checkout, or of all plugins of this user.
+    /// Folder for intermediate files.
+    pub work: PathBuf,
+    /// Folder of installed tools, shared by the checkout or by all plugins of this user.
     tools: PathBuf,
     /// Name of the plugin's package.
     pub name: String,
 }
 
-impl Workplace {
-    /// That of the plugin in a folder.
+impl BuildDir {
+    /// Determines the directories for the plugin in a folder.
     ///
     /// # Errors
-    /// When the folder isn't there.
-    pub fn of(source: &Path, name: &str) -> Result<Self> {
+    /// When the folder does not exist.
+    pub fn new(source: &Path, name: &str) -> Result<Self> {
         let source = source
             .canonicalize()
             .with_context(|| source.display().to_string())?;
-        let (target, alone) = target(&source);
+        let (target, alone) = find_target_dir(&source);
         let tools = if alone {
-            crate::cache(&target)
+            crate::cache_dir(&target)
         } else {
             target.clone()
         };
         Ok(Self {
             tools: tools.join("tools"),
-            folder: target.join("plugins").join(name),
+            work: target.join("plugins").join(name),
             name: name.to_owned(),
             source,
             target,
         })
     }
 
-    /// Copies the source, so that no tool leaves anything in it, with files besides. Gives the copy's folder.
+    /// Copies the source together with `extra` files, so that no tool writes into the source. Returns the copy's folder.
     ///
     /// # Errors
     /// When a file can't be read or written.
-    pub fn stage(&self, besides: &[(&str, &str)]) -> Result<PathBuf> {
-        let stage = self.folder.join("stage");
+    pub fn stage_source(&self, extra: &[(&str, &str)]) -> Result<PathBuf> {
+        let stage = self.work.join("stage");
         if stage.exists() {
             fs::remove_dir_all(&stage).with_context(|| format!("clearing {}", stage.display()))?;
         }
-        for (path, bytes) in sources(&self.source)? {
-            replace(&stage.join(path), &bytes)?;
+        for (path, bytes) in read_sources(&self.source)? {
+            replace_file(&stage.join(path), &bytes)?;
         }
-        self.write("stage", besides)?;
+        self.write_files("stage", extra)?;
         Ok(stage)
     }
 
-    /// Writes files into a folder of the workplace; gives that.
+    /// Writes files into a subfolder of the work folder. Returns the subfolder.
     ///
     /// # Errors
     /// When one can't be written.
-    pub fn write(&self, folder: &str, files: &[(&str, &str)]) -> Result<PathBuf> {
-        let folder = self.folder.join(folder);
+    pub fn write_files(&self, folder: &str, files: &[(&str, &str)]) -> Result<PathBuf> {
+        let folder = self.work.join(folder);
         for (name, text) in files {
-            replace(&folder.join(name), text.as_bytes())?;
+            replace_file(&folder.join(name), text.as_bytes())?;
         }
         Ok(folder)
     }
 
-    /// The contract, for tools that want it as files.
+    /// Writes the contract as files, for tools that read it from a folder.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn wit(&self) -> Result<PathBuf> {
-        self.write("wit", &contract::FILES)
+    pub fn write_wit(&self) -> Result<PathBuf> {
+        self.write_files("wit", &contract::WIT_FILES)
     }
 
-    /// The component that was made of this source with these tools before, or a new one.
+    /// Returns the previous component when source, contract and tools are unchanged, and builds a new one otherwise.
     ///
     /// # Errors
     /// Those of `make`.
-    pub fn unless_current(&self, tools: &[&str], make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    pub fn build_unless_current(
+        &self,
+        tools: &[&str],
+        make: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
         let mut hash = Sha256::new();
-        let files = sources(&self.source)?;
+        let files = read_sources(&self.source)?;
         let files = files
             .iter()
             .map(|(path, bytes)| (path.as_os_str().as_encoded_bytes(), &bytes[..]));
-        let contract = contract::FILES
+        let contract = contract::WIT_FILES
             .iter()
             .map(|(name, text)| (name.as_bytes(), text.as_bytes()));
         let tools = tools.iter().map(|text| (&b""[..], text.as_bytes()));
@@ -108,27 +111,27 @@ impl Workplace {
             }
         }
         let digest = format!("{:x}", hash.finalize());
-        let (component, made_of) = (self.folder.join("component.wasm"), self.folder.join("made-of"));
+        let (component, made_of) = (self.work.join("component.wasm"), self.work.join("made-of"));
         if fs::read_to_string(&made_of).is_ok_and(|old| old == digest)
             && let Ok(wasm) = fs::read(&component)
         {
             return Ok(wasm);
         }
         let wasm = make()?;
-        replace(&component, &wasm)?;
-        replace(&made_of, digest.as_bytes())?;
+        replace_file(&component, &wasm)?;
+        replace_file(&made_of, digest.as_bytes())?;
         Ok(wasm)
     }
 
-    /// A tool that is installed once for all plugins there; gives its folder. `install` is called
+    /// Installs a tool once for all plugins that share the tools folder. Returns the tool's folder; `install` is called
     /// with an empty one.
     ///
     /// # Errors
     /// Those of `install`.
-    pub fn tool(&self, name: &str, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    pub fn install_tool(&self, name: &str, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let tools = &self.tools;
         fs::create_dir_all(tools).with_context(|| format!("making {}", tools.display()))?;
-        // Of two builds at the same time one installs.
+        // Only one of several concurrent builds installs.
         let lock = File::create(tools.join(format!("{name}.lock")))?;
         lock.lock()?;
         let (folder, installed) = (tools.join(name), tools.join(format!("{name}.installed")));
@@ -144,38 +147,32 @@ impl Workplace {
         Ok(folder)
     }
 
-    /// Runs a command; its words on failure speak of the source, not of the copy.
+    /// Runs a command and returns its stdout. Paths of the copy in its error are shown relative to the source.
     ///
     /// # Errors
-    /// What it says, or that it is not there.
-    pub fn run(&self, command: Command) -> Result<String> {
-        run(command).map_err(|e| {
-            let stage = format!("{}/", self.folder.join("stage").display());
-            e.context(format!("building {}", self.source.display()))
-                .replaced(&stage)
+    /// The output of the command, or that it does not exist.
+    pub fn run_command(&self, command: Command) -> Result<String> {
+        run_command(command).map_err(|e| {
+            let stage = format!("{}/", self.work.join("stage").display());
+            strip_prefix(e.context(format!("building {}", self.source.display())), &stage)
         })
     }
 }
 
-trait Replaced {
-    fn replaced(self, stage: &str) -> Self;
-}
-
-impl Replaced for anyhow::Error {
-    fn replaced(self, stage: &str) -> Self {
-        let text = format!("{self:#}");
-        if text.contains(stage) {
-            return anyhow::anyhow!(text.replace(stage, ""));
-        }
-        self
+/// Removes a path from the text of an error.
+fn strip_prefix(error: anyhow::Error, path: &str) -> anyhow::Error {
+    let text = format!("{error:#}");
+    if text.contains(path) {
+        return anyhow::anyhow!(text.replace(path, ""));
     }
+    error
 }
 
-/// Runs a command; gives its stdout.
+/// Runs a command and returns its stdout.
 ///
 /// # Errors
-/// What it says, or that it is not there.
-pub fn run(mut command: Command) -> Result<String> {
+/// The output of the command, or that it does not exist.
+pub fn run_command(mut command: Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command
         .stdin(Stdio::null())
@@ -186,22 +183,22 @@ pub fn run(mut command: Command) -> Result<String> {
     if output.status.success() {
         return Ok(text(&output.stdout));
     }
-    let mut said = text(&output.stderr);
-    // Where in the tool it happened helps nobody.
-    if let Some(at) = said.find("\nStack backtrace:") {
-        said.truncate(at);
+    let mut output_text = text(&output.stderr);
+    // A backtrace of the tool itself does not help the author of a plugin.
+    if let Some(at) = output_text.find("\nStack backtrace:") {
+        output_text.truncate(at);
     }
-    if said.is_empty() {
-        said = text(&output.stdout);
+    if output_text.is_empty() {
+        output_text = text(&output.stdout);
     }
-    bail!("{program}: {}\n{}", output.status, said.trim_end())
+    bail!("{program}: {}\n{}", output.status, output_text.trim_end())
 }
 
-/// That a program is there; otherwise installs Debian's packages that have it, or says how.
+/// Checks that a program runs, and otherwise installs Debian's packages of it if `install` is set.
 ///
 /// # Errors
-/// The command that would install it.
-pub fn require(program: &[&str], packages: &[&str], install: bool) -> Result<()> {
+/// Names the command that would install it.
+pub fn require_program(program: &[&str], packages: &[&str], install: bool) -> Result<()> {
     let there = || {
         let mut command = Command::new(program[0]);
         let command = command
@@ -215,7 +212,7 @@ pub fn require(program: &[&str], packages: &[&str], install: bool) -> Result<()>
         return Ok(());
     }
     if install && Path::new("/usr/bin/apt-get").is_file() {
-        toolchain::apt_install(packages)?;
+        toolchain::install_packages(packages)?;
     }
     if there() {
         return Ok(());
@@ -227,8 +224,8 @@ pub fn require(program: &[&str], packages: &[&str], install: bool) -> Result<()>
     )
 }
 
-/// The target folder: of the checkout the plugin is in, where there is one.
-fn target(source: &Path) -> (PathBuf, bool) {
+/// Finds the target folder: that of the checkout the plugin is in, or its own (then the flag is true).
+fn find_target_dir(source: &Path) -> (PathBuf, bool) {
     let checkout = source
         .ancestors()
         .find(|folder| folder.join("Cargo.lock").is_file());
@@ -239,8 +236,8 @@ fn target(source: &Path) -> (PathBuf, bool) {
     }
 }
 
-/// The files of a plugin, without what tools leave beside them.
-fn sources(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+/// Reads the files of a plugin, except hidden ones and the output of tools.
+fn read_sources(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(within) = folders.pop() {
@@ -268,14 +265,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_current_is_not_built_again() {
+    fn component_is_rebuilt_only_when_source_or_tools_change() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("main.py"), "one").unwrap();
         let build = |tool: &str| {
             let mut built = false;
-            let place = Workplace::of(folder.path(), "some").unwrap();
-            let wasm = place
-                .unless_current(&[tool], || {
+            let dir = BuildDir::new(folder.path(), "some").unwrap();
+            let wasm = dir
+                .build_unless_current(&[tool], || {
                     built = true;
                     Ok(fs::read(folder.path().join("main.py"))?)
                 })
@@ -283,7 +280,7 @@ mod tests {
             (built, wasm)
         };
         assert_eq!(build("1"), (true, b"one".to_vec()));
-        // What the build itself has left does not count.
+        // The output of the first build is not part of the source.
         assert_eq!(build("1"), (false, b"one".to_vec()));
         assert_eq!(build("2"), (true, b"one".to_vec()));
         fs::write(folder.path().join("main.py"), "two").unwrap();
@@ -291,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_built_in_a_copy() {
+    fn staged_source_lacks_hidden_files_and_tool_output() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["lib/a.js", ".git/x", "node_modules/y", "index.js"] {
-            replace(&folder.path().join(name), b"text").unwrap();
+            replace_file(&folder.path().join(name), b"text").unwrap();
         }
-        let place = Workplace::of(folder.path(), "some").unwrap();
-        let stage = place.stage(&[("sdk/b.js", "more")]).unwrap();
-        let mut found: Vec<_> = sources(&stage)
+        let dir = BuildDir::new(folder.path(), "some").unwrap();
+        let stage = dir.stage_source(&[("sdk/b.js", "more")]).unwrap();
+        let mut found: Vec<_> = read_sources(&stage)
             .unwrap()
             .into_iter()
             .map(|(path, _)| path)
@@ -308,27 +305,24 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_missing_is_named_with_its_packages() {
-        let said = require(&["no-such-program", "--version"], &["no-such"], false)
+    fn missing_tool_error_names_its_packages() {
+        let output_text = require_program(&["no-such-program", "--version"], &["no-such"], false)
             .unwrap_err()
             .to_string();
         assert!(
-            said.contains("no-such-program") && said.contains("apt-get install no-such"),
-            "{said}"
+            output_text.contains("no-such-program") && output_text.contains("apt-get install no-such"),
+            "{output_text}"
         );
     }
 
     #[test]
-    fn errors_speak_of_the_source() {
+    fn command_error_shows_paths_relative_to_the_source() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Workplace::of(folder.path(), "some").unwrap();
+        let dir = BuildDir::new(folder.path(), "some").unwrap();
         let mut command = Command::new("sh");
-        let said = format!(
-            "echo {}/stage/main.py:3: wrong >&2; exit 1",
-            place.folder.display()
-        );
-        command.args(["-c", &said]);
-        let said = format!("{:#}", place.run(command).unwrap_err());
-        assert!(said.contains("\nmain.py:3: wrong"), "{said}");
+        let output_text = format!("echo {}/stage/main.py:3: wrong >&2; exit 1", dir.work.display());
+        command.args(["-c", &output_text]);
+        let output_text = format!("{:#}", dir.run_command(command).unwrap_err());
+        assert!(output_text.contains("\nmain.py:3: wrong"), "{output_text}");
     }
 }

@@ -1,4 +1,4 @@
-//! What of the SDKs in other languages is tested in these languages, without a host.
+//! Runs the tests that the SDKs in other languages have in their own language, without a host.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,38 +7,38 @@ use std::{
 
 use ostler_builder::{
     go,
-    tools::{Workplace, require, run},
+    tools::{BuildDir, require_program, run_command},
 };
 
-fn folder(name: &str) -> PathBuf {
+fn sibling_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
 }
 
-fn go(arguments: &[&str], folder: &Path, workspace: &Path) {
+fn run_go(arguments: &[&str], folder: &Path, workspace: &Path) {
     let mut command = Command::new("go");
     command
         .args(arguments)
         .current_dir(folder)
         .env("GOWORK", workspace);
-    run(command).unwrap();
+    run_command(command).unwrap();
 }
 
 #[test]
-fn go_sdk_and_example() {
-    require(&["go", "version"], &["golang"], true).unwrap();
-    let sdk = folder("sdk-go");
-    go(&["vet", "."], &sdk, Path::new("off"));
-    go(&["test", "./..."], &sdk, Path::new("off"));
-    let example = folder("examples/bookmark-go");
-    let place = Workplace::of(&example, "bookmark-go-test").unwrap();
-    go(&["test", "./..."], &example, &go::workspace(&place).unwrap());
+fn go_sdk_and_example_pass_their_tests() {
+    require_program(&["go", "version"], &["golang"], true).unwrap();
+    let sdk = sibling_dir("sdk-go");
+    run_go(&["vet", "."], &sdk, Path::new("off"));
+    run_go(&["test", "./..."], &sdk, Path::new("off"));
+    let example = sibling_dir("examples/bookmark-go");
+    let dir = BuildDir::new(&example, "bookmark-go-test").unwrap();
+    run_go(&["test", "./..."], &example, &go::write_workspace(&dir).unwrap());
 }
 
 #[test]
-fn javascript_sdk() {
-    require(&["node", "--version"], &["nodejs"], true).unwrap();
+fn javascript_sdk_passes_its_tests() {
+    require_program(&["node", "--version"], &["nodejs"], true).unwrap();
     let mut test = Command::new("node");
     test.args(["--test", "runtime.test.mjs"])
-        .current_dir(folder("sdk-js"));
-    run(test).unwrap();
+        .current_dir(sibling_dir("sdk-js"));
+    run_command(test).unwrap();
 }

@@ -1,4 +1,4 @@
-// The example of four languages: what an upstream says at a path is kept in a ConfigMap.
+// The example that exists in four languages: copies a page of an upstream to a ConfigMap.
 package main
 
 import (
@@ -8,7 +8,7 @@ import (
 	ostler "ostler.dev/sdk"
 )
 
-// Bookmark is the spec.
+// Bookmark is the spec of the kind.
 type Bookmark struct {
 	Title    string `json:"title"`
 	Upstream string `json:"upstream"`
@@ -21,38 +21,38 @@ func reconcile(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
 	if !strings.HasPrefix(spec.Path, "/") {
 		return nil, ostler.Terminal("InvalidPath", fmt.Sprintf("spec.path: %s does not start with /", spec.Path))
 	}
-	answer, err := ostler.Upstream{Name: spec.Upstream}.Get(spec.Path)
+	response, err := ostler.Upstream{Name: spec.Upstream}.Get(spec.Path)
 	if err != nil {
 		return nil, err
 	}
-	said := fmt.Sprintf("GET %s was answered with %d", spec.Path, answer.Status)
-	if !answer.OK() {
-		return nil, ostler.Retry("UnexpectedAnswer", said).With(ostler.FalseCondition("Reachable", "UnexpectedAnswer", said))
+	summary := fmt.Sprintf("GET %s was answered with %d", spec.Path, response.Status)
+	if !response.OK() {
+		return nil, ostler.Retry("UnexpectedAnswer", summary).With(ostler.FalseCondition("Reachable", "UnexpectedAnswer", summary))
 	}
 	err = ostler.ApplyOwned(map[string]any{
 		"apiVersion": "v1",
 		"kind":       "ConfigMap",
 		"metadata":   map[string]string{"name": bookmark.Metadata.Name, "namespace": bookmark.Metadata.Namespace},
-		"data":       map[string]string{"title": spec.Title, "page": string(answer.Body)},
+		"data":       map[string]string{"title": spec.Title, "page": string(response.Body)},
 	})
 	if err != nil {
 		return nil, err
 	}
 	return ostler.Poll(spec.Every * 1000).
 		With(ostler.TrueCondition("Ready", "Kept", spec.Title+" is kept")).
-		With(ostler.TrueCondition("Reachable", "Answered", said)).
-		Status(map[string]int{"httpStatus": answer.Status, "bytes": len(answer.Body)}), nil
+		With(ostler.TrueCondition("Reachable", "Answered", summary)).
+		Status(map[string]int{"httpStatus": response.Status, "bytes": len(response.Body)}), nil
 }
 
 func cleanup(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
 	spec := bookmark.Spec
 	if strings.HasPrefix(spec.Path, "/") {
-		answer, err := ostler.Upstream{Name: spec.Upstream}.Delete(spec.Path)
+		response, err := ostler.Upstream{Name: spec.Upstream}.Delete(spec.Path)
 		if err != nil {
 			return nil, err
 		}
-		if !answer.OK() && answer.Status != 404 {
-			return nil, ostler.Retry("UnexpectedAnswer", fmt.Sprintf("DELETE %s was answered with %d", spec.Path, answer.Status))
+		if !response.OK() && response.Status != 404 {
+			return nil, ostler.Retry("UnexpectedAnswer", fmt.Sprintf("DELETE %s was answered with %d", spec.Path, response.Status))
 		}
 	}
 	ostler.Event("Forgotten", spec.Title+" is forgotten")

@@ -7,7 +7,7 @@ import (
 	"ostler.dev/sdk/wit"
 )
 
-func reconciled(path string) wit.Result[wit.ReconcilerOutcome, wit.ReconcilerFailure] {
+func reconcilePath(path string) wit.Result[wit.ReconcilerOutcome, wit.ReconcilerFailure] {
 	object := `{"metadata": {"name": "a", "namespace": "b"}, "spec": {"title": "A", "upstream": "pages", "path": "` + path + `", "every": 2}}`
 	return wit.ReconcilerExports.Reconcile(wit.ReconcilerRequest{
 		Object: []byte(object),
@@ -15,10 +15,10 @@ func reconciled(path string) wit.Result[wit.ReconcilerOutcome, wit.ReconcilerFai
 	})
 }
 
-func TestAPageIsKept(t *testing.T) {
-	var asked wit.HttpRequest
+func TestReconcileAppliesConfigMapWithPage(t *testing.T) {
+	var sent wit.HttpRequest
 	wit.HttpSend = func(request wit.HttpRequest) (wit.HttpResponse, *wit.Error) {
-		asked = request
+		sent = request
 		return wit.HttpResponse{Status: 200, Body: []byte("page")}, nil
 	}
 	var applied string
@@ -29,12 +29,12 @@ func TestAPageIsKept(t *testing.T) {
 		applied = string(object)
 		return object, nil
 	}
-	result := reconciled("/x")
+	result := reconcilePath("/x")
 	if result.Err != nil {
 		t.Fatal(result.Err)
 	}
-	if asked.Method != wit.HttpMethodGet || asked.PathAndQuery != "/x" || asked.Upstream.Name != "pages" {
-		t.Errorf("asked %v", asked)
+	if sent.Method != wit.HttpMethodGet || sent.PathAndQuery != "/x" || sent.Upstream.Name != "pages" {
+		t.Errorf("sent %v", sent)
 	}
 	if !strings.Contains(applied, `"data":{"page":"page","title":"A"}`) {
 		t.Errorf("applied %s", applied)
@@ -44,15 +44,15 @@ func TestAPageIsKept(t *testing.T) {
 	}
 }
 
-func TestWhatIsInTheWayIsTold(t *testing.T) {
+func TestReconcileReportsMissingUpstreamAndInvalidPath(t *testing.T) {
 	wit.HttpSend = func(wit.HttpRequest) (wit.HttpResponse, *wit.Error) {
 		return wit.HttpResponse{}, &wit.Error{Case: wit.ErrorNotFound, NotFound: "Upstream pages"}
 	}
-	failure := reconciled("/x").Err
+	failure := reconcilePath("/x").Err
 	if failure.Resolution.Case != wit.ReconcilerResolutionWait || failure.Message != "Not found: Upstream pages" {
 		t.Errorf("%v", failure)
 	}
-	if failure = reconciled("x").Err; failure.Resolution.Case != wit.ReconcilerResolutionTerminal {
+	if failure = reconcilePath("x").Err; failure.Resolution.Case != wit.ReconcilerResolutionTerminal {
 		t.Errorf("%v", failure)
 	}
 }

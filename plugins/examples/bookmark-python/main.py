@@ -1,4 +1,4 @@
-"""The example of four languages: what an upstream says at a path is kept in a ConfigMap."""
+"""The example that exists in four languages: copies a page of an upstream to a ConfigMap."""
 
 from ostler import Kind, await_change, false_condition, plugin, poll, retry, terminal, true_condition
 
@@ -11,29 +11,29 @@ class Bookmark(Kind):
         metadata, spec = bookmark["metadata"], bookmark["spec"]
         if not spec["path"].startswith("/"):
             raise terminal("InvalidPath", f"spec.path: {spec['path']} does not start with /")
-        answer = host.upstream(spec["upstream"]).get(spec["path"])
-        said = f"GET {spec['path']} was answered with {answer.status}"
-        if not answer.ok:
-            raise retry("UnexpectedAnswer", said).with_(false_condition("Reachable", "UnexpectedAnswer", said))
+        response = host.upstream(spec["upstream"]).get(spec["path"])
+        summary = f"GET {spec['path']} was answered with {response.status}"
+        if not response.ok:
+            raise retry("UnexpectedAnswer", summary).with_(false_condition("Reachable", "UnexpectedAnswer", summary))
         host.apply_owned({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-            "data": {"title": spec["title"], "page": answer.text()},
+            "data": {"title": spec["title"], "page": response.text()},
         })
         return (
             poll(spec["every"] * 1000 if spec.get("every") else None)
             .with_(true_condition("Ready", "Kept", f"{spec['title']} is kept"))
-            .with_(true_condition("Reachable", "Answered", said))
-            .with_status(httpStatus=answer.status, bytes=len(answer.body))
+            .with_(true_condition("Reachable", "Answered", summary))
+            .with_status(httpStatus=response.status, bytes=len(response.body))
         )
 
     def cleanup(self, bookmark, host):
         spec = bookmark["spec"]
         if spec["path"].startswith("/"):
-            answer = host.upstream(spec["upstream"]).delete(spec["path"])
-            if not answer.ok and answer.status != 404:
-                raise retry("UnexpectedAnswer", f"DELETE {spec['path']} was answered with {answer.status}")
+            response = host.upstream(spec["upstream"]).delete(spec["path"])
+            if not response.ok and response.status != 404:
+                raise retry("UnexpectedAnswer", f"DELETE {spec['path']} was answered with {response.status}")
         host.event("Forgotten", f"{spec['title']} is forgotten")
         return await_change()
 

@@ -322,6 +322,5 @@ fn missing_response() -> Result<http::Response, Error> {
 }
 
 fn unexpected(error: crate::slim::Error) -> Error {
-    let error = error.within("The response has an unexpected form");
-    Error::Unavailable(error.to_string() + ".")
+    Error::Unavailable(format!("The response has an unexpected form: {error}."))
 }

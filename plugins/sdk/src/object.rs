@@ -1,11 +1,9 @@
 //! Kubernetes objects as a plugin sees them.
 
-use std::marker::PhantomData;
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{Gvk, ObjectRef, slim, slim::Error as Invalid};
+use crate::{Error, Gvk, ObjectRef, slim, slim::Error as Invalid};
 
 /// The spec of a kind; [`macro@crate::resource`] implements it.
 pub trait Resource: DeserializeOwned + Serialize {
@@ -214,42 +212,13 @@ fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
-/// The spec of a kind as JSON, and its status too: for kinds of which a component reads only some fields, since
-/// code that reads a large spec into its type may be a fifth of a component.
-#[derive(Clone, Debug)]
-pub struct Raw<S> {
-    /// The spec.
-    pub json: Value,
-    kind: PhantomData<S>,
-}
-
-impl<'de, S> Deserialize<'de> for Raw<S> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let json = Value::deserialize(deserializer)?;
-        Ok(Self {
-            json,
-            kind: PhantomData,
-        })
-    }
-}
-
-impl<S> Serialize for Raw<S> {
-    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        self.json.serialize(serializer)
-    }
-}
-
-impl<S: Resource> Resource for Raw<S> {
-    const GROUP: &'static str = S::GROUP;
-    const VERSION: &'static str = S::VERSION;
-    const KIND: &'static str = S::KIND;
-    const NAMESPACED: bool = S::NAMESPACED;
-    type Status = Value;
-
-    fn read(json: Value, status: Value) -> Result<(Self, Value), Invalid> {
-        let kind = PhantomData;
-        Ok((Self { json, kind }, status))
-    }
+/// Reads JSON, such as a part of [`Context::get_json`](crate::Context::get_json)'s object, as a type. It takes less code
+/// than `serde_json::from_value`.
+///
+/// # Errors
+/// `Error::Invalid` with the path of the field that is not of the type.
+pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
+    slim::from_value(value).map_err(|error| Error::Invalid(error.to_string()))
 }
 
 /// What was found last.
@@ -292,15 +261,9 @@ mod tests {
         let least = read(r#"{"metadata": {"name": "a"}, "spec": {"name": "x"}}"#);
         assert_eq!(least.expect("an object").namespace(), "");
 
-        let raw =
-            br#"{"metadata": {"name": "a"}, "spec": {"name": "x", "n": [1, 0.5]}, "status": {"s": null}}"#;
-        let raw = Object::<Raw<ThingSpec>>::read(raw).expect("an object");
-        assert_eq!(raw.spec.json, serde_json::json!({"name": "x", "n": [1, 0.5]}));
-        assert_eq!(raw.status, serde_json::json!({"s": null}));
-        assert_eq!(raw.reference(), ThingSpec::reference("", "a"));
         let wrong = |text: &str| read(text).expect_err("no object").to_string();
         assert_eq!(wrong(r#"{"spec": {}}"#), "spec: missing field `name`");
-        assert_eq!(wrong(r#"{"spec": {"name": 1}}"#), "spec: expected a string");
+        assert_eq!(wrong(r#"{"spec": {"name": 1}}"#), "spec.name: expected a string");
         assert_eq!(wrong("{}"), "spec: expected an object");
         assert!(wrong("{").starts_with("EOF"));
     }

@@ -1,4 +1,4 @@
-//! Concourse's HTTP API, one file per kind of thing.
+//! Concourse's HTTP API, one file per kind of resource.
 
 mod auth;
 mod builds;
@@ -22,12 +22,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::page::Page;
-use crate::state::{InstanceVars, Model, Pipeline, Role};
+use crate::state::{InstanceVars, Model, Pipeline, Role, User};
 use crate::{App, config};
 
 pub(crate) use auth::TOKEN_PATH;
 
-/// All endpoints.
+/// Returns the routes of all endpoints.
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
         .merge(auth::routes())
@@ -38,67 +38,67 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .merge(builds::routes())
         .merge(resources::routes())
         .merge(workers::routes())
-        // Pipelines are long; Concourse has no limit.
+        // Configs can be large, and Concourse has no limit.
         .layer(axum::extract::DefaultBodyLimit::max(64 << 20))
 }
 
-/// What Concourse may serve and the simulator does not.
-pub(crate) async fn unknown(request: Request) -> Response {
+/// Answers paths that Concourse may serve and the simulator does not with 501.
+pub(crate) async fn not_simulated(request: Request) -> Response {
     let path = request.uri().path();
     if path.starts_with("/api/") || path.starts_with("/sky/") {
-        text(
+        text_response(
             StatusCode::NOT_IMPLEMENTED,
             format!("not simulated: {} {path}\n", request.method()),
         )
     } else {
-        text(StatusCode::NOT_FOUND, "404 page not found\n")
+        text_response(StatusCode::NOT_FOUND, "404 page not found\n")
     }
 }
 
-/// An answer that ends a handler early.
+/// An error response, which ends a handler early.
 #[derive(Debug)]
-enum Refused {
+enum ApiError {
     Empty(StatusCode),
     Text(StatusCode, String),
     Json(StatusCode, Value),
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         match self {
-            Self::Empty(status) => empty(status),
-            Self::Text(status, body) => text(status, body),
-            Self::Json(status, body) => json_as(status, &body),
+            Self::Empty(status) => empty_response(status),
+            Self::Text(status, body) => text_response(status, body),
+            Self::Json(status, body) => json_response(status, &body),
         }
     }
 }
 
-type Answered = Result<Response, Refused>;
+type ApiResult = Result<Response, ApiError>;
 
-const NOT_FOUND: Refused = Refused::Empty(StatusCode::NOT_FOUND);
-const BAD_REQUEST: Refused = Refused::Empty(StatusCode::BAD_REQUEST);
-const INTERNAL: Refused = Refused::Empty(StatusCode::INTERNAL_SERVER_ERROR);
+const NOT_FOUND: ApiError = ApiError::Empty(StatusCode::NOT_FOUND);
+const BAD_REQUEST: ApiError = ApiError::Empty(StatusCode::BAD_REQUEST);
+const INTERNAL_ERROR: ApiError = ApiError::Empty(StatusCode::INTERNAL_SERVER_ERROR);
 
-fn unauthorized() -> Refused {
-    Refused::Text(StatusCode::UNAUTHORIZED, "not authorized".into())
+fn unauthorized() -> ApiError {
+    ApiError::Text(StatusCode::UNAUTHORIZED, "not authorized".into())
 }
 
-fn forbidden() -> Refused {
-    Refused::Text(StatusCode::FORBIDDEN, "forbidden".into())
+fn forbidden() -> ApiError {
+    ApiError::Text(StatusCode::FORBIDDEN, "forbidden".into())
 }
 
-fn errors(errors: impl IntoIterator<Item = String>) -> Refused {
-    Refused::Json(
+fn bad_request_errors(errors: impl IntoIterator<Item = String>) -> ApiError {
+    ApiError::Json(
         StatusCode::BAD_REQUEST,
         json!({"errors": errors.into_iter().collect::<Vec<_>>()}),
     )
 }
 
-fn empty(status: StatusCode) -> Response {
+fn empty_response(status: StatusCode) -> Response {
     (status, Body::empty()).into_response()
 }
 
-fn text(status: StatusCode, body: impl Into<String>) -> Response {
+fn text_response(status: StatusCode, body: impl Into<String>) -> Response {
     (
         status,
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
@@ -107,40 +107,40 @@ fn text(status: StatusCode, body: impl Into<String>) -> Response {
         .into_response()
 }
 
-fn json_as(status: StatusCode, body: &impl Serialize) -> Response {
+fn json_response(status: StatusCode, body: &impl Serialize) -> Response {
     (status, axum::Json(body)).into_response()
 }
 
-fn ok(body: &impl Serialize) -> Answered {
-    Ok(json_as(StatusCode::OK, body))
+fn ok_json(body: &impl Serialize) -> ApiResult {
+    Ok(json_response(StatusCode::OK, body))
 }
 
-/// 200 without a body.
-fn done() -> Answered {
-    Ok(empty(StatusCode::OK))
+/// Returns 200 without a body.
+fn ok_empty() -> ApiResult {
+    Ok(empty_response(StatusCode::OK))
 }
 
-/// `{}` with warnings if there are any, as saves and renames answer.
-fn warned(status: StatusCode, mut body: Value, warnings: &[config::Warning]) -> Response {
+/// Adds warnings to a response body if there are any, as saves and renames do.
+fn json_with_warnings(status: StatusCode, mut body: Value, warnings: &[config::Warning]) -> Response {
     if !warnings.is_empty() {
         body["warnings"] = json!(warnings);
     }
-    json_as(status, &body)
+    json_response(status, &body)
 }
 
-/// Reads a rename's body: the new name and what there is to say about it.
-fn new_name(
+/// Parses the body of a rename. Returns the new name and a warning about it.
+fn parse_rename(
     body: &[u8],
     what: &str,
-    malformed: Refused,
-) -> Result<(String, Option<config::Warning>), Refused> {
+    malformed: ApiError,
+) -> Result<(String, Option<config::Warning>), ApiError> {
     let body: Value = serde_json::from_slice(body).map_err(|_| malformed)?;
     let name = body["name"].as_str().unwrap_or_default().to_owned();
-    let warning = config::identifier(&name, what).map_err(|e| errors([e]))?;
+    let warning = config::check_identifier(&name, what).map_err(|e| bad_request_errors([e]))?;
     Ok((name, warning))
 }
 
-/// Leaves out what is null, as Concourse's `omitempty` does.
+/// Omits null fields, as Concourse's `omitempty` does.
 fn without_nulls(mut value: Value) -> Value {
     if let Value::Object(map) = &mut value {
         map.retain(|_, v| !v.is_null());
@@ -148,8 +148,8 @@ fn without_nulls(mut value: Value) -> Value {
     value
 }
 
-/// The keys of a path as `a.b."c.d"`.
-fn segments(path: &str) -> Vec<String> {
+/// Splits a path such as `a.b."c.d"` into its keys.
+fn split_var_path(path: &str) -> Vec<String> {
     let (mut keys, mut quoted) = (vec![String::new()], false);
     for c in path.chars() {
         match c {
@@ -161,22 +161,22 @@ fn segments(path: &str) -> Vec<String> {
     keys
 }
 
-/// A request: who asks, for what. A bad token ends here.
+/// An authenticated request with its parameters. An invalid token is refused here.
 struct Call {
     app: Arc<App>,
-    user: Option<String>,
+    user: Option<User>,
     params: HashMap<String, String>,
     query: Vec<(String, String)>,
     path: String,
 }
 
 impl FromRequestParts<Arc<App>> for Call {
-    type Rejection = Refused;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let user = match parts.headers.get(header::AUTHORIZATION) {
             None => None,
-            Some(header) => Some(auth::bearer(&app.model(), header).ok_or_else(unauthorized)?),
+            Some(header) => Some(auth::authenticate(&app.model(), header).ok_or_else(unauthorized)?),
         };
         let Path(params) = Path::<HashMap<String, String>>::from_request_parts(parts, app)
             .await
@@ -207,13 +207,18 @@ impl Call {
         self.query.iter().find(|q| q.0 == key).map(|q| q.1.as_str())
     }
 
-    /// The user who asks, if one does.
-    fn user(&self) -> Result<&str, Refused> {
-        self.user.as_deref().ok_or_else(unauthorized)
+    /// Returns the name of the user, for a request with a token.
+    fn user_name(&self) -> Option<&str> {
+        self.user.as_ref().map(|user| user.name.as_str())
     }
 
-    fn admin(&self, model: &Model) -> Result<&str, Refused> {
-        let user = self.user()?;
+    /// Returns the user, or 401 for a request without a token.
+    fn require_user(&self) -> Result<&User, ApiError> {
+        self.user.as_ref().ok_or_else(unauthorized)
+    }
+
+    fn require_admin(&self, model: &Model) -> Result<&User, ApiError> {
+        let user = self.require_user()?;
         if model.is_admin(user) {
             Ok(user)
         } else {
@@ -221,23 +226,23 @@ impl Call {
         }
     }
 
-    fn may_see(&self, model: &Model, team: u64) -> bool {
+    fn can_view(&self, model: &Model, team: u64) -> bool {
         self.user
             .as_ref()
-            .is_some_and(|user| model.may(user, model.team_name(team), Role::Viewer))
+            .is_some_and(|user| model.has_role(user, model.team_name(team), Role::Viewer))
     }
 
-    /// The team in the path, for one who has the role in it.
-    fn team(&self, model: &Model, role: Role) -> Result<u64, Refused> {
-        let (user, name) = (self.user()?, self.param("team"));
-        if !model.may(user, name, role) {
+    /// Returns the team in the path, if the user has the role in it.
+    fn require_team(&self, model: &Model, role: Role) -> Result<u64, ApiError> {
+        let (user, name) = (self.require_user()?, self.param("team"));
+        if !model.has_role(user, name, role) {
             return Err(forbidden());
         }
         model.team(name).map(|t| t.id).ok_or(NOT_FOUND)
     }
 
-    /// The instance vars in the query.
-    fn vars(&self) -> Result<Option<InstanceVars>, Refused> {
+    /// Parses the instance vars in the query.
+    fn instance_vars(&self) -> Result<Option<InstanceVars>, ApiError> {
         let mut vars: Option<InstanceVars> = None;
         for (key, value) in &self.query {
             let Some(path) = key
@@ -255,7 +260,7 @@ impl Call {
                 at.extend(all);
                 continue;
             }
-            let keys = segments(path);
+            let keys = split_var_path(path);
             let mut keys = keys.iter().map(String::as_str).peekable();
             while let Some(key) = keys.next() {
                 if keys.peek().is_none() {
@@ -269,30 +274,30 @@ impl Call {
         Ok(vars.filter(|v| !v.is_empty()))
     }
 
-    fn find_pipeline<'m>(&self, model: &'m Model) -> Result<Option<&'m Pipeline>, Refused> {
-        let vars = self.vars()?;
+    fn find_pipeline<'m>(&self, model: &'m Model) -> Result<Option<&'m Pipeline>, ApiError> {
+        let vars = self.instance_vars()?;
         Ok(model.pipeline(self.param("team"), self.param("pipeline"), vars.as_ref()))
     }
 
-    /// The pipeline in the path, to look at: everybody may look at an exposed one.
-    fn shown<'m>(&self, model: &'m Model) -> Result<&'m Pipeline, Refused> {
+    /// Returns the pipeline in the path for reading. An exposed one needs no role.
+    fn visible_pipeline<'m>(&self, model: &'m Model) -> Result<&'m Pipeline, ApiError> {
         match self.find_pipeline(model)? {
             Some(pipeline) if pipeline.public => Ok(pipeline),
-            _ => self.pipeline(model, Role::Viewer),
+            _ => self.require_pipeline(model, Role::Viewer),
         }
     }
 
-    /// The pipeline in the path, for one who has the role.
-    fn pipeline<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, Refused> {
-        self.team(model, role)?;
+    /// Returns the pipeline in the path, if the user has the role.
+    fn require_pipeline<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, ApiError> {
+        self.require_team(model, role)?;
         self.find_pipeline(model)?.ok_or(NOT_FOUND)
     }
 
-    /// As [`Call::pipeline`], for what an archived one refuses.
-    fn live<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, Refused> {
-        let pipeline = self.pipeline(model, role)?;
+    /// As [`Call::require_pipeline`], for actions that an archived pipeline refuses.
+    fn unarchived_pipeline<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, ApiError> {
+        let pipeline = self.require_pipeline(model, role)?;
         if pipeline.archived {
-            return Err(Refused::Text(
+            return Err(ApiError::Text(
                 StatusCode::CONFLICT,
                 "action not allowed for an archived pipeline\n".into(),
             ));
@@ -300,9 +305,9 @@ impl Call {
         Ok(pipeline)
     }
 
-    /// A page with links to its neighbours.
-    fn paged(&self, page: &Page, limit: usize, items: &[Value]) -> Answered {
-        let mut response = json_as(StatusCode::OK, &items);
+    /// Builds the response of a page with links to its neighbours.
+    fn page_response(&self, page: &Page, limit: usize, items: &[Value]) -> ApiResult {
+        let mut response = json_response(StatusCode::OK, &items);
         let vars = self
             .query
             .iter()
@@ -328,8 +333,8 @@ impl Call {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn keys_of_instance_vars_may_be_quoted() {
-        assert_eq!(super::segments("a.b"), ["a", "b"]);
-        assert_eq!(super::segments(r#"a."b.c".d"#), ["a", "b.c", "d"]);
+    fn quoted_keys_of_instance_vars_may_contain_dots() {
+        assert_eq!(super::split_var_path("a.b"), ["a", "b"]);
+        assert_eq!(super::split_var_path(r#"a."b.c".d"#), ["a", "b.c", "d"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Pipeline configs: read, normalised as Concourse's own types would write them, and validated.
+//! Pipeline configs: parsing, normalization to the JSON of Concourse's own types, and validation.
 
 mod schema;
 mod steps;
@@ -7,28 +7,28 @@ mod validate;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use steps::{each_step, resource_of};
-pub use validate::validate;
+pub use steps::{step_resource, visit_steps};
+pub use validate::validate_config;
 
-/// Something Concourse accepts but speaks of.
+/// A warning about something that Concourse accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// Its kind.
+    /// Type of the warning.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// What it says.
+    /// Text of the warning.
     pub message: String,
 }
 
-/// Reads YAML (or JSON, which is YAML) and gives the config as `GET config` shows it.
-pub fn parse(text: &str) -> Result<Value, String> {
-    let value =
-        yaml(text).map_err(|e| format!("malformed config: error converting YAML to JSON: yaml: {e}"))?;
-    schema::config(value)
+/// Parses YAML (or JSON) into the config that `GET config` shows.
+pub fn parse_config(text: &str) -> Result<Value, String> {
+    let value = parse_yaml(text)
+        .map_err(|e| format!("malformed config: error converting YAML to JSON: yaml: {e}"))?;
+    schema::read_config(value)
         .map_err(|e| format!("malformed config: error unmarshaling JSON: while decoding JSON: {e}"))
 }
 
-fn yaml(text: &str) -> Result<Value, String> {
+fn parse_yaml(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(Value::Null);
     }
@@ -38,8 +38,8 @@ fn yaml(text: &str) -> Result<Value, String> {
     })
 }
 
-/// The warning about a name that is no identifier; an error for an empty one.
-pub fn identifier(name: &str, context: &str) -> Result<Option<Warning>, String> {
+/// Returns a warning for a name that is not a valid identifier, and an error for an empty one.
+pub fn check_identifier(name: &str, context: &str) -> Result<Option<Warning>, String> {
     let fits = |c: char| c.is_numeric() || c.is_alphabetic() && !c.is_uppercase();
     let Some(first) = name.chars().next() else {
         return Err(format!("{context}: identifier cannot be an empty string"));

@@ -1,4 +1,4 @@
-//! `/_sim/…`: what tests in other processes steer the simulator with. JSON in, JSON out.
+//! Control endpoints `/_sim/…` for tests in other processes, with JSON bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use serde_json::{Value, json};
 use crate::state::{InstanceVars, Model};
 use crate::{Answer, App};
 
-type Failed = (StatusCode, String);
+type HttpError = (StatusCode, String);
 
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/_sim/state", get(show))
-        .route("/_sim/counters", get(counters).delete(reset))
-        .route("/_sim/requests", get(requests))
-        .route("/_sim/faults", post(fault).delete(clear))
-        .route("/_sim/faults/release", post(release))
-        .route("/_sim/latency", post(latency))
-        .route("/_sim/outage", post(outage))
-        .route("/_sim/tokens", delete(expire))
-        .route("/_sim/password", post(password))
-        .route("/_sim/step", post(step))
-        .route("/_sim/version", post(version))
-        .route("/_sim/worker", post(worker))
+        .route("/_sim/state", get(get_state))
+        .route("/_sim/counters", get(get_counters).delete(reset_counters))
+        .route("/_sim/requests", get(get_requests))
+        .route("/_sim/faults", post(add_fault).delete(clear_faults))
+        .route("/_sim/faults/release", post(release_hanging))
+        .route("/_sim/latency", post(set_latency))
+        .route("/_sim/outage", post(set_outage))
+        .route("/_sim/tokens", delete(expire_tokens))
+        .route("/_sim/password", post(set_password))
+        .route("/_sim/step", post(step_clock))
+        .route("/_sim/version", post(add_version))
+        .route("/_sim/worker", post(set_worker))
 }
 
-/// Everything but credentials, for assertions.
-pub(crate) fn state(model: &Model) -> Value {
+/// Returns the state without credentials, for assertions.
+pub(crate) fn state_json(model: &Model) -> Value {
     let pipelines = |team: u64| {
         let of_team = model.pipelines.iter().filter(move |p| p.team_id == team);
         of_team.map(|p| json!(p)).collect::<Vec<_>>()
@@ -53,19 +53,19 @@ pub(crate) fn state(model: &Model) -> Value {
     })
 }
 
-async fn show(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(state(&app.model()))
+async fn get_state(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(state_json(&app.model()))
 }
 
-async fn counters(State(app): State<Arc<App>>) -> Json<Value> {
+async fn get_counters(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!(app.meter.counters()))
 }
 
-async fn requests(State(app): State<Arc<App>>) -> Json<Value> {
+async fn get_requests(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!(app.meter.requests()))
 }
 
-async fn reset(State(app): State<Arc<App>>) -> StatusCode {
+async fn reset_counters(State(app): State<Arc<App>>) -> StatusCode {
     app.meter.reset();
     StatusCode::NO_CONTENT
 }
@@ -73,33 +73,33 @@ async fn reset(State(app): State<Arc<App>>) -> StatusCode {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fault {
-    /// How many; all from now on when left out.
+    /// Number of requests; all later requests by default.
     times: Option<usize>,
-    #[serde(default = "any")]
+    #[serde(default = "any_method")]
     method: String,
     path: String,
     answer: Answer,
 }
 
-fn any() -> String {
+fn any_method() -> String {
     "*".to_owned()
 }
 
-async fn fault(State(app): State<Arc<App>>, Json(fault): Json<Fault>) -> Result<StatusCode, Failed> {
+async fn add_fault(State(app): State<Arc<App>>, Json(fault): Json<Fault>) -> Result<StatusCode, HttpError> {
     let times = fault.times.unwrap_or(usize::MAX);
     app.faults
-        .try_fail_next(times, &fault.method, &fault.path, fault.answer)
+        .try_add_rule(times, &fault.method, &fault.path, fault.answer)
         .map_err(|e| (StatusCode::BAD_REQUEST, e.to_string()))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn clear(State(app): State<Arc<App>>) -> StatusCode {
+async fn clear_faults(State(app): State<Arc<App>>) -> StatusCode {
     app.faults.clear();
     StatusCode::NO_CONTENT
 }
 
-async fn release(State(app): State<Arc<App>>) -> StatusCode {
-    app.faults.release();
+async fn release_hanging(State(app): State<Arc<App>>) -> StatusCode {
+    app.faults.release_hanging();
     StatusCode::NO_CONTENT
 }
 
@@ -109,8 +109,9 @@ struct Latency {
     milliseconds: u64,
 }
 
-async fn latency(State(app): State<Arc<App>>, Json(latency): Json<Latency>) -> StatusCode {
-    app.faults.latency(Duration::from_millis(latency.milliseconds));
+async fn set_latency(State(app): State<Arc<App>>, Json(latency): Json<Latency>) -> StatusCode {
+    app.faults
+        .set_latency(Duration::from_millis(latency.milliseconds));
     StatusCode::NO_CONTENT
 }
 
@@ -120,12 +121,12 @@ struct Outage {
     on: bool,
 }
 
-async fn outage(State(app): State<Arc<App>>, Json(outage): Json<Outage>) -> StatusCode {
-    app.faults.outage(outage.on);
+async fn set_outage(State(app): State<Arc<App>>, Json(outage): Json<Outage>) -> StatusCode {
+    app.faults.set_outage(outage.on);
     StatusCode::NO_CONTENT
 }
 
-async fn expire(State(app): State<Arc<App>>) -> StatusCode {
+async fn expire_tokens(State(app): State<Arc<App>>) -> StatusCode {
     app.model().expire_tokens();
     StatusCode::NO_CONTENT
 }
@@ -137,12 +138,12 @@ struct Password {
     password: String,
 }
 
-async fn password(State(app): State<Arc<App>>, Json(new): Json<Password>) -> StatusCode {
+async fn set_password(State(app): State<Arc<App>>, Json(new): Json<Password>) -> StatusCode {
     app.model().set_password(&new.user, &new.password);
     StatusCode::NO_CONTENT
 }
 
-async fn step(State(app): State<Arc<App>>) -> StatusCode {
+async fn step_clock(State(app): State<Arc<App>>) -> StatusCode {
     app.step();
     StatusCode::NO_CONTENT
 }
@@ -157,7 +158,7 @@ struct Version {
     version: InstanceVars,
 }
 
-async fn version(State(app): State<Arc<App>>, Json(new): Json<Version>) -> StatusCode {
+async fn add_version(State(app): State<Arc<App>>, Json(new): Json<Version>) -> StatusCode {
     let mut model = app.model();
     let pipeline = model
         .pipeline(&new.team, &new.pipeline, new.instance_vars.as_ref())
@@ -175,7 +176,7 @@ struct Worker {
     state: String,
 }
 
-async fn worker(State(app): State<Arc<App>>, Json(worker): Json<Worker>) -> StatusCode {
+async fn set_worker(State(app): State<Arc<App>>, Json(worker): Json<Worker>) -> StatusCode {
     app.model().set_worker(&worker.name, &worker.state);
     StatusCode::NO_CONTENT
 }

@@ -1,67 +1,67 @@
-//! What was asked: numbers, and a log that does not grow for ever.
+//! Request counters and a bounded request log.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// How many requests the log keeps.
-const KEPT: usize = 20_000;
+/// Maximum number of requests in the log.
+const MAX_LOGGED_REQUESTS: usize = 20_000;
 
-/// Numbers of requests.
+/// Counters of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// GET and HEAD.
+    /// Requests with GET or HEAD.
     pub reads: u64,
-    /// All others, but logins.
+    /// All other requests except logins.
     pub writes: u64,
     /// Requests for a token.
     pub logins: u64,
-    /// Builds of jobs that were begun because somebody asked, run again or not.
+    /// Builds of jobs that were triggered by a request, including reruns.
     pub triggers: u64,
-    /// Frames of event streams, and their bytes.
+    /// Frames sent on event streams.
     pub event_frames: u64,
-    /// See above.
+    /// Bytes of these frames.
     pub event_bytes: u64,
-    /// By method and the route's path, such as `GET /api/v1/teams/{team}`.
+    /// Requests by method and route, such as `GET /api/v1/teams/{team}`.
     pub routes: BTreeMap<String, u64>,
 }
 
-/// One request. Never its headers or body: they may hold secrets.
+/// A logged request, without headers and body, which may contain secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Request {
-    /// Its method.
+    /// HTTP method.
     pub method: String,
-    /// Its path.
+    /// Path of the URL.
     pub path: String,
-    /// Its query, without the question mark.
+    /// Query of the URL, without the question mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// The answer's status; none when there was no answer (yet).
+    /// Status of the response; `None` when there is none (yet).
     pub status: Option<u16>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct MeterState {
     counters: Counters,
     log: VecDeque<Request>,
-    /// How many requests are no longer in the log.
-    gone: u64,
+    /// Number of requests removed from the log.
+    dropped: u64,
 }
 
-/// Counts requests.
+/// Counters and log behind a lock.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(Mutex<Kept>);
+pub(crate) struct Meter(Mutex<MeterState>);
 
 impl Meter {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock_state(&self) -> MutexGuard<'_, MeterState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request came; gives what to say its status with.
-    pub fn came(&self, request: Request, route: &str, login: bool) -> u64 {
-        let mut kept = self.kept();
-        let counters = &mut kept.counters;
+    /// Counts and logs a request. Returns the number for [`Meter::record_status`].
+    pub fn record_request(&self, request: Request, route: &str, login: bool) -> u64 {
+        let mut state = self.lock_state();
+        let counters = &mut state.counters;
         *match request.method.as_str() {
             _ if login => &mut counters.logins,
             "GET" | "HEAD" => &mut counters.reads,
@@ -71,50 +71,50 @@ impl Meter {
             .routes
             .entry(format!("{} {route}", request.method))
             .or_default() += 1;
-        kept.log.push_back(request);
-        if kept.log.len() > KEPT {
-            kept.log.pop_front();
-            kept.gone += 1;
+        state.log.push_back(request);
+        if state.log.len() > MAX_LOGGED_REQUESTS {
+            state.log.pop_front();
+            state.dropped += 1;
         }
-        kept.gone + kept.log.len() as u64 - 1
+        state.dropped + state.log.len() as u64 - 1
     }
 
-    /// It was answered.
-    pub fn answered(&self, number: u64, status: u16) {
-        let mut kept = self.kept();
+    /// Stores the status of a response.
+    pub fn record_status(&self, number: u64, status: u16) {
+        let mut state = self.lock_state();
         let index = number
-            .checked_sub(kept.gone)
+            .checked_sub(state.dropped)
             .and_then(|i| usize::try_from(i).ok());
-        if let Some(request) = index.and_then(|i| kept.log.get_mut(i)) {
+        if let Some(request) = index.and_then(|i| state.log.get_mut(i)) {
             request.status = Some(status);
         }
     }
 
-    /// A build was begun.
-    pub fn triggered(&self) {
-        self.kept().counters.triggers += 1;
+    /// Counts a triggered build.
+    pub fn count_trigger(&self) {
+        self.lock_state().counters.triggers += 1;
     }
 
-    /// Frames were sent on an event stream.
-    pub fn sent(&self, frames: &str) {
-        let counters = &mut self.kept().counters;
+    /// Counts frames sent on an event stream.
+    pub fn count_frames(&self, frames: &str) {
+        let counters = &mut self.lock_state().counters;
         counters.event_frames += frames.matches("\n\n").count() as u64;
         counters.event_bytes += frames.len() as u64;
     }
 
     pub fn counters(&self) -> Counters {
-        self.kept().counters.clone()
+        self.lock_state().counters.clone()
     }
 
     pub fn requests(&self) -> Vec<Request> {
-        self.kept().log.iter().cloned().collect()
+        self.lock_state().log.iter().cloned().collect()
     }
 
     pub fn reset(&self) {
-        let mut kept = self.kept();
-        kept.gone += kept.log.len() as u64;
-        kept.log.clear();
-        kept.counters = Counters::default();
+        let mut state = self.lock_state();
+        state.dropped += state.log.len() as u64;
+        state.log.clear();
+        state.counters = Counters::default();
     }
 }
 
@@ -132,28 +132,28 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_forgets_and_numbers_that_do_not() {
+    fn full_log_drops_the_oldest_request_and_counters_do_not() {
         let meter = Meter::default();
-        let first = meter.came(request("GET"), "/x", false);
-        for _ in 0..KEPT {
-            meter.came(request("PUT"), "/x", false);
+        let first = meter.record_request(request("GET"), "/x", false);
+        for _ in 0..MAX_LOGGED_REQUESTS {
+            meter.record_request(request("PUT"), "/x", false);
         }
-        let last = meter.came(request("POST"), "/x", true);
-        meter.answered(first, 200);
-        meter.answered(last, 201);
+        let last = meter.record_request(request("POST"), "/x", true);
+        meter.record_status(first, 200);
+        meter.record_status(last, 201);
         let log = meter.requests();
         assert_eq!(
-            (log.len(), log[0].status, log[KEPT - 1].status),
-            (KEPT, None, Some(201))
+            (log.len(), log[0].status, log[MAX_LOGGED_REQUESTS - 1].status),
+            (MAX_LOGGED_REQUESTS, None, Some(201))
         );
         let counters = meter.counters();
         assert_eq!(
             (counters.reads, counters.writes, counters.logins),
-            (1, KEPT as u64, 1)
+            (1, MAX_LOGGED_REQUESTS as u64, 1)
         );
-        assert_eq!(counters.routes["PUT /x"], KEPT as u64);
+        assert_eq!(counters.routes["PUT /x"], MAX_LOGGED_REQUESTS as u64);
         meter.reset();
-        meter.answered(last, 500);
+        meter.record_status(last, 500);
         assert_eq!(
             (meter.requests(), meter.counters()),
             (vec![], Counters::default())

@@ -1,4 +1,4 @@
-//! Faults on demand: what a server does when it is not well.
+//! Fault injection.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use regex::Regex;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-/// What a request meets instead of, or besides, its answer.
+/// Fault of a request, in place of its response or before it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// This status and body; the request is not carried out.
+    /// Respond with this status and body, without executing the request.
     Status(u16, String),
-    /// The connection closes; the request is not carried out.
+    /// Close the connection without executing the request.
     Drop,
-    /// The request is carried out, but the connection closes instead of the answer.
+    /// Execute the request and close the connection instead of responding.
     DropAnswer,
-    /// Nothing, until [`Faults::release`] or [`Faults::clear`]; then it is carried out.
+    /// Wait for [`Faults::release_hanging`] or [`Faults::clear`], then execute the request.
     Hang,
 }
 
@@ -42,7 +42,7 @@ struct Shared {
     released: watch::Sender<u64>,
 }
 
-/// The handle faults are arranged with.
+/// Handle for fault injection.
 #[derive(Debug, Clone)]
 pub struct Faults(Arc<Shared>);
 
@@ -57,21 +57,22 @@ impl Default for Faults {
 }
 
 impl Faults {
-    fn plan(&self) -> MutexGuard<'_, Plan> {
+    fn lock_plan(&self) -> MutexGuard<'_, Plan> {
         self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next `times` requests with this method (`*` for any) whose path this regular expression finds meet `answer`.
+    /// Injects `answer` into the next `times` requests with this method (`*` for any) whose path matches the regular
+    /// expression.
     ///
     /// # Panics
-    /// When `path` is no regular expression.
+    /// When `path` is not a valid regular expression.
     pub fn fail_next(&self, times: usize, method: &str, path: &str, answer: Answer) {
-        self.try_fail_next(times, method, path, answer)
+        self.try_add_rule(times, method, path, answer)
             .expect("a regular expression for the path");
     }
 
-    /// As [`Faults::fail_next`], for an expression that may be none.
-    pub fn try_fail_next(
+    /// As [`Faults::fail_next`], with an error for an invalid regular expression.
+    pub fn try_add_rule(
         &self,
         times: usize,
         method: &str,
@@ -84,35 +85,35 @@ impl Faults {
             path: Regex::new(path)?,
             answer,
         };
-        self.plan().rules.push(rule);
+        self.lock_plan().rules.push(rule);
         Ok(())
     }
 
-    /// Every request waits this long before it is carried out.
-    pub fn latency(&self, latency: Duration) {
-        self.plan().latency = latency;
+    /// Sets the delay before each request is executed.
+    pub fn set_latency(&self, latency: Duration) {
+        self.lock_plan().latency = latency;
     }
 
-    /// While there is an outage every connection closes without an answer, those that are open too.
-    pub fn outage(&self, on: bool) {
+    /// Starts or ends an outage, during which all connections are closed without a response.
+    pub fn set_outage(&self, on: bool) {
         self.0.outage.send_replace(on);
     }
 
-    /// Lets hanging requests go on; the next ones hang as arranged.
-    pub fn release(&self) {
+    /// Executes the hanging requests. Later requests hang as configured.
+    pub fn release_hanging(&self) {
         self.0.released.send_modify(|n| *n += 1);
     }
 
-    /// All is well again.
+    /// Removes all faults.
     pub fn clear(&self) {
-        *self.plan() = Plan::default();
-        self.outage(false);
-        self.release();
+        *self.lock_plan() = Plan::default();
+        self.set_outage(false);
+        self.release_hanging();
     }
 
-    /// What this request meets, counting it; and how long it waits.
-    pub(crate) fn meet(&self, method: &str, path: &str) -> (Option<Answer>, Duration) {
-        let mut plan = self.plan();
+    /// Takes the fault for a request, which counts it, and the current delay.
+    pub(crate) fn take_fault(&self, method: &str, path: &str) -> (Option<Answer>, Duration) {
+        let mut plan = self.lock_plan();
         let matching =
             |r: &&mut Rule| r.left > 0 && (r.method == "*" || r.method == method) && r.path.is_match(path);
         let answer = plan.rules.iter_mut().find(matching).map(|rule| {
@@ -127,15 +128,16 @@ impl Faults {
         (answer, plan.latency)
     }
 
-    pub(crate) fn outages(&self) -> watch::Receiver<bool> {
+    pub(crate) fn subscribe_outages(&self) -> watch::Receiver<bool> {
         self.0.outage.subscribe()
     }
 
-    /// Waits for the next release; what it waits for is fixed by this call, not by the first poll.
-    pub(crate) fn released(&self) -> impl Future<Output = ()> + use<> {
+    /// Returns a future of the next release. It subscribes in this call, not at the first poll, so that no release is
+    /// missed.
+    pub(crate) fn next_release(&self) -> impl Future<Output = ()> + use<> {
         let mut released = self.0.released.subscribe();
         async move {
-            // It ends with the server, too.
+            // An error means that the server has ended.
             let _ = released.changed().await;
         }
     }
@@ -146,21 +148,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counted_and_matched() {
+    fn rule_matches_method_and_path_and_is_used_up() {
         let faults = Faults::default();
         faults.fail_next(1, "GET", "^/a", Answer::Drop);
         faults.fail_next(usize::MAX, "*", "b$", Answer::Hang);
-        assert_eq!(faults.meet("PUT", "/a").0, None);
-        assert_eq!(faults.meet("GET", "/x/a").0, None);
-        assert_eq!(faults.meet("GET", "/a").0, Some(Answer::Drop));
-        assert_eq!(faults.meet("GET", "/a").0, None, "once");
+        assert_eq!(faults.take_fault("PUT", "/a").0, None);
+        assert_eq!(faults.take_fault("GET", "/x/a").0, None);
+        assert_eq!(faults.take_fault("GET", "/a").0, Some(Answer::Drop));
+        assert_eq!(faults.take_fault("GET", "/a").0, None, "once");
         for _ in 0..3 {
-            assert_eq!(faults.meet("PUT", "/b").0, Some(Answer::Hang));
+            assert_eq!(faults.take_fault("PUT", "/b").0, Some(Answer::Hang));
         }
-        assert!(faults.try_fail_next(1, "*", "(", Answer::Drop).is_err());
-        faults.latency(Duration::from_secs(1));
-        assert_eq!(faults.meet("PUT", "/c"), (None, Duration::from_secs(1)));
+        assert!(faults.try_add_rule(1, "*", "(", Answer::Drop).is_err());
+        faults.set_latency(Duration::from_secs(1));
+        assert_eq!(faults.take_fault("PUT", "/c"), (None, Duration::from_secs(1)));
         faults.clear();
-        assert_eq!(faults.meet("PUT", "/b"), (None, Duration::ZERO));
+        assert_eq!(faults.take_fault("PUT", "/b"), (None, Duration::ZERO));
     }
 }

@@ -1,10 +1,8 @@
-//! A Concourse simulator: the HTTP API as recorded from a real server, with
-//! faults on demand and counters of what was asked.
+//! A Concourse simulator: the HTTP API as recorded from a real server, with fault injection and request counters.
 //!
-//! What it does not do: it runs no containers (a task's `echo`, `sleep`, `exit`
-//! and `false` are understood, all else succeeds), checks find no versions by
-//! themselves, jobs know no `serial` or `max_in_flight`, and the ID token that
-//! comes with an access token is not signed by anybody.
+//! Limits: it runs no containers (of a task's script, `echo`, `sleep`, `exit` and `false` are interpreted, everything
+//! else succeeds), checks find no versions by themselves, jobs ignore `serial` and `max_in_flight`, and ID tokens have
+//! a random signature.
 
 mod api;
 mod config;
@@ -32,23 +30,23 @@ pub use faults::{Answer, Faults};
 pub use state::{Auth, InstanceVars, Pipeline, Team};
 use state::{Model, Trigger};
 
-/// The version the recorded server says it is.
-pub const VERSION: &str = "0.0.0-dev";
-/// The version of its workers.
+/// Version that the recorded server reports.
+pub const CONCOURSE_VERSION: &str = "0.0.0-dev";
+/// Version that its workers report.
 pub const WORKER_VERSION: &str = "3.0";
 
-/// How a simulator starts.
+/// Options of a simulator.
 #[derive(Clone)]
 pub struct Options {
-    /// Where it listens.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// Users: name, password, whether an admin (an owner of `main`).
+    /// Users: name, password, and true for an admin (an owner of the team `main`).
     pub users: Vec<(String, String, bool)>,
-    /// Bearer tokens that always count, and whose they are.
+    /// Bearer tokens that never expire, and the names of their users.
     pub tokens: Vec<(String, String)>,
-    /// How long tokens last that are given out.
+    /// Lifetime of issued tokens.
     pub token_lifetime: Duration,
-    /// How often the clock of builds and workers steps; `None`: only by [`Simulator::step`].
+    /// Interval of the clock that advances builds and workers. With `None` only [`Simulator::step`] does.
     pub clock: Option<Duration>,
 }
 
@@ -64,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// Without passwords and tokens.
+/// Omits passwords and tokens.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
@@ -80,13 +78,13 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What all requests share.
+/// State shared by all requests.
 struct App {
     model: Mutex<Model>,
-    /// Moves when builds do: event streams wait for it.
+    /// Changes whenever builds do. Event streams wait for it.
     steps: watch::Sender<()>,
     faults: Faults,
-    /// Event streams that clients listen to now.
+    /// Number of open event streams.
     open_streams: AtomicUsize,
     meter: counters::Meter,
     url: String,
@@ -94,24 +92,24 @@ struct App {
 }
 
 impl App {
-    /// The model at the present time.
+    /// Locks the model and sets its time.
     fn model(&self) -> MutexGuard<'_, Model> {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        model.now = now();
+        model.now = unix_time();
         model
     }
 
     fn step(&self) {
-        self.model().step();
+        self.model().advance();
         self.steps.send_replace(());
     }
 }
 
-fn now() -> Duration {
+fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A running simulator; it stops when dropped.
+/// A running simulator, stopped when dropped.
 pub struct Simulator {
     app: Arc<App>,
     server: tokio::task::JoinHandle<()>,
@@ -127,13 +125,13 @@ impl fmt::Debug for Simulator {
 }
 
 impl Simulator {
-    /// Starts one.
+    /// Starts a simulator.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(options.listen)
             .await
             .with_context(|| format!("listening on {}", options.listen))?;
         let app = Arc::new(App {
-            model: Mutex::new(Model::new(now(), options.users, options.tokens)),
+            model: Mutex::new(Model::new(unix_time(), options.users, options.tokens)),
             steps: watch::Sender::new(()),
             faults: Faults::default(),
             open_streams: AtomicUsize::new(0),
@@ -159,42 +157,42 @@ impl Simulator {
         })
     }
 
-    /// Its URL, without a slash at the end.
+    /// Returns its URL without a trailing slash.
     pub fn url(&self) -> &str {
         &self.app.url
     }
 
-    /// Faults to arrange.
+    /// Returns the handle for fault injection.
     pub fn faults(&self) -> &Faults {
         &self.app.faults
     }
 
-    /// How much was asked since the start or the last reset.
+    /// Returns the counters since the start or the last reset.
     pub fn counters(&self) -> Counters {
         self.app.meter.counters()
     }
 
-    /// Counts from nothing again, and forgets the log.
+    /// Resets the counters and clears the request log.
     pub fn reset_counters(&self) {
         self.app.meter.reset();
     }
 
-    /// The latest requests, oldest first.
+    /// Returns the logged requests, oldest first.
     pub fn requests(&self) -> Vec<Request> {
         self.app.meter.requests()
     }
 
-    /// The teams.
+    /// Returns all teams.
     pub fn teams(&self) -> Vec<Team> {
         self.app.model().teams.clone()
     }
 
-    /// A team by name.
+    /// Finds a team by name.
     pub fn team(&self, name: &str) -> Option<Team> {
         self.app.model().team(name).cloned()
     }
 
-    /// The pipelines of a team in their order, all instances.
+    /// Returns the pipelines of a team in their order, including all instances.
     pub fn pipelines(&self, team: &str) -> Vec<Pipeline> {
         let model = self.app.model();
         let id = model.team(team).map(|t| t.id);
@@ -206,32 +204,32 @@ impl Simulator {
             .collect()
     }
 
-    /// A pipeline without instance vars.
+    /// Finds a pipeline without instance vars.
     pub fn pipeline(&self, team: &str, name: &str) -> Option<Pipeline> {
         self.app.model().pipeline(team, name, None).cloned()
     }
 
-    /// Everything, as `/_sim/state` shows it.
+    /// Returns the state as `/_sim/state` shows it.
     pub fn state(&self) -> serde_json::Value {
-        control::state(&self.app.model())
+        control::state_json(&self.app.model())
     }
 
-    /// Changes a user's password; tokens that were given out stay good.
+    /// Changes a user's password. Issued tokens stay valid.
     pub fn set_password(&self, user: &str, password: &str) {
         self.app.model().set_password(user, password);
     }
 
-    /// Ends every token that was given out.
+    /// Invalidates every issued token.
     pub fn expire_tokens(&self) {
         self.app.model().expire_tokens();
     }
 
-    /// A step of the clock: pending builds start, running ones and workers get on.
+    /// Advances the clock by one step: pending builds start, running builds and workers advance.
     pub fn step(&self) {
         self.app.step();
     }
 
-    /// A version of a resource is found; false when there is no such resource.
+    /// Adds a version of a resource, as a check does. Returns false when there is no such resource.
     pub fn add_version(&self, team: &str, pipeline: &str, resource: &str, version: InstanceVars) -> bool {
         let mut model = self.app.model();
         let Some(id) = model.pipeline(team, pipeline, None).map(|p| p.id) else {
@@ -240,27 +238,27 @@ impl Simulator {
         model.add_version(id, resource, version)
     }
 
-    /// Puts a worker into a state (running, stalled, …); one that is not there appears.
+    /// Sets the state of a worker (running, stalled, …), which is created if needed.
     pub fn set_worker(&self, name: &str, state: &str) {
         self.app.model().set_worker(name, state);
     }
 
-    /// Gives a worker to a team; one that is not there appears.
+    /// Assigns a worker to a team. The worker is created if needed.
     pub fn set_worker_team(&self, name: &str, team: &str) {
         self.app.model().set_worker_team(name, team);
     }
 
-    /// Takes a worker away, as one does that is deleted by its own process.
+    /// Removes a worker, as its own process does when it shuts down.
     pub fn remove_worker(&self, name: &str) {
         self.app.model().workers.retain(|w| w.name != name);
     }
 
-    /// Event streams that clients listen to now.
+    /// Returns the number of open event streams.
     pub fn open_streams(&self) -> usize {
         self.app.open_streams.load(Ordering::SeqCst)
     }
 
-    /// A user begins a build of a job; none when there is no such job.
+    /// Triggers a build of a job as a user. Returns `None` when there is no such job.
     pub fn trigger(&self, team: &str, pipeline: &str, job: &str, user: &str) -> Option<u64> {
         let mut model = self.app.model();
         let pipeline = model.pipeline(team, pipeline, None)?.id;
@@ -269,19 +267,19 @@ impl Simulator {
             .iter()
             .find(|j| j.pipeline_id == pipeline && j.name == job)?
             .id;
-        model.trigger(Trigger::Job(job), Some(user))
+        model.trigger_build(Trigger::Job(job), Some(user))
     }
 
-    /// Concourse forgets a build, as when it is reaped.
+    /// Removes a build, as Concourse's build reaper does.
     pub fn forget_build(&self, id: u64) {
         self.app.model().builds.remove(&id);
         self.app.steps.send_replace(());
     }
 
-    /// Stops listening, closes all connections, and waits until that is done.
+    /// Stops listening, closes all connections and waits until both are done.
     pub async fn stop(self) {
         drop(self.stop);
-        // A panic of the server was printed where it happened.
+        // A panic of the server has already been printed.
         let _ = self.server.await;
     }
 }

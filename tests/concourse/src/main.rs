@@ -1,4 +1,4 @@
-//! The simulator alone: prints its URL and runs until it is told to end.
+//! The simulator as a program: prints its URL and runs until SIGTERM or SIGINT.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -14,42 +14,44 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// An admin, as name:password; more than one may be given.
-    #[arg(long, value_name = "NAME:PASSWORD", value_parser = user, default_value = "test:test", hide_default_value = true)]
+    #[arg(long, value_name = "NAME:PASSWORD", value_parser = parse_user, default_value = "test:test", hide_default_value = true)]
     user: Vec<(String, String)>,
-    /// Where to write the URL, besides standard output.
+    /// File to write the URL to, in addition to standard output.
     #[arg(long, value_name = "FILE")]
     url_file: Option<PathBuf>,
-    /// How long tokens last, as 24h, 30m, 10s or 500ms.
-    #[arg(long, value_parser = duration, default_value = "24h")]
+    /// Lifetime of tokens, such as 24h, 30m, 10s or 500ms.
+    #[arg(long, value_parser = parse_duration, default_value = "24h")]
     token_lifetime: Duration,
-    /// How often builds and workers get on; 0s: only when asked to by /_sim/step.
-    #[arg(long, value_parser = duration, default_value = "250ms")]
+    /// Interval of the clock that advances builds and workers. With 0s only /_sim/step does.
+    #[arg(long, value_parser = parse_duration, default_value = "250ms")]
     clock: Duration,
 }
 
-fn user(text: &str) -> anyhow::Result<(String, String)> {
-    let (name, password) = text.split_once(':').context("name:password is wanted")?;
+fn parse_user(text: &str) -> anyhow::Result<(String, String)> {
+    let (name, password) = text.split_once(':').context("expected NAME:PASSWORD")?;
     Ok((name.to_owned(), password.to_owned()))
 }
 
-fn duration(text: &str) -> anyhow::Result<Duration> {
+fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..end].parse().context("a number is wanted")?;
+    let number: u64 = text[..end]
+        .parse()
+        .context("expected a number and a unit, such as 250ms")?;
     let milliseconds = match &text[end..] {
         "ms" => 1,
         "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => bail!("a unit is wanted: ms, s, m or h"),
+        _ => bail!("expected a unit: ms, s, m or h"),
     };
     number
         .checked_mul(milliseconds)
         .map(Duration::from_millis)
-        .context("that is too long")
+        .context("the duration is too long")
 }
 
 #[tokio::main]

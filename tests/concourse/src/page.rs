@@ -1,19 +1,19 @@
-//! Pages of ids, newest first, as builds and resource versions are listed.
+//! Pagination by id, newest first, of builds and resource versions.
 
-/// What a client asked for.
+/// Query parameters of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// The oldest id wanted; the page starts there and goes up.
+pub struct PageRequest {
+    /// Oldest id; the page starts there and goes up.
     pub from: Option<u64>,
-    /// The newest id wanted; the page starts there and goes down.
+    /// Newest id; the page starts there and goes down.
     pub to: Option<u64>,
-    /// How many at most.
+    /// Maximum number of ids.
     pub limit: usize,
 }
 
-impl Window {
-    /// From query parameters; what is no positive number counts as not given.
-    pub fn of<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Self {
+impl PageRequest {
+    /// Parses query parameters. A value that is not a positive number is ignored, as by Concourse.
+    pub fn from_query<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Self {
         let number = |key| get(key).and_then(|v| v.parse::<u64>().ok()).filter(|n| *n > 0);
         Self {
             from: number("from"),
@@ -23,27 +23,29 @@ impl Window {
     }
 }
 
-/// One page, and where its neighbours start.
+/// One page, and the starts of its neighbours.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Newest first.
+    /// Ids, newest first.
     pub ids: Vec<u64>,
-    /// `from` of the page of newer ones.
+    /// Parameter `from` of the page with newer ids.
     pub newer: Option<u64>,
-    /// `to` of the page of older ones.
+    /// Parameter `to` of the page with older ids.
     pub older: Option<u64>,
 }
 
-/// Cuts a page out of ids sorted upwards.
-pub fn cut(all: &[u64], window: Window) -> Page {
-    let low = window.from.map_or(0, |from| all.partition_point(|id| *id < from));
-    let high = window
+/// Cuts a page out of ids in ascending order.
+pub fn cut_page(all: &[u64], request: PageRequest) -> Page {
+    let low = request
+        .from
+        .map_or(0, |from| all.partition_point(|id| *id < from));
+    let high = request
         .to
         .map_or(all.len(), |to| all.partition_point(|id| *id <= to))
         .max(low);
-    let range = match (window.from, window.to) {
-        (Some(_), None) => low..high.min(low.saturating_add(window.limit)),
-        _ => low.max(high.saturating_sub(window.limit))..high,
+    let range = match (request.from, request.to) {
+        (Some(_), None) => low..high.min(low.saturating_add(request.limit)),
+        _ => low.max(high.saturating_sub(request.limit))..high,
     };
     let ids: Vec<u64> = all[range.clone()].iter().rev().copied().collect();
     let beside = |there: bool, index: usize| {
@@ -63,11 +65,11 @@ mod tests {
     use super::*;
 
     fn page(from: Option<u64>, to: Option<u64>, limit: usize) -> Page {
-        cut(&[2, 3, 5, 8, 9], Window { from, to, limit })
+        cut_page(&[2, 3, 5, 8, 9], PageRequest { from, to, limit })
     }
 
     #[test]
-    fn newest_first_and_where_the_neighbours_start() {
+    fn pages_are_newest_first_and_link_their_neighbours() {
         let first = page(None, None, 2);
         assert_eq!(
             first,
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_are_not_there() {
+    fn missing_ids_are_bounds() {
         assert_eq!(page(Some(4), Some(8), 9).ids, [8, 5]);
         assert_eq!(
             page(Some(10), None, 9),
@@ -110,9 +112,9 @@ mod tests {
         );
         assert!(page(Some(9), Some(2), 9).ids.is_empty());
         assert!(
-            cut(
+            cut_page(
                 &[],
-                Window {
+                PageRequest {
                     from: None,
                     to: None,
                     limit: 1
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_given() {
+    fn invalid_parameters_are_ignored() {
         let get = |key: &str| {
             [("from", "x"), ("to", "-1"), ("limit", "0")]
                 .iter()
@@ -132,8 +134,8 @@ mod tests {
                 .map(|p| p.1)
         };
         assert_eq!(
-            Window::of(get),
-            Window {
+            PageRequest::from_query(get),
+            PageRequest {
                 from: None,
                 to: None,
                 limit: 100

@@ -1,4 +1,4 @@
-//! Connections, and what every request goes through: counting and faults.
+//! Connections, and the middleware that counts requests and injects faults.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use tokio_util::task::TaskTracker;
 use crate::faults::Answer;
 use crate::{App, api, control, counters};
 
-/// Ends the connection a request came on, without an answer.
+/// Closes the connection of a request without a response.
 #[derive(Clone)]
 struct Hangup(CancellationToken);
 
-/// Serves until told to stop; then all connections are closed.
+/// Serves until `stop` is cancelled, then closes all connections.
 pub(crate) async fn serve(listener: TcpListener, app: Arc<App>, stop: CancellationToken) {
     let router = Router::new()
         .merge(api::routes())
-        .fallback(api::unknown)
-        .method_not_allowed_fallback(api::unknown)
-        .layer(middleware::from_fn_with_state(app.clone(), observe))
+        .fallback(api::not_simulated)
+        .method_not_allowed_fallback(api::not_simulated)
+        .layer(middleware::from_fn_with_state(app.clone(), count_and_inject))
         .merge(control::routes())
         .with_state(app.clone());
     let connections = TaskTracker::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
-        // What accept fails with is the peer's, or passes.
+        // Errors of accept are the peer's or temporary.
         let Ok((stream, _)) = accepted else {
             tokio::task::yield_now().await;
             continue;
         };
-        connections.spawn(stop.clone().run_until_cancelled_owned(connection(
+        connections.spawn(stop.clone().run_until_cancelled_owned(serve_connection(
             stream,
             router.clone(),
             app.clone(),
@@ -49,21 +49,21 @@ pub(crate) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
     connections.wait().await;
 }
 
-async fn connection(stream: TcpStream, router: Router, app: Arc<App>) {
+async fn serve_connection(stream: TcpStream, router: Router, app: Arc<App>) {
     let hangup = Hangup(CancellationToken::new());
-    let mut outages = app.faults.outages();
+    let mut outages = app.faults.subscribe_outages();
     let router = router.layer(axum::Extension(hangup.clone()));
-    // Small answers at once; where that can't be set they are only later.
+    // Without it small responses are only slower.
     let _ = stream.set_nodelay(true);
     let served =
         http1::Builder::new().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let began = async {
-        // Those that are open when an outage begins close; what comes later closes at its first request,
-        // so that the control endpoints stay in reach.
+        // Only connections that are open when an outage begins are closed here. Later ones close at their first
+        // API request, so that the control endpoints stay reachable.
         while outages.changed().await.is_ok() && !*outages.borrow() {}
     };
     tokio::select! {
-        // A client that goes away is no error.
+        // A client that disconnects is not an error.
         _ = served => {}
         () = hangup.0.cancelled() => {}
         () = began => {}
@@ -71,20 +71,24 @@ async fn connection(stream: TcpStream, router: Router, app: Arc<App>) {
 }
 
 impl Hangup {
-    async fn now(self) -> Result<Response, Infallible> {
+    async fn close_connection(self) -> Result<Response, Infallible> {
         self.0.cancel();
         std::future::pending().await
     }
 }
 
-async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
+async fn count_and_inject(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Infallible> {
     let hangup = request
         .extensions()
         .get::<Hangup>()
         .cloned()
         .unwrap_or_else(|| Hangup(CancellationToken::new()));
-    if *app.faults.outages().borrow() {
-        return hangup.now().await;
+    if *app.faults.subscribe_outages().borrow() {
+        return hangup.close_connection().await;
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = request
@@ -98,19 +102,19 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         query: request.uri().query().map(str::to_owned),
         status: None,
     };
-    // Before the log has it: whoever reads there that this one came may release it.
-    let released = app.faults.released();
-    let number = app.meter.came(seen, &route, path == api::TOKEN_PATH);
-    let (answer, latency) = app.faults.meet(method.as_str(), &path);
+    // Subscribe before the request is logged: a test that finds it in the log may release it at once.
+    let released = app.faults.next_release();
+    let number = app.meter.record_request(seen, &route, path == api::TOKEN_PATH);
+    let (answer, latency) = app.faults.take_fault(method.as_str(), &path);
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;
     }
     let mut response = match answer {
-        Some(Answer::Status(status, body)) => fault(status, body),
-        Some(Answer::Drop) => return hangup.now().await,
+        Some(Answer::Status(status, body)) => fault_response(status, body),
+        Some(Answer::Drop) => return hangup.close_connection().await,
         Some(Answer::DropAnswer) => {
             drop(next.run(request).await);
-            return hangup.now().await;
+            return hangup.close_connection().await;
         }
         Some(Answer::Hang) => {
             released.await;
@@ -119,15 +123,16 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         None => next.run(request).await,
     };
     if path.starts_with("/api/") {
-        response
-            .headers_mut()
-            .insert("x-concourse-version", HeaderValue::from_static(crate::VERSION));
+        response.headers_mut().insert(
+            "x-concourse-version",
+            HeaderValue::from_static(crate::CONCOURSE_VERSION),
+        );
     }
-    app.meter.answered(number, response.status().as_u16());
+    app.meter.record_status(number, response.status().as_u16());
     Ok(response)
 }
 
-fn fault(status: u16, body: String) -> Response {
+fn fault_response(status: u16, body: String) -> Response {
     let kind = if serde_json::from_str::<serde::de::IgnoredAny>(&body).is_ok() {
         "application/json"
     } else {

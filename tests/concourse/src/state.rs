@@ -1,4 +1,4 @@
-//! What a Concourse server knows: a pure model, without I/O and without a clock of its own.
+//! The state of a Concourse server: a pure model, without I/O and without a clock of its own.
 
 mod access;
 mod builds;
@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use access::Role;
+pub use access::{Role, User};
 pub use builds::{Build, Trigger};
-pub use pipelines::{Job, Pipeline, Saved};
+pub use pipelines::{Job, Pipeline, SaveOutcome};
 pub use resources::{Resource, Version};
 pub use teams::{Auth, Team};
 pub use workers::Worker;
 
-/// Variables that tell instances of a pipeline apart.
+/// Variables that distinguish the instances of a pipeline.
 pub type InstanceVars = Map<String, Value>;
 
-/// Numbers given out one after the other.
+/// A generator of ascending ids.
 #[derive(Debug, Default)]
 struct Sequence(u64);
 
@@ -44,19 +44,19 @@ struct Sequences {
     plan: Sequence,
 }
 
-/// A message for everybody, until it runs out.
+/// The message on the wall, with its expiry.
 #[derive(Debug, Clone)]
 pub struct Wall {
-    /// What it says.
+    /// Text of the message.
     pub message: String,
-    /// When it goes away, as time since the epoch.
+    /// Time of expiry since the epoch.
     pub until: Option<Duration>,
 }
 
-/// Everything.
+/// All state of the server.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// Time since the epoch; whoever changes the model sets it first.
+    /// Current time since the epoch, set before each change of the model.
     pub now: Duration,
     passwords: BTreeMap<String, String>,
     fixed_tokens: HashMap<String, String>,
@@ -79,7 +79,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A server with the team `main`, whose owners are the admins, and one worker.
+    /// Creates a server with the team `main`, whose owners are the admins, and one worker.
     pub fn new(now: Duration, users: Vec<(String, String, bool)>, tokens: Vec<(String, String)>) -> Self {
         let mut model = Self {
             now,
@@ -101,20 +101,20 @@ impl Model {
         model
     }
 
-    /// Seconds since the epoch.
+    /// Returns the seconds since the epoch.
     pub fn seconds(&self) -> u64 {
         self.now.as_secs()
     }
 
-    /// The message on the wall, unless it has run out.
+    /// Returns the message on the wall, unless it has expired.
     pub fn wall(&self) -> Option<&Wall> {
         self.wall
             .as_ref()
             .filter(|w| w.until.is_none_or(|until| until > self.now))
     }
 
-    /// One step of the simulator's clock: builds and workers get on.
-    pub fn step(&mut self) {
+    /// Advances builds and workers by one step of the simulator's clock.
+    pub fn advance(&mut self) {
         self.step_builds();
         self.step_workers();
     }

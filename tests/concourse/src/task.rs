@@ -1,20 +1,21 @@
-//! What a task's command would do: enough of a shell for tests to say what they want to happen.
+//! An interpreter for task commands: the part of a shell that tests need.
 
 use serde_json::Value;
 
-/// How a task went.
+/// Outcome of a task.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What it printed.
+    /// Output on the terminal.
     pub output: String,
-    /// Its exit status.
+    /// Exit status.
     pub status: i32,
-    /// Seconds it slept; the simulator's clock takes one step for each.
+    /// Seconds of sleep; each takes one step of the simulator's clock.
     pub seconds: u64,
 }
 
-/// Runs a task config's `run`: `echo`, `sleep`, `exit`, `false`, in a shell's `-c` or alone; all else succeeds.
-pub fn run(config: &Value) -> Outcome {
+/// Runs the `run` of a task config: `echo`, `sleep`, `exit` and `false`, alone or in a shell's `-c`. All other
+/// commands succeed.
+pub fn run_task(config: &Value) -> Outcome {
     let run = &config["run"];
     let path = run["path"].as_str().unwrap_or_default();
     let args: Vec<&str> = run["args"]
@@ -29,21 +30,21 @@ pub fn run(config: &Value) -> Outcome {
         ("sh" | "bash" | "ash", Some((script, flags)))
             if flags.iter().any(|f| f.starts_with('-') && f.ends_with('c')) =>
         {
-            shell(script, &mut outcome);
+            run_script(script, &mut outcome);
         }
         _ => {
-            command(program, &args, &mut outcome);
+            run_command(program, &args, &mut outcome);
         }
     }
     outcome
 }
 
-fn shell(script: &str, outcome: &mut Outcome) {
+fn run_script(script: &str, outcome: &mut Outcome) {
     for line in script.split([';', '\n']) {
         for part in line.split("&&") {
             let mut words = part.split_whitespace().map(|w| w.trim_matches(['"', '\'']));
             let Some(program) = words.next() else { continue };
-            if !command(program, &words.collect::<Vec<_>>(), outcome) {
+            if !run_command(program, &words.collect::<Vec<_>>(), outcome) {
                 return;
             }
             if outcome.status != 0 {
@@ -53,14 +54,14 @@ fn shell(script: &str, outcome: &mut Outcome) {
     }
 }
 
-/// Runs one command; false when the shell ends here.
-fn command(program: &str, args: &[&str], outcome: &mut Outcome) -> bool {
+/// Runs one command. Returns false when it ends the shell.
+fn run_command(program: &str, args: &[&str], outcome: &mut Outcome) -> bool {
     outcome.status = 0;
     let number = args.first().and_then(|n| n.parse::<i32>().ok());
     match program {
         "echo" => {
             outcome.output.push_str(&args.join(" "));
-            // Tasks have a terminal.
+            // A task has a terminal, which adds the carriage return.
             outcome.output.push_str("\r\n");
         }
         "sleep" => {
@@ -83,15 +84,15 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn script(text: &str) -> Outcome {
-        run(&json!({"run": {"path": "/bin/sh", "args": ["-ec", text]}}))
+    fn run_shell(text: &str) -> Outcome {
+        run_task(&json!({"run": {"path": "/bin/sh", "args": ["-ec", text]}}))
     }
 
     #[test]
-    fn commands() {
-        assert_eq!(script("echo hello world; true").output, "hello world\r\n");
+    fn script_output_status_and_sleep_are_computed() {
+        assert_eq!(run_shell("echo hello world; true").output, "hello world\r\n");
         assert_eq!(
-            script("echo 'a'; exit 3; echo b"),
+            run_shell("echo 'a'; exit 3; echo b"),
             Outcome {
                 output: "a\r\n".into(),
                 status: 3,
@@ -99,18 +100,18 @@ mod tests {
             }
         );
         assert_eq!(
-            script("false && echo no\nsleep 2"),
+            run_shell("false && echo no\nsleep 2"),
             Outcome {
                 seconds: 2,
                 ..Outcome::default()
             }
         );
-        assert_eq!(script("make && false").status, 1);
-        assert_eq!(run(&json!({"run": {"path": "false"}})).status, 1);
+        assert_eq!(run_shell("make && false").status, 1);
+        assert_eq!(run_task(&json!({"run": {"path": "false"}})).status, 1);
         assert_eq!(
-            run(&json!({"run": {"path": "sleep", "args": ["30"]}})).seconds,
+            run_task(&json!({"run": {"path": "sleep", "args": ["30"]}})).seconds,
             30
         );
-        assert_eq!(run(&Value::Null), Outcome::default());
+        assert_eq!(run_task(&Value::Null), Outcome::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Builds: begun once whatever happens, followed by their events, ended as somebody asks.
+//! Builds: triggered exactly once, followed by their events, aborted and deleted on request.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,23 +12,23 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    followed_by_events_and_not_polled,
-    a_failure_shows_its_log,
-    canceled,
-    run_again,
-    adopted_and_one_stream_for_both,
-    begun_anew_when_it_vanishes,
-    gone_when_its_time_is_over,
-    a_stream_that_breaks_goes_on_where_it_was,
-    no_stream_outlives_what_it_is_for,
-    what_cannot_be_told_is_said,
-    the_sample,
+    running_build_is_followed_by_events_without_polling,
+    failed_build_shows_log_tail,
+    canceled_build_is_aborted_or_never_triggered,
+    rerun_of_repeats_build_with_same_inputs,
+    adopted_build_shares_event_stream,
+    vanished_build_is_triggered_again,
+    finished_build_object_is_deleted_after_ttl,
+    interrupted_stream_resumes_at_last_event,
+    stream_closes_when_object_is_deleted_paused_or_host_stops,
+    ambiguous_trigger_reports_candidates_and_accepts_build_id,
+    sample_build_becomes_ready,
 );
 
-/// Random crashes.
+/// Crashes of the host at random times.
 mod crashes {
-    use super::{crashed_two_hundred_times, scenarios};
-    scenarios!(hostile: crashed_two_hundred_times);
+    use super::{each_object_has_one_build_after_200_crashes, scenarios};
+    scenarios!(hostile: each_object_has_one_build_after_200_crashes);
 }
 
 const JOBS: &str = "jobs:
@@ -41,17 +41,17 @@ const JOBS: &str = "jobs:
   plan:
 ";
 
-fn config() -> String {
+fn build_config() -> String {
     let task = "  - {task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}\n";
     [JOBS, &task.repeat(12)].concat()
 }
 
-fn builds() -> ostler::testing::key::Gvk {
+fn build_kind() -> ostler::testing::key::Gvk {
     kind("Build")
 }
 
-/// A chain whose jobs are `quick`, `slow`, `bad` and `long`.
-async fn start(lab: &mut Lab) {
+/// Starts the pack with a chain whose jobs are `quick`, `slow`, `bad` and `long`.
+async fn start_with_jobs(lab: &mut Lab) {
     std::fs::write(
         lab.settings.plugins.join("concourse-build.yaml"),
         "settle: 200ms\n",
@@ -69,10 +69,10 @@ async fn start(lab: &mut Lab) {
     ] {
         lab.apply(object).await;
     }
-    let spec = json!({"teamRef": {"name": "platform"}, "config": {"inline": config()}});
+    let spec = json!({"teamRef": {"name": "platform"}, "config": {"inline": build_config()}});
     lab.apply(of("Pipeline", "app", spec)).await;
     for job in ["quick", "slow", "bad", "long"] {
-        // History must not take away what a test looks at.
+        // The history limits must not delete Builds that a test reads.
         let spec = json!({"pipelineRef": {"name": "app"}, "successfulBuildsHistoryLimit": 10_000,
             "failedBuildsHistoryLimit": 10_000});
         lab.apply(of("Job", job, spec)).await;
@@ -81,7 +81,7 @@ async fn start(lab: &mut Lab) {
     lab.wait_idle().await;
 }
 
-async fn build(lab: &Lab, name: &str, job: &str, more: Value) {
+async fn apply_build(lab: &Lab, name: &str, job: &str, more: Value) {
     let mut spec = json!({"jobRef": {"name": job}});
     let more = more.as_object().expect("an object").clone();
     spec.as_object_mut().expect("an object").extend(more);
@@ -90,23 +90,23 @@ async fn build(lab: &Lab, name: &str, job: &str, more: Value) {
         .await;
 }
 
-async fn complete(lab: &Lab, name: &str, reason: &str) -> Value {
-    lab.wait_condition(&builds(), name, "Complete", "True", reason)
+async fn wait_complete(lab: &Lab, name: &str, reason: &str) -> Value {
+    lab.wait_condition(&build_kind(), name, "Complete", "True", reason)
         .await
 }
 
-async fn in_status(lab: &Lab, name: &str, status: &str) -> Value {
+async fn wait_status(lab: &Lab, name: &str, status: &str) -> Value {
     lab.wait_until(&format!("{name} is {status}"), async || {
-        let build = lab.get(&builds(), name).await.unwrap_or_default();
+        let build = lab.get(&build_kind(), name).await.unwrap_or_default();
         build["status"]["concourseStatus"] == status
     })
     .await;
-    lab.get(&builds(), name).await.expect("it was there")
+    lab.get(&build_kind(), name).await.expect("it was there")
 }
 
-/// Waits until a build's stream is open, and nothing is to be done.
-async fn followed(lab: &Lab, name: &str) {
-    let key = lab.key(&builds(), name);
+/// Waits until the stream of a build is open and the queue is empty.
+async fn wait_followed(lab: &Lab, name: &str) {
+    let key = lab.key(&build_kind(), name);
     lab.wait_until(&format!("{name} is followed"), async || {
         let follows = lab.host().services().streams.streams_of(&key);
         follows.iter().any(|f| f.state == StreamState::Open)
@@ -115,7 +115,7 @@ async fn followed(lab: &Lab, name: &str) {
     lab.wait_idle().await;
 }
 
-fn count(lab: &Lab, route: &str) -> u64 {
+fn count_requests(lab: &Lab, route: &str) -> u64 {
     lab.concourse
         .counters()
         .routes
@@ -127,21 +127,21 @@ fn count(lab: &Lab, route: &str) -> u64 {
 const READ: &str = "GET /api/v1/builds/{build}";
 const EVENTS: &str = "GET /api/v1/builds/{build}/events";
 
-async fn followed_by_events_and_not_polled(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "b", "long", json!({"comment": "first"})).await;
-    in_status(&lab, "b", "started").await;
-    followed(&lab, "b").await;
+async fn running_build_is_followed_by_events_without_polling(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "b", "long", json!({"comment": "first"})).await;
+    wait_status(&lab, "b", "started").await;
+    wait_followed(&lab, "b").await;
     assert_eq!(lab.concourse.counters().triggers, 1);
     lab.concourse.reset_counters();
-    let done = complete(&lab, "b", "Succeeded").await;
+    let done = wait_complete(&lab, "b", "Succeeded").await;
     lab.wait_idle().await;
     let counters = lab.concourse.counters();
     assert!(counters.event_frames > 20, "{} events", counters.event_frames);
     assert_eq!(
-        (count(&lab, READ), count(&lab, EVENTS)),
+        (count_requests(&lab, READ), count_requests(&lab, EVENTS)),
         (1, 0),
-        "read once, when it had ended, over {} events",
+        "read once, at its end, over {} events",
         counters.event_frames
     );
     println!(
@@ -150,57 +150,57 @@ async fn followed_by_events_and_not_polled(mut lab: Lab) {
     );
     assert_eq!(done["status"]["comment"], "first");
     assert!(done["status"]["duration"].is_string(), "{done}");
-    let causes = lab.wake_causes(&builds(), "b");
+    let causes = lab.wake_causes(&build_kind(), "b");
     assert!(
         causes.iter().any(|c| c.to_string().starts_with("event of ")),
         "{causes:?}"
     );
     lab.wait_until(
-        "the stream is closed, which the server would have kept",
+        "the stream is closed, although the server would keep it open",
         async || lab.concourse.open_streams() == 0,
     )
     .await;
 }
 
-async fn a_failure_shows_its_log(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "b", "bad", json!({"logTailLines": 2})).await;
-    let failed = complete(&lab, "b", "Failed").await;
+async fn failed_build_shows_log_tail(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "b", "bad", json!({"logTailLines": 2})).await;
+    let failed = wait_complete(&lab, "b", "Failed").await;
     assert_eq!(failed["status"]["logTail"], "two\nthree");
     assert_eq!(
         find_condition(&failed, "Ready")["status"],
         "True",
-        "it is as it is"
+        "Ready does not depend on the result"
     );
 }
 
-async fn canceled(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "b", "slow", json!({})).await;
-    in_status(&lab, "b", "started").await;
-    lab.patch(&builds(), "b", json!({"spec": {"canceled": true}}))
+async fn canceled_build_is_aborted_or_never_triggered(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "b", "slow", json!({})).await;
+    wait_status(&lab, "b", "started").await;
+    lab.patch(&build_kind(), "b", json!({"spec": {"canceled": true}}))
         .await;
-    complete(&lab, "b", "Aborted").await;
-    build(&lab, "never", "slow", json!({"canceled": true})).await;
-    complete(&lab, "never", "Aborted").await;
+    wait_complete(&lab, "b", "Aborted").await;
+    apply_build(&lab, "never", "slow", json!({"canceled": true})).await;
+    wait_complete(&lab, "never", "Aborted").await;
     assert_eq!(lab.concourse.counters().triggers, 1);
-    // Deleted while it runs: aborted if asked.
-    build(&lab, "kept", "slow", json!({})).await;
-    in_status(&lab, "kept", "started").await;
-    build(&lab, "ended", "slow", json!({"abortOnDelete": true})).await;
+    // A running build is aborted by the deletion only with abortOnDelete.
+    apply_build(&lab, "kept", "slow", json!({})).await;
+    wait_status(&lab, "kept", "started").await;
+    apply_build(&lab, "ended", "slow", json!({"abortOnDelete": true})).await;
     for name in ["kept", "ended"] {
-        in_status(&lab, name, "started").await;
-        lab.delete(&builds(), name).await;
-        lab.wait_gone(&builds(), name).await;
+        wait_status(&lab, name, "started").await;
+        lab.delete(&build_kind(), name).await;
+        lab.wait_gone(&build_kind(), name).await;
     }
     lab.wait_until("one is aborted", async || {
-        statuses(&lab) == ["aborted", "started", "aborted"]
+        build_statuses(&lab) == ["aborted", "started", "aborted"]
     })
     .await;
 }
 
-/// Statuses of all builds in Concourse, in the order they were begun.
-fn statuses(lab: &Lab) -> Vec<String> {
+/// States of all builds in Concourse, in the order of their creation.
+fn build_statuses(lab: &Lab) -> Vec<String> {
     let state = lab.concourse.state();
     let builds = state["builds"].as_array().expect("builds").iter();
     builds
@@ -208,12 +208,12 @@ fn statuses(lab: &Lab) -> Vec<String> {
         .collect()
 }
 
-async fn run_again(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "first", "quick", json!({})).await;
-    complete(&lab, "first", "Succeeded").await;
-    build(&lab, "again", "quick", json!({"rerunOf": "1"})).await;
-    let again = complete(&lab, "again", "Succeeded").await;
+async fn rerun_of_repeats_build_with_same_inputs(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "first", "quick", json!({})).await;
+    wait_complete(&lab, "first", "Succeeded").await;
+    apply_build(&lab, "again", "quick", json!({"rerunOf": "1"})).await;
+    let again = wait_complete(&lab, "again", "Succeeded").await;
     assert_eq!(
         (&again["status"]["buildName"], &again["status"]["rerunOf"]),
         (&json!("1.1"), &json!("1"))
@@ -227,32 +227,38 @@ async fn run_again(mut lab: Lab) {
     assert!(refused.to_string().contains("mutually exclusive"), "{refused}");
 }
 
-async fn adopted_and_one_stream_for_both(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "a", "slow", json!({})).await;
-    let a = in_status(&lab, "a", "started").await;
-    followed(&lab, "a").await;
-    build(&lab, "b", "slow", json!({"buildID": a["status"]["buildID"]})).await;
-    in_status(&lab, "b", "started").await;
-    followed(&lab, "b").await;
-    assert_eq!((count(&lab, EVENTS), lab.concourse.open_streams()), (1, 1));
-    lab.patch(&builds(), "a", json!({"spec": {"canceled": true}}))
+async fn adopted_build_shares_event_stream(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "a", "slow", json!({})).await;
+    let a = wait_status(&lab, "a", "started").await;
+    wait_followed(&lab, "a").await;
+    apply_build(&lab, "b", "slow", json!({"buildID": a["status"]["buildID"]})).await;
+    wait_status(&lab, "b", "started").await;
+    wait_followed(&lab, "b").await;
+    assert_eq!(
+        (count_requests(&lab, EVENTS), lab.concourse.open_streams()),
+        (1, 1)
+    );
+    lab.patch(&build_kind(), "a", json!({"spec": {"canceled": true}}))
         .await;
     for name in ["a", "b"] {
-        complete(&lab, name, "Aborted").await;
+        wait_complete(&lab, name, "Aborted").await;
     }
-    assert_eq!((lab.concourse.counters().triggers, count(&lab, EVENTS)), (1, 1));
+    assert_eq!(
+        (lab.concourse.counters().triggers, count_requests(&lab, EVENTS)),
+        (1, 1)
+    );
 }
 
-async fn begun_anew_when_it_vanishes(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "b", "slow", json!({})).await;
+async fn vanished_build_is_triggered_again(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "b", "slow", json!({})).await;
     let id = |b: &Value| b["status"]["buildID"].as_u64().expect("an id");
-    let first = id(&in_status(&lab, "b", "started").await);
-    followed(&lab, "b").await;
+    let first = id(&wait_status(&lab, "b", "started").await);
+    wait_followed(&lab, "b").await;
     lab.concourse.forget_build(first);
-    lab.wait_until("another is begun", async || {
-        let build = lab.get(&builds(), "b").await.unwrap_or_default();
+    lab.wait_until("another build is triggered", async || {
+        let build = lab.get(&build_kind(), "b").await.unwrap_or_default();
         build["status"]["buildID"]
             .as_u64()
             .is_some_and(|now| now != first)
@@ -260,71 +266,71 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
     .await;
     assert_eq!(lab.concourse.counters().triggers, 2);
     let events = ostler::testing::key::Gvk::new("", "v1", "Event");
-    lab.wait_until("an Event says so", async || {
+    lab.wait_until("an Event reports it", async || {
         let all = lab.list(&events).await;
         all.iter().any(|e| e["reason"] == "BuildVanished")
     })
     .await;
 }
 
-async fn gone_when_its_time_is_over(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "b", "quick", json!({"ttlSecondsAfterFinished": 1})).await;
-    lab.wait_gone(&builds(), "b").await;
+async fn finished_build_object_is_deleted_after_ttl(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "b", "quick", json!({"ttlSecondsAfterFinished": 1})).await;
+    lab.wait_gone(&build_kind(), "b").await;
     assert_eq!(
-        (lab.concourse.counters().triggers, statuses(&lab)),
+        (lab.concourse.counters().triggers, build_statuses(&lab)),
         (1, vec!["succeeded".into()])
     );
 }
 
-async fn a_stream_that_breaks_goes_on_where_it_was(mut lab: Lab) {
-    start(&mut lab).await;
-    build(&lab, "b", "long", json!({})).await;
-    in_status(&lab, "b", "started").await;
-    followed(&lab, "b").await;
+async fn interrupted_stream_resumes_at_last_event(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
+    apply_build(&lab, "b", "long", json!({})).await;
+    wait_status(&lab, "b", "started").await;
+    wait_followed(&lab, "b").await;
     let streams = lab.host().services().streams.clone();
     lab.wait_until("events have come", async || streams.all_streams()[0].events > 10)
         .await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.wait_until("it is noticed", async || {
         !matches!(streams.all_streams()[0].state, StreamState::Open)
     })
     .await;
-    lab.concourse.faults().outage(false);
-    complete(&lab, "b", "Succeeded").await;
+    lab.concourse.faults().set_outage(false);
+    wait_complete(&lab, "b", "Succeeded").await;
     let state = lab.concourse.state();
     let total = state["builds"][0]["events"].as_u64().expect("a number") + 1;
     let sent = lab.concourse.counters().event_frames;
-    // What was on its way when it broke may come again, and no more.
+    // Only events in transit at the interruption may be sent again.
     assert!(
         sent >= total && sent < total + 10,
         "{sent} frames sent of {total}"
     );
-    assert_eq!(count(&lab, EVENTS), 2, "opened twice");
+    assert_eq!(count_requests(&lab, EVENTS), 2, "opened twice");
 }
 
-async fn no_stream_outlives_what_it_is_for(mut lab: Lab) {
-    start(&mut lab).await;
+async fn stream_closes_when_object_is_deleted_paused_or_host_stops(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
     for name in ["a", "b", "c"] {
-        build(&lab, name, "slow", json!({})).await;
+        apply_build(&lab, name, "slow", json!({})).await;
     }
     for name in ["a", "b", "c"] {
-        in_status(&lab, name, "started").await;
-        followed(&lab, name).await;
+        wait_status(&lab, name, "started").await;
+        wait_followed(&lab, name).await;
     }
     assert_eq!(lab.concourse.open_streams(), 3);
-    lab.delete(&builds(), "a").await;
-    lab.wait_until("deleted, it is followed no more", async || {
+    lab.delete(&build_kind(), "a").await;
+    lab.wait_until("the stream of the deleted Build is closed", async || {
         lab.concourse.open_streams() == 2
     })
     .await;
     lab.patch(
-        &builds(),
+        &build_kind(),
         "b",
         json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}}}),
     )
     .await;
-    lab.wait_until("paused, it is followed no more", async || {
+    lab.wait_until("the stream of the paused Build is closed", async || {
         lab.concourse.open_streams() == 1
     })
     .await;
@@ -333,44 +339,44 @@ async fn no_stream_outlives_what_it_is_for(mut lab: Lab) {
         .expect("it runs")
         .drain(Duration::from_secs(5))
         .await;
-    lab.wait_until("without a host nothing is followed", async || {
+    lab.wait_until("all streams are closed without a host", async || {
         lab.concourse.open_streams() == 0
     })
     .await;
 }
 
-async fn what_cannot_be_told_is_said(mut lab: Lab) {
-    start(&mut lab).await;
+async fn ambiguous_trigger_reports_candidates_and_accepts_build_id(mut lab: Lab) {
+    start_with_jobs(&mut lab).await;
     let faults = lab.concourse.faults();
     faults.fail_next(1, "POST", "/builds$", Answer::DropAnswer);
-    // Nobody can look for the lost one until somebody else has begun one in the same account.
+    // The search fails until another client of the same account has triggered a build.
     faults.fail_next(
         usize::MAX,
         "GET",
         "/api/v1/user$",
         Answer::Status(500, "later".into()),
     );
-    build(&lab, "b", "slow", json!({})).await;
-    lab.wait_until("the answer is lost", async || !statuses(&lab).is_empty())
+    apply_build(&lab, "b", "slow", json!({})).await;
+    lab.wait_until("the response is lost", async || !build_statuses(&lab).is_empty())
         .await;
     let foreign = lab.concourse.trigger("platform", "app", "slow", "test");
     lab.concourse.faults().clear();
     let told = lab
-        .wait_condition(&builds(), "b", "Ready", "False", "TriggerAmbiguous")
+        .wait_condition(&build_kind(), "b", "Ready", "False", "TriggerAmbiguous")
         .await;
     assert_eq!(told["status"]["trigger"]["state"], "Ambiguous");
-    assert_eq!(statuses(&lab).len(), 2, "none was begun besides");
-    // A new one of the same job need not wait for that.
-    build(&lab, "c", "slow", json!({})).await;
-    in_status(&lab, "c", "started").await;
+    assert_eq!(build_statuses(&lab).len(), 2, "no other build was triggered");
+    // A new Build of the same job does not wait for the ambiguous one.
+    apply_build(&lab, "c", "slow", json!({})).await;
+    wait_status(&lab, "c", "started").await;
     let foreign = foreign.expect("a build");
-    lab.patch(&builds(), "b", json!({"spec": {"buildID": foreign - 1}}))
+    lab.patch(&build_kind(), "b", json!({"spec": {"buildID": foreign - 1}}))
         .await;
-    let build = in_status(&lab, "b", "started").await;
+    let build = wait_status(&lab, "b", "started").await;
     assert!(build["status"]["trigger"].is_null() && build["status"]["buildID"] == foreign - 1);
 }
 
-async fn the_sample(mut lab: Lab) {
+async fn sample_build_becomes_ready(mut lab: Lab) {
     lab.start_pack().await;
     for sample in ["concourse.yaml", "concourse-build.yaml"] {
         let path = ostler_test_harness::workspace_root()
@@ -385,23 +391,23 @@ async fn the_sample(mut lab: Lab) {
             .replace("  name: ci\n", &format!("  name: {}\n", lab.namespace));
         lab.apply_yaml(&text).await;
     }
-    let build = lab.wait_ready(&builds(), "unit-release-7").await;
+    let build = lab.wait_ready(&build_kind(), "unit-release-7").await;
     assert_eq!(build["spec"]["ttlSecondsAfterFinished"], 3600);
-    lab.wait_until("it is begun, with its comment", async || {
+    lab.wait_until("the build is triggered, with its comment", async || {
         let state = lab.concourse.state();
         state["builds"][0]["comment"] == "Release 7"
     })
     .await;
 }
 
-/// Hosts are dropped at random points, answers lost at random: each object has one build, and each build an object.
-async fn crashed_two_hundred_times(mut lab: Lab) {
+/// Hosts are dropped and responses lost at random: each object has one build, and each build has one object.
+async fn each_object_has_one_build_after_200_crashes(mut lab: Lab) {
     const CRASHES: usize = 200;
-    start(&mut lab).await;
+    start_with_jobs(&mut lab).await;
     lab.install(&PACK_COMPONENTS);
     let seed =
         std::env::var("CRASH_SEED").map_or_else(|_| fastrand::u64(..), |s| s.parse().expect("a number"));
-    println!("to see it again: CRASH_SEED={seed}");
+    println!("to reproduce: CRASH_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut made, mut interrupted, mut looked_for) = (0, 0, 0);
     for round in 0..CRASHES {
@@ -415,17 +421,17 @@ async fn crashed_two_hundred_times(mut lab: Lab) {
         if let Some(fault) = fault {
             faults.fail_next(random.usize(1..3), "POST", "/builds$", fault);
         }
-        faults.latency(Duration::from_millis(random.u64(0..4)));
+        faults.set_latency(Duration::from_millis(random.u64(0..4)));
         for _ in 0..random.usize(1..4) {
             let job = if random.bool() { "slow" } else { "quick" };
-            build(&lab, &format!("b{made}"), job, json!({})).await;
+            apply_build(&lab, &format!("b{made}"), job, json!({})).await;
             made += 1;
         }
-        // The point is that it is any moment.
+        // The crash has to hit any moment of a reconcile, so there is no condition to wait for.
         tokio::time::sleep(Duration::from_micros(random.u64(0..40_000))).await;
         let host = lab.host.take();
         drop(host);
-        for object in lab.list(&builds()).await {
+        for object in lab.list(&build_kind()).await {
             let status = &object["status"];
             interrupted += usize::from(status["buildID"].is_null());
             looked_for += usize::from(!status["trigger"].is_null());
@@ -433,23 +439,23 @@ async fn crashed_two_hundred_times(mut lab: Lab) {
         lab.concourse.faults().clear();
         lab.start_host().await;
         if round % 10 == 9 {
-            settled(&lab, made).await;
+            wait_one_build_each(&lab, made).await;
         }
     }
-    settled(&lab, made).await;
+    wait_one_build_each(&lab, made).await;
     println!(
-        "{CRASHES} crashes, {made} builds; {interrupted} times one was not begun yet, {looked_for} times that was not known"
+        "{CRASHES} crashes, {made} builds; {interrupted} times a build was not triggered yet, {looked_for} times that was unknown"
     );
     assert!(
         looked_for > 10,
-        "crashes in the midst of beginning a build: {looked_for}"
+        "crashes during the trigger of a build: {looked_for}"
     );
 }
 
-/// Every object has a build, each another, and Concourse has no others.
-async fn settled(lab: &Lab, made: usize) {
+/// Waits until every object has a build of its own. Concourse has no other builds.
+async fn wait_one_build_each(lab: &Lab, made: usize) {
     let ids = async || -> Vec<u64> {
-        let all = lab.list(&builds()).await;
+        let all = lab.list(&build_kind()).await;
         all.iter()
             .filter_map(|b| b["status"]["buildID"].as_u64())
             .collect()
@@ -463,7 +469,7 @@ async fn settled(lab: &Lab, made: usize) {
     let theirs = state["builds"].as_array().expect("builds").iter();
     let theirs: BTreeSet<u64> = theirs.filter_map(|b| b["id"].as_u64()).collect();
     let doubled: Vec<_> = theirs.difference(&ours).collect();
-    assert_eq!(ours.len(), made, "each has its own");
-    assert!(doubled.is_empty(), "begun twice: {doubled:?}");
-    assert_eq!(theirs.len(), made, "none is lost");
+    assert_eq!(ours.len(), made, "each object has its own build");
+    assert!(doubled.is_empty(), "triggered twice: {doubled:?}");
+    assert_eq!(theirs.len(), made, "no build is lost");
 }

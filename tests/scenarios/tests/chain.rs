@@ -1,4 +1,4 @@
-//! Instance, Team and Pipeline become Ready in any order, and stay so at no cost.
+//! Instance, Team and Pipeline become Ready in any order of creation, and stay Ready without writes.
 
 use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{
@@ -8,17 +8,17 @@ use ostler_test_harness::{
 };
 
 scenarios!(
-    parents_first,
-    children_first,
-    a_waiting_child_is_woken_by_its_parent,
-    nothing_changes_nothing_is_written,
-    a_changed_config_is_written_once,
-    a_var_secret_that_rotates_is_written,
-    drift_is_repaired,
+    chain_applied_parents_first_becomes_ready,
+    chain_applied_children_first_becomes_ready,
+    waiting_child_is_woken_by_its_parent,
+    unchanged_chain_writes_nothing,
+    changed_config_is_saved_once,
+    rotated_var_secret_is_saved,
+    changed_switches_are_applied_without_save,
 );
 
-/// The end state of every order.
-async fn converged(lab: &Lab) {
+/// Waits for the chain and asserts its final state, which is the same for every order.
+async fn assert_converged(lab: &Lab) {
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
         lab.wait_ready(&kind(kind_name), name).await;
     }
@@ -35,17 +35,17 @@ async fn converged(lab: &Lab) {
     );
     if lab.concourse.is_simulated("logins and saves are counted") {
         assert_eq!(pipeline.saves, 1);
-        assert_eq!(lab.concourse.counters().logins, 1, "one login for everybody");
+        assert_eq!(lab.concourse.counters().logins, 1, "one login for all objects");
     }
 }
 
-async fn parents_first(mut lab: Lab) {
+async fn chain_applied_parents_first_becomes_ready(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
-    converged(&lab).await;
+    assert_converged(&lab).await;
 }
 
-async fn children_first(mut lab: Lab) {
+async fn chain_applied_children_first_becomes_ready(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.pipeline_object()).await;
     lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "TeamNotReady")
@@ -61,10 +61,10 @@ async fn children_first(mut lab: Lab) {
     ] {
         lab.apply(object).await;
     }
-    converged(&lab).await;
+    assert_converged(&lab).await;
 }
 
-async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
+async fn waiting_child_is_woken_by_its_parent(mut lab: Lab) {
     lab.start_pack().await;
     for object in [
         lab.pipeline_object(),
@@ -79,7 +79,7 @@ async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
         .await;
     lab.wait_idle().await;
     lab.apply(lab.instance_object()).await;
-    converged(&lab).await;
+    assert_converged(&lab).await;
     for (child, name, parent, parent_name) in [
         ("Team", "platform", "Instance", "ci"),
         ("Pipeline", "app", "Team", "platform"),
@@ -94,10 +94,10 @@ async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
     }
 }
 
-async fn nothing_changes_nothing_is_written(mut lab: Lab) {
+async fn unchanged_chain_writes_nothing(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
-    // The Instance has not seen the team and the pipeline yet that were made after its own first look.
+    // The first probe of the Instance preceded the creation of team and pipeline, so its status changes once more.
     poll_all(&lab).await;
     let (api, reconciles) = (lab.api_writes(), reconciles(&lab));
     let pipeline_before = pipeline_reconciles(&lab);
@@ -133,7 +133,7 @@ async fn nothing_changes_nothing_is_written(mut lab: Lab) {
     );
 }
 
-/// How often the config was written.
+/// Asserts the number of saves of the config.
 fn assert_saves(lab: &Lab, saves: u64) {
     let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
     if lab.concourse.is_simulated("saves are counted") {
@@ -158,11 +158,11 @@ fn reconciles(lab: &Lab) -> u64 {
         .sum()
 }
 
-/// Lets the interval of each object end now, and waits until all is done.
+/// Ends the poll interval of each object now, and waits until the queue is empty.
 async fn poll_all(lab: &Lab) {
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
-        let router = &lab.host().services().router;
-        router.add(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
+        let router = &lab.host().services().dispatcher;
+        router.enqueue(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
     }
     lab.wait_idle().await;
 }
@@ -180,7 +180,7 @@ async fn versions(lab: &Lab) -> Vec<String> {
     versions
 }
 
-async fn a_changed_config_is_written_once(mut lab: Lab) {
+async fn changed_config_is_saved_once(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     let more = PIPELINE_YAML
@@ -204,7 +204,7 @@ async fn a_changed_config_is_written_once(mut lab: Lab) {
         .into_iter()
         .any(|c| c.to_string().contains("ConfigMap"));
     assert!(by_config, "the ConfigMap wakes it");
-    // An invalid config is Concourse's to refuse, and the object's to say; the old one stays.
+    // Concourse refuses an invalid config, the object reports it, and the old config stays.
     lab.apply(lab.pipeline_config_map("jobs:\n- name: x\n  plan:\n  - get: nothing\n"))
         .await;
     let refused = lab
@@ -217,7 +217,7 @@ async fn a_changed_config_is_written_once(mut lab: Lab) {
     lab.wait_ready(&kind("Pipeline"), "app").await;
 }
 
-async fn a_var_secret_that_rotates_is_written(mut lab: Lab) {
+async fn rotated_var_secret_is_saved(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     lab.apply(lab.registry_secret("registry-pass-0002")).await;
@@ -236,7 +236,7 @@ async fn a_var_secret_that_rotates_is_written(mut lab: Lab) {
     assert!(!pipeline.contains("registry-pass-000"), "no secret in the object");
 }
 
-async fn drift_is_repaired(mut lab: Lab) {
+async fn changed_switches_are_applied_without_save(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     lab.patch(

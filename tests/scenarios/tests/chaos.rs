@@ -11,7 +11,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use ostler::testing::scope::Form;
+use ostler::testing::scope::Projection;
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
     Lab,
@@ -128,13 +128,13 @@ const SAID: usize = 5;
 /// What the host knows of a probe: as it is in the store, and its turn.
 fn known(lab: &Lab, name: &str) -> String {
     let (key, services) = (lab.key(&kind(), name), lab.host().services());
-    let stored = services.store.get(&key, Form::Whole);
+    let stored = services.store.get(&key, Projection::Full);
     let stored = stored.map(|o| (o.generation, o.resource_version));
-    let turn = services.router.explain(&key);
+    let turn = services.dispatcher.explain(&key);
     let since = turn.causes.len().saturating_sub(SAID);
     format!(
         "generation and version in the store {stored:?}, in the queue {:?}, due in {:?}, woken last by {:?}",
-        turn.place,
+        turn.state,
         turn.due_in,
         &turn.causes[since..]
     )

@@ -1,4 +1,4 @@
-//! What is deleted goes, in whatever order and whatever is broken; what fails is not forgotten.
+//! Deletion of the chain: in any order, with failures, and with the means to override them.
 
 use ostler::testing::{
     key::Gvk,
@@ -8,20 +8,20 @@ use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios
 use serde_json::json;
 
 scenarios!(
-    children_first,
-    parents_first,
-    all_at_once,
-    with_the_parent_gone,
-    with_concourse_down,
-    while_suspended,
-    while_paused,
-    orphaned_by_its_spec,
-    orphaned_by_annotation,
-    forced,
-    told_by_the_phase,
+    chain_deleted_children_first_is_gone,
+    parents_deleted_first_wait_for_their_children,
+    chain_deleted_at_once_is_gone,
+    pipeline_without_parents_is_orphaned_with_event,
+    deletion_waits_for_unreachable_concourse_and_names_remedies,
+    suspended_pipeline_can_be_deleted,
+    paused_pipeline_can_be_deleted,
+    reclaim_policy_orphan_keeps_pipeline,
+    deletion_policy_annotation_keeps_pipeline,
+    force_delete_annotation_removes_object_with_event,
+    phase_reports_progress_ready_and_termination,
 );
 
-fn gone_from_concourse(lab: &Lab) {
+fn assert_gone_from_concourse(lab: &Lab) {
     assert_eq!(
         lab.concourse.pipeline("platform", "app").map(|p| p.saves),
         None,
@@ -30,25 +30,25 @@ fn gone_from_concourse(lab: &Lab) {
     assert!(lab.concourse.team("platform").is_none(), "the team is gone");
 }
 
-async fn chained(mut lab: Lab) -> Lab {
+async fn start_with_chain(mut lab: Lab) -> Lab {
     lab.start_pack().await;
     lab.apply_chain().await;
     lab
 }
 
-async fn children_first(lab: Lab) {
-    let lab = chained(lab).await;
+async fn chain_deleted_children_first_is_gone(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
         lab.delete(&kind(kind_name), name).await;
         lab.wait_gone(&kind(kind_name), name).await;
     }
-    gone_from_concourse(&lab);
+    assert_gone_from_concourse(&lab);
     lab.wait_gone(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
         .await;
 }
 
-async fn parents_first(lab: Lab) {
-    let lab = chained(lab).await;
+async fn parents_deleted_first_wait_for_their_children(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.delete(&kind("Instance"), "ci").await;
     let waiting = lab
         .wait_condition(&kind("Instance"), "ci", "Ready", "False", "TeamsRemain")
@@ -57,7 +57,7 @@ async fn parents_first(lab: Lab) {
         find_condition(&waiting, "Ready")["message"]
             .to_string()
             .contains("platform"),
-        "it names what it waits for"
+        "the message names the Team"
     );
     lab.delete(&kind("Team"), "platform").await;
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "PipelinesRemain")
@@ -66,23 +66,23 @@ async fn parents_first(lab: Lab) {
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
         lab.wait_gone(&kind(kind_name), name).await;
     }
-    gone_from_concourse(&lab);
+    assert_gone_from_concourse(&lab);
 }
 
-async fn all_at_once(lab: Lab) {
-    let lab = chained(lab).await;
+async fn chain_deleted_at_once_is_gone(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
         lab.delete(&kind(kind_name), name).await;
     }
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
         lab.wait_gone(&kind(kind_name), name).await;
     }
-    gone_from_concourse(&lab);
+    assert_gone_from_concourse(&lab);
 }
 
-async fn with_the_parent_gone(lab: Lab) {
-    let lab = chained(lab).await;
-    // Somebody takes the parents away by force: their finalizers are removed by hand.
+async fn pipeline_without_parents_is_orphaned_with_event(lab: Lab) {
+    let lab = start_with_chain(lab).await;
+    // A user force-deletes the parents: the host removes their finalizers without a cleanup.
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform")] {
         lab.patch(
             &kind(kind_name),
@@ -97,42 +97,42 @@ async fn with_the_parent_gone(lab: Lab) {
     lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(
         lab.concourse.pipeline("platform", "app").is_some(),
-        "nobody knows where it is any more"
+        "its location in Concourse is unknown"
     );
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
     assert!(
         events
             .iter()
             .any(|e| e["reason"] == "Orphaned" && e["involvedObject"]["kind"] == "Pipeline"),
-        "and that is said"
+        "an Event reports it"
     );
 }
 
-async fn with_concourse_down(mut lab: Lab) {
+async fn deletion_waits_for_unreachable_concourse_and_names_remedies(mut lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
     }
     lab.settings.deletion_deadline = std::time::Duration::ZERO;
-    let lab = chained(lab).await;
-    lab.concourse.faults().outage(true);
+    let lab = start_with_chain(lab).await;
+    lab.concourse.faults().set_outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.wait_until("it says what stands in the way and what to do", async || {
+    lab.wait_until("the condition names obstacle and remedies", async || {
         let object = lab
             .get(&kind("Pipeline"), "app")
             .await
-            .expect("it is not forgotten");
+            .expect("the object still exists");
         let message = find_condition(&object, "DeletionBlocked")["message"].to_string();
         message.contains(DELETION_POLICY) && message.contains(FORCE_DELETE)
     })
     .await;
     assert!(lab.get(&kind("Pipeline"), "app").await.is_some());
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
-async fn while_suspended(lab: Lab) {
-    let lab = chained(lab).await;
+async fn suspended_pipeline_can_be_deleted(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"suspend": true}}))
         .await;
     lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "Suspended")
@@ -142,8 +142,8 @@ async fn while_suspended(lab: Lab) {
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
-async fn while_paused(lab: Lab) {
-    let lab = chained(lab).await;
+async fn paused_pipeline_can_be_deleted(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.patch(
         &kind("Pipeline"),
         "app",
@@ -159,15 +159,15 @@ async fn while_paused(lab: Lab) {
     lab.wait_idle().await;
     assert!(
         !lab.concourse.pipeline("platform", "app").expect("there").public,
-        "nothing is done"
+        "nothing is applied"
     );
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
-async fn orphaned_by_its_spec(lab: Lab) {
-    let lab = chained(lab).await;
+async fn reclaim_policy_orphan_keeps_pipeline(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.patch(
         &kind("Pipeline"),
         "app",
@@ -179,12 +179,12 @@ async fn orphaned_by_its_spec(lab: Lab) {
     assert!(lab.concourse.pipeline("platform", "app").is_some());
 }
 
-async fn orphaned_by_annotation(lab: Lab) {
+async fn deletion_policy_annotation_keeps_pipeline(lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
     }
-    let lab = chained(lab).await;
-    lab.concourse.faults().outage(true);
+    let lab = start_with_chain(lab).await;
+    lab.concourse.faults().set_outage(true);
     lab.patch(
         &kind("Pipeline"),
         "app",
@@ -195,12 +195,12 @@ async fn orphaned_by_annotation(lab: Lab) {
     lab.wait_gone(&kind("Pipeline"), "app").await;
 }
 
-async fn forced(lab: Lab) {
+async fn force_delete_annotation_removes_object_with_event(lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
     }
-    let lab = chained(lab).await;
-    lab.concourse.faults().outage(true);
+    let lab = start_with_chain(lab).await;
+    lab.concourse.faults().set_outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_until("it is being deleted", async || {
         lab.get(&kind("Pipeline"), "app")
@@ -219,8 +219,8 @@ async fn forced(lab: Lab) {
     assert!(events.iter().any(|e| e["reason"] == "ForceDeleted"));
 }
 
-/// For a kind that asks for it, one word says how an object is.
-async fn told_by_the_phase(mut lab: Lab) {
+/// The host keeps `status.phase` for a kind that requests it.
+async fn phase_reports_progress_ready_and_termination(mut lab: Lab) {
     lab.start_probe().await;
     let phase = async |phase: &str| {
         lab.wait_until(&format!("the phase is {phase}"), async || {

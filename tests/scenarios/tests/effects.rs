@@ -1,4 +1,4 @@
-//! Writes: none that changes nothing, and none without end.
+//! Writes: none without a change, and no endless conflict.
 
 use ostler_test_harness::{
     Lab, find_condition,
@@ -8,11 +8,11 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    unchanged_is_not_sent,
-    never_fooled_by_defaults,
-    a_field_given_up_goes,
-    what_goes_round_is_slowed,
-    denied_until_it_is_granted,
+    unchanged_apply_sends_no_write,
+    defaulted_fields_cause_no_writes,
+    field_no_longer_applied_is_removed,
+    conflicting_writers_are_throttled,
+    denied_write_is_retried_after_grant,
 );
 
 async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
@@ -31,7 +31,7 @@ async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
     lab.wait_idle().await;
 }
 
-async fn unchanged_is_not_sent(mut lab: Lab) {
+async fn unchanged_apply_sends_no_write(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("p", json!([write("apply", "child", "1")]), json!([]))
         .await;
@@ -45,7 +45,7 @@ async fn unchanged_is_not_sent(mut lab: Lab) {
     }
     assert_eq!(lab.api_writes(), before, "ten reconciles, no write");
     assert_eq!(version(lab.get(&config_map(), "child").await), child);
-    // Changed by somebody else, it is put right; with one write.
+    // A change by another writer is reverted with one write.
     lab.patch(&config_map(), "child", json!({"data": {"v": "2"}}))
         .await;
     lab.wait_until("the child is as it should be", async || {
@@ -58,8 +58,8 @@ async fn unchanged_is_not_sent(mut lab: Lab) {
     assert_eq!(lab.api_writes(), before + 1);
 }
 
-/// A Service's ports are defaulted and get a cluster IP; a probe's own default is its steps.
-async fn never_fooled_by_defaults(mut lab: Lab) {
+/// The API server defaults a Service's ports and assigns a cluster IP; the CRD of a probe defaults its steps.
+async fn defaulted_fields_cause_no_writes(mut lab: Lab) {
     lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}",
         "grants.yaml",
@@ -83,7 +83,7 @@ async fn never_fooled_by_defaults(mut lab: Lab) {
     assert_eq!(lab.api_writes(), before);
 }
 
-async fn a_field_given_up_goes(mut lab: Lab) {
+async fn field_no_longer_applied_is_removed(mut lab: Lab) {
     lab.start_probe().await;
     let with = |data: Value| {
         let object =
@@ -100,8 +100,8 @@ async fn a_field_given_up_goes(mut lab: Lab) {
     assert_eq!(child["metadata"]["ownerReferences"][0]["kind"], "Probe");
 }
 
-/// Two probes want the same field otherwise: for ever, were it not noticed.
-async fn what_goes_round_is_slowed(mut lab: Lab) {
+/// Two probes apply different values of one field, which would never end without loop detection.
+async fn conflicting_writers_are_throttled(mut lab: Lab) {
     lab.start_probe().await;
     let fight = |value: &str| {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"v": value}});
@@ -127,7 +127,7 @@ async fn what_goes_round_is_slowed(mut lab: Lab) {
         .object(&lab.key(&kind(), name))
         .map_or(0, |f| f.reconciles);
     assert!(reconciles < 40, "{reconciles} reconciles before it was noticed");
-    // The other gives in: it ends, and is said no more.
+    // One probe stops: the conflict ends, and the condition is removed.
     let other = if name == "a" { "b" } else { "a" };
     lab.apply_probe(other, json!([]), json!([])).await;
     lab.wait_ready(&kind(), other).await;
@@ -137,8 +137,8 @@ async fn what_goes_round_is_slowed(mut lab: Lab) {
         .await;
 }
 
-/// A grant that is missing parks; given, it wakes.
-async fn denied_until_it_is_granted(mut lab: Lab) {
+/// A missing grant is terminal; adding the grant wakes the object.
+async fn denied_write_is_retried_after_grant(mut lab: Lab) {
     let file = lab.path().join("grants.yaml");
     let grants = |verbs: &str| {
         let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");

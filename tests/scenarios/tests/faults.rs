@@ -1,4 +1,4 @@
-//! Concourse misbehaves: the object says what a person understands, and recovers.
+//! Faults of Concourse: the object reports them in understandable messages, and recovers.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use ostler_test_harness::{
 
 scenarios!(
     simulated:
-    answers_500,
-    answers_401,
-    does_not_answer,
-    answers_garbage,
-    is_down,
-    wrong_password,
-    throttles
+    server_error_is_reported_and_retried,
+    refused_login_is_reported_and_renewed,
+    hanging_request_ends_at_reconcile_timeout,
+    invalid_response_is_reported_and_retried,
+    unreachable_concourse_is_retried_with_backoff,
+    wrong_password_fails_authentication_until_corrected,
+    unavailable_responses_are_retried
 );
 
-/// Everything applied but the Team, so that its first request meets the fault.
-async fn prepared(lab: &mut Lab) {
+/// Starts the pack and applies everything but the Team, so that its first request hits the fault.
+async fn start_without_team(lab: &mut Lab) {
     lab.start_pack().await;
     for object in [
         lab.password_secret(ADMIN_PASSWORD),
@@ -35,8 +35,8 @@ async fn prepared(lab: &mut Lab) {
     lab.wait_idle().await;
 }
 
-/// The Team says this reason with a message a person understands, fails some more, and recovers when the fault ends.
-async fn says_and_recovers(lab: &Lab, reason: &str, words: &str) {
+/// Asserts that the Team reports this reason, with a message that contains these words, and recovers when the fault ends.
+async fn assert_reported_and_recovered(lab: &Lab, reason: &str, words: &str) {
     lab.apply(lab.team_object()).await;
     let team = lab
         .wait_condition(&kind("Team"), "platform", "Ready", "False", reason)
@@ -45,24 +45,24 @@ async fn says_and_recovers(lab: &Lab, reason: &str, words: &str) {
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    assert!(message.contains(words), "{message:?} should speak of {words:?}");
+    assert!(message.contains(words), "{message:?} should contain {words:?}");
     lab.concourse.faults().clear();
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
-async fn answers_500(mut lab: Lab) {
-    prepared(&mut lab).await;
+async fn server_error_is_reported_and_retried(mut lab: Lab) {
+    start_without_team(&mut lab).await;
     lab.concourse.faults().fail_next(
         usize::MAX,
         "*",
         "/api/v1/teams/platform",
         Answer::Status(500, "boom".into()),
     );
-    says_and_recovers(&lab, "CreateOrUpdateFailed", "500").await;
+    assert_reported_and_recovered(&lab, "CreateOrUpdateFailed", "500").await;
 }
 
-async fn answers_401(mut lab: Lab) {
-    prepared(&mut lab).await;
+async fn refused_login_is_reported_and_renewed(mut lab: Lab) {
+    start_without_team(&mut lab).await;
     let before = lab.concourse.counters().logins;
     lab.concourse.faults().fail_next(
         usize::MAX,
@@ -70,13 +70,16 @@ async fn answers_401(mut lab: Lab) {
         "/api/v1/teams/platform",
         Answer::Status(401, "not authorized".into()),
     );
-    says_and_recovers(&lab, "CreateOrUpdateFailed", "401").await;
-    assert!(lab.concourse.counters().logins > before, "it tried a fresh login");
+    assert_reported_and_recovered(&lab, "CreateOrUpdateFailed", "401").await;
+    assert!(
+        lab.concourse.counters().logins > before,
+        "a new login was attempted"
+    );
 }
 
-async fn does_not_answer(mut lab: Lab) {
+async fn hanging_request_ends_at_reconcile_timeout(mut lab: Lab) {
     lab.settings.limits.timeout = Duration::from_secs(2);
-    prepared(&mut lab).await;
+    start_without_team(&mut lab).await;
     lab.concourse
         .faults()
         .fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Hang);
@@ -90,8 +93,8 @@ async fn does_not_answer(mut lab: Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
-async fn answers_garbage(mut lab: Lab) {
-    prepared(&mut lab).await;
+async fn invalid_response_is_reported_and_retried(mut lab: Lab) {
+    start_without_team(&mut lab).await;
     lab.concourse.faults().fail_next(
         usize::MAX,
         "GET",
@@ -99,7 +102,7 @@ async fn answers_garbage(mut lab: Lab) {
         Answer::Status(200, "<html>a proxy's page</html>".into()),
     );
     lab.apply(lab.team_object()).await;
-    lab.wait_until("the Team says that the answer makes no sense", async || {
+    lab.wait_until("the Team reports the invalid response", async || {
         let team = lab.get(&kind("Team"), "platform").await.unwrap_or_default();
         find_condition(&team, "Ready")["status"] == "False"
     })
@@ -108,9 +111,9 @@ async fn answers_garbage(mut lab: Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
-async fn is_down(mut lab: Lab) {
-    prepared(&mut lab).await;
-    lab.concourse.faults().outage(true);
+async fn unreachable_concourse_is_retried_with_backoff(mut lab: Lab) {
+    start_without_team(&mut lab).await;
+    lab.concourse.faults().set_outage(true);
     lab.apply(lab.team_object()).await;
     lab.wait_condition(
         &kind("Team"),
@@ -125,11 +128,11 @@ async fn is_down(mut lab: Lab) {
         lab.host().stats().object(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
-async fn wrong_password(mut lab: Lab) {
+async fn wrong_password_fails_authentication_until_corrected(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.password_secret("not-the-right-password")).await;
     lab.apply(lab.instance_object()).await;
@@ -148,8 +151,8 @@ async fn wrong_password(mut lab: Lab) {
     lab.wait_ready(&kind("Instance"), "ci").await;
 }
 
-async fn throttles(mut lab: Lab) {
-    prepared(&mut lab).await;
+async fn unavailable_responses_are_retried(mut lab: Lab) {
+    start_without_team(&mut lab).await;
     lab.concourse.faults().fail_next(
         3,
         "*",

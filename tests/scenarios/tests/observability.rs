@@ -170,9 +170,9 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     );
     assert!(before.sum(&["ostler_upstream_requests_total", &lab.namespace, "code=\"200\""]) >= 2.0);
     // What there is.
-    let (objects, bytes) = lab.host().services().store.size();
-    assert_eq!(before.get("ostler_cache_objects"), objects as f64);
-    assert_eq!(before.get("ostler_cache_bytes"), bytes as f64);
+    let size = lab.host().services().store.size();
+    assert_eq!(before.get("ostler_cache_objects"), size.objects as f64);
+    assert_eq!(before.get("ostler_cache_bytes"), size.bytes as f64);
     assert!(before.get(r#"ostler_watches{state="synced"}"#) >= 3.0);
     assert_eq!(
         before.get(r#"ostler_objects{kind="Team.v1alpha1.concourse-ci.org",ready="true"}"#),
@@ -191,8 +191,8 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     let team = lab.key(&kind("Team"), "platform");
     lab.host()
         .services()
-        .router
-        .add(&team, Priority::Normal, Cause::Poll);
+        .dispatcher
+        .enqueue(&team, Priority::Normal, Cause::Poll);
     lab.wait_idle().await;
     let after = Samples::of(&admin).await;
     assert!(total(&after) > total(&before));
@@ -248,8 +248,8 @@ async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
     for _ in 0..5 {
         lab.host()
             .services()
-            .router
-            .add(&lab.key(&gvk, "a"), Priority::Normal, Cause::Poll);
+            .dispatcher
+            .enqueue(&lab.key(&gvk, "a"), Priority::Normal, Cause::Poll);
         lab.wait_idle().await;
     }
     let last = Samples::of(&admin).await;

@@ -1,5 +1,5 @@
-//! Pipelines beyond the plain one: instances, names, the archive, what comes from Kubernetes; and what an Instance
-//! shows of its server.
+//! Pipelines beyond the plain one: instance vars, renames, archival, and values from Kubernetes. Also the status of an
+//! Instance.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    instances_of_one_name_are_independent,
-    instances_are_renamed_together,
-    a_new_name_keeps_pipeline_and_builds,
-    the_archive_is_left_as_it_was_entered,
-    vars_are_filled_in_and_others_left,
-    what_lies_in_kubernetes_comes_as_resources,
-    jobs_and_resources_are_shown_at_two_reads_a_poll,
-    somebody_elses_save_is_put_right,
-    the_wall_and_the_workers_are_shown,
-    what_is_suspended_can_be_deleted,
-    every_sample_becomes_ready,
+    instanced_pipelines_of_one_name_are_independent,
+    instanced_pipelines_are_renamed_together,
+    new_name_renames_pipeline_and_refuses_taken_one,
+    archived_pipeline_costs_no_write_and_is_restored,
+    given_vars_are_interpolated_and_others_kept,
+    k8s_configs_become_pipeline_resources,
+    status_shows_jobs_and_resources_at_two_reads_per_poll,
+    save_of_another_user_is_reverted,
+    instance_status_shows_wall_and_workers,
+    suspended_chain_can_be_deleted,
+    samples_become_ready,
 );
 
 const PLAIN: &str =
     "jobs:\n- name: hello\n  plan:\n  - task: say\n    config: {platform: linux, run: {path: echo}}\n";
 
-/// The chain down to the Team.
-async fn team(lab: &mut Lab) {
+/// Starts the pack with the chain down to the Team.
+async fn start_with_team(lab: &mut Lab) {
     lab.start_pack().await;
     for object in [
         lab.password_secret(lab.concourse.password()),
@@ -41,8 +41,8 @@ async fn team(lab: &mut Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
-/// A Pipeline with more in its spec than the config.
-fn pipeline(lab: &Lab, name: &str, config: &str, more: Value) -> Value {
+/// A Pipeline with more fields in its spec than the config.
+fn pipeline_object(lab: &Lab, name: &str, config: &str, more: Value) -> Value {
     let mut spec = json!({"teamRef": {"name": "platform"}, "config": {"inline": config}});
     spec.as_object_mut()
         .expect("an object")
@@ -50,27 +50,27 @@ fn pipeline(lab: &Lab, name: &str, config: &str, more: Value) -> Value {
     lab.pack_object("Pipeline", name, spec)
 }
 
-/// Reconciles a Pipeline as its interval would.
+/// Ends the poll interval of an object now, and waits until the queue is empty.
 async fn poll(lab: &Lab, kind_name: &str, name: &str) {
     let key = lab.key(&kind(kind_name), name);
     lab.host()
         .services()
-        .router
-        .add(&key, Priority::Normal, Cause::Poll);
+        .dispatcher
+        .enqueue(&key, Priority::Normal, Cause::Poll);
     lab.wait_idle().await;
 }
 
-fn id(lab: &Lab, name: &str) -> Option<u64> {
+fn find_pipeline_id(lab: &Lab, name: &str) -> Option<u64> {
     lab.concourse.pipeline("platform", name).map(|p| p.id)
 }
 
-async fn instances_of_one_name_are_independent(mut lab: Lab) {
-    team(&mut lab).await;
+async fn instanced_pipelines_of_one_name_are_independent(mut lab: Lab) {
+    start_with_team(&mut lab).await;
     let config = format!("{PLAIN}display: {{background_image: 'https://x/((branch))/((size.x))'}}\n");
     for (name, branch, paused) in [("one", "main", false), ("two", "dev/a.b", true)] {
         let vars = json!({"branch": branch, "size": {"x": 2}});
         let more = json!({"pipelineName": "app", "instanceVars": vars, "paused": paused});
-        lab.apply(pipeline(&lab, name, &config, more)).await;
+        lab.apply(pipeline_object(&lab, name, &config, more)).await;
     }
     for name in ["one", "two"] {
         lab.wait_ready(&kind("Pipeline"), name).await;
@@ -89,7 +89,7 @@ async fn instances_of_one_name_are_independent(mut lab: Lab) {
     assert!(two(&lab).expect("two").paused);
     assert!(
         lab.concourse.pipeline("platform", "app").is_none(),
-        "none without vars"
+        "there is no pipeline without vars"
     );
 
     lab.patch(
@@ -103,7 +103,10 @@ async fn instances_of_one_name_are_independent(mut lab: Lab) {
     })
     .await;
     let other = two(&lab).expect("two");
-    assert!(!other.archived && !other.public, "the other is left alone");
+    assert!(
+        !other.archived && !other.public,
+        "the other instance is unchanged"
+    );
     lab.delete(&kind("Pipeline"), "two").await;
     lab.wait_gone(&kind("Pipeline"), "two").await;
     assert!(two(&lab).is_none() && one(&lab).is_some());
@@ -118,14 +121,14 @@ async fn instances_of_one_name_are_independent(mut lab: Lab) {
         .await;
     lab.delete(&kind("Pipeline"), "one").await;
     lab.wait_gone(&kind("Pipeline"), "one").await;
-    assert!(one(&lab).is_none(), "what was made is what goes");
+    assert!(one(&lab).is_none(), "the created instance is deleted");
 }
 
-async fn instances_are_renamed_together(mut lab: Lab) {
-    team(&mut lab).await;
+async fn instanced_pipelines_are_renamed_together(mut lab: Lab) {
+    start_with_team(&mut lab).await;
     for name in ["one", "two"] {
         let more = json!({"pipelineName": "app", "instanceVars": {"n": name}});
-        lab.apply(pipeline(&lab, name, PLAIN, more)).await;
+        lab.apply(pipeline_object(&lab, name, PLAIN, more)).await;
     }
     for name in ["one", "two"] {
         lab.wait_ready(&kind("Pipeline"), name).await;
@@ -154,11 +157,11 @@ async fn instances_are_renamed_together(mut lab: Lab) {
     assert_eq!([at("app", "one"), at("app", "two")], [None, None]);
 }
 
-async fn a_new_name_keeps_pipeline_and_builds(mut lab: Lab) {
-    team(&mut lab).await;
-    lab.apply(pipeline(&lab, "app", PLAIN, json!({}))).await;
+async fn new_name_renames_pipeline_and_refuses_taken_one(mut lab: Lab) {
+    start_with_team(&mut lab).await;
+    lab.apply(pipeline_object(&lab, "app", PLAIN, json!({}))).await;
     lab.wait_ready(&kind("Pipeline"), "app").await;
-    let before = id(&lab, "app");
+    let before = find_pipeline_id(&lab, "app");
     lab.patch(
         &kind("Pipeline"),
         "app",
@@ -166,10 +169,13 @@ async fn a_new_name_keeps_pipeline_and_builds(mut lab: Lab) {
     )
     .await;
     let renamed = lab.wait_ready(&kind("Pipeline"), "app").await;
-    assert_eq!((id(&lab, "shop"), id(&lab, "app")), (before, None));
+    assert_eq!(
+        (find_pipeline_id(&lab, "shop"), find_pipeline_id(&lab, "app")),
+        (before, None)
+    );
     assert_eq!(renamed["status"]["resolvedName"], "shop");
-    // The name of another is not taken from it.
-    lab.apply(pipeline(&lab, "other", PLAIN, json!({}))).await;
+    // A name that another pipeline has is refused.
+    lab.apply(pipeline_object(&lab, "other", PLAIN, json!({}))).await;
     lab.wait_ready(&kind("Pipeline"), "other").await;
     lab.patch(
         &kind("Pipeline"),
@@ -179,17 +185,17 @@ async fn a_new_name_keeps_pipeline_and_builds(mut lab: Lab) {
     .await;
     lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "RenameFailed")
         .await;
-    // Deleted now, it is the old one that goes.
+    // The deletion removes the pipeline under its old name.
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_gone(&kind("Pipeline"), "app").await;
-    assert!(id(&lab, "shop").is_none() && id(&lab, "other").is_some());
+    assert!(find_pipeline_id(&lab, "shop").is_none() && find_pipeline_id(&lab, "other").is_some());
 }
 
-async fn the_archive_is_left_as_it_was_entered(mut lab: Lab) {
-    team(&mut lab).await;
-    lab.apply(pipeline(&lab, "app", PLAIN, json!({}))).await;
+async fn archived_pipeline_costs_no_write_and_is_restored(mut lab: Lab) {
+    start_with_team(&mut lab).await;
+    lab.apply(pipeline_object(&lab, "app", PLAIN, json!({}))).await;
     lab.wait_ready(&kind("Pipeline"), "app").await;
-    let before = id(&lab, "app");
+    let before = find_pipeline_id(&lab, "app");
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
         .await;
     let archived = lab.wait_ready(&kind("Pipeline"), "app").await;
@@ -223,8 +229,8 @@ async fn the_archive_is_left_as_it_was_entered(mut lab: Lab) {
     assert_eq!(found.config["jobs"][0]["name"], "hello");
 }
 
-async fn vars_are_filled_in_and_others_left(mut lab: Lab) {
-    team(&mut lab).await;
+async fn given_vars_are_interpolated_and_others_kept(mut lab: Lab) {
+    start_with_team(&mut lab).await;
     lab.apply(lab.registry_secret("registry-pass-0001")).await;
     lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "urls", "namespace": lab.namespace}, "data": {"git": "https://git.example/a.git"}}))
@@ -247,7 +253,7 @@ jobs:
         {"name": "version", "value": "1.10"},
         {"name": "password", "valueFrom": {"name": "registry", "key": "password"}},
     ]);
-    lab.apply(pipeline(&lab, "app", config, json!({"vars": vars})))
+    lab.apply(pipeline_object(&lab, "app", config, json!({"vars": vars})))
         .await;
     lab.wait_ready(&kind("Pipeline"), "app").await;
     let source =
@@ -269,15 +275,20 @@ jobs:
     .await;
 }
 
-async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
-    team(&mut lab).await;
+async fn k8s_configs_become_pipeline_resources(mut lab: Lab) {
+    start_with_team(&mut lab).await;
     let config = "jobs:\n- {name: deploy, plan: [{get: app-config}, {get: certs}]}\n";
     let configs = json!([
         {"name": "app-config", "configMapRef": {"name": "settings"}, "trigger": true},
         {"name": "certs", "secretRef": {"name": "tls", "namespace": "certs"}},
     ]);
-    lab.apply(pipeline(&lab, "app", config, json!({"k8sConfigs": configs})))
-        .await;
+    lab.apply(pipeline_object(
+        &lab,
+        "app",
+        config,
+        json!({"k8sConfigs": configs}),
+    ))
+    .await;
     let ready = lab.wait_ready(&kind("Pipeline"), "app").await;
     assert_eq!(ready["status"]["resourceTypes"][0]["name"], "k8s-config");
     let found = lab.concourse.pipeline("platform", "app").expect("there").config;
@@ -292,7 +303,7 @@ async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
         (&plan[0]["trigger"], &plan[1]["trigger"]),
         (&json!(true), &Value::Null)
     );
-    // The image of the Instance.
+    // The image that the Instance sets applies.
     let image = json!({"repository": "registry.example/k8s-config", "tag": "v1"});
     lab.patch(
         &kind("Instance"),
@@ -307,7 +318,7 @@ async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
     .await;
 }
 
-async fn jobs_and_resources_are_shown_at_two_reads_a_poll(mut lab: Lab) {
+async fn status_shows_jobs_and_resources_at_two_reads_per_poll(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     let path = format!(
@@ -316,17 +327,17 @@ async fn jobs_and_resources_are_shown_at_two_reads_a_poll(mut lab: Lab) {
     );
     lab.concourse.put_json(&format!("{path}/pause"), &json!({}));
     lab.concourse.reset_counters();
-    let start = reads(&lab);
-    // Jobs and resources take turns by the clock, and only when the last change is some seconds old.
+    let start = count_reads_and_reconciles(&lab);
+    // Jobs and resources are read in turns, by the clock, and only some seconds after the last change.
     lab.wait_until("the status has the paused job", async || {
         poll(&lab, "Pipeline", "app").await;
         let pipeline = lab.get(&kind("Pipeline"), "app").await.expect("there");
         let jobs = &pipeline["status"]["jobs"];
-        jobs[0]["name"] == "test" && (jobs[0]["paused"] == true || resources_turn(&pipeline))
+        jobs[0]["name"] == "test" && (jobs[0]["paused"] == true || shows_resources(&pipeline))
     })
     .await;
     if lab.concourse.is_simulated("requests are counted") {
-        let (requests, polls) = reads(&lab);
+        let (requests, polls) = count_reads_and_reconciles(&lab);
         let (requests, polls) = (requests - start.0, polls - start.1);
         assert!(
             polls > 0 && requests <= 2 * polls,
@@ -336,13 +347,13 @@ async fn jobs_and_resources_are_shown_at_two_reads_a_poll(mut lab: Lab) {
     }
 }
 
-/// Whether the resources were what was looked at.
-fn resources_turn(pipeline: &Value) -> bool {
+/// Whether the resources were read instead of the jobs.
+fn shows_resources(pipeline: &Value) -> bool {
     pipeline["status"]["resources"][0]["pinned"] == false
 }
 
-/// Requests about the pipeline, and its reconciles.
-fn reads(lab: &Lab) -> (u64, u64) {
+/// Numbers of read requests for the pipeline, and of its reconciles.
+fn count_reads_and_reconciles(lab: &Lab) -> (u64, u64) {
     let requests = lab.concourse.requests().into_iter();
     let reads = requests
         .filter(|r| r.method == "GET" && r.path.contains("/pipelines/app"))
@@ -351,7 +362,7 @@ fn reads(lab: &Lab) -> (u64, u64) {
     (reads as u64, facts.map_or(0, |facts| facts.reconciles))
 }
 
-async fn somebody_elses_save_is_put_right(mut lab: Lab) {
+async fn save_of_another_user_is_reverted(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     let team = lab.concourse.team_name("platform").to_owned();
@@ -361,22 +372,18 @@ async fn somebody_elses_save_is_put_right(mut lab: Lab) {
     poll(&lab, "Pipeline", "app").await;
     let found = lab.concourse.pipeline("platform", "app").expect("there");
     assert!(!found.public, "hidden again");
-    assert_eq!(
-        found.config["jobs"].as_array().map(Vec::len),
-        Some(2),
-        "ours again"
-    );
+    assert_eq!(found.config["jobs"].as_array().map(Vec::len), Some(2), "restored");
     assert!(PIPELINE_YAML.contains("name: build"));
 }
 
-async fn the_wall_and_the_workers_are_shown(mut lab: Lab) {
+async fn instance_status_shows_wall_and_workers(mut lab: Lab) {
     if !lab
         .concourse
-        .is_simulated("the wall and the workers are everybody's")
+        .is_simulated("wall and workers are shared by all tests")
     {
         return;
     }
-    team(&mut lab).await;
+    start_with_team(&mut lab).await;
     let instance = lab.wait_ready(&kind("Instance"), "ci").await;
     assert_eq!(find_condition(&instance, "WallActive")["reason"], "NoWall");
     assert_eq!(
@@ -395,7 +402,7 @@ async fn the_wall_and_the_workers_are_shown(mut lab: Lab) {
     };
     assert_eq!(of("WallActive"), (json!("True"), json!("WallSet")));
     assert_eq!(of("WorkersHealthy"), (json!("False"), json!("WorkersStalled")));
-    assert_eq!(of("Ready").0, "True", "workers don't make it less ready");
+    assert_eq!(of("Ready").0, "True", "Ready does not depend on workers");
     let status = &instance["status"];
     assert_eq!(status["wallMessage"], "Down at noon.");
     assert_eq!(status["stalledWorkers"], 1);
@@ -403,7 +410,7 @@ async fn the_wall_and_the_workers_are_shown(mut lab: Lab) {
     assert!(status["workerCount"].as_i64() >= Some(2), "{status}");
 }
 
-async fn what_is_suspended_can_be_deleted(mut lab: Lab) {
+async fn suspended_chain_can_be_deleted(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     let all = [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")];
@@ -421,11 +428,11 @@ async fn what_is_suspended_can_be_deleted(mut lab: Lab) {
     }
     assert!(
         lab.concourse.team("platform").is_none(),
-        "nor does anything stay in Concourse"
+        "nothing stays in Concourse"
     );
 }
 
-async fn every_sample_becomes_ready(mut lab: Lab) {
+async fn samples_become_ready(mut lab: Lab) {
     lab.start_pack().await;
     let given = BTreeMap::from([
         ("${CONCOURSE_URL}", lab.concourse.url()),

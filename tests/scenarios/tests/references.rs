@@ -1,4 +1,4 @@
-//! What is held cannot go: deletion in the order of use, and nothing is held by nobody.
+//! Holds: an object is deleted after those that hold it, and no hold outlives its holder.
 
 use ostler_test_harness::{
     Lab, find_condition,
@@ -8,16 +8,16 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    deleted_in_the_order_of_use,
-    a_secret_is_held,
-    held_no_more,
-    a_circle_is_named,
-    a_holder_that_is_removed_by_force,
-    a_holder_that_went_while_nobody_looked,
-    forced,
+    held_objects_are_deleted_after_their_holders,
+    held_secret_is_deleted_after_its_holder,
+    hold_not_renewed_is_released,
+    cycle_of_holds_is_reported_with_its_path,
+    hold_of_force_removed_holder_is_released,
+    hold_of_holder_deleted_without_host_is_released,
+    force_deleted_held_object_is_removed,
 );
 
-fn hold(kind: &str, name: &str) -> Value {
+fn hold_step(kind: &str, name: &str) -> Value {
     let api_version = if kind == "Probe" {
         "tests.ostler.dev/v1alpha1"
     } else {
@@ -26,20 +26,20 @@ fn hold(kind: &str, name: &str) -> Value {
     json!([{"do": "hold", "apiVersion": api_version, "kind": kind, "name": name}])
 }
 
-fn holders(object: &Value) -> usize {
+fn count_holders(object: &Value) -> usize {
     let finalizers = object["metadata"]["finalizers"].as_array();
     let held = |f: &&Value| f.as_str().is_some_and(|f| f.starts_with("held-by.ostler.dev/"));
     finalizers.into_iter().flatten().filter(held).count()
 }
 
-/// A waits for nobody, B is held by A, C by B: deleted all at once they go A, B, C.
-async fn deleted_in_the_order_of_use(mut lab: Lab) {
+/// A holds B, and B holds C. Deleted together, A goes first, then B, then C.
+async fn held_objects_are_deleted_after_their_holders(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("c", json!([]), json!([])).await;
-    lab.apply_probe("b", hold("Probe", "c"), json!([])).await;
+    lab.apply_probe("b", hold_step("Probe", "c"), json!([])).await;
     lab.apply_probe(
         "a",
-        hold("Probe", "b"),
+        hold_step("Probe", "b"),
         json!([{"do": "get", "kind": "ConfigMap", "name": "go"}, {"do": "yield"}]),
     )
     .await;
@@ -47,7 +47,7 @@ async fn deleted_in_the_order_of_use(mut lab: Lab) {
         lab.wait_ready(&kind(), name).await;
     }
     lab.wait_until("b holds c and a holds b", async || {
-        let held = async |name| holders(&lab.get(&kind(), name).await.unwrap_or_default()) == 1;
+        let held = async |name| count_holders(&lab.get(&kind(), name).await.unwrap_or_default()) == 1;
         held("b").await && held("c").await
     })
     .await;
@@ -64,7 +64,7 @@ async fn deleted_in_the_order_of_use(mut lab: Lab) {
             "{message}"
         );
     }
-    // A's cleanup does not end before it is told to; nothing moves until then.
+    // The cleanup of A waits for the patch below, and the others wait for A.
     lab.wait_condition(&kind(), "a", "Ready", "False", "AsTold").await;
     assert!(lab.get(&kind(), "b").await.is_some() && lab.get(&kind(), "c").await.is_some());
     lab.patch(&kind(), "a", json!({"spec": {"cleanup": []}})).await;
@@ -73,15 +73,16 @@ async fn deleted_in_the_order_of_use(mut lab: Lab) {
     }
 }
 
-async fn a_secret_is_held(mut lab: Lab) {
+async fn held_secret_is_deleted_after_its_holder(mut lab: Lab) {
     lab.start_probe().await;
     let secret = ostler::testing::key::Gvk::new("", "v1", "Secret");
     lab.apply(lab.password_secret("held-and-hidden-0001")).await;
-    lab.apply_probe("a", hold("Secret", "ci-admin"), json!([])).await;
+    lab.apply_probe("a", hold_step("Secret", "ci-admin"), json!([]))
+        .await;
     lab.wait_seen("a", &["held"]).await;
     lab.delete(&secret, "ci-admin").await;
     let events = ostler::testing::key::Gvk::new("", "v1", "Event");
-    lab.wait_until("an event says who holds it", async || {
+    lab.wait_until("an Event names the holder", async || {
         let events = lab.list(&events).await;
         let blocked = |e: &Value| {
             let note = e["message"].as_str().unwrap_or_default();
@@ -96,17 +97,17 @@ async fn a_secret_is_held(mut lab: Lab) {
     lab.wait_gone(&kind(), "a").await;
 }
 
-/// Declared afresh in each reconcile: what is not held again goes free.
-async fn held_no_more(mut lab: Lab) {
+/// A reconcile declares all of its holds: those that it does not declare again are released.
+async fn hold_not_renewed_is_released(mut lab: Lab) {
     lab.start_probe().await;
     for name in ["x", "y"] {
         lab.apply_config_map(name, "a", "1").await;
     }
-    lab.apply_probe("a", hold("ConfigMap", "x"), json!([])).await;
+    lab.apply_probe("a", hold_step("ConfigMap", "x"), json!([])).await;
     lab.wait_seen("a", &["held"]).await;
-    lab.apply_probe("a", hold("ConfigMap", "y"), json!([])).await;
+    lab.apply_probe("a", hold_step("ConfigMap", "y"), json!([])).await;
     lab.wait_until("y is held, x is not", async || {
-        let held = async |name| holders(&lab.get(&config_map(), name).await.unwrap_or_default());
+        let held = async |name| count_holders(&lab.get(&config_map(), name).await.unwrap_or_default());
         held("x").await == 0 && held("y").await == 1
     })
     .await;
@@ -126,39 +127,39 @@ async fn held_no_more(mut lab: Lab) {
     })
     .await;
     lab.wait_idle().await;
-    assert_eq!(lab.api_writes(), writes, "held already: nothing to write");
+    assert_eq!(lab.api_writes(), writes, "an existing hold costs no write");
     lab.apply_probe("a", json!([]), json!([])).await;
     lab.wait_until("nothing is held", async || {
         let a = lab.get(&kind(), "a").await.unwrap_or_default();
-        let held = holders(&lab.get(&config_map(), "y").await.unwrap_or_default());
+        let held = count_holders(&lab.get(&config_map(), "y").await.unwrap_or_default());
         held == 0 && a["metadata"]["annotations"]["ostler.dev/holds"].is_null()
     })
     .await;
 }
 
-async fn a_circle_is_named(mut lab: Lab) {
+async fn cycle_of_holds_is_reported_with_its_path(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("a", json!([]), json!([])).await;
     lab.wait_ready(&kind(), "a").await;
-    lab.apply_probe("b", hold("Probe", "a"), json!([])).await;
+    lab.apply_probe("b", hold_step("Probe", "a"), json!([])).await;
     lab.wait_seen("b", &["held"]).await;
-    lab.apply_probe("a", hold("Probe", "b"), json!([])).await;
+    lab.apply_probe("a", hold_step("Probe", "b"), json!([])).await;
     let a = lab
         .wait_condition(&kind(), "a", "Stalled", "True", "Invalid")
         .await;
     let message = find_condition(&a, "Ready")["message"].to_string();
     let way = "Probe/NS/a → Probe/NS/b → Probe/NS/a".replace("NS", &lab.namespace);
     assert!(message.contains(&way), "{message}");
-    assert_eq!(holders(&lab.get(&kind(), "b").await.expect("b")), 0);
+    assert_eq!(count_holders(&lab.get(&kind(), "b").await.expect("b")), 0);
 }
 
-async fn a_holder_that_is_removed_by_force(mut lab: Lab) {
+async fn hold_of_force_removed_holder_is_released(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("x", "a", "1").await;
-    lab.apply_probe("a", hold("ConfigMap", "x"), json!([])).await;
+    lab.apply_probe("a", hold_step("ConfigMap", "x"), json!([])).await;
     lab.wait_seen("a", &["held"]).await;
-    // Somebody takes its finalizers off: no cleanup will ever run.
-    lab.apply_probe("a", hold("ConfigMap", "x"), json!([{"do": "yield"}]))
+    // A user removes its finalizers, so no cleanup will run.
+    lab.apply_probe("a", hold_step("ConfigMap", "x"), json!([{"do": "yield"}]))
         .await;
     lab.delete(&kind(), "a").await;
     lab.wait_condition(&kind(), "a", "Ready", "False", "AsTold").await;
@@ -166,15 +167,15 @@ async fn a_holder_that_is_removed_by_force(mut lab: Lab) {
         .await;
     lab.wait_gone(&kind(), "a").await;
     lab.wait_until("x is free", async || {
-        holders(&lab.get(&config_map(), "x").await.unwrap_or_default()) == 0
+        count_holders(&lab.get(&config_map(), "x").await.unwrap_or_default()) == 0
     })
     .await;
 }
 
-async fn a_holder_that_went_while_nobody_looked(mut lab: Lab) {
+async fn hold_of_holder_deleted_without_host_is_released(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("x", "a", "1").await;
-    lab.apply_probe("a", hold("ConfigMap", "x"), json!([])).await;
+    lab.apply_probe("a", hold_step("ConfigMap", "x"), json!([])).await;
     lab.wait_seen("a", &["held"]).await;
     lab.host = None;
     lab.delete(&kind(), "a").await;
@@ -187,11 +188,11 @@ async fn a_holder_that_went_while_nobody_looked(mut lab: Lab) {
     lab.wait_gone(&config_map(), "x").await;
 }
 
-async fn forced(mut lab: Lab) {
+async fn force_deleted_held_object_is_removed(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("b", json!([]), json!([])).await;
     lab.wait_ready(&kind(), "b").await;
-    lab.apply_probe("a", hold("Probe", "b"), json!([])).await;
+    lab.apply_probe("a", hold_step("Probe", "b"), json!([])).await;
     lab.wait_seen("a", &["held"]).await;
     lab.delete(&kind(), "b").await;
     lab.wait_condition(&kind(), "b", "DeletionBlocked", "True", "Held")

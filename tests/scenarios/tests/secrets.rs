@@ -1,4 +1,4 @@
-//! Credentials: rotated at once, and nowhere to be seen.
+//! Credentials: rotation takes effect immediately, and no secret leaves the host.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,29 +7,29 @@ use ostler_test_harness::{ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, f
 
 scenarios!(
     simulated:
-    a_rotated_password_is_used_at_once,
-    no_secret_where_a_component_or_a_person_looks,
-    twenty_at_once_log_in_once
+    rotated_password_is_used_immediately,
+    secrets_stay_out_of_memory_logs_objects_and_events,
+    concurrent_teams_share_one_login
 );
 
-const NEW: &str = "a-rotated-passphrase-of-2026";
+const NEW_PASSWORD: &str = "a-rotated-passphrase-of-2026";
 
-async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
+async fn rotated_password_is_used_immediately(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
-    lab.concourse.set_password("test", NEW);
+    lab.concourse.set_password("test", NEW_PASSWORD);
     lab.concourse.expire_tokens();
     lab.host()
         .services()
-        .router
-        .add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
+        .dispatcher
+        .enqueue(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
     let failed = lab
         .wait_condition(&kind("Instance"), "ci", "Ready", "False", "AuthenticationFailed")
         .await;
     let message = find_condition(&failed, "Ready")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");
     let before = lab.wake_causes(&kind("Instance"), "ci").len();
-    lab.apply(lab.password_secret(NEW)).await;
+    lab.apply(lab.password_secret(NEW_PASSWORD)).await;
     lab.wait_ready(&kind("Instance"), "ci").await;
     let causes = lab.wake_causes(&kind("Instance"), "ci").split_off(before);
     assert!(
@@ -38,28 +38,33 @@ async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
     );
 }
 
-async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
+async fn secrets_stay_out_of_memory_logs_objects_and_events(mut lab: Lab) {
     let seen = Arc::new(Mutex::new((0u32, Vec::new())));
     let looking = seen.clone();
     lab.settings.inspect = Some(ostler::testing::engine::Inspector::new(move |memory: &[u8]| {
         let mut seen = looking.lock().expect("lock");
         seen.0 += 1;
-        for secret in [ADMIN_PASSWORD, NEW, "registry-pass-0001", "registry-pass-0002"] {
+        for secret in [
+            ADMIN_PASSWORD,
+            NEW_PASSWORD,
+            "registry-pass-0001",
+            "registry-pass-0002",
+        ] {
             if memory.windows(secret.len()).any(|w| w == secret.as_bytes()) {
                 seen.1.push(secret);
             }
         }
-        // That the search would find something: every component's memory has its own name.
+        // Proves that the search works: the memory of every component contains its own name.
         assert!(
             memory.windows(9).any(|w| w == b"concourse"),
-            "the memory is the component's"
+            "the memory belongs to the component"
         );
     }));
     lab.start_pack().await;
     lab.apply_chain().await;
-    lab.concourse.set_password("test", NEW);
+    lab.concourse.set_password("test", NEW_PASSWORD);
     lab.concourse.expire_tokens();
-    lab.apply(lab.password_secret(NEW)).await;
+    lab.apply(lab.password_secret(NEW_PASSWORD)).await;
     lab.apply(lab.registry_secret("registry-pass-0002")).await;
     lab.wait_until("Concourse has the new value", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
@@ -78,13 +83,13 @@ async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
     let event = ostler::testing::key::Gvk::new("", "v1", "Event");
     texts.push(("the events", format!("{:?}", lab.list(&event).await)));
     for (place, text) in texts {
-        for secret in [ADMIN_PASSWORD, NEW, "registry-pass-000"] {
+        for secret in [ADMIN_PASSWORD, NEW_PASSWORD, "registry-pass-000"] {
             assert!(!text.contains(secret), "{secret} in {place}");
         }
     }
 }
 
-async fn twenty_at_once_log_in_once(mut lab: Lab) {
+async fn concurrent_teams_share_one_login(mut lab: Lab) {
     lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     lab.apply(lab.instance_object()).await;

@@ -28,6 +28,7 @@ fn upstream(lab: &Lab, spec: Value) -> Value {
 
 fn concourse(lab: &Lab) -> Value {
     let auth = json!({"oauth2Password": {"tokenPath": "/sky/issuer/token", "clientId": "fly", "clientSecret": "Zmx5",
+        "scopes": ["openid", "profile", "email", "federated:id", "groups"],
         "username": "test", "passwordSecretRef": {"name": "ci-admin", "key": "password"}}});
     upstream(lab, json!({"url": lab.concourse.url(), "auth": auth}))
 }
@@ -53,8 +54,8 @@ async fn good(mut lab: Lab) {
     lab.wait_idle().await;
     let (before, logins) = (lab.api_writes(), lab.concourse.counters().logins);
     // Looked at once more: nothing has changed, nothing is written, nobody is asked.
-    let router = &lab.host().services().router;
-    router.add(
+    let router = &lab.host().services().dispatcher;
+    router.enqueue(
         &lab.key(&upstreams(), "ci"),
         ostler::testing::queue::Priority::High,
         ostler::testing::dispatcher::Cause::Poll,

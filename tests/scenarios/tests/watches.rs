@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::api::PatchParams;
 use ostler::testing::{
     dispatcher::Cause,
-    scope::{Form, Scope},
+    scope::{Projection, Scope},
 };
 use ostler_test_harness::{
     Lab,
@@ -86,14 +86,14 @@ async fn metadata_alone(mut lab: Lab) {
     let metadata = json!({"do": "metadata", "kind": "ConfigMap", "name": "m"});
     lab.apply_probe("p", json!([metadata]), json!([])).await;
     lab.wait_seen("p", &["present"]).await;
-    let forms: Vec<Form> = watches(&lab).iter().map(|s| s.form).collect();
-    assert!(forms.iter().all(|f| *f == Form::Metadata), "{forms:?}");
+    let forms: Vec<Projection> = watches(&lab).iter().map(|s| s.projection).collect();
+    assert!(forms.iter().all(|f| *f == Projection::Metadata), "{forms:?}");
     let key = lab.key(&config_map(), "m");
     let kept = lab
         .host()
         .services()
         .store
-        .get(&key, Form::Metadata)
+        .get(&key, Projection::Metadata)
         .expect("it is kept");
     assert!(kept.json.len() < 5_000, "{} bytes are kept", kept.json.len());
     lab.delete(&config_map(), "m").await;
@@ -125,7 +125,7 @@ async fn only_what_is_read_is_watched(mut lab: Lab) {
         lab.host()
             .services()
             .store
-            .get(&lab.key(&config_map(), "x"), Form::Whole)
+            .get(&lab.key(&config_map(), "x"), Projection::Full)
             .is_none()
     );
     // And again, as if nothing had been.
@@ -157,7 +157,7 @@ async fn many_objects_are_streamed(mut lab: Lab) {
     lab.apply_probe("p", json!([wide]), json!([])).await;
     lab.wait_seen("p", &["m597,m598,m599"]).await;
     let services = lab.host().services();
-    assert!(services.store.size().0 >= 600);
+    assert!(services.store.size().objects >= 600);
     lab.delete(&config_map(), "m598").await;
     lab.wait_seen("p", &["m597,m599"]).await;
 }

@@ -1,4 +1,4 @@
-//! The bench: operators of several kinds do the same work on the real control plane, in one run.
+//! The benchmark: several operators do the same work on the real control plane, in one run.
 
 mod build;
 mod plan;
@@ -19,67 +19,67 @@ use clap::Args;
 
 use self::{
     build::Programs,
-    plan::{Play, Size, plan},
+    plan::{Run, Size, plan_runs},
     report::Report,
 };
 use crate::{
     control_plane::{self, ControlPlane},
     paths,
     process::{Child, check_interrupt},
-    progress::{Step, print, say},
+    progress::{Step, print_result, print_status},
 };
 
-/// What to bench.
+/// Options of the benchmark.
 #[derive(Args)]
 pub struct Options {
-    /// Only these (all without any): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k, failover, growth, concourse.
-    #[arg(value_parser = plan::BENCHES)]
+    /// Benches to run (default: all): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k, failover, growth, concourse.
+    #[arg(value_parser = plan::BENCH_NAMES)]
     benches: Vec<String>,
-    /// Only this one; may be given more than once.
-    #[arg(long = "subject", value_parser = plan::SUBJECTS)]
+    /// Subject to measure (default: all). Can be given more than once.
+    #[arg(long = "subject", value_parser = plan::SUBJECT_NAMES)]
     subjects: Vec<String>,
-    /// A tenth of the objects, to see that everything works.
+    /// Use a tenth of the objects, to check that everything works.
     #[arg(long)]
     quick: bool,
-    /// Write the sections of docs/benchmarks.md and the plots; all of it when everything was run at full size, which
-    /// does so anyway.
+    /// Write the measured sections of docs/benchmarks.md and their plots. A complete run at full size always writes the
+    /// whole page.
     #[arg(long)]
     docs: bool,
 }
 
-/// Builds everyone, lets them work, and reports.
-pub fn run(options: &Options) -> Result<ExitCode> {
+/// Builds the operators, runs the benches and writes the report.
+pub fn run_bench(options: &Options) -> Result<ExitCode> {
     let began = Instant::now();
     let size = if options.quick { Size::Quick } else { Size::Full };
-    let plays = plan(&options.benches, &options.subjects, size);
-    if plays.is_empty() {
-        bail!("no such subject in these benches");
+    let runs = plan_runs(&options.benches, &options.subjects, size);
+    if runs.is_empty() {
+        bail!("none of these subjects takes part in these benches");
     }
-    let programs = Programs::build(&plays)?;
-    let control_plane = control_plane::build()?;
-    let folder = paths::target("bench")?;
+    let programs = Programs::build(&runs)?;
+    let control_plane = control_plane::build_binary()?;
+    let folder = paths::create_target_subdir("bench")?;
     let logs = folder.join("logs");
-    // Of an earlier run; usually there is one.
+    // Logs of an earlier run. It fails when there are none.
     let _ = fs::remove_dir_all(&logs);
     let mut report = Report::new(options.quick);
     let mut failed = Vec::new();
-    for play in &plays {
+    for run in &runs {
         check_interrupt()?;
-        if let Err(e) = perform(play, &programs, &control_plane, &logs, &mut report) {
+        if let Err(e) = execute_run(run, &programs, &control_plane, &logs, &mut report) {
             check_interrupt()?;
-            say(&format!("{}: {e:#}", play.title()));
-            failed.push(play.title());
+            print_status(&format!("{}: {e:#}", run.title()));
+            failed.push(run.title());
         }
-        // After each: a run that is interrupted was not for nothing.
-        report.write(&folder.join("report.json"))?;
+        // After each run, so that an interrupted benchmark keeps its results.
+        report.write_json(&folder.join("report.json"))?;
     }
-    print(&report.table());
+    print_result(&report.markdown_tables());
     let whole = options.benches.is_empty() && options.subjects.is_empty() && !options.quick;
     if (whole && failed.is_empty()) || options.docs {
-        report.write_docs(&paths::root().join("docs"), whole)?;
-        print("docs/benchmarks.md is written");
+        report.write_docs(&paths::workspace_root().join("docs"), whole)?;
+        print_result("docs/benchmarks.md is written");
     }
-    print(&format!(
+    print_result(&format!(
         "{} values in {} ({:.0} s)",
         report.len(),
         folder.join("report.json").display(),
@@ -88,29 +88,29 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    print(&format!("failed: {}", failed.join(", ")));
+    print_result(&format!("failed: {}", failed.join(", ")));
     Ok(ExitCode::FAILURE)
 }
 
-/// Plays one scene, on a control plane of its own: nothing is left of the one before.
-fn perform(
-    play: &Play,
+/// Executes one run of the driver on a control plane of its own, so that no state of an earlier run is left.
+fn execute_run(
+    run: &Run,
     programs: &Programs,
     control_plane: &Path,
     logs: &Path,
     report: &mut Report,
 ) -> Result<()> {
     let running = ControlPlane::start(control_plane)?;
-    let step = Step::new(play.title());
+    let step = Step::new(run.title());
     let mut command = Command::new(&programs.driver);
     command
-        .args(play.arguments())
+        .args(run.driver_arguments())
         .args(&programs.arguments)
         .arg("--kubeconfig")
         .arg(running.kubeconfig())
         .arg("--folder")
-        .arg(logs.join(play.title().replace(' ', "-")))
-        // Its errors say where; a trace of the driver itself tells nothing more.
+        .arg(logs.join(run.title().replace(' ', "-")))
+        // Errors of the driver name their cause; a backtrace adds nothing.
         .env("RUST_LIB_BACKTRACE", "0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -121,7 +121,7 @@ fn perform(
         let last = scope.spawn(|| {
             let mut last = String::new();
             for line in stderr.lines().map_while(Result::ok) {
-                step.at(line.clone());
+                step.set_status(line.clone());
                 if line.starts_with("Error") || last.starts_with("Error") {
                     last = format!("{last}\n{line}").trim().to_owned();
                 }
@@ -129,7 +129,7 @@ fn perform(
             last
         });
         for line in stdout.lines().map_while(Result::ok) {
-            report.take(&line)?;
+            report.add_line(&line)?;
         }
         anyhow::Ok(last.join().unwrap_or_default())
     })?;
@@ -138,6 +138,6 @@ fn perform(
     if !status.success() {
         bail!("{last}");
     }
-    step.done("");
+    step.finish("");
     Ok(())
 }

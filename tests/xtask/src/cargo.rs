@@ -1,4 +1,4 @@
-//! Cargo, with its progress and what it made.
+//! Runs of cargo in the workspace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,27 +10,27 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ostler_builder::cargo::{Artifact, activity};
+use ostler_builder::cargo::{Artifact, parse_activity};
 use serde::Deserialize;
 
 use crate::{
     paths,
     process::{Child, check_interrupt},
-    progress::{Step, print, say},
+    progress::{Step, print_result, print_status},
 };
 
-/// The cargo that runs this, in the workspace.
-pub fn command() -> Command {
-    let mut command = ostler_builder::cargo::command();
-    command.current_dir(paths::root());
+/// Returns a command of the cargo that runs this process, in the workspace.
+pub fn cargo_command() -> Command {
+    let mut command = ostler_builder::cargo::cargo_command();
+    command.current_dir(paths::workspace_root());
     command
 }
 
-/// Runs a build, with the current crate as progress; the error is the compiler's own.
-pub fn build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
+/// Runs a build and shows the current crate as progress. The error is the output of the compiler.
+pub fn run_build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
     command
         .arg("--message-format=json-render-diagnostics")
-        .current_dir(paths::root())
+        .current_dir(paths::workspace_root())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if console::colors_enabled_stderr() {
@@ -40,80 +40,80 @@ pub fn build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
     let stderr = BufReader::new(child.stderr.take().context("piped")?);
     let stdout = BufReader::new(child.stdout.take().context("piped")?);
     let mut artifacts = Vec::new();
-    let said = std::thread::scope(|scope| {
-        let said = scope.spawn(|| {
-            let mut said = Vec::new();
+    let messages = std::thread::scope(|scope| {
+        let messages = scope.spawn(|| {
+            let mut messages = Vec::new();
             for line in stderr.lines().map_while(Result::ok) {
-                match activity(&line) {
-                    Some(what) => step.at(what),
-                    None => said.push(line),
+                match parse_activity(&line) {
+                    Some(what) => step.set_status(what),
+                    None => messages.push(line),
                 }
             }
-            said
+            messages
         });
         for line in stdout.lines().map_while(Result::ok) {
-            artifacts.extend(Artifact::of(&line));
+            artifacts.extend(Artifact::parse(&line));
         }
-        said.join().unwrap_or_default()
+        messages.join().unwrap_or_default()
     });
     let status = child.wait()?;
     check_interrupt()?;
     if !status.success() {
-        bail!("cargo build: {status}\n{}", said.join("\n"));
+        bail!("cargo build: {status}\n{}", messages.join("\n"));
     }
     Ok(artifacts)
 }
 
-/// Builds binaries of the workspace; gives the path of each by name.
-pub fn binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+/// Builds binaries of the workspace. Returns their paths by name.
+pub fn build_debug_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     build_binaries(Step::new("Building the host"), packages, &[])
 }
 
-/// Builds the optimised binary of one package, without default features as the image has it. One package at a time,
+/// Builds the optimized binary of one package, without default features as the image has it. One package at a time,
 /// so that no other package adds features to its dependencies.
-pub fn release_binary(package: &str) -> Result<PathBuf> {
-    let step = Step::new(format!("Building {package}, optimised"));
+pub fn build_release_binary(package: &str) -> Result<PathBuf> {
+    let step = Step::new(format!("Building {package}, optimized"));
     let mut built = build_binaries(step, &[package], &["--release", "--no-default-features"])?;
-    built.remove(package).context("it was built")
+    built.remove(package).context("cargo reported no binary")
 }
 
 fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    let mut command = command();
+    let mut command = cargo_command();
     command.args(["build", "--bins"]).args(flags);
     for package in packages {
         command.args(["--package", package]);
     }
-    let found = executables(build(command, &step)?);
+    let found = find_executables(run_build(command, &step)?);
     for package in packages {
         if !found.contains_key(*package) {
-            bail!("the package {package} has no binary of its name");
+            bail!("the package {package} has no binary of the same name");
         }
     }
-    step.done("");
+    step.finish("");
     Ok(found)
 }
 
-/// Builds the tests of the whole workspace and the binaries they run: all at once, so that what they
-/// depend on is built with one set of features, and once.
-pub fn tests() -> Result<BTreeMap<String, PathBuf>> {
+/// Builds the tests of the whole workspace and the binaries they run. In one run, so that dependencies are built once,
+/// with one set of features.
+pub fn build_tests() -> Result<BTreeMap<String, PathBuf>> {
     let step = Step::new("Building the host and the tests");
-    let mut command = command();
+    let mut command = cargo_command();
     command.args(["test", "--workspace", "--no-run"]);
-    let found = executables(build(command, &step)?);
-    step.done("");
+    let found = find_executables(run_build(command, &step)?);
+    step.finish("");
     Ok(found)
 }
 
-/// The binaries among what was built, tests left out, by name.
-fn executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
+/// Returns the binaries among the artifacts by name, without tests.
+fn find_executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
     let binaries = artifacts.into_iter().filter(|a| !a.is_test());
     binaries
         .filter_map(|a| Some((a.target.name, a.executable?)))
         .collect()
 }
 
-/// Writes (or checks) the CRDs of packs and host.
-pub fn crds(check: bool) -> Result<()> {
+/// Writes the CRDs of packs and host, or with `check` compares them with the files.
+pub fn write_crds(check: bool) -> Result<()> {
     let generated = tempfile::tempdir()?;
     let pack = [
         "--package",
@@ -124,8 +124,8 @@ pub fn crds(check: bool) -> Result<()> {
         "crds",
         "--",
     ];
-    run_quietly(&pack, &[generated.path().as_os_str()])?;
-    let host = run_quietly(
+    read_output(&pack, &[generated.path().as_os_str()])?;
+    let host = read_output(
         &["--package", "ostler", "--bin", "ostler", "--"],
         &["crds".as_ref()],
     )?;
@@ -140,26 +140,26 @@ pub fn crds(check: bool) -> Result<()> {
     for entry in std::fs::read_dir(generated.path())? {
         let entry = entry?;
         let (path, new) = (
-            paths::root().join("crds").join(entry.file_name()),
+            paths::workspace_root().join("crds").join(entry.file_name()),
             std::fs::read(entry.path())?,
         );
         if check {
             if std::fs::read(&path).ok().as_deref() != Some(&new) {
                 stale.push(entry.file_name().to_string_lossy().into_owned());
             }
-        } else if paths::replace(&path, &new)? {
-            print(&format!("crds/{}", entry.file_name().display()));
+        } else if paths::replace_file(&path, &new)? {
+            print_result(&format!("crds/{}", entry.file_name().display()));
         }
     }
     if !stale.is_empty() {
-        bail!("not current: {}; run `cargo xtask crds`", stale.join(", "));
+        bail!("out of date: {}; run `cargo xtask crds`", stale.join(", "));
     }
     Ok(())
 }
 
-/// The stdout of `cargo run` with these arguments.
-fn run_quietly(cargo: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<String> {
-    let mut command = command();
+/// Returns the stdout of `cargo run` with these arguments.
+fn read_output(cargo: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<String> {
+    let mut command = cargo_command();
     command.args(["run", "--quiet"]).args(cargo).args(arguments);
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
@@ -168,23 +168,23 @@ fn run_quietly(cargo: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<String>
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// How long tests may say nothing: none takes as long, so something hangs.
-const SILENCE: Duration = Duration::from_mins(15);
+/// Timeout between two lines of test output. No single test takes as long.
+const OUTPUT_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// Runs `cargo test`, passing on what it says; `each` sees every line of stdout.
-pub fn test(command: Command, each: impl FnMut(&str)) -> Result<bool> {
-    test_within(SILENCE, command, each)
+/// Runs `cargo test` and passes its output on. `each` receives every line of stdout. Returns whether all tests passed.
+pub fn run_tests(command: Command, each: impl FnMut(&str)) -> Result<bool> {
+    run_tests_within(OUTPUT_TIMEOUT, command, each)
 }
 
-fn test_within(silence: Duration, mut command: Command, mut each: impl FnMut(&str)) -> Result<bool> {
+fn run_tests_within(timeout: Duration, mut command: Command, mut each: impl FnMut(&str)) -> Result<bool> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Child::spawn("cargo test", command)?;
     let stderr = BufReader::new(child.stderr.take().context("piped")?);
     let stdout = BufReader::new(child.stdout.take().context("piped")?);
-    // Neither is joined: what a test has left behind may hold the pipes open for ever.
+    // Neither thread is joined: a process that a test has left behind may keep the pipes open.
     std::thread::spawn(|| {
         for line in stderr.lines().map_while(Result::ok) {
-            say(&line);
+            print_status(&line);
         }
     });
     let (sender, lines) = mpsc::channel();
@@ -195,22 +195,22 @@ fn test_within(silence: Duration, mut command: Command, mut each: impl FnMut(&st
             }
         }
     });
-    let (mut said, mut slow) = (Instant::now(), BTreeSet::new());
+    let (mut last_output, mut slow) = (Instant::now(), BTreeSet::new());
     loop {
         match lines.recv_timeout(Duration::from_secs(1)) {
             Ok(line) => {
-                said = Instant::now();
-                watch(&mut slow, &line);
+                last_output = Instant::now();
+                track_slow_tests(&mut slow, &line);
                 each(&line);
-                print(&line);
+                print_result(&line);
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) if child.has_ended() => break,
-            Err(mpsc::RecvTimeoutError::Timeout) if said.elapsed() > silence => {
+            Err(mpsc::RecvTimeoutError::Timeout) if last_output.elapsed() > timeout => {
                 let slow: Vec<_> = slow.into_iter().collect();
                 bail!(
-                    "the tests have said nothing for {} s and were ended; not finished: {}",
-                    silence.as_secs(),
+                    "the tests printed nothing for {} s and were terminated; not finished: {}",
+                    timeout.as_secs(),
                     if slow.is_empty() {
                         "unknown".to_owned()
                     } else {
@@ -226,8 +226,8 @@ fn test_within(silence: Duration, mut command: Command, mut each: impl FnMut(&st
     Ok(status.success())
 }
 
-/// Keeps the names of tests that take long: the runner says when one does, and when it ends.
-fn watch(slow: &mut BTreeSet<String>, line: &str) {
+/// Updates the set of slow tests from the runner's lines about tests that take long or end.
+fn track_slow_tests(slow: &mut BTreeSet<String>, line: &str) {
     let Some(test) = line.strip_prefix("test ") else {
         return;
     };
@@ -238,32 +238,32 @@ fn watch(slow: &mut BTreeSet<String>, line: &str) {
     }
 }
 
-/// A package of the workspace, as `cargo metadata` tells it.
+/// A package of the workspace, from `cargo metadata`.
 #[derive(Debug, Deserialize)]
 pub struct Package {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// Where its Cargo.toml is.
+    /// Path of its Cargo.toml.
     pub manifest_path: PathBuf,
-    /// `[package.metadata]`.
+    /// Its table `[package.metadata]`.
     #[serde(default)]
     pub metadata: serde_json::Value,
 }
 
 impl Package {
-    /// The folder it is in.
+    /// Returns its folder.
     pub fn folder(&self) -> &Path {
         self.manifest_path.parent().unwrap_or(&self.manifest_path)
     }
 }
 
-/// The packages of the workspace.
-pub fn packages() -> Result<Vec<Package>> {
+/// Lists the packages of the workspace.
+pub fn list_packages() -> Result<Vec<Package>> {
     #[derive(Deserialize)]
     struct Metadata {
         packages: Vec<Package>,
     }
-    let output = command()
+    let output = cargo_command()
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .output()
         .context("running cargo")?;
@@ -280,26 +280,26 @@ pub fn packages() -> Result<Vec<Package>> {
 mod tests {
     use super::*;
 
-    fn sh(script: &str) -> Command {
+    fn shell_command(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
     }
 
     #[test]
-    fn tests_that_hang_are_ended_and_named() {
-        let said = "echo 'test a has been running for over 60 seconds'; \
+    fn hanging_tests_are_terminated_and_named() {
+        let messages = "echo 'test a has been running for over 60 seconds'; \
             echo 'test b has been running for over 60 seconds'; echo 'test a ... ok'; sleep 600";
-        let error = test_within(Duration::from_secs(2), sh(said), |_| {}).unwrap_err();
+        let error = run_tests_within(Duration::from_secs(2), shell_command(messages), |_| {}).unwrap_err();
         assert!(error.to_string().ends_with("not finished: b"), "{error}");
     }
 
     #[test]
-    fn what_a_test_leaves_behind_holds_nobody_up() {
+    fn process_left_behind_by_a_test_does_not_block_the_run() {
         let (mut lines, began) = (Vec::new(), Instant::now());
-        let passed = test_within(
+        let passed = run_tests_within(
             Duration::from_secs(60),
-            sh("echo one; setsid sleep 40 & exit 3"),
+            shell_command("echo one; setsid sleep 40 & exit 3"),
             |l| lines.push(l.to_owned()),
         );
         assert!(!passed.unwrap());
@@ -308,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_has_this_package() {
-        let packages = packages().unwrap();
+    fn workspace_lists_this_package() {
+        let packages = list_packages().unwrap();
         let xtask = packages.iter().find(|p| p.name == "xtask").expect("xtask");
         assert!(xtask.folder().ends_with("tests/xtask"));
     }

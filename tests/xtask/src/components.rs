@@ -1,4 +1,4 @@
-//! Guests to components: what demo, test and authors call.
+//! Builds of the workspace's plugins into components.
 
 use std::{
     fmt,
@@ -15,48 +15,49 @@ use ostler_builder::{
 
 use crate::{cargo, paths, progress, progress::Step};
 
-/// The pack whose components are to be small.
+/// Pack whose components have a size limit.
 const SMALL_PACK: &str = "concourse";
-const MAX_BYTES: usize = 200 * 1024;
+/// Size limit of a component of [`SMALL_PACK`].
+const MAX_COMPONENT_BYTES: usize = 250 * 1024;
 
-/// Where plugins in other languages than Rust are.
-const EXAMPLES: &str = "examples";
+/// Pack of the examples, which are written in several languages.
+const EXAMPLES_PACK: &str = "examples";
 
-/// A plugin: a crate that says so by `[package.metadata.ostler] pack = "…"`, or an example in another language.
+/// A plugin of the workspace: a crate with `[package.metadata.ostler] pack = "…"`, or an example in another language.
 pub struct Guest {
-    /// The package, which is also the component's name.
+    /// Name of the package and of the component.
     pub name: String,
-    /// The pack it belongs to.
+    /// Pack it belongs to.
     pub pack: String,
     /// Its folder.
     pub folder: PathBuf,
-    /// What it is written in.
+    /// Language it is written in.
     pub language: Language,
-    /// What its component is to be, where it is a crate.
+    /// Optimization goal, for a crate.
     pub optimize: Optimize,
 }
 
-/// A guest's component.
+/// The component of a guest.
 pub struct Component {
-    /// The guest's name.
+    /// Name of the guest.
     pub name: String,
-    /// The pack it belongs to.
+    /// Pack it belongs to.
     pub pack: String,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Whether this build changed it.
+    /// False when the file already had these bytes.
     pub changed: bool,
 }
 
 impl Component {
-    /// What to say of a component that is larger than its pack allows.
-    fn excess(&self) -> Option<String> {
-        let large = self.pack == SMALL_PACK && self.bytes > MAX_BYTES;
+    /// Returns an error text when the component is larger than its pack allows.
+    fn size_violation(&self) -> Option<String> {
+        let large = self.pack == SMALL_PACK && self.bytes > MAX_COMPONENT_BYTES;
         large.then(|| {
             format!(
-                "{} has {} bytes; components of this pack have {MAX_BYTES} at most",
+                "{} has {} bytes, more than the {MAX_COMPONENT_BYTES} that components of its pack may have",
                 self.name, self.bytes
             )
         })
@@ -75,21 +76,21 @@ impl fmt::Display for Component {
     }
 }
 
-/// Builds the guests that are wanted to target/components/PACK/NAME.wasm. What is current stays
-/// as it is, to the file's date.
-pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
-    let guests: Vec<_> = guests()?.into_iter().filter(wanted).collect();
+/// Builds the selected guests to target/components/PACK/NAME.wasm. A file that is up to date keeps its modification
+/// time.
+pub fn build_components(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
+    let guests: Vec<_> = list_guests()?.into_iter().filter(wanted).collect();
     if guests.is_empty() {
-        bail!("no such guests: a guest's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
+        bail!("no plugin matches: a plugin's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
     }
     let (crates, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|g| g.language == Language::Rust);
     let step = Step::new("Building the components");
     let mut components = build_crates(crates, &step)?;
     for guest in others {
-        step.at(guest.name.clone());
-        components.push(build_other(guest, &step)?);
+        step.set_status(guest.name.clone());
+        components.push(build_foreign(guest, &step)?);
     }
-    step.done(components.len());
+    step.finish(components.len());
     Ok(components)
 }
 
@@ -102,25 +103,30 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
     for optimize in [Optimize::Size, Optimize::Speed] {
         let alike: Vec<_> = guests.iter().filter(|g| g.optimize == optimize).collect();
         if !alike.is_empty() {
-            artifacts.extend(cargo::build(command(&toolchain, optimize, &alike), step)?);
+            artifacts.extend(cargo::run_build(
+                build_command(&toolchain, optimize, &alike),
+                step,
+            )?);
         }
     }
     let mut components = Vec::new();
     for guest in guests {
-        step.at(guest.name.clone());
-        let module = artifacts.iter().find_map(|artifact| artifact.module(&guest.name));
+        step.set_status(guest.name.clone());
+        let module = artifacts
+            .iter()
+            .find_map(|artifact| artifact.find_module(&guest.name));
         let module = module.with_context(|| {
             format!(
-                "{} makes no .wasm file: its [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
+                "cargo built no .wasm file from {}: its [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
                 guest.name
             )
         })?;
-        let component = finish(guest, module)?;
-        if let Some(excess) = component.excess() {
+        let component = finish_component(guest, module)?;
+        if let Some(violation) = component.size_violation() {
             match &toolchain {
-                // Its standard library comes as it is, which is larger.
-                Toolchain::Installed => progress::say(&excess),
-                Toolchain::Debian { .. } => bail!(excess),
+                // Its precompiled standard library is larger, so this is only a warning.
+                Toolchain::Installed => progress::print_status(&violation),
+                Toolchain::Debian { .. } => bail!(violation),
             }
         }
         components.push(component);
@@ -128,15 +134,15 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
     Ok(components)
 }
 
-/// JavaScript, Python or Go.
-fn build_other(guest: Guest, step: &Step) -> Result<Component> {
-    let path = path(&guest.pack, &guest.name)?;
+/// Builds a guest in JavaScript, Python or Go.
+fn build_foreign(guest: Guest, step: &Step) -> Result<Component> {
+    let path = component_path(&guest.pack, &guest.name)?;
     let options = Options {
         out: Some(path.clone()),
         install: true,
     };
-    let mut progress = |what: &str| step.at(format!("{}: {what}", guest.name));
-    let built = ostler_builder::build(&guest.folder, &options, &mut progress)?;
+    let mut progress = |what: &str| step.set_status(format!("{}: {what}", guest.name));
+    let built = ostler_builder::build_plugin(&guest.folder, &options, &mut progress)?;
     Ok(Component {
         name: guest.name,
         pack: guest.pack,
@@ -146,21 +152,21 @@ fn build_other(guest: Guest, step: &Step) -> Result<Component> {
     })
 }
 
-fn path(pack: &str, name: &str) -> Result<PathBuf> {
-    Ok(paths::target("components")?
+fn component_path(pack: &str, name: &str) -> Result<PathBuf> {
+    Ok(paths::create_target_subdir("components")?
         .join(pack)
         .join(format!("{name}.wasm")))
 }
 
-/// The guests of the workspace.
-pub fn guests() -> Result<Vec<Guest>> {
-    let packages = cargo::packages()?.into_iter();
+/// Lists the guests of the workspace.
+pub fn list_guests() -> Result<Vec<Guest>> {
+    let packages = cargo::list_packages()?.into_iter();
     let mut guests: Vec<_> = packages
         .filter_map(|package| {
             let pack = package.metadata.pointer("/ostler/pack")?.as_str()?.to_owned();
             let folder = package.folder().to_owned();
             Some(
-                Optimize::of(&package.metadata)
+                Optimize::from_metadata(&package.metadata)
                     .with_context(|| folder.join("Cargo.toml").display().to_string())
                     .map(|optimize| Guest {
                         folder,
@@ -172,9 +178,9 @@ pub fn guests() -> Result<Vec<Guest>> {
             )
         })
         .collect::<Result<_>>()?;
-    for entry in std::fs::read_dir(paths::root().join("plugins").join(EXAMPLES))? {
+    for entry in std::fs::read_dir(paths::workspace_root().join("plugins").join(EXAMPLES_PACK))? {
         let folder = entry?.path();
-        let language = ostler_builder::detect(&folder)?;
+        let language = ostler_builder::detect_language(&folder)?;
         if language != Language::Rust {
             guests.push(Guest {
                 name: folder
@@ -182,7 +188,7 @@ pub fn guests() -> Result<Vec<Guest>> {
                     .unwrap_or_default()
                     .to_string_lossy()
                     .into_owned(),
-                pack: EXAMPLES.into(),
+                pack: EXAMPLES_PACK.into(),
                 folder,
                 language,
                 optimize: Optimize::default(),
@@ -193,10 +199,10 @@ pub fn guests() -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
-fn command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -> Command {
-    let mut command = toolchain.build();
-    rust::for_components(&mut command, &paths::target_dir(), optimize);
-    // A cargo of another version must not rewrite the lock file.
+fn build_command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -> Command {
+    let mut command = toolchain.cargo_build();
+    rust::add_component_flags(&mut command, &paths::target_dir(), optimize);
+    // Debian's cargo is another version, which must not rewrite the lock file.
     command.arg("--locked");
     for guest in guests {
         command.args(["--package", &guest.name]);
@@ -204,14 +210,14 @@ fn command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -> Comm
     command
 }
 
-fn finish(guest: Guest, module: &Path) -> Result<Component> {
-    let mut component = rust::finish(module, guest.optimize)
-        .with_context(|| format!("making a component of {}", guest.name))?;
-    if let Some(manifest) = manifest::section(&guest.folder)? {
-        component::append_section(&mut component, manifest::SECTION, &manifest);
+fn finish_component(guest: Guest, module: &Path) -> Result<Component> {
+    let mut component = rust::finish_component(module, guest.optimize)
+        .with_context(|| format!("encoding the component of {}", guest.name))?;
+    if let Some(manifest) = manifest::read_manifest(&guest.folder)? {
+        component::append_section(&mut component, manifest::MANIFEST_SECTION, &manifest);
     }
-    let path = path(&guest.pack, &guest.name)?;
-    let changed = paths::replace(&path, &component)?;
+    let path = component_path(&guest.pack, &guest.name)?;
+    let changed = paths::replace_file(&path, &component)?;
     Ok(Component {
         name: guest.name,
         pack: guest.pack,
@@ -226,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_components_of_the_pack_are_named_with_their_size() {
+    fn component_above_the_limit_of_its_pack_is_reported_with_its_size() {
         let component = |pack: &str, bytes| Component {
             name: "some-guest".into(),
             pack: pack.into(),
@@ -234,15 +240,20 @@ mod tests {
             bytes,
             changed: true,
         };
-        assert_eq!(component(SMALL_PACK, MAX_BYTES).excess(), None);
-        assert_eq!(component("examples", MAX_BYTES + 1).excess(), None);
-        let said = component(SMALL_PACK, MAX_BYTES + 1).excess().expect("too large");
-        assert!(said.starts_with("some-guest has 204801 bytes"), "{said}");
+        assert_eq!(component(SMALL_PACK, MAX_COMPONENT_BYTES).size_violation(), None);
+        assert_eq!(
+            component("examples", MAX_COMPONENT_BYTES + 1).size_violation(),
+            None
+        );
+        let said = component(SMALL_PACK, MAX_COMPONENT_BYTES + 1)
+            .size_violation()
+            .expect("too large");
+        assert!(said.starts_with("some-guest has 256001 bytes"), "{said}");
     }
 
     #[test]
-    fn the_workspace_has_the_smallest_guest() {
-        let guests = guests().unwrap();
+    fn workspace_lists_the_example_greeting() {
+        let guests = list_guests().unwrap();
         let greeting = guests.iter().find(|g| g.name == "greeting").expect("greeting");
         assert_eq!(greeting.pack, "examples");
     }

@@ -1,5 +1,5 @@
-//! The real control plane: kube-apiserver, etcd and the controllers that tests need,
-//! built once from Go modules (tests/control-plane).
+//! The real control plane: kube-apiserver, etcd and the controllers that tests need, built once from the Go module in
+//! tests/control-plane.
 
 use std::{
     fs::{self, File},
@@ -18,16 +18,16 @@ use tempfile::TempDir;
 
 use crate::{
     paths,
-    process::{Child, check_interrupt, tail},
+    process::{Child, check_interrupt, read_tail},
     progress::Step,
 };
 
-/// How long the parts may take to be ready.
-const START_LIMIT: &str = "120s";
+/// Timeout until the API server is ready.
+const START_TIMEOUT: &str = "120s";
 
-/// Builds the control plane, unless it was built from these very sources; gives the binary.
-pub fn build() -> Result<PathBuf> {
-    let source = paths::root().join("tests/control-plane");
+/// Builds the control plane, unless there is a binary of the same sources. Returns the binary.
+pub fn build_binary() -> Result<PathBuf> {
+    let source = paths::workspace_root().join("tests/control-plane");
     let mut key = Sha256::new();
     for file in ["go.mod", "go.sum", "main.go"] {
         key.update(
@@ -35,7 +35,7 @@ pub fn build() -> Result<PathBuf> {
         );
     }
     let key = format!("{:x}", key.finalize());
-    let folder = paths::target("control-plane")?.join(&key[..16]);
+    let folder = paths::create_target_subdir("control-plane")?.join(&key[..16]);
     let binary = folder.join("control-plane");
     if binary.is_file() {
         return Ok(binary);
@@ -45,17 +45,17 @@ pub fn build() -> Result<PathBuf> {
     let step = Step::new("Building the real control plane (8 minutes the first time)");
     lock.lock()?;
     if !binary.is_file() {
-        let version = kubernetes_version(&fs::read_to_string(source.join("go.mod"))?)?;
+        let version = parse_kubernetes_version(&fs::read_to_string(source.join("go.mod"))?)?;
         let partial = folder.join("partial");
-        go_build(&source, &version, &partial, &folder.join("build.log"))?;
+        run_go_build(&source, &version, &partial, &folder.join("build.log"))?;
         fs::rename(&partial, &binary)?;
     }
-    step.done("");
+    step.finish("");
     Ok(binary)
 }
 
-fn go_build(source: &Path, version: &str, output: &Path, log: &Path) -> Result<()> {
-    // Beside the Rust work: nice, so that it doesn't slow that down.
+fn run_go_build(source: &Path, version: &str, output: &Path, log: &Path) -> Result<()> {
+    // It runs beside the Rust build, which it must not slow down.
     let mut command = Command::new("nice");
     command
         .args([
@@ -80,14 +80,18 @@ fn go_build(source: &Path, version: &str, output: &Path, log: &Path) -> Result<(
         Some(0) => Ok(()),
         Some(127) => bail!(
             "the real control plane needs Go (https://go.dev/dl): {}",
-            tail(log)
+            read_tail(log)
         ),
-        _ => bail!("go build: {status}; the end of {}:\n{}", log.display(), tail(log)),
+        _ => bail!(
+            "go build: {status}; the end of {}:\n{}",
+            log.display(),
+            read_tail(log)
+        ),
     }
 }
 
-/// The release of Kubernetes that a go.mod requires, as in `v1.36.3`.
-fn kubernetes_version(go_mod: &str) -> Result<String> {
+/// Finds the release of Kubernetes that a go.mod requires, such as `v1.36.3`.
+fn parse_kubernetes_version(go_mod: &str) -> Result<String> {
     let required = go_mod
         .lines()
         .find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes "));
@@ -97,8 +101,8 @@ fn kubernetes_version(go_mod: &str) -> Result<String> {
         .to_owned())
 }
 
-/// Go modules carry no version of their own into the binary, and a server that doesn't know
-/// its version refuses to start.
+/// Returns the linker flags that set the version of Kubernetes. A binary built from Go modules has none, and a server
+/// without a version refuses to start.
 fn linker_flags(version: &str) -> Result<String> {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = numbers.next().zip(numbers.next()).context("vMAJOR.MINOR.PATCH")?;
@@ -117,9 +121,9 @@ fn linker_flags(version: &str) -> Result<String> {
     Ok(flags)
 }
 
-/// A running control plane; ended, with its data, when dropped.
+/// A running control plane, terminated and its data removed when dropped.
 pub struct ControlPlane {
-    // In this order they end: clients before servers, the data last.
+    // Fields are dropped in this order: clients before servers, the data last.
     controllers: Child,
     apiserver: Child,
     etcd: Child,
@@ -127,7 +131,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one on ports of its own and waits until it is ready.
+    /// Starts a control plane on free ports and waits until it is ready.
     pub fn start(binary: &Path) -> Result<Self> {
         let step = Step::new("Starting the real control plane");
         let folder = tempfile::Builder::new().prefix("control-plane-").tempdir()?;
@@ -135,7 +139,7 @@ impl ControlPlane {
         let at = |name: &str| dir.join(name).display().to_string();
         let part = |name: &str, arguments: &[String]| {
             let mut command = Command::new(binary);
-            // The name people look for in `ps`.
+            // The usual name of the program in `ps`.
             command.arg0(name).arg(name).args(arguments).current_dir(dir);
             Child::spawn_logged(name, command, &dir.join(format!("{name}.log")))
         };
@@ -145,7 +149,7 @@ impl ControlPlane {
             format!("http://127.0.0.1:{client}"),
             format!("http://127.0.0.1:{peer}"),
         );
-        step.at("etcd");
+        step.set_status("etcd");
         let etcd = part(
             "etcd",
             &[
@@ -155,20 +159,20 @@ impl ControlPlane {
                 format!("--listen-peer-urls={peer}"),
                 format!("--initial-advertise-peer-urls={peer}"),
                 format!("--initial-cluster=default={peer}"),
-                // Nobody reads this data after a crash.
+                // This data is not read after a crash.
                 "--unsafe-no-fsync".into(),
                 "--log-level=warn".into(),
             ],
         )?;
 
         let (key, public) = (at("service-account.key"), at("service-account.pub"));
-        once(binary, &["keygen", &key, &public])?;
+        run_subcommand(binary, &["keygen", &key, &public])?;
         let token = random_token()?;
-        secret_file(
+        write_secret_file(
             &dir.join("tokens.csv"),
             &format!("{token},admin,admin,\"system:masters\"\n"),
         )?;
-        step.at("kube-apiserver");
+        step.set_status("kube-apiserver");
         let mut apiserver = part(
             "kube-apiserver",
             &[
@@ -186,21 +190,24 @@ impl ControlPlane {
                 "--enable-priority-and-fairness=false".into(),
             ],
         )?;
-        // It signs its own certificate, and listens only after that.
+        // It writes a self-signed certificate before it listens.
         let certificate = dir.join("certificates/apiserver.crt");
-        apiserver.until("certificate", Duration::from_secs(60), || {
+        apiserver.wait_until("certificate", Duration::from_secs(60), || {
             certificate.is_file().then_some(())
         })?;
         let kubeconfig = dir.join("kubeconfig");
         let server = format!("https://127.0.0.1:{api}");
-        secret_file(&kubeconfig, &self::kubeconfig(&server, &certificate, &token))?;
-        let ready = once(binary, &["ready", &kubeconfig.display().to_string(), START_LIMIT]);
+        write_secret_file(&kubeconfig, &format_kubeconfig(&server, &certificate, &token))?;
+        let ready = run_subcommand(
+            binary,
+            &["ready", &kubeconfig.display().to_string(), START_TIMEOUT],
+        );
         if let Err(e) = ready {
-            apiserver.still_runs()?;
-            return Err(e).context(tail(&dir.join("kube-apiserver.log")));
+            apiserver.check_running()?;
+            return Err(e).context(read_tail(&dir.join("kube-apiserver.log")));
         }
 
-        step.at("kube-controller-manager");
+        step.set_status("kube-controller-manager");
         let controllers = part(
             "kube-controller-manager",
             &[
@@ -212,7 +219,7 @@ impl ControlPlane {
                 format!("--cert-dir={}", at("certificates-of-controllers")),
             ],
         )?;
-        step.done(format!("at {server}"));
+        step.finish(format!("at {server}"));
         Ok(Self {
             controllers,
             apiserver,
@@ -221,43 +228,43 @@ impl ControlPlane {
         })
     }
 
-    /// A kubeconfig of its administrator.
+    /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Waits for Ctrl-C; an error when a part ends before.
-    pub fn wait(&mut self) -> Result<()> {
-        while !crate::process::interrupted_within(Duration::from_secs(1)) {
+    /// Waits for Ctrl-C. Fails when a part exits before.
+    pub fn wait_for_interrupt(&mut self) -> Result<()> {
+        while !crate::process::wait_for_interrupt(Duration::from_secs(1)) {
             for part in [&mut self.etcd, &mut self.apiserver, &mut self.controllers] {
-                part.still_runs()?;
+                part.check_running()?;
             }
         }
         Ok(())
     }
 }
 
-/// Runs one of the binary's short commands.
-fn once(binary: &Path, arguments: &[&str]) -> Result<()> {
+/// Runs one of the binary's short-lived subcommands.
+fn run_subcommand(binary: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new(binary);
     command
         .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut child = Child::spawn(arguments[0], command)?;
-    let mut said = String::new();
+    let mut stderr_text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut said)?;
+        stderr.read_to_string(&mut stderr_text)?;
     }
     let status = child.wait()?;
     check_interrupt()?;
     if !status.success() {
-        bail!("{}", said.trim());
+        bail!("{}", stderr_text.trim());
     }
     Ok(())
 }
 
-/// Ports that were free a moment ago, all different.
+/// Returns different ports that were free a moment ago.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];
@@ -275,7 +282,7 @@ fn random_token() -> Result<String> {
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
-fn secret_file(path: &Path, text: &str) -> Result<()> {
+fn write_secret_file(path: &Path, text: &str) -> Result<()> {
     let mut file = File::options()
         .write(true)
         .create_new(true)
@@ -285,8 +292,8 @@ fn secret_file(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// JSON is YAML.
-fn kubeconfig(server: &str, certificate: &Path, token: &str) -> String {
+/// Formats a kubeconfig as JSON, which is valid YAML.
+fn format_kubeconfig(server: &str, certificate: &Path, token: &str) -> String {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -303,10 +310,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_comes_from_go_mod() {
+    fn version_is_parsed_from_go_mod() {
         let go_mod = "require (\n\tk8s.io/component-base v0.36.3\n\tk8s.io/kubernetes v1.36.3\n)\n";
-        assert_eq!(kubernetes_version(go_mod).unwrap(), "v1.36.3");
-        assert!(kubernetes_version("module x\n").is_err());
+        assert_eq!(parse_kubernetes_version(go_mod).unwrap(), "v1.36.3");
+        assert!(parse_kubernetes_version("module x\n").is_err());
         let flags = linker_flags("v1.36.3").unwrap();
         assert!(
             flags.contains("-X k8s.io/component-base/version.gitVersion=v1.36.3"),
@@ -319,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_differ() {
+    fn free_ports_are_distinct() {
         let mut ports = free_ports::<8>().unwrap().to_vec();
         ports.sort_unstable();
         ports.dedup();

@@ -20,7 +20,7 @@ const SINGLE_VERSION_CRATES: &[&str] = &[
 
 /// The crates linked into the host, each with its versions.
 fn linked_crates(flags: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut command = cargo::command();
+    let mut command = cargo::cargo_command();
     command.args(["tree", "--package", "ostler", "--edges", "normal,no-proc-macro"]);
     command
         .args(["--prefix", "none", "--format", "{p}", "--locked"])

@@ -1,7 +1,7 @@
 //! The project's commands.
 //!
-//! A small crate on purpose, without the host among its dependencies: it must be
-//! there within seconds, and then say what takes longer.
+//! This crate does not depend on the host, so that it builds within seconds and can report the progress of the builds
+//! that take longer.
 
 mod bench;
 mod cargo;
@@ -32,30 +32,30 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// See Ostler at work: a Concourse chain reconciled by components, on an API server of its own.
+    /// Run Ostler with the Concourse plugins on an embedded API server, and watch objects become Ready.
     Demo(demo::Options),
-    /// Build what the tests need and run them: all tiers, or the ones named.
+    /// Build what the tests need and run them.
     Test {
-        /// Which tests.
+        /// Tiers to run (default: all).
         #[arg(value_enum)]
         tiers: Vec<suite::Tier>,
     },
-    /// Measure Ostler beside other operators at the same work, on a real control plane.
+    /// Benchmark Ostler and other operators with the same work on a real control plane.
     Bench(bench::Options),
-    /// Build the guests to WebAssembly components in target/components.
+    /// Build the plugins into WebAssembly components in target/components.
     Components {
-        /// Only these packs (all without any).
+        /// Packs to build (default: all).
         packs: Vec<String>,
     },
-    /// Build the real control plane (once) and run it until Ctrl-C.
+    /// Build the real control plane, unless it is built already, and run it until Ctrl-C.
     ControlPlane {
-        /// Only build it.
+        /// Build without running.
         #[arg(long)]
         build: bool,
     },
     /// Write crds/*.yaml from the Rust types.
     Crds {
-        /// Write nothing; fail where a file is not current.
+        /// Write nothing, and fail if a file is out of date.
         #[arg(long)]
         check: bool,
     },
@@ -65,13 +65,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = process::on_interrupt().and_then(|()| run(cli.command));
-    // A build in the background, say.
-    process::end_all();
+    let result = process::install_signal_handler().and_then(|()| run(cli.command));
+    // A build may still run in the background.
+    process::terminate_children();
     match result {
         Ok(code) => code,
         Err(e) => {
-            progress::clear();
+            progress::clear_bars();
             eprintln!("error: {e:#}");
             ExitCode::FAILURE
         }
@@ -80,21 +80,23 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Demo(options) => return demo::run(&options),
-        Command::Test { tiers } => return suite::run(&tiers),
-        Command::Bench(options) => return bench::run(&options),
+        Command::Demo(options) => return demo::run_demo(&options),
+        Command::Test { tiers } => return suite::run_tiers(&tiers),
+        Command::Bench(options) => return bench::run_bench(&options),
         Command::Components { packs } => {
-            for component in components::build(|guest| packs.is_empty() || packs.contains(&guest.pack))? {
+            for component in
+                components::build_components(|guest| packs.is_empty() || packs.contains(&guest.pack))?
+            {
                 println!("{component}");
             }
         }
-        Command::ControlPlane { build: true } => println!("{}", control_plane::build()?.display()),
+        Command::ControlPlane { build: true } => println!("{}", control_plane::build_binary()?.display()),
         Command::ControlPlane { build: false } => {
-            let mut running = control_plane::ControlPlane::start(&control_plane::build()?)?;
+            let mut running = control_plane::ControlPlane::start(&control_plane::build_binary()?)?;
             println!("export KUBECONFIG={}", running.kubeconfig().display());
-            running.wait().context("the control plane")?;
+            running.wait_for_interrupt().context("the control plane")?;
         }
-        Command::Crds { check } => cargo::crds(check)?,
+        Command::Crds { check } => cargo::write_crds(check)?,
         Command::Docs => docs::build_book()?,
     }
     Ok(ExitCode::SUCCESS)

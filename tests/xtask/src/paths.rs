@@ -1,4 +1,4 @@
-//! Where things are.
+//! Paths of the workspace.
 
 use std::{
     fs,
@@ -6,26 +6,26 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-pub use ostler_builder::replace;
+pub use ostler_builder::replace_file;
 
-/// The root of the workspace.
-pub fn root() -> &'static Path {
-    // tests/xtask is two folders down.
+/// Returns the root of the workspace.
+pub fn workspace_root() -> &'static Path {
+    // This crate is in tests/xtask.
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here)
 }
 
-/// A folder under target/ that is made when it isn't there.
-pub fn target(name: &str) -> Result<PathBuf> {
+/// Returns a folder below target/, creating it if needed.
+pub fn create_target_subdir(name: &str) -> Result<PathBuf> {
     let path = target_dir().join(name);
-    fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+    fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
     Ok(path)
 }
 
-/// The target folder, wherever cargo was told to have it.
+/// Returns cargo's target folder.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) => root().join(dir),
-        None => root().join("target"),
+        Some(dir) => workspace_root().join(dir),
+        None => workspace_root().join("target"),
     }
 }

@@ -1,4 +1,4 @@
-//! Child processes that never outlive this one, and the end by Ctrl-C.
+//! Child processes that never outlive this one, and the handling of Ctrl-C.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What a signal does: tells the waiting, ends the children.
+/// State shared with the signal handler: it wakes waiting threads and terminates the children.
 struct Interrupt {
     state: Mutex<State>,
     changed: Condvar,
@@ -32,23 +32,23 @@ static INTERRUPT: Interrupt = Interrupt {
     changed: Condvar::new(),
 };
 
-fn state() -> std::sync::MutexGuard<'static, State> {
-    // A set of numbers is right at any time.
+fn lock_state() -> std::sync::MutexGuard<'static, State> {
+    // A set of numbers is consistent at any time, also after a panic.
     INTERRUPT.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on Ctrl-C (and SIGTERM, SIGHUP) ends the children, and with them what
-/// waits for them, so that everything is put away on the usual way out. Twice is at once.
-pub fn on_interrupt() -> Result<()> {
+/// Installs the handler for Ctrl-C, SIGTERM and SIGHUP. The first signal terminates the children and wakes the threads
+/// that wait for them, so that this process cleans up on its usual way out. The second one kills at once.
+pub fn install_signal_handler() -> Result<()> {
     let handler = || {
-        let mut state = state();
+        let mut state = lock_state();
         let signal = if state.interrupted {
             Signal::KILL
         } else {
             Signal::TERM
         };
         for group in &state.groups {
-            kill(*group, signal);
+            signal_group(*group, signal);
         }
         if state.interrupted {
             std::process::exit(130);
@@ -59,46 +59,46 @@ pub fn on_interrupt() -> Result<()> {
     ctrlc::set_handler(handler).context("listening for Ctrl-C")
 }
 
-/// Waits this long, or until interrupted; says whether it was.
-pub fn interrupted_within(time: Duration) -> bool {
+/// Waits this long, or until a signal. Returns whether there was one.
+pub fn wait_for_interrupt(time: Duration) -> bool {
     let wait = INTERRUPT
         .changed
-        .wait_timeout_while(state(), time, |state| !state.interrupted);
+        .wait_timeout_while(lock_state(), time, |state| !state.interrupted);
     wait.unwrap_or_else(PoisonError::into_inner).0.interrupted
 }
 
-/// An error once interrupted, so that `?` ends whatever is going on.
+/// Fails after a signal, so that `?` ends the current work.
 pub fn check_interrupt() -> Result<()> {
-    if state().interrupted {
+    if lock_state().interrupted {
         bail!("interrupted");
     }
     Ok(())
 }
 
-/// Ends whatever still runs; for the way out.
-pub fn end_all() {
-    for group in &state().groups {
-        kill(*group, Signal::TERM);
+/// Terminates all children that still run, before this process exits.
+pub fn terminate_children() {
+    for group in &lock_state().groups {
+        signal_group(*group, Signal::TERM);
     }
 }
 
-fn kill(group: i32, signal: Signal) {
+fn signal_group(group: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(group) {
-        // Fails when it has ended already, which is what is wanted.
+        // Fails when the group has ended already.
         let _ = kill_process_group(pid, signal);
     }
 }
 
-/// A process in a group of its own, ended (with all its own) when dropped.
+/// A process in a group of its own, terminated together with its descendants when dropped.
 pub struct Child {
     name: String,
     pid: u32,
     ended: mpsc::Receiver<std::io::Result<ExitStatus>>,
     status: Option<ExitStatus>,
     log: Option<PathBuf>,
-    /// What the process says on stdout, when piped.
+    /// Its stdout, when piped.
     pub stdout: Option<std::process::ChildStdout>,
-    /// What it says on stderr, when piped.
+    /// Its stderr, when piped.
     pub stderr: Option<std::process::ChildStderr>,
 }
 
@@ -106,7 +106,7 @@ impl Child {
     /// Starts a process.
     pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
         check_interrupt()?;
-        let mut state = state();
+        let mut state = lock_state();
         command.process_group(0).stdin(Stdio::null());
         let mut child = command
             .spawn()
@@ -118,8 +118,8 @@ impl Child {
         let (sender, ended) = mpsc::channel();
         std::thread::spawn(move || {
             let status = child.wait();
-            // A reaped process' number may be another's tomorrow.
-            self::state().groups.remove(&(pid as i32));
+            // The id of a reaped process may be reused.
+            lock_state().groups.remove(&(pid as i32));
             sender.send(status)
         });
         Ok(Self {
@@ -133,16 +133,16 @@ impl Child {
         })
     }
 
-    /// Starts a process that writes all it says to a file.
+    /// Starts a process with stdout and stderr in a log file.
     pub fn spawn_logged(name: &str, mut command: Command, log: &Path) -> Result<Self> {
-        let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+        let file = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         command.stdout(file.try_clone()?).stderr(file);
         Self::spawn_with_log(name, command, log)
     }
 
-    /// The same for stderr alone; stdout goes where the command says.
+    /// Starts a process with stderr in a log file. Its stdout is that of the command.
     pub fn spawn_logging_stderr(name: &str, mut command: Command, log: &Path) -> Result<Self> {
-        let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+        let file = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         command.stderr(file);
         Self::spawn_with_log(name, command, log)
     }
@@ -153,20 +153,20 @@ impl Child {
         Ok(child)
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process exits by itself.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         if self.status.is_none() {
-            self.status = Some(self.ended.recv().context("its waiter ended")??);
+            self.status = Some(self.ended.recv().context("the waiting thread ended")??);
         }
         self.status.context("it has ended")
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         if self.status.is_none() {
             self.status = self.ended.try_recv().ok().and_then(Result::ok);
@@ -174,8 +174,8 @@ impl Child {
         self.status.is_some()
     }
 
-    /// An error, with the end of what it said, unless it still runs.
-    pub fn still_runs(&mut self) -> Result<()> {
+    /// Fails, with the last lines of its log, when the process has exited.
+    pub fn check_running(&mut self) -> Result<()> {
         if self.status.is_none() {
             match self.ended.try_recv() {
                 Ok(status) => self.status = Some(status?),
@@ -189,13 +189,13 @@ impl Child {
             Some(log) => bail!(
                 "{name} ended: {status}; the end of {}:\n{}",
                 log.display(),
-                tail(log)
+                read_tail(log)
             ),
         }
     }
 
-    /// Waits until `ready` gives something, as long as the process runs and there is time.
-    pub fn until<T>(
+    /// Polls `ready` until it returns a value. Fails when the process exits or the time is over.
+    pub fn wait_until<T>(
         &mut self,
         what: &str,
         limit: Duration,
@@ -206,11 +206,11 @@ impl Child {
             if let Some(found) = ready() {
                 return Ok(found);
             }
-            self.still_runs()?;
+            self.check_running()?;
             if began.elapsed() > limit {
                 bail!("{} has no {what} after {} s", self.name, limit.as_secs());
             }
-            if interrupted_within(Duration::from_millis(20)) {
+            if wait_for_interrupt(Duration::from_millis(20)) {
                 bail!("interrupted");
             }
         }
@@ -222,16 +222,16 @@ impl Drop for Child {
         if self.status.is_some() || self.ended.try_recv().is_ok() {
             return;
         }
-        kill(self.pid as i32, Signal::TERM);
+        signal_group(self.pid as i32, Signal::TERM);
         if self.ended.recv_timeout(Duration::from_secs(10)).is_err() {
-            kill(self.pid as i32, Signal::KILL);
+            signal_group(self.pid as i32, Signal::KILL);
             let _ = self.ended.recv_timeout(Duration::from_secs(5));
         }
     }
 }
 
-/// The last lines of a file, for an error message.
-pub fn tail(path: &Path) -> String {
+/// Reads the last lines of a file, for an error message.
+pub fn read_tail(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<_> = text.lines().collect();
@@ -242,20 +242,20 @@ pub fn tail(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn sh(script: &str) -> Command {
+    fn shell_command(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
     }
 
     #[test]
-    fn a_dropped_child_takes_its_own_with_it() {
+    fn dropped_child_terminates_its_descendants() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("log");
-        // The grandchild ignores nothing and would live a minute.
-        let mut child = Child::spawn_logged("sh", sh("sleep 60 & echo $!; wait"), &pipe).unwrap();
+        // The grandchild would live a minute.
+        let mut child = Child::spawn_logged("sh", shell_command("sleep 60 & echo $!; wait"), &pipe).unwrap();
         let grandchild = child
-            .until("line", Duration::from_secs(10), || {
+            .wait_until("line", Duration::from_secs(10), || {
                 std::fs::read_to_string(&pipe).ok().filter(|t| t.ends_with('\n'))
             })
             .unwrap();
@@ -277,12 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_is_told_with_the_log() {
+    fn early_exit_is_reported_with_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let mut child = Child::spawn_logged("server", sh("echo address in use >&2; exit 3"), &log).unwrap();
+        let mut child =
+            Child::spawn_logged("server", shell_command("echo address in use >&2; exit 3"), &log).unwrap();
         let error = child
-            .until::<()>("port", Duration::from_secs(10), || None)
+            .wait_until::<()>("port", Duration::from_secs(10), || None)
             .unwrap_err()
             .to_string();
         assert!(error.contains("server ended: exit status: 3"), "{error}");

@@ -6,61 +6,53 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use ostler_builder::toolchain;
 
-use crate::{paths, progress};
+use crate::{paths, progress::Step};
 
-const PACKAGE: &str = "docker-registry";
+const REGISTRY_PACKAGE: &str = "docker-registry";
 
-/// Finds it, or takes it out of its package. It is not installed: that would start it as a service.
-pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = toolchain::on_path(PACKAGE) {
+/// Finds the registry in the `PATH`, or extracts it from its Debian package. The package is not installed, because
+/// that would start the registry as a service.
+pub fn find_or_fetch() -> Result<PathBuf> {
+    if let Some(path) = toolchain::find_in_path(REGISTRY_PACKAGE) {
         return Ok(path);
     }
-    let folder = paths::target(PACKAGE)?;
-    let binary = folder.join("usr/bin").join(PACKAGE);
+    let folder = paths::create_target_subdir(REGISTRY_PACKAGE)?;
+    let binary = folder.join("usr/bin").join(REGISTRY_PACKAGE);
     if !binary.is_file() {
-        unpack(&folder).with_context(|| format!("install Debian's package {PACKAGE}"))?;
+        fetch_package(&folder).with_context(|| {
+            format!("the tests need {REGISTRY_PACKAGE}: install Debian's package of this name")
+        })?;
     }
     Ok(binary)
 }
 
-fn unpack(folder: &Path) -> Result<()> {
-    progress::say(&format!("Fetching Debian's {PACKAGE} (for tests)"));
+fn fetch_package(folder: &Path) -> Result<()> {
+    let step = Step::new(format!("Fetching Debian's {REGISTRY_PACKAGE} for the tests"));
     fs::create_dir_all(folder)?;
     let download = || {
-        run(Command::new("apt-get")
-            .args(["--quiet", "download", PACKAGE])
-            .current_dir(folder))
+        let mut command = Command::new("apt-get");
+        command
+            .args(["--quiet=2", "download", REGISTRY_PACKAGE])
+            .current_dir(folder);
+        toolchain::run_logged("apt-get download", command)
     };
     if download().is_err() {
-        // A fresh machine knows no packages.
-        toolchain::apt_get(&["update"])?;
+        // A fresh machine has no package lists.
+        toolchain::run_apt_get(&["update"])?;
         download()?;
     }
     for entry in fs::read_dir(folder)? {
         let package = entry?.path();
         if package.extension().is_some_and(|e| e == "deb") {
-            run(Command::new("dpkg-deb")
-                .arg("--extract")
-                .arg(&package)
-                .arg(folder))?;
+            let mut command = Command::new("dpkg-deb");
+            command.arg("--extract").arg(&package).arg(folder);
+            toolchain::run_logged("dpkg-deb", command)?;
             fs::remove_file(&package)?;
         }
     }
+    step.finish("");
     Ok(())
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().display().to_string();
-    // On stderr, so that stdout stays for results.
-    let status = command
-        .stdout(std::io::stderr())
-        .status()
-        .with_context(|| name.clone())?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!("{name}: {status}"),
-    }
 }

@@ -1,4 +1,4 @@
-//! The test suite, tier by tier.
+//! The test suite, by tiers.
 
 use std::{
     collections::BTreeMap,
@@ -14,26 +14,26 @@ use crate::{
     cargo, components,
     control_plane::{self, ControlPlane},
     paths,
-    progress::{print, say},
+    progress::{print_result, print_status},
     registry,
 };
 
-/// A tier of tests. A test's module says which it belongs to.
+/// A tier of tests, selected by the module a test is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Tier {
-    /// Logic alone: unit and property tests, guests included.
+    /// Logic only: unit and property tests, including those of the plugins.
     Pure,
-    /// The whole host, with real components, against the embedded API server.
+    /// The whole host with real components on the embedded API server.
     Embedded,
-    /// Components that misbehave, and faults at random points.
+    /// Misbehaving components, and faults at random points.
     Hostile,
-    /// The same scenarios as embedded, against a real control plane.
+    /// The scenarios of the embedded tier on a real control plane.
     Real,
 }
 
 impl Tier {
-    /// The module its tests are in; pure ones are in none of these.
-    fn module(self) -> Option<&'static str> {
+    /// Returns the module of the tier's tests. Pure tests are in none of these modules.
+    fn module_prefix(self) -> Option<&'static str> {
         match self {
             Self::Pure => None,
             Self::Embedded => Some("embedded::"),
@@ -42,35 +42,38 @@ impl Tier {
         }
     }
 
-    /// The arguments of `cargo test` that run exactly this tier.
-    fn arguments(self) -> Vec<&'static str> {
+    /// Returns the arguments of cargo that run exactly this tier.
+    fn cargo_arguments(self) -> Vec<&'static str> {
         let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
-        match self.module() {
-            // Documentation has examples of logic only.
+        match self.module_prefix() {
+            // Documentation tests are pure, too.
             None => {
                 arguments.push("--");
-                for other in Self::value_variants().iter().filter_map(|tier| tier.module()) {
+                for other in Self::value_variants()
+                    .iter()
+                    .filter_map(|tier| tier.module_prefix())
+                {
                     arguments.extend(["--skip", other]);
                 }
             }
             Some(module) => arguments.extend(["--lib", "--bins", "--tests", module, "--"]),
         }
-        // The hostile scenarios have an embedded and a real half, too.
+        // Hostile scenarios exist in an embedded and a real version.
         match self {
             Self::Embedded => arguments.extend(["--skip", "hostile::"]),
             Self::Hostile => arguments.extend(["--skip", "real::"]),
             Self::Pure | Self::Real => {}
         }
         if self == Self::Real {
-            // They are ignored elsewhere, because they need what is started here.
+            // They are ignored by default, because they need the control plane that only this command starts.
             arguments.push("--include-ignored");
         }
         arguments
     }
 }
 
-/// Builds what the tiers need, runs them, and ends with the sum.
-pub fn run(tiers: &[Tier]) -> Result<ExitCode> {
+/// Builds what the tiers need, runs them, and prints the totals.
+pub fn run_tiers(tiers: &[Tier]) -> Result<ExitCode> {
     let mut tiers = if tiers.is_empty() {
         Tier::value_variants().to_vec()
     } else {
@@ -81,13 +84,13 @@ pub fn run(tiers: &[Tier]) -> Result<ExitCode> {
     let real = tiers.contains(&Tier::Real);
 
     thread::scope(|scope| {
-        // Minutes of Go, beside the minutes of Rust.
-        let control_plane = real.then(|| scope.spawn(control_plane::build));
-        let environment = prepare(&tiers)?;
-        let mut sum = Sum::default();
+        // The Go build takes minutes and runs beside the Rust build.
+        let control_plane = real.then(|| scope.spawn(control_plane::build_binary));
+        let environment = prepare_environment(&tiers)?;
+        let mut totals = Totals::default();
         let mut passed = true;
         for tier in tiers.iter().filter(|tier| **tier != Tier::Real) {
-            passed &= run_tier(*tier, &environment, &mut sum)?;
+            passed &= run_tier(*tier, &environment, &mut totals)?;
         }
         if let Some(building) = control_plane {
             let binary = building
@@ -95,18 +98,17 @@ pub fn run(tiers: &[Tier]) -> Result<ExitCode> {
                 .map_err(|_| anyhow!("the build of the control plane panicked"))??;
             let running = ControlPlane::start(&binary)?;
             let mut environment = environment.clone();
-            environment.insert("OSTLER_TEST_KUBECONFIG", running.kubeconfig());
-            environment.insert("OSTLER_TEST_REGISTRY", registry::binary()?);
-            passed &= run_tier(Tier::Real, &environment, &mut sum)?;
+            environment.insert(KUBECONFIG_VARIABLE, running.kubeconfig());
+            passed &= run_tier(Tier::Real, &environment, &mut totals)?;
         }
-        // A tier can fail without a failed test: a crash, or documentation that doesn't compile.
-        if !passed && sum.failed == 0 {
-            sum.failed = 1;
+        // A tier can fail without a failed test: by a crash, or documentation that does not compile.
+        if !passed && totals.failed == 0 {
+            totals.failed = 1;
         }
-        for line in sum.failures.excerpts() {
-            print(&line);
+        for line in totals.failures.excerpts() {
+            print_result(&line);
         }
-        print(&sum.line());
+        print_result(&totals.summary());
         Ok(if passed {
             ExitCode::SUCCESS
         } else {
@@ -115,66 +117,107 @@ pub fn run(tiers: &[Tier]) -> Result<ExitCode> {
     })
 }
 
-/// Builds components, binaries and tests; gives what tests find them by.
-fn prepare(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>> {
-    let mut environment = BTreeMap::new();
-    if tiers != [Tier::Pure] {
-        components::build(|_| true)?;
-        environment.insert("OSTLER_COMPONENTS", paths::target("components")?);
+/// Environment variable of the real control plane's kubeconfig.
+const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
+
+/// Something outside of the test binaries that scenarios need, and find by an environment variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dependency {
+    Components,
+    Host,
+    Registry,
+}
+
+impl Dependency {
+    /// Returns the dependencies of a tier. The registry belongs to each tier with scenarios: without it those about
+    /// OCI fail on a machine that has no docker-registry.
+    fn of_tier(tier: Tier) -> &'static [Self] {
+        match tier {
+            Tier::Pure => &[Self::Host],
+            Tier::Embedded | Tier::Hostile | Tier::Real => &[Self::Components, Self::Registry, Self::Host],
+        }
     }
-    let mut binaries = cargo::tests()?;
+
+    /// Returns the environment variable that the harness reads.
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Components => "OSTLER_COMPONENTS",
+            Self::Host => "OSTLER_BIN",
+            Self::Registry => "OSTLER_TEST_REGISTRY",
+        }
+    }
+}
+
+/// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by
+/// which the tests find them.
+fn prepare_environment(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>> {
+    let needs = |dependency: Dependency| {
+        let mut tiers = tiers.iter();
+        tiers.any(|tier| Dependency::of_tier(*tier).contains(&dependency))
+    };
+    let mut environment = BTreeMap::new();
+    // First, because it fails within seconds where the package can't be fetched.
+    if needs(Dependency::Registry) {
+        environment.insert(Dependency::Registry.variable(), registry::find_or_fetch()?);
+    }
+    if needs(Dependency::Components) {
+        components::build_components(|_| true)?;
+        let folder = paths::create_target_subdir("components")?;
+        environment.insert(Dependency::Components.variable(), folder);
+    }
+    let mut binaries = cargo::build_tests()?;
     if let Some(binary) = binaries.remove("ostler") {
-        environment.insert("OSTLER_BIN", binary);
+        environment.insert(Dependency::Host.variable(), binary);
     }
     Ok(environment)
 }
 
-fn run_tier(tier: Tier, environment: &BTreeMap<&str, PathBuf>, sum: &mut Sum) -> Result<bool> {
+fn run_tier(tier: Tier, environment: &BTreeMap<&str, PathBuf>, totals: &mut Totals) -> Result<bool> {
     let name = tier.to_possible_value().context("a tier has a name")?;
-    say(&format!("── {} ──", name.get_name()));
-    let mut command: Command = cargo::command();
-    command.args(tier.arguments()).envs(environment);
-    cargo::test(command, |line| sum.add(line))
+    print_status(&format!("── {} ──", name.get_name()));
+    let mut command: Command = cargo::cargo_command();
+    command.args(tier.cargo_arguments()).envs(environment);
+    cargo::run_tests(command, |line| totals.add_line(line))
 }
 
-/// What the test runners' closing lines add up to.
+/// Sums over the last lines of all test binaries.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Sum {
+struct Totals {
     passed: u64,
     failed: u64,
     failures: Failures,
 }
 
-/// What failed tests printed, kept for the end: between it and the end are thousands of lines.
+/// Output of failed tests, repeated at the end because thousands of lines follow it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Failures {
-    /// A line such as `---- name stdout ----`, and what came after it.
-    said: Vec<(String, Vec<String>)>,
+    /// Header lines such as `---- name stdout ----`, each with the output of that test.
+    outputs: Vec<(String, Vec<String>)>,
     reading: bool,
 }
 
-/// Lines of a failed test that are repeated: from its panic on, and the last ones.
-const EXCERPT: usize = 10;
+/// Number of lines repeated from the panic of a failed test on, and from the end of its output.
+const EXCERPT_LINES: usize = 10;
 
 impl Failures {
-    fn add(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         if line.starts_with("---- ") && line.ends_with(" stdout ----") {
-            self.said.push((line.to_owned(), Vec::new()));
+            self.outputs.push((line.to_owned(), Vec::new()));
             self.reading = true;
         } else if line == "failures:" || line.starts_with("test result: ") {
             self.reading = false;
-        } else if let (true, Some((_, lines))) = (self.reading, self.said.last_mut()) {
+        } else if let (true, Some((_, lines))) = (self.reading, self.outputs.last_mut()) {
             lines.push(line.to_owned());
         }
     }
 
     fn excerpts(&self) -> Vec<String> {
         let mut excerpts = Vec::new();
-        for (name, lines) in &self.said {
+        for (name, lines) in &self.outputs {
             excerpts.push(name.clone());
             let panicked = lines.iter().position(|l| l.contains("panicked at")).unwrap_or(0);
-            let end = lines.len().min(panicked + EXCERPT);
-            let last = end.max(lines.len().saturating_sub(EXCERPT));
+            let end = lines.len().min(panicked + EXCERPT_LINES);
+            let last = end.max(lines.len().saturating_sub(EXCERPT_LINES));
             excerpts.extend(lines[panicked..end].iter().cloned());
             if last > end {
                 excerpts.push("…".to_owned());
@@ -185,10 +228,10 @@ impl Failures {
     }
 }
 
-impl Sum {
-    /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-    fn add(&mut self, line: &str) {
-        self.failures.add(line);
+impl Totals {
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn add_line(&mut self, line: &str) {
+        self.failures.add_line(line);
         let Some(counts) = line.strip_prefix("test result: ") else {
             return;
         };
@@ -202,7 +245,7 @@ impl Sum {
         }
     }
 
-    fn line(&self) -> String {
+    fn summary(&self) -> String {
         format!("{} passed, {} failed", self.passed, self.failed)
     }
 }
@@ -212,23 +255,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_lines_add_up() {
-        let mut sum = Sum::default();
-        sum.add("running 2 tests");
-        sum.add(
+    fn result_lines_are_summed() {
+        let mut totals = Totals::default();
+        totals.add_line("running 2 tests");
+        totals.add_line(
             "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.01s",
         );
-        sum.add("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
-        assert_eq!(sum.line(), "13 passed, 2 failed");
+        totals.add_line("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
+        assert_eq!(totals.summary(), "13 passed, 2 failed");
     }
 
     #[test]
-    fn what_failed_is_said_again_at_the_end() {
-        let mut sum = Sum::default();
+    fn failed_test_is_excerpted_from_its_panic() {
+        let mut totals = Totals::default();
         let noise = (0..100).map(|n| format!("noise {n}"));
         let said = ["running 2 tests", "", "failures:", "", "---- real::x stdout ----"];
         for line in said.map(str::to_owned).into_iter().chain(noise) {
-            sum.add(&line);
+            totals.add_line(&line);
         }
         for line in [
             "thread 'real::x' panicked at a.rs:1:1:",
@@ -236,9 +279,9 @@ mod tests {
             "failures:",
             "    real::x",
         ] {
-            sum.add(line);
+            totals.add_line(line);
         }
-        let excerpts = sum.failures.excerpts();
+        let excerpts = totals.failures.excerpts();
         assert_eq!(
             excerpts,
             [
@@ -249,15 +292,41 @@ mod tests {
         );
     }
 
+    /// The variables of a real Concourse are set by the person who runs the tests.
     #[test]
-    fn every_test_belongs_to_one_tier() {
-        let pure = Tier::Pure.arguments();
-        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real] {
-            let module = tier.module().unwrap();
-            assert!(pure.windows(2).any(|pair| pair == ["--skip", module]));
-            assert!(tier.arguments().contains(&module));
+    fn every_variable_of_the_harness_is_set_in_every_tier_with_scenarios() {
+        let mut folders = vec![paths::workspace_root().join("tests/harness/src")];
+        let mut read = std::collections::BTreeSet::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(path).unwrap();
+                let names = text.split("\"OSTLER_").skip(1);
+                let names = names.filter_map(|rest| Some(format!("OSTLER_{}", rest.split_once('"')?.0)));
+                read.extend(names.filter(|name| name.chars().all(|c| c.is_ascii_uppercase() || c == '_')));
+            }
         }
-        let with_ignored = |tier: &&Tier| tier.arguments().contains(&"--include-ignored");
+        read.retain(|name| !name.starts_with("OSTLER_CONCOURSE_"));
+        assert!(read.remove(KUBECONFIG_VARIABLE));
+        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real] {
+            let set = Dependency::of_tier(tier).iter().map(|d| d.variable().to_owned());
+            assert_eq!(read, set.collect(), "{tier:?}");
+        }
+    }
+
+    #[test]
+    fn every_test_belongs_to_exactly_one_tier() {
+        let pure = Tier::Pure.cargo_arguments();
+        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real] {
+            let module = tier.module_prefix().unwrap();
+            assert!(pure.windows(2).any(|pair| pair == ["--skip", module]));
+            assert!(tier.cargo_arguments().contains(&module));
+        }
+        let with_ignored = |tier: &&Tier| tier.cargo_arguments().contains(&"--include-ignored");
         assert_eq!(
             Tier::value_variants()
                 .iter()

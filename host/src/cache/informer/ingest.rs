@@ -1,4 +1,4 @@
-//! What lists and watches bring, taken into the store; no I/O.
+//! Interpretation of list items and watch events, which go into the store; no I/O.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,33 +10,43 @@ use serde_json::value::RawValue;
 use tracing::warn;
 
 use crate::{
-    cache::store::{Change, Origin, Put, Query, Store},
-    client::api::{ApiError, parse, status_error},
+    cache::store::{Change, Put, Query, Source, Store},
+    client::api::{ApiError, parse_response, status_error},
     kube::{key::ObjectRef, object::Object, scope::Scope},
 };
 
-/// Told of each change, in order per object. Must not block.
-pub type Listener = Arc<dyn Fn(Change, Origin) + Send + Sync>;
+/// A callback for each change, in order per object. It must not block.
+pub type ChangeHandler = Arc<dyn Fn(Change, Source) + Send + Sync>;
 
-/// Takes in what one informer brings.
-pub(super) struct Intake {
+/// The path of one informer's objects into the store.
+pub(super) struct Ingest {
     pub(super) store: Arc<Store>,
-    pub(super) listener: Listener,
+    pub(super) handler: ChangeHandler,
     pub(super) scope: Scope,
 }
 
-/// What an event of a watch was.
-pub(super) enum Seen {
-    /// About an object, with its version; the key where the object is there.
-    Object(Option<ObjectRef>, String),
-    /// So far everything was told; `true` at the end of a streaming list.
-    Bookmark(String, bool),
-    /// The version is not known any more.
-    TooOld,
+/// An interpreted watch event.
+pub(super) enum WatchEvent {
+    /// An object was added, modified or deleted; the key is none after a deletion.
+    Object {
+        /// The object.
+        key: Option<ObjectRef>,
+        /// Its resourceVersion.
+        version: String,
+    },
+    /// All changes up to a version have been delivered.
+    Bookmark {
+        /// The resourceVersion.
+        version: String,
+        /// True for the bookmark that ends the list part of a streaming list.
+        ends_initial_events: bool,
+    },
+    /// The server no longer knows the version (`410 Gone`): list again.
+    Expired,
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct RawEvent<'a> {
     r#type: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
@@ -51,56 +61,68 @@ struct EventMeta {
     annotations: HashMap<String, String>,
 }
 
-impl Intake {
-    /// Takes one event in.
-    pub(super) fn event(&self, line: &[u8], origin: Origin) -> Result<Seen, ApiError> {
-        let event: Event = parse(line)?;
+impl Ingest {
+    /// Applies one watch event to the store.
+    pub(super) fn apply_event(&self, line: &[u8], source: Source) -> Result<WatchEvent, ApiError> {
+        let event: RawEvent = parse_response(line)?;
         let json = event.object.get();
         #[derive(Deserialize)]
         struct Versioned {
             metadata: EventMeta,
         }
-        let meta = |json: &str| parse::<Versioned>(json.as_bytes()).map(|v| v.metadata);
+        let meta = |json: &str| parse_response::<Versioned>(json.as_bytes()).map(|v| v.metadata);
         match event.r#type {
-            "ERROR" => match status_error(0, None, json.as_bytes()) {
-                e if e.code() == 410 => Ok(Seen::TooOld),
-                e => Err(e),
-            },
+            "ERROR" => {
+                let error = status_error(0, None, json.as_bytes());
+                if error.is_gone() {
+                    Ok(WatchEvent::Expired)
+                } else {
+                    Err(error)
+                }
+            }
             "DELETED" => {
                 if let Ok((key, object)) = Object::parse(&self.scope.gvk, json.as_bytes()) {
-                    let key = key.in_cluster(&self.scope.cluster);
+                    let key = key.with_cluster(&self.scope.cluster);
                     let version = object.resource_version;
-                    self.tell(self.store.remove(&self.scope, &key, &object.uid, version), origin);
+                    let change = self.store.remove(&self.scope, &key, &object.uid, version);
+                    self.report_change(change, source);
                 }
-                Ok(Seen::Object(None, meta(json)?.resource_version))
+                Ok(WatchEvent::Object {
+                    key: None,
+                    version: meta(json)?.resource_version,
+                })
             }
             "BOOKMARK" => {
                 let meta = meta(json)?;
                 let end = meta.annotations.get("k8s.io/initial-events-end");
-                Ok(Seen::Bookmark(
-                    meta.resource_version,
-                    end.is_some_and(|e| e == "true"),
-                ))
+                Ok(WatchEvent::Bookmark {
+                    version: meta.resource_version,
+                    ends_initial_events: end.is_some_and(|e| e == "true"),
+                })
             }
-            _ => Ok(Seen::Object(self.put(json, origin), meta(json)?.resource_version)),
+            _ => Ok(WatchEvent::Object {
+                key: self.apply_object(json, source),
+                version: meta(json)?.resource_version,
+            }),
         }
     }
 
-    /// Takes an object in. One that can't be read is skipped and said so; its neighbours go on.
-    pub(super) fn put(&self, json: &str, origin: Origin) -> Option<ObjectRef> {
+    /// Puts an object into the store. An unreadable one is skipped with a warning, so that it does not block its
+    /// neighbours.
+    pub(super) fn apply_object(&self, json: &str, source: Source) -> Option<ObjectRef> {
         match Object::parse(&self.scope.gvk, json.as_bytes()) {
             Ok((key, object)) => {
-                let key = key.in_cluster(&self.scope.cluster);
-                let change = match self.store.put(&key, object, self.scope.form, origin) {
-                    Put::News(change) => Some(change),
-                    Put::Known | Put::Stray(_) => None,
-                    Put::Overtaken(newer) => Some(Change {
+                let key = key.with_cluster(&self.scope.cluster);
+                let change = match self.store.put(&key, object, self.scope.projection, source) {
+                    Put::Changed(change) => Some(change),
+                    Put::Unchanged | Put::Unwatched(_) => None,
+                    Put::Superseded(newer) => Some(Change {
                         key: key.clone(),
                         old: Some(newer.clone()),
                         new: Some(newer),
                     }),
                 };
-                self.tell(change, origin);
+                self.report_change(change, source);
                 Some(key)
             }
             Err(e) => {
@@ -110,19 +132,22 @@ impl Intake {
         }
     }
 
-    /// A list is done, as of a version: what it did not have has gone while nobody watched.
-    pub(super) fn listed(&self, seen: &HashSet<ObjectRef>, gone: u64, complete: u64, origin: Origin) {
-        self.store.listed(&self.scope, complete);
+    /// Ends a list as of `version`: cached objects that it did not contain were deleted while no watch ran. A version
+    /// that is not a number orders nothing, so then no late write response is refused because of it.
+    pub(super) fn complete_list(&self, seen: &HashSet<ObjectRef>, version: Option<u64>, source: Source) {
+        self.store.complete_list(&self.scope, version.unwrap_or(0));
         for (key, object) in self.store.list(&self.scope, &Query::default()) {
             if !seen.contains(&key) {
-                self.tell(self.store.remove(&self.scope, &key, &object.uid, gone), origin);
+                let as_of = version.unwrap_or(u64::MAX);
+                let change = self.store.remove(&self.scope, &key, &object.uid, as_of);
+                self.report_change(change, source);
             }
         }
     }
 
-    fn tell(&self, change: Option<Change>, origin: Origin) {
+    fn report_change(&self, change: Option<Change>, source: Source) {
         if let Some(change) = change {
-            (self.listener)(change, origin);
+            (self.handler)(change, source);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! No change is lost: the real store, router, queue, writes and what takes in a watch, against a server that is driven
+//! No change is lost: the real store, dispatcher, queue, writes and what takes in a watch, against a server that is driven
 //! step by step. Watches are late, list anew and begin again from an earlier version; answers are late, or lost; and
 //! people edit, relabel, delete and make anew at any moment in between.
 //!
@@ -23,20 +23,17 @@ use self::{
     server::{Asked, Server, client, metadata},
     world::{Reading, Saw, World, labels, owner},
 };
-use super::{Lines, ingest::Intake};
+use super::{JsonLines, ingest::Ingest};
 use crate::{
-    cache::store::{Origin, Query, Store},
-    client::api::Cluster,
-    effect::writer::Effects,
+    cache::store::{Query, Source, Store},
+    client::api::ApiClient,
+    effect::writer::ApiWriter,
     kube::{
         hash::hash_to_u64,
         key::ObjectRef,
-        scope::{Form, Reach, Scope},
+        scope::{NamespaceScope, Projection, Scope},
     },
-    schedule::{
-        dispatcher::Router,
-        queue::{Config, Queue},
-    },
+    schedule::{dispatcher::Dispatcher, queue::Queue},
 };
 
 /// Whom plugins reconcile, and what these read and write.
@@ -72,7 +69,7 @@ enum What {
 
 /// One watch, as far as it is.
 struct Watch {
-    intake: Intake,
+    ingest: Ingest,
     /// What it has of the server's log.
     at: u64,
     /// What its last list was as of.
@@ -84,7 +81,7 @@ struct Watch {
 
 impl Watch {
     fn relist(&mut self, server: &Server) {
-        let scope = &self.intake.scope;
+        let scope = &self.ingest.scope;
         self.list = Some((server.version, server.list(scope).into(), HashSet::new()));
     }
 
@@ -95,26 +92,28 @@ impl Watch {
     /// Takes in what comes next.
     fn deliver(&mut self, server: &Server) {
         let origin = match self.first {
-            true => Origin::Initial,
-            false => Origin::Listed,
+            true => Source::InitialList,
+            false => Source::Relist,
         };
         if let Some((version, left, seen)) = &mut self.list {
             match left.pop_front() {
-                Some(object) => seen.extend(self.intake.put(&object.to_string(), origin)),
+                Some(object) => seen.extend(self.ingest.apply_object(&object.to_string(), origin)),
                 None => {
-                    self.intake.listed(seen, *version, *version, origin);
+                    self.ingest.complete_list(seen, Some(*version), origin);
                     (self.at, self.base, self.first) = (*version, *version, false);
                     self.list = None;
                 }
             }
             return;
         }
-        let Some((version, event)) = server.next(&self.intake.scope, self.at) else {
+        let Some((version, event)) = server.next(&self.ingest.scope, self.at) else {
             return;
         };
         self.at = version;
         if let Some(event) = event {
-            let taken = self.intake.event(event.to_string().as_bytes(), Origin::Watched);
+            let taken = self
+                .ingest
+                .apply_event(event.to_string().as_bytes(), Source::Watch);
             assert!(taken.is_ok(), "{event}");
         }
     }
@@ -132,24 +131,24 @@ impl Test {
     fn new(reading: Reading) -> Self {
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let store = Arc::new(Store::default());
-        let queue = Queue::new(Config::new(Duration::ZERO, Duration::ZERO, 1));
-        let router = Arc::new(Router::new(queue, Reach::default()));
-        router.assign(&"p".into(), &[owner()], Vec::new(), 0);
-        let cluster = Cluster::new(client(asked.clone()));
-        let own = Reach::default().everywhere(&owner(), None, Form::Whole);
+        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        dispatcher.assign_kinds(&"p".into(), &[owner()], Vec::new(), 0);
+        let cluster = ApiClient::new(client(asked.clone()));
+        let own = NamespaceScope::default().kind_scopes(&owner(), None, Projection::Full);
         let watch = |scope: Scope| {
-            store.open(&scope);
-            let listening = router.clone();
-            let listener = Arc::new(move |change, origin| listening.changed(&change, origin, None));
-            let intake = Intake {
+            store.open_collection(&scope);
+            let listening = dispatcher.clone();
+            let handler = Arc::new(move |change, origin| listening.on_change(&change, origin, None));
+            let ingest = Ingest {
                 store: store.clone(),
-                listener,
+                handler,
                 scope,
             };
             let (at, base, first) = (0, 0, true);
             let list = Some((0, VecDeque::new(), HashSet::new()));
             Watch {
-                intake,
+                ingest,
                 at,
                 base,
                 list,
@@ -164,8 +163,8 @@ impl Test {
         let world = World {
             reading,
             store: store.clone(),
-            router: router.clone(),
-            effects: Effects::new(cluster, store, router),
+            dispatcher: dispatcher.clone(),
+            writer: ApiWriter::new(cluster, store, dispatcher),
             paused: Mutex::default(),
             saw: Mutex::default(),
             running: Mutex::default(),
@@ -190,7 +189,7 @@ impl Test {
         if *running == WORKERS {
             return false;
         }
-        let Ok(work) = self.world.router.pop() else {
+        let Ok(work) = self.world.dispatcher.pop() else {
             return false;
         };
         *running += 1;
@@ -270,9 +269,9 @@ impl Test {
             }
             // Nobody reads some of them whole any more.
             What::Close if self.world.reading == Reading::Metadata && self.watches.len() == 3 => {
-                let closed = self.watches.remove(1).intake;
-                for change in self.world.store.close(&closed.scope) {
-                    (closed.listener)(change, Origin::Listed);
+                let closed = self.watches.remove(1).ingest;
+                for change in self.world.store.close_collection(&closed.scope) {
+                    (closed.handler)(change, Source::Relist);
                 }
             }
             What::Close => {}
@@ -301,7 +300,7 @@ impl Test {
                 }
             }
             self.settle().await;
-            if !busy && *self.world.running.lock().expect("lock") == 0 && self.world.router.idle() {
+            if !busy && *self.world.running.lock().expect("lock") == 0 && self.world.dispatcher.is_idle() {
                 return;
             }
         }
@@ -343,12 +342,12 @@ impl Test {
     fn check(&self) -> Result<(), TestCaseError> {
         let Self { world, server, .. } = self;
         // The store is as the server is.
-        for Watch { intake, .. } in &self.watches {
-            let stored = world.store.list(&intake.scope, &Query::default()).into_iter();
+        for Watch { ingest, .. } in &self.watches {
+            let stored = world.store.list(&ingest.scope, &Query::default()).into_iter();
             let stored: BTreeMap<_, _> = stored
-                .map(|(key, o)| (key.name.to_string(), metadata(&o.value())))
+                .map(|(key, o)| (key.name.to_string(), metadata(&o.to_value())))
                 .collect();
-            let there = server.list(&intake.scope).into_iter();
+            let there = server.list(&ingest.scope).into_iter();
             let there: BTreeMap<_, _> = there.map(|o| (server::name(&o), metadata(&o))).collect();
             prop_assert_eq!(stored, there);
         }
@@ -403,7 +402,7 @@ fn run(reading: Reading, steps: &[(What, u8)], seed: u64) -> Result<(), TestCase
 fn readings() -> impl Strategy<Value = Reading> {
     prop_oneof![
         Just(Reading::None),
-        Just(Reading::Whole),
+        Just(Reading::Full),
         Just(Reading::Both),
         Just(Reading::Overlapping),
         Just(Reading::Metadata),
@@ -449,7 +448,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn no_change_is_lost(
+    fn every_change_is_reconciled(
         reading in readings(),
         steps in prop::collection::vec((what(), any::<u8>()), 0..60),
         seed in any::<u64>(),
@@ -459,14 +458,14 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_connection_that_died_without_a_word_is_given_up() {
+async fn silent_connection_is_given_up_at_the_deadline() {
     let service = tower::service_fn(|_: http::Request<Body>| {
         let silent = futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
         let answer = http::Response::new(axum::body::Body::from_stream(silent));
         std::future::ready(Ok::<_, std::io::Error>(answer))
     });
-    let cluster = Cluster::new(kube::Client::new(service, "default"));
-    let mut lines = Lines::new(cluster.watch("/x", None).await.expect("an answer"));
-    lines.until = Instant::now() + Duration::from_millis(10);
-    assert!(lines.next().await.is_none());
+    let cluster = ApiClient::new(kube::Client::new(service, "default"));
+    let mut lines = JsonLines::new(cluster.watch("/x", None).await.expect("an answer"));
+    lines.deadline = Instant::now() + Duration::from_millis(10);
+    assert!(lines.next_line().await.is_none());
 }

@@ -9,18 +9,18 @@ use std::{
 use super::Query;
 use crate::kube::{key::ObjectRef, object::Object, scope::Scope};
 
-/// What an index goes by.
+/// The label or field that an index is built on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Term {
+pub(super) enum IndexTerm {
     Label(Box<str>),
     Field(Box<str>),
 }
 
-impl Term {
-    fn value(&self, object: &Object) -> Option<Box<str>> {
+impl IndexTerm {
+    fn value_of(&self, object: &Object) -> Option<Box<str>> {
         match self {
             Self::Label(key) => object.labels.get(key).map(Into::into),
-            Self::Field(path) => Some(object.field(path).into()),
+            Self::Field(path) => Some(object.field_text(path).into()),
         }
     }
 }
@@ -31,38 +31,58 @@ type Index = HashMap<Box<str>, BTreeSet<ObjectRef>>;
 pub(super) struct Collection {
     pub(super) scope: Scope,
     pub(super) objects: BTreeMap<ObjectRef, Arc<Object>>,
-    /// Made when a list first asks by a label or a field, and kept up from then on.
-    pub(super) indexes: HashMap<Term, Index>,
-    /// Where labels decide what is in it, or another watch brings it, too: what is not any more. A late echo of a write,
-    /// or a watch that is behind, must not bring it back.
-    pub(super) left: Gone,
-    /// Up to which version the last list was complete: what it did not have is gone, whatever a late answer says.
-    pub(super) listed: u64,
+    /// Indexes, each built when a list first selects by its term and maintained from then on.
+    pub(super) indexes: HashMap<IndexTerm, Index>,
+    /// Objects that left the scope, for collections with a label selector or with another source of objects beside
+    /// their own watch. A late echo of a write, or a watch that lags, must not bring one back.
+    pub(super) departed: Tombstones,
+    /// Version up to which the last list was complete: an object it did not contain is gone, whatever a late response
+    /// shows.
+    pub(super) listed_version: u64,
 }
 
-/// What has gone not long ago: by uid, as of which version.
+/// Relation of a version to the newest one in any collection of the same projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recency {
+    /// No collection has a newer version.
+    Newest,
+    /// Another collection has a newer version.
+    Superseded,
+}
+
+/// The way in which a version reached a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// From an informer of this projection.
+    Informer,
+    /// From a write response or from a watch of full objects: the list of this collection may already have been
+    /// newer.
+    OutOfBand,
+}
+
+/// Recently deleted objects: their uids, with the version as of which each was gone.
 #[derive(Default)]
-pub(super) struct Gone {
+pub(super) struct Tombstones {
     young: HashMap<Box<str>, u64>,
     old: HashMap<Box<str>, u64>,
 }
 
-/// So many tombstones are kept at least, and twice as many at most: echoes come within milliseconds.
-const BURIED: usize = 4096;
+/// Minimum number of tombstones kept; the maximum is twice as many. Echoes come within milliseconds.
+const MIN_TOMBSTONES: usize = 4096;
 
-impl Gone {
-    pub(super) fn add(&mut self, uid: &str, version: u64) {
-        if self.young.len() >= BURIED {
+impl Tombstones {
+    pub(super) fn insert(&mut self, uid: &str, version: u64) {
+        if self.young.len() >= MIN_TOMBSTONES {
             self.old = std::mem::take(&mut self.young);
         }
         let newest = self.young.entry(uid.into()).or_default();
         *newest = version.max(*newest);
     }
 
-    /// Whether an object was gone at this version already.
-    pub(super) fn has(&self, uid: &str, version: u64) -> bool {
-        let at = |gone: &HashMap<Box<str>, u64>| gone.get(uid).is_some_and(|v| *v >= version);
-        at(&self.young) || at(&self.old)
+    /// Returns true if an object was gone at this version already.
+    pub(super) fn contains(&self, uid: &str, version: u64) -> bool {
+        let covers = |buried: &HashMap<Box<str>, u64>| buried.get(uid).is_some_and(|v| *v >= version);
+        covers(&self.young) || covers(&self.old)
     }
 }
 
@@ -72,29 +92,34 @@ impl Collection {
             scope,
             objects: BTreeMap::new(),
             indexes: HashMap::new(),
-            left: Gone::default(),
-            listed: 0,
+            departed: Tombstones::default(),
+            listed_version: 0,
         }
     }
 
-    /// Takes a version of an object in, or takes the object out where its labels are not those of the scope any more;
-    /// `latest` when no watch of the form has a newer one, `late` when the watch of this one may have been further.
-    /// Gives whether it belongs here.
-    pub(super) fn take(&mut self, key: &ObjectRef, object: &Arc<Object>, latest: bool, late: bool) -> bool {
+    /// Inserts a version of an object, or removes the object if its labels have left the scope. Returns true if the
+    /// object belongs to the collection.
+    pub(super) fn put(
+        &mut self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        recency: Recency,
+        delivery: Delivery,
+    ) -> bool {
         let version = object.resource_version;
-        let there = self.get(key).map(|o| o.resource_version);
-        let newer = there.is_none_or(|there| there < version);
-        let gone = late && there.is_none() && version <= self.listed;
-        if gone || self.left.has(&object.uid, version) {
+        let cached = self.get(key).map(|o| o.resource_version);
+        let is_newer = cached.is_none_or(|cached| cached < version);
+        let unlisted = delivery == Delivery::OutOfBand && cached.is_none() && version <= self.listed_version;
+        if unlisted || self.departed.contains(&object.uid, version) {
             return false;
         }
-        let here = self.scope.has(key, &object.labels);
-        match here {
-            true if newer && latest => self.insert(key, object),
-            false if newer => drop(self.remove(key)),
-            _ => {}
+        let in_scope = self.scope.contains(key, &object.labels);
+        if !in_scope && is_newer {
+            self.remove(key);
+        } else if in_scope && is_newer && recency == Recency::Newest {
+            self.insert(key, object);
         }
-        here
+        in_scope
     }
 
     pub(super) fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
@@ -104,23 +129,23 @@ impl Collection {
     fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
         let old = self.objects.insert(key.clone(), object.clone());
         if let Some(old) = old {
-            self.leave(key, &old);
+            self.remove_from_indexes(key, &old);
         }
         for (term, index) in &mut self.indexes {
-            enter(index, term, object, key);
+            insert_into_index(index, term, object, key);
         }
     }
 
     pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
         let object = self.objects.remove(key)?;
-        self.leave(key, &object);
+        self.remove_from_indexes(key, &object);
         Some(object)
     }
 
-    /// Takes an object as it was out of the indexes.
-    fn leave(&mut self, key: &ObjectRef, object: &Object) {
+    /// Removes the old version of an object from the indexes.
+    fn remove_from_indexes(&mut self, key: &ObjectRef, object: &Object) {
         for (term, index) in &mut self.indexes {
-            let Some(value) = term.value(object) else {
+            let Some(value) = term.value_of(object) else {
                 continue;
             };
             if let Some(keys) = index.get_mut(&value) {
@@ -132,26 +157,27 @@ impl Collection {
         }
     }
 
-    pub(super) fn index(&mut self, term: Term) {
+    pub(super) fn build_index(&mut self, term: IndexTerm) {
         let mut index = Index::new();
         for (key, object) in &self.objects {
-            enter(&mut index, &term, object, key);
+            insert_into_index(&mut index, &term, object, key);
         }
         self.indexes.insert(term, index);
     }
 
-    /// Objects in order, from the index where there is one for the query, else from all.
+    /// Iterates over candidates for a query in order: from the index of its term if there is one, otherwise over all
+    /// objects.
     pub(super) fn search<'a>(
         &'a self,
         query: &Query<'a>,
-        term: Option<&(Term, &str)>,
+        term: Option<&(IndexTerm, &str)>,
     ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<Object>)> + 'a> {
         let at = |namespace: Arc<str>, name: Arc<str>| {
             let Scope { gvk, cluster, .. } = &self.scope;
-            ObjectRef::of(gvk.clone(), cluster.clone(), namespace, name)
+            ObjectRef::new_in_cluster(gvk.clone(), cluster.clone(), namespace, name)
         };
         let from = match query.after {
-            Some((namespace, name)) => Bound::Excluded(at(namespace.clone(), name.clone())),
+            Some(after) => Bound::Excluded(at(after.namespace.clone(), after.name.clone())),
             None => Bound::Included(at(query.namespace.into(), "".into())),
         };
         let from = (from, Bound::Unbounded);
@@ -169,8 +195,8 @@ impl Collection {
     }
 }
 
-fn enter(index: &mut Index, term: &Term, object: &Object, key: &ObjectRef) {
-    if let Some(value) = term.value(object) {
+fn insert_into_index(index: &mut Index, term: &IndexTerm, object: &Object, key: &ObjectRef) {
+    if let Some(value) = term.value_of(object) {
         index.entry(value).or_default().insert(key.clone());
     }
 }

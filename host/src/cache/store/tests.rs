@@ -8,24 +8,24 @@ fn gvk() -> Gvk {
     Gvk::new("", "v1", "ConfigMap")
 }
 
-fn scope(namespace: &str, selector: Option<&str>, form: Form) -> Scope {
+fn scope(namespace: &str, selector: Option<&str>, projection: Projection) -> Scope {
     Scope {
         gvk: gvk(),
         cluster: "".into(),
         namespace: namespace.into(),
         selector: selector.map(|s| Selector::parse(s).expect("a selector")),
-        form,
+        projection,
     }
 }
 
 fn all() -> Scope {
-    scope("", None, Form::Whole)
+    scope("", None, Projection::Full)
 }
 
 fn watching(scopes: &[Scope]) -> Store {
     let store = Store::default();
     for scope in scopes {
-        store.open(scope);
+        store.open_collection(scope);
     }
     store
 }
@@ -44,7 +44,7 @@ fn labelled(name: &str, uid: &str, version: u64, label: &str) -> (ObjectRef, Obj
 
 fn put(store: &Store, name: &str, uid: &str, version: u64) -> Put {
     let (key, object) = object(name, uid, version);
-    store.put(&key, object, Form::Whole, Origin::Watched)
+    store.put(&key, object, Projection::Full, Source::Watch)
 }
 
 fn names(found: Vec<(ObjectRef, Arc<Object>)>) -> Vec<String> {
@@ -52,23 +52,23 @@ fn names(found: Vec<(ObjectRef, Arc<Object>)>) -> Vec<String> {
 }
 
 #[test]
-fn an_echo_is_no_change() {
+fn echo_of_a_write_is_unchanged() {
     let store = watching(&[all()]);
-    assert!(matches!(put(&store, "a", "1", 5), Put::News(_)));
-    assert!(matches!(put(&store, "a", "1", 5), Put::Known));
-    assert!(matches!(put(&store, "a", "1", 4), Put::Overtaken(_)));
-    assert!(matches!(put(&store, "a", "1", 6), Put::News(_)));
+    assert!(matches!(put(&store, "a", "1", 5), Put::Changed(_)));
+    assert!(matches!(put(&store, "a", "1", 5), Put::Unchanged));
+    assert!(matches!(put(&store, "a", "1", 4), Put::Superseded(_)));
+    assert!(matches!(put(&store, "a", "1", 6), Put::Changed(_)));
 }
 
 #[test]
-fn what_nobody_watches_is_not_kept() {
-    let store = watching(&[scope("other", None, Form::Whole)]);
-    assert!(matches!(put(&store, "a", "1", 5), Put::Stray(_)));
-    assert_eq!(store.size().0, 0);
+fn unwatched_object_is_not_cached() {
+    let store = watching(&[scope("other", None, Projection::Full)]);
+    assert!(matches!(put(&store, "a", "1", 5), Put::Unwatched(_)));
+    assert_eq!(store.size().objects, 0);
 }
 
 #[test]
-fn what_is_deleted_stays_so_but_its_name_can_be_used_again() {
+fn deleted_object_stays_deleted_and_its_name_can_be_reused() {
     let store = watching(&[all()]);
     put(&store, "a", "1", 5);
     let key = object("a", "1", 0).0;
@@ -79,19 +79,19 @@ fn what_is_deleted_stays_so_but_its_name_can_be_used_again() {
     );
     assert!(store.remove(&all(), &key, "1", 7).is_some());
     assert!(
-        matches!(put(&store, "a", "1", 6), Put::Known),
+        matches!(put(&store, "a", "1", 6), Put::Unchanged),
         "a late echo of the deleted one"
     );
-    assert!(matches!(put(&store, "a", "2", 10), Put::News(_)));
+    assert!(matches!(put(&store, "a", "2", 10), Put::Changed(_)));
 }
 
 #[test]
-fn lists_in_order_and_pages() {
+fn list_is_ordered_and_paged() {
     let store = watching(&[all()]);
     for (i, name) in ["c", "a", "b"].iter().enumerate() {
         put(&store, name, name, i as u64 + 1);
     }
-    let list = |after: Option<&Name>, limit| {
+    let list = |after: Option<&NamespacedName>, limit| {
         let query = Query {
             namespace: "n",
             after,
@@ -101,28 +101,37 @@ fn lists_in_order_and_pages() {
         names(store.list(&all(), &query))
     };
     assert_eq!(list(None, 2), ["a", "b"]);
-    assert_eq!(list(Some(&("n".into(), "b".into())), 2), ["c"]);
+    assert_eq!(
+        list(
+            Some(&NamespacedName {
+                namespace: "n".into(),
+                name: "b".into()
+            }),
+            2
+        ),
+        ["c"]
+    );
 }
 
 #[test]
-fn overlapping_watches_tell_a_change_once_and_both_have_it() {
+fn overlapping_watches_report_a_change_once_and_both_cache_it() {
     let (x, y) = (
-        scope("", Some("l in (a,b)"), Form::Whole),
-        scope("", Some("l in (b,c)"), Form::Whole),
+        scope("", Some("l in (a,b)"), Projection::Full),
+        scope("", Some("l in (b,c)"), Projection::Full),
     );
     let store = watching(&[x.clone(), y.clone()]);
     let put = |version, label| {
         let (key, object) = labelled("o", "1", version, label);
-        store.put(&key, object, Form::Whole, Origin::Watched)
+        store.put(&key, object, Projection::Full, Source::Watch)
     };
     let has = |scope: &Scope| store.list(scope, &Query::default()).len();
-    assert!(matches!(put(1, "a"), Put::News(_)));
+    assert!(matches!(put(1, "a"), Put::Changed(_)));
     assert_eq!((has(&x), has(&y)), (1, 0));
     // Seen by the watch of `x`, then by that of `y`.
-    assert!(matches!(put(2, "b"), Put::News(_)));
-    assert!(matches!(put(2, "b"), Put::Known));
+    assert!(matches!(put(2, "b"), Put::Changed(_)));
+    assert!(matches!(put(2, "b"), Put::Unchanged));
     assert_eq!((has(&x), has(&y)), (1, 1));
-    assert!(matches!(put(3, "c"), Put::News(_)));
+    assert!(matches!(put(3, "c"), Put::Changed(_)));
     assert_eq!((has(&x), has(&y)), (0, 1), "its labels moved it out");
     let key = labelled("o", "1", 0, "").0;
     assert!(
@@ -131,62 +140,65 @@ fn overlapping_watches_tell_a_change_once_and_both_have_it() {
     );
     assert!(store.remove(&y, &key, "1", 4).is_some());
     assert!(
-        matches!(put(5, "b"), Put::News(_)),
+        matches!(put(5, "b"), Put::Changed(_)),
         "back by its labels, not from the dead"
     );
 }
 
 #[test]
-fn metadata_alone_is_no_whole_object() {
-    let (whole, meta) = (scope("m", None, Form::Whole), scope("", None, Form::Metadata));
+fn metadata_only_object_is_not_returned_as_full() {
+    let (whole, meta) = (
+        scope("m", None, Projection::Full),
+        scope("", None, Projection::Metadata),
+    );
     let store = watching(&[whole, meta]);
     let (key, object) = object("a", "1", 1);
     assert!(matches!(
-        store.put(&key, object, Form::Metadata, Origin::Watched),
-        Put::News(_)
+        store.put(&key, object, Projection::Metadata, Source::Watch),
+        Put::Changed(_)
     ));
-    assert!(store.get(&key, Form::Whole).is_none());
-    assert!(store.get(&key, Form::Metadata).is_some());
+    assert!(store.get(&key, Projection::Full).is_none());
+    assert!(store.get(&key, Projection::Metadata).is_some());
 }
 
 #[test]
-fn where_both_are_watched_the_whole_objects_tell() {
-    let (whole, meta) = (all(), scope("", None, Form::Metadata));
+fn watch_of_full_objects_reports_changes_for_both_projections() {
+    let (whole, meta) = (all(), scope("", None, Projection::Metadata));
     let store = watching(&[whole.clone(), meta.clone()]);
-    let put = |version, form| {
+    let put = |version, projection| {
         let (key, object) = object("a", "1", version);
-        store.put(&key, object, form, Origin::Watched)
+        store.put(&key, object, projection, Source::Watch)
     };
-    assert!(matches!(put(1, Form::Metadata), Put::Known));
-    assert!(matches!(put(1, Form::Whole), Put::News(_)));
-    assert!(matches!(put(2, Form::Whole), Put::News(_)));
-    assert!(matches!(put(2, Form::Metadata), Put::Known));
+    assert!(matches!(put(1, Projection::Metadata), Put::Unchanged));
+    assert!(matches!(put(1, Projection::Full), Put::Changed(_)));
+    assert!(matches!(put(2, Projection::Full), Put::Changed(_)));
+    assert!(matches!(put(2, Projection::Metadata), Put::Unchanged));
     let key = object("a", "1", 0).0;
     assert!(store.remove(&meta, &key, "1", 3).is_none());
     assert!(store.remove(&whole, &key, "1", 3).is_some());
     // And the other way round.
     let (key, other) = object("b", "2", 4);
-    store.put(&key, object("b", "2", 4).1, Form::Metadata, Origin::Watched);
-    store.put(&key, other, Form::Whole, Origin::Watched);
+    store.put(&key, object("b", "2", 4).1, Projection::Metadata, Source::Watch);
+    store.put(&key, other, Projection::Full, Source::Watch);
     assert!(store.remove(&whole, &key, "2", 5).is_some());
     assert!(store.remove(&meta, &key, "2", 5).is_none());
     // One that the other never had: who read its metadata must hear of it.
-    store.close(&whole);
+    store.close_collection(&whole);
     let key = object("c", "3", 0).0;
     assert!(matches!(
-        store.put(&key, object("c", "3", 6).1, Form::Metadata, Origin::Watched),
-        Put::News(_)
+        store.put(&key, object("c", "3", 6).1, Projection::Metadata, Source::Watch),
+        Put::Changed(_)
     ));
-    store.open(&whole);
+    store.open_collection(&whole);
     assert!(store.remove(&meta, &key, "3", 7).is_some());
 }
 
 #[test]
-fn indexes_are_dropped_with_their_objects() {
+fn index_entries_are_removed_with_their_objects() {
     let store = watching(&[all()]);
     for i in 0..100 {
         let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, &(i % 3).to_string());
-        store.put(&key, object, Form::Whole, Origin::Watched);
+        store.put(&key, object, Projection::Full, Source::Watch);
     }
     let labels = Selector::parse("l=1").expect("a selector");
     let query = Query {
@@ -198,7 +210,7 @@ fn indexes_are_dropped_with_their_objects() {
         let key = labelled(&format!("o{i}"), "", 0, "").0;
         store.remove(&all(), &key, &i.to_string(), 1000);
     }
-    let kinds = store.kinds.read().expect("lock");
+    let kinds = store.kinds.read();
     let collection = &kinds.values().next().expect("a kind").collections[0];
     assert!(collection.objects.is_empty());
     assert!(collection.indexes.values().all(HashMap::is_empty) && !collection.indexes.is_empty());
@@ -207,7 +219,7 @@ fn indexes_are_dropped_with_their_objects() {
 proptest! {
     /// With an index or without, by label or by field, in pages or at once: the same objects in the same order.
     #[test]
-    fn an_index_answers_as_a_search_does(
+    fn index_agrees_with_a_search(
         steps in prop::collection::vec((0..90u8, 0..4u8, any::<bool>()), 60..400),
         asked in 0..4u8, page in 1..7usize,
     ) {
@@ -223,7 +235,7 @@ proptest! {
                 store.remove(&all(), &key, &name.to_string(), version as u64 + 1);
                 model.remove(&name.to_string());
             } else {
-                store.put(&key, object, Form::Whole, Origin::Watched);
+                store.put(&key, object, Projection::Full, Source::Watch);
                 model.insert(name.to_string(), label);
             }
             if version == 100 {
@@ -236,11 +248,11 @@ proptest! {
         prop_assert_eq!(&names(store.list(&all(), &by_label)), &expected);
         prop_assert_eq!(&names(store.list(&all(), &by_field)), &expected);
         let mut paged = Vec::new();
-        let mut after: Option<Name> = None;
+        let mut after: Option<NamespacedName> = None;
         loop {
             let found = store.list(&all(), &Query { after: after.as_ref(), limit: Some(page), ..by_label.clone() });
             let Some((last, _)) = found.last() else { break };
-            after = Some((last.namespace.clone(), last.name.clone()));
+            after = Some(NamespacedName { namespace: last.namespace.clone(), name: last.name.clone() });
             paged.extend(names(found));
         }
         prop_assert_eq!(paged, expected);
@@ -248,10 +260,10 @@ proptest! {
 }
 
 #[test]
-fn a_late_echo_brings_nothing_back_where_labels_decide() {
+fn late_echo_does_not_restore_an_object_that_left_a_selector() {
     let store = Store::default();
-    let scope = scope("", Some("app=x"), Form::Whole);
-    store.open(&scope);
+    let scope = scope("", Some("app=x"), Projection::Full);
+    store.open_collection(&scope);
     let of = |version: u64| {
         let json = format!(
             r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"{version}","labels":{{"app":"x"}}}}}}"#
@@ -260,29 +272,29 @@ fn a_late_echo_brings_nothing_back_where_labels_decide() {
     };
     let (key, first) = of(1);
     assert!(matches!(
-        store.put(&key, first, Form::Whole, Origin::Watched),
-        Put::News(_)
+        store.put(&key, first, Projection::Full, Source::Watch),
+        Put::Changed(_)
     ));
     assert!(store.remove(&scope, &key, "u", 2).is_some());
     assert!(matches!(
-        store.put(&key, of(2).1, Form::Whole, Origin::Watched),
-        Put::Stray(_)
+        store.put(&key, of(2).1, Projection::Full, Source::Watch),
+        Put::Unwatched(_)
     ));
-    assert!(store.get(&key, Form::Whole).is_none());
+    assert!(store.get(&key, Projection::Full).is_none());
     // It may come into it again.
     assert!(matches!(
-        store.put(&key, of(3).1, Form::Whole, Origin::Watched),
-        Put::News(_)
+        store.put(&key, of(3).1, Projection::Full, Source::Watch),
+        Put::Changed(_)
     ));
 }
 
 #[test]
-fn a_deletion_that_lists_show_is_told_once() {
-    let (whole, meta) = (all(), scope("", None, Form::Metadata));
+fn deletion_shown_by_relists_is_reported_once() {
+    let (whole, meta) = (all(), scope("", None, Projection::Metadata));
     let store = watching(&[whole.clone(), meta.clone()]);
     let (key, _) = object("a", "1", 1);
-    for form in [Form::Whole, Form::Metadata] {
-        store.put(&key, object("a", "1", 1).1, form, Origin::Watched);
+    for projection in [Projection::Full, Projection::Metadata] {
+        store.put(&key, object("a", "1", 1).1, projection, Source::Watch);
     }
     // Both watches list anew, and something else has happened in between.
     assert!(store.remove(&whole, &key, "1", 5).is_some());

@@ -1,13 +1,13 @@
-//! `ostler plugin build`: a component of a folder.
+//! `ostler plugin build`: the component of a project folder.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use ostler_builder::{Built, Options, progress::Step};
+use ostler_builder::{BuiltComponent, Options, progress::Step};
 use serde_json::json;
 
-use super::{kilobytes, project};
+use super::{format_kilobytes, project};
 use crate::{cli::ask::Output, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
@@ -29,7 +29,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// Builds, and prints what came of it.
+    /// Builds the component and prints the result.
     pub async fn run(self) -> anyhow::Result<()> {
         let options = Options {
             out: self.out,
@@ -52,22 +52,26 @@ impl Build {
             ),
             Output::Table => {
                 let note = if built.changed { "" } else { " (unchanged)" };
-                println!("{:>9}  {}{note}", kilobytes(built.bytes), built.path.display());
+                println!(
+                    "{:>9}  {}{note}",
+                    format_kilobytes(built.bytes),
+                    built.path.display()
+                );
             }
         }
         Ok(())
     }
 }
 
-/// Builds the component of a folder, and sees that it fits this host.
-pub async fn build(folder: &Path, options: Options) -> anyhow::Result<Built> {
-    ostler_builder::detect(folder)?;
-    project::asks(folder)?;
+/// Builds the component of a folder and checks that this host can run it.
+pub async fn build(folder: &Path, options: Options) -> anyhow::Result<BuiltComponent> {
+    ostler_builder::detect_language(folder)?;
+    project::read_asks(folder)?;
     let owned = folder.to_owned();
     let built = tokio::task::spawn_blocking(move || {
         let step = Step::new("Building");
-        let built = ostler_builder::build(&owned, &options, &mut |what| step.at(what))?;
-        step.done(&built.name);
+        let built = ostler_builder::build_plugin(&owned, &options, &mut |what| step.set_status(what))?;
+        step.finish(&built.name);
         anyhow::Ok(built)
     })
     .await??;

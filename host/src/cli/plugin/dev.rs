@@ -1,4 +1,4 @@
-//! `ostler plugin dev`: what is saved is built and serves.
+//! `ostler plugin dev`: builds and serves a plugin whenever a file is saved.
 
 use std::{
     ffi::OsStr,
@@ -23,26 +23,26 @@ use tokio::{
 
 use super::{
     build::build,
-    kilobytes,
+    format_kilobytes,
     project::Project,
-    stage::{Stage, until},
+    stage::{Stage, wait_until},
 };
 use crate::{
-    cli::{ask::Output, table::why},
+    cli::{ask::Output, table::join_reason},
     kube::key::ObjectRef,
 };
 
-/// A save is several events; this long after the last of them it is looked at.
-const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How long what a new build changes may take to be done.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long reconciles have to end.
-const GRACE: Duration = Duration::from_secs(5);
-/// What is built or installed into, never written by the author.
+/// Debounce interval: a save causes several events.
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(50);
+/// Time for a new build to reconcile all objects.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for running reconciles to end.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// Folders that tools write to, never the author.
 const NOT_SOURCES: [&str; 5] = ["target", "dist", "node_modules", "__pycache__", "tests"];
 /// Files that builds write.
-const LOCKS: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
-const SOURCES: [&str; 13] = [
+const LOCK_FILES: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
+const SOURCE_EXTENSIONS: [&str; 13] = [
     "rs", "toml", "js", "mjs", "ts", "py", "go", "mod", "json", "yaml", "yml", "wit", "txt",
 ];
 
@@ -61,21 +61,21 @@ pub struct Dev {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address that the admin server binds to, for `ostler status` and `ostler explain`.
-    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = parse_address)]
     admin_bind_address: SocketAddr,
     /// Output format: a table, or one line of JSON per event.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let address = text.trim_start_matches("http://").trim_end_matches('/');
     address
         .parse()
         .map_err(|_| format!("{text:?} is no address such as 127.0.0.1:8081"))
 }
 
-/// What a saved file is of.
+/// The role of a saved file in the project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Saved {
     source: bool,
@@ -84,7 +84,7 @@ struct Saved {
 }
 
 impl Saved {
-    /// Of a path under the folder.
+    /// The role of a path below the project folder.
     fn of(path: &Path) -> Self {
         let nothing = Self::default();
         let names: Vec<_> = path.iter().filter_map(OsStr::to_str).collect();
@@ -97,7 +97,7 @@ impl Saved {
             .and_then(OsStr::to_str)
             .unwrap_or_default();
         match names[0] {
-            _ if LOCKS.contains(file) || !SOURCES.contains(&extension) => nothing,
+            _ if LOCK_FILES.contains(file) || !SOURCE_EXTENSIONS.contains(&extension) => nothing,
             "crds" => Self {
                 crds: true,
                 ..nothing
@@ -126,7 +126,7 @@ impl Saved {
     }
 }
 
-/// Follows the files of a folder.
+/// Watches the files of a folder.
 struct Files {
     folder: PathBuf,
     watcher: RecommendedWatcher,
@@ -139,7 +139,7 @@ impl Files {
         let (sender, events) = unbounded_channel();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let written = AccessKind::Close(AccessMode::Write);
-            // That a file was read is no news, and builds read them all.
+            // Access events are ignored: builds read all files.
             let read = |kind| matches!(kind, EventKind::Access(how) if how != written);
             if let Ok(event) = event
                 && !read(event.kind)
@@ -159,16 +159,16 @@ impl Files {
         Ok(files)
     }
 
-    /// Folders of sources whole; those that builds write into have thousands.
+    /// Watches source folders recursively. Build folders are left out: they contain thousands of files.
     fn take_in(&mut self, path: &Path) {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or(".");
         if path.is_dir() && !name.starts_with('.') && !NOT_SOURCES.contains(&name) {
-            // One that is gone again has nothing to tell.
+            // The folder may have been deleted since.
             let _ = self.watcher.watch(path, RecursiveMode::Recursive);
         }
     }
 
-    fn saved(&mut self, event: &notify::Event) -> Saved {
+    fn classify_event(&mut self, event: &notify::Event) -> Saved {
         let mut saved = Saved::default();
         for path in &event.paths {
             let Ok(under) = path.strip_prefix(&self.folder) else {
@@ -182,26 +182,26 @@ impl Files {
         saved
     }
 
-    /// Waits until something was saved, and nothing more for a moment.
+    /// Waits for a save, and until no further event comes for a moment.
     async fn next(&mut self) -> Saved {
         let mut saved = Saved::default();
         loop {
             let event = match saved.any() {
                 false => self.events.recv().await,
-                true => match tokio::time::timeout(DEBOUNCE, self.events.recv()).await {
+                true => match tokio::time::timeout(DEBOUNCE_INTERVAL, self.events.recv()).await {
                     Ok(event) => event,
                     Err(_) => return saved,
                 },
             };
             match event {
-                Some(event) => saved = saved.and(self.saved(&event)),
+                Some(event) => saved = saved.and(self.classify_event(&event)),
                 None => std::future::pending().await,
             }
         }
     }
 }
 
-/// What happened: a row of the table.
+/// An event: a row of the table.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -215,7 +215,7 @@ struct Row {
     message: String,
 }
 
-const HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
+const TABLE_HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
 
 impl Row {
     fn of(what: &'static str, message: impl Into<String>) -> Self {
@@ -240,7 +240,7 @@ impl Row {
             self.what,
             or_none(self.build_ms.map(|ms| format!("{:.1} s", ms / 1000.0))),
             or_none(self.swap_ms.map(|ms| format!("{ms:.0} ms"))),
-            or_none(self.bytes.map(kilobytes)),
+            or_none(self.bytes.map(format_kilobytes)),
             self.reconciles,
             self.errors,
             self.message,
@@ -250,18 +250,18 @@ impl Row {
 }
 
 impl Dev {
-    /// Runs until a signal, or an error, ends it.
+    /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read(&self.folder)?;
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // Before the first build: what is saved meanwhile is not missed.
+        // Before the first build, so that a save during it is not missed.
         let mut files = Files::follow(&self.folder)?;
         let mut stage = Stage::set(self.kubeconfig.clone()).await?;
         stage.define(&project.crds).await?;
         stage.start().await?;
         let workers = 4;
-        let address = crate::cli::admin(stage.host()?, workers)
+        let address = crate::cli::admin_server(stage.host()?, workers)
             .serve(self.admin_bind_address)
             .await;
         let address = address.with_context(|| {
@@ -270,7 +270,7 @@ impl Dev {
                 self.admin_bind_address
             )
         })?;
-        self.tell(&stage, address)?;
+        self.write_ready_file(&stage, address)?;
         let working = async {
             let mut saved = Saved {
                 source: true,
@@ -278,7 +278,7 @@ impl Dev {
                 samples: true,
             };
             loop {
-                self.take(&stage, saved).await?;
+                self.handle_save(&stage, saved).await?;
                 saved = files.next().await;
             }
         };
@@ -287,21 +287,21 @@ impl Dev {
             _ = interrupt.recv() => Ok(()),
             failed = working => failed,
         };
-        let _ = std::fs::remove_file(self.facts());
-        stage.end(GRACE).await;
+        let _ = std::fs::remove_file(self.ready_file());
+        stage.end(GRACE_PERIOD).await;
         ended
     }
 
-    /// What programs find this by.
-    fn facts(&self) -> PathBuf {
+    /// The file that programs find this process by.
+    fn ready_file(&self) -> PathBuf {
         self.folder.join(".ostler/dev.json")
     }
 
-    fn tell(&self, stage: &Stage, address: SocketAddr) -> anyhow::Result<()> {
+    fn write_ready_file(&self, stage: &Stage, address: SocketAddr) -> anyhow::Result<()> {
         let kubeconfig = match stage.kubeconfig() {
             Some(text) => {
                 let path = self.folder.join(".ostler/kubeconfig");
-                ostler_builder::replace(&path, text.as_bytes())?;
+                ostler_builder::replace_file(&path, text.as_bytes())?;
                 path
             }
             None => self.kubeconfig.clone().unwrap_or_default(),
@@ -311,30 +311,30 @@ impl Dev {
             "kubeconfig": kubeconfig,
             "pid": std::process::id(),
         });
-        ostler_builder::replace(&self.facts(), facts.to_string().as_bytes())?;
+        ostler_builder::replace_file(&self.ready_file(), facts.to_string().as_bytes())?;
         match self.output {
             Output::Json => println!("{facts}"),
             Output::Table => println!(
-                "kubectl:  export KUBECONFIG={}\nostler:   export OSTLER_ADMIN=http://{address}\nCtrl-C ends it.\n\n{HEADER}",
+                "kubectl:  export KUBECONFIG={}\nostler:   export OSTLER_ADMIN=http://{address}\nCtrl-C ends it.\n\n{TABLE_HEADER}",
                 kubeconfig.display()
             ),
         }
         Ok(())
     }
 
-    /// Does what was saved ask for. Only what can't be helped is an error; the rest is told.
-    async fn take(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
+    /// Handles saved files. Only unrecoverable failures are errors; the others are printed as events.
+    async fn handle_save(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
         let project = match Project::read(&self.folder) {
             Ok(project) => project,
             Err(e) => {
-                self.print(&Row::of("wrong", format!("{e:#}")));
+                self.print_row(&Row::of("wrong", format!("{e:#}")));
                 return Ok(());
             }
         };
         if saved.crds {
             match stage.define(&project.crds).await {
-                Ok(()) => self.print(&Row::of("defined", "crds/")),
-                Err(e) => self.print(&Row::of("refused", format!("{e:#}"))),
+                Ok(()) => self.print_row(&Row::of("defined", "crds/")),
+                Err(e) => self.print_row(&Row::of("refused", format!("{e:#}"))),
             }
         }
         if saved.samples {
@@ -342,22 +342,22 @@ impl Dev {
         }
         if saved.source {
             let row = self.rebuild(stage, &project).await?;
-            self.print(&row);
+            self.print_row(&row);
         }
         Ok(())
     }
 
     async fn try_samples(&self, stage: &Stage, project: &Project, waits: bool) -> anyhow::Result<()> {
-        let before = done(stage)?;
+        let before = count_reconciles(stage)?;
         for sample in &project.samples {
             if let Err(e) = stage.apply(sample).await {
-                self.print(&Row::of("refused", format!("{e:#}")));
+                self.print_row(&Row::of("refused", format!("{e:#}")));
             }
         }
         if waits {
             let mut row = Row::of("applied", "samples/");
-            settle(stage, before, &mut row).await?;
-            self.print(&row);
+            wait_settled(stage, before, &mut row).await?;
+            self.print_row(&row);
         }
         Ok(())
     }
@@ -369,27 +369,27 @@ impl Dev {
             Err(e) => {
                 eprintln!("{e:#}");
                 let mut row = Row::of("failed", goes_on(stage));
-                row.build_ms = Some(milliseconds(began));
+                row.build_ms = Some(elapsed_milliseconds(began));
                 return Ok(row);
             }
         };
-        let build_ms = Some(milliseconds(began));
+        let build_ms = Some(elapsed_milliseconds(began));
         for warning in &built.warnings {
             eprintln!("{warning}");
         }
         let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
-        let before = done(stage)?;
+        let before = count_reconciles(stage)?;
         let offered = stage.offer(project, &built.name, self.config.as_deref(), &wasm);
         let mut row = match offered.await {
             Ok(report) => {
-                // The component has the last word on its name.
+                // The name in the component takes precedence.
                 if report.name != built.name {
                     stage.grant(project, &report.name)?;
                 }
                 let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
                 let mut row = Row::of("serves", "");
                 row.swap_ms = report.swapped_ms;
-                settle(stage, before, &mut row).await?;
+                wait_settled(stage, before, &mut row).await?;
                 if let Err(e) = project.defines(&kinds) {
                     row.message = format!("{e:#}");
                 }
@@ -402,7 +402,7 @@ impl Dev {
         Ok(row)
     }
 
-    fn print(&self, row: &Row) {
+    fn print_row(&self, row: &Row) {
         match self.output {
             Output::Json => println!("{}", json!(row)),
             Output::Table => println!("{}", row.text()),
@@ -410,7 +410,7 @@ impl Dev {
     }
 }
 
-/// What comes of a build that does not serve.
+/// The event of a build that does not serve.
 fn goes_on(stage: &Stage) -> &'static str {
     match stage.serving() {
         Ok(_) => "the build before goes on serving",
@@ -418,20 +418,20 @@ fn goes_on(stage: &Stage) -> &'static str {
     }
 }
 
-fn milliseconds(since: Instant) -> f64 {
+fn elapsed_milliseconds(since: Instant) -> f64 {
     since.elapsed().as_micros() as f64 / 1000.0
 }
 
 /// Reconciles and failures so far.
-fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
+fn count_reconciles(stage: &Stage) -> anyhow::Result<(u64, u64)> {
     let facts = stage.host()?.stats().all_objects();
     Ok(facts
         .iter()
         .fold((0, 0), |(r, f), facts| (r + facts.reconciles, f + facts.failures)))
 }
 
-/// Waits until the build that serves has been through every object, and notes what that was.
-async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
+/// Waits until the serving build has reconciled every object, and reports the number of reconciles.
+async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
     let Ok(plugin) = stage.serving() else {
         return Ok(());
     };
@@ -452,12 +452,12 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
                 return false;
             }
         }
-        host.services().router.idle()
+        host.services().dispatcher.is_idle()
     };
-    if !until(PATIENCE, through).await {
+    if !wait_until(SETTLE_TIMEOUT, through).await {
         row.message = "still at work".into();
     }
-    let now = done(stage)?;
+    let now = count_reconciles(stage)?;
     (row.reconciles, row.errors) = (now.0 - before.0.min(now.0), now.1 - before.1.min(now.1));
     let stats = stage.host()?.stats();
     let not_ready = stats.list_not_ready(1);
@@ -466,7 +466,7 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
             "{}/{} is not Ready: {}",
             object.kind.split('.').next().unwrap_or_default(),
             object.name,
-            why(&object.reason, &object.message)
+            join_reason(&object.reason, &object.message)
         );
     }
     Ok(())
@@ -538,7 +538,7 @@ mod tests {
         let mut stage = Stage::set(None).await.unwrap();
         stage.start().await.unwrap();
         assert_eq!(goes_on(&stage), "mend it and save");
-        stage.end(GRACE).await;
+        stage.end(GRACE_PERIOD).await;
     }
 
     #[test]
@@ -561,13 +561,13 @@ mod tests {
             ("ERRORS", "1"),
         ] {
             let end = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
-            let under = HEADER.find(column).map(|at| at + column.len());
+            let under = TABLE_HEADER.find(column).map(|at| at + column.len());
             let found = text
                 .match_indices(value)
                 .any(|(at, _)| Some(at + value.len()) == under);
             assert!(
                 found,
-                "{column} ends at {under:?}, {value} at {:?}:\n{HEADER}\n{text}",
+                "{column} ends at {under:?}, {value} at {:?}:\n{TABLE_HEADER}\n{text}",
                 end(&text, value)
             );
         }

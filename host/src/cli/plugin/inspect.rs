@@ -1,4 +1,4 @@
-//! `ostler plugin inspect`: what a component is.
+//! `ostler plugin inspect`: metadata, permissions and sizes of a component.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -10,7 +10,7 @@ use wasmparser::{Parser, Payload};
 use wit_component::{DecodedWasm, decode};
 use wit_parser::{WorldItem, WorldKey};
 
-use super::kilobytes;
+use super::format_kilobytes;
 use crate::{
     cli::{
         ask::Output,
@@ -36,27 +36,27 @@ pub struct Inspect {
     output: Output,
 }
 
-/// What a component is.
+/// The description of a component.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Inspection {
     file: String,
     bytes: usize,
-    /// Empty when this host can run it; otherwise why it can't.
+    /// Reason why this host cannot run it; empty if it can.
     unfit: String,
     name: String,
     version: String,
     kinds: Vec<Kind>,
     max_concurrent: u32,
-    /// Functions it may call, by interface.
+    /// Imported functions, by interface.
     capabilities: BTreeMap<String, Vec<String>>,
     wasi: bool,
     hooks: bool,
-    /// What it asks for; none without a manifest.
+    /// Requested permissions; `None` without a manifest.
     asks: Option<Value>,
     /// The JSON schema of its configuration.
     config_schema: Option<Value>,
-    /// Bytes by what they are.
+    /// Sizes in bytes, by section.
     sections: BTreeMap<String, usize>,
 }
 
@@ -69,14 +69,14 @@ struct Kind {
 }
 
 impl Inspect {
-    /// Looks, and prints.
+    /// Inspects the component and prints the description.
     pub async fn run(self) -> anyhow::Result<()> {
         let file = self.file.display().to_string();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading {file}"))?;
-        let found = inspect(file, wasm).await;
+        let found = inspect_component(file, wasm).await;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&found)?),
-            Output::Table => print!("{}", text(&found)),
+            Output::Table => print!("{}", format_inspection(&found)),
         }
         if !found.unfit.is_empty() {
             bail!("{}: {}", found.file, found.unfit);
@@ -85,7 +85,7 @@ impl Inspect {
     }
 }
 
-async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
+async fn inspect_component(file: String, wasm: Vec<u8>) -> Inspection {
     let mut found = Inspection {
         file,
         bytes: wasm.len(),
@@ -95,8 +95,8 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
         Ok(fits) => (found.wasi, found.hooks) = (fits.wasi, fits.lifecycle),
         Err(e) => found.unfit = e.to_string(),
     }
-    found.sections = sections(&wasm).unwrap_or_default();
-    found.capabilities = capabilities(&wasm).unwrap_or_default();
+    found.sections = section_sizes(&wasm).unwrap_or_default();
+    found.capabilities = list_imports(&wasm).unwrap_or_default();
     match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
             found.asks = manifest
@@ -108,17 +108,17 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
         Err(_) => {}
     }
     if found.unfit.is_empty()
-        && let Err(e) = describe(&mut found, wasm).await
+        && let Err(e) = call_describe(&mut found, wasm).await
     {
         found.unfit = e;
     }
     found
 }
 
-/// Asks the component itself, where it can do nothing.
-async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
+/// Calls the component's `describe` without any capability.
+async fn call_describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
     let limits = Limits::default();
-    // Of room for one call a component with several modules takes more.
+    // A component with several modules needs more than the slots of one call.
     let engine = Engine::new(4, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
     let plugin = load(&engine.into(), wasm, None, &Grants::default(), &limits).await?;
     found.name = plugin.name().to_string();
@@ -133,8 +133,8 @@ async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// What it imports of the contract and of WASI, function by function.
-fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+/// Imports from the contract and WASI, function by function.
+fn list_imports(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let DecodedWasm::Component(resolve, world) = decode(wasm)? else {
         bail!("no component");
     };
@@ -146,7 +146,7 @@ fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
         let functions: Vec<_> = resolve.interfaces[*id].functions.keys().cloned().collect();
         let name = resolve.id_of(*id).unwrap_or_default();
         let name = name.strip_prefix("ostler:plugin/").unwrap_or(&name);
-        // The one with types only.
+        // An interface with types only.
         if !functions.is_empty() {
             let name = name.split('@').next().unwrap_or(name).to_owned();
             all.insert(name, functions);
@@ -155,8 +155,8 @@ fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     Ok(all)
 }
 
-/// Bytes by what they are. What is around the modules (types, imports, how they are linked) is one.
-fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
+/// Sizes in bytes, by section. Everything around the modules (types, imports, linking) is one entry.
+fn section_sizes(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     let mut counted = 0;
     for payload in Parser::new(0).parse_all(wasm) {
@@ -173,17 +173,18 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     Ok(found)
 }
 
-/// The answer for people.
-fn text(found: &Inspection) -> String {
-    let fit = match found.unfit.is_empty() {
-        true => ("yes".to_owned(), Shade::Good),
-        false => (format!("no: {}", found.unfit), Shade::Bad),
+/// The description as text.
+fn format_inspection(found: &Inspection) -> String {
+    let fit = if found.unfit.is_empty() {
+        ("yes".to_owned(), Shade::Good)
+    } else {
+        (format!("no: {}", found.unfit), Shade::Bad)
     };
     let yes = |yes: bool| if yes { "yes" } else { "no" };
     let mut rows = vec![
         (
             "File",
-            format!("{} ({})", found.file, kilobytes(found.bytes)),
+            format!("{} ({})", found.file, format_kilobytes(found.bytes)),
             Shade::Plain,
         ),
         ("Runs here", fit.0, fit.1),
@@ -210,14 +211,18 @@ fn text(found: &Inspection) -> String {
         let finalizer = k.finalizer.as_deref().unwrap_or_default();
         plain(&[&k.kind, finalizer, k.selector.as_deref().unwrap_or_default()])
     });
-    out.push_str(&filled(
+    out.push_str(&optional_section(
         "Reconciles",
         &["KIND", "FINALIZER", "SELECTOR"],
         kinds.collect(),
     ));
     let can = found.capabilities.iter();
     let can = can.map(|(name, functions)| plain(&[name, &functions.join(", ")]));
-    out.push_str(&filled("Calls", &["INTERFACE", "FUNCTIONS"], can.collect()));
+    out.push_str(&optional_section(
+        "Calls",
+        &["INTERFACE", "FUNCTIONS"],
+        can.collect(),
+    ));
     let asks = found.asks.as_ref().map(asks_text);
     out.push_str(&section(
         "Asks for",
@@ -228,12 +233,12 @@ fn text(found: &Inspection) -> String {
     sizes.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
     let sizes = sizes
         .into_iter()
-        .map(|(name, bytes)| plain(&[name, &kilobytes(*bytes)]));
-    out.push_str(&filled("Bytes", &["WHAT", "SIZE"], sizes.collect()));
+        .map(|(name, bytes)| plain(&[name, &format_kilobytes(*bytes)]));
+    out.push_str(&optional_section("Bytes", &["WHAT", "SIZE"], sizes.collect()));
     out
 }
 
-/// Asks as they were written, one per line.
+/// Requested permissions as declared, one per line.
 fn asks_text(asks: &Value) -> String {
     let mut out = String::new();
     for (what, value) in asks.as_object().into_iter().flatten() {
@@ -242,16 +247,14 @@ fn asks_text(asks: &Value) -> String {
             value => out.push_str(&format!("{what}: {value}\n")),
         }
     }
-    match out.is_empty() {
-        true => "nothing\n".into(),
-        false => out,
-    }
+    if out.is_empty() { "nothing\n".into() } else { out }
 }
 
-fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
-    match rows.is_empty() {
-        true => String::new(),
-        false => section(title, &table(header, rows)),
+fn optional_section(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
+    if rows.is_empty() {
+        String::new()
+    } else {
+        section(title, &table(header, rows))
     }
 }
 
@@ -263,9 +266,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_can_t_run_is_told_why() {
-        let found = inspect("x.wasm".into(), b"#!/bin/sh".to_vec()).await;
+        let found = inspect_component("x.wasm".into(), b"#!/bin/sh".to_vec()).await;
         assert!(found.unfit.starts_with("not WebAssembly"), "{}", found.unfit);
-        let text = text(&found);
+        let text = format_inspection(&found);
         assert!(
             text.contains("x.wasm") && text.contains("no: not WebAssembly"),
             "{text}"
@@ -280,7 +283,7 @@ mod tests {
             "ostler:manifest",
             br#"{"permissions":{"events":true}}"#,
         );
-        let found = sections(&component).unwrap();
+        let found = section_sizes(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());
         assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");
         assert_eq!(asks_text(&json!({"events": true})), "events: true\n");

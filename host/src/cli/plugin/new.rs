@@ -1,4 +1,4 @@
-//! `ostler plugin new`: the beginning of a plugin.
+//! `ostler plugin new`: project templates.
 
 use std::{
     fmt, fs,
@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 #[command(after_help = "Exit codes:\n  0  created\n  1  error\n  2  invalid arguments")]
 pub struct New {
     /// Name of the plugin: letters a-z, digits and dashes.
-    #[arg(value_parser = name)]
+    #[arg(value_parser = parse_name)]
     name: String,
     /// Kind that the plugin reconciles, such as Greeting.v1alpha1.example.dev.
     #[arg(long, value_name = "KIND.VERSION.GROUP")]
@@ -31,7 +31,7 @@ pub struct New {
     sdk: Option<PathBuf>,
 }
 
-/// What there are templates for.
+/// Languages with templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Language {
     /// A crate.
@@ -46,7 +46,7 @@ enum Language {
 }
 
 impl Language {
-    /// Its own files, the first of them the source.
+    /// Files of the language's template, the source first.
     fn files(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Rust => &[
@@ -70,7 +70,7 @@ impl Language {
     }
 }
 
-/// A kind, as kubectl writes it.
+/// A kind in kubectl's notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     kind: String,
@@ -125,7 +125,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// `v1`, `v2beta3`.
+/// Returns true for an API version such as `v1` or `v2beta3`.
 fn is_version(text: &str) -> bool {
     let number =
         |text: &str| !text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
@@ -148,8 +148,8 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// A DNS label that is also a package's name.
-fn name(text: &str) -> Result<String, String> {
+/// Returns true for a DNS label that is also a valid package name.
+fn parse_name(text: &str) -> Result<String, String> {
     if is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()) {
         return Ok(text.into());
     }
@@ -159,8 +159,8 @@ fn name(text: &str) -> Result<String, String> {
     )
 }
 
-/// The plural of a kind, as English mostly has it.
-fn plural(kind: &str) -> String {
+/// The plural of a kind by the regular English rules.
+fn plural_of(kind: &str) -> String {
     let kind = kind.to_lowercase();
     let vowel = |c: char| "aeiou".contains(c);
     match kind.strip_suffix('y') {
@@ -170,8 +170,8 @@ fn plural(kind: &str) -> String {
     }
 }
 
-/// What projects of all languages have.
-const SHARED: &[(&str, &str)] = &[
+/// Files of projects in all languages.
+const SHARED_FILES: &[(&str, &str)] = &[
     ("plugin.yaml", include_str!("templates/shared/plugin.yaml")),
     (
         "crds/<<group>>_<<plural>>.yaml",
@@ -195,7 +195,7 @@ impl New {
                 folder.display()
             );
         }
-        // The others' is in `ostler` itself.
+        // The other SDKs are embedded in `ostler`.
         let sdk = match self.language {
             Language::Rust => Some(Sdk::find(self.sdk.as_deref(), &folder)?),
             _ => None,
@@ -210,7 +210,7 @@ impl New {
                 .with_context(|| format!("writing {}", path.display()))?;
         }
         if let Some(sdk) = sdk {
-            sdk.lock(&folder)?;
+            sdk.copy_lock_file(&folder)?;
         }
         let shown = folder.display();
         println!("{shown}: a plugin that reconciles {}", self.kind);
@@ -221,10 +221,10 @@ impl New {
         Ok(())
     }
 
-    /// Paths and texts.
+    /// The paths and contents of all files.
     fn files(&self, sdk: &str) -> Vec<(String, String)> {
         let Kind { kind, version, group } = &self.kind;
-        let (singular, plural) = (kind.to_lowercase(), plural(kind));
+        let (singular, plural) = (kind.to_lowercase(), plural_of(kind));
         let own = self.language.files();
         let source = own[0].0;
         let fill = |text: &str| {
@@ -238,10 +238,10 @@ impl New {
                 .replace("<<source>>", source)
                 .replace("<<sdk>>", sdk)
         };
-        let files = own.iter().chain(SHARED);
+        let files = own.iter().chain(SHARED_FILES);
         let mut files: Vec<_> = files.map(|(path, text)| (fill(path), fill(text))).collect();
         if self.language == Language::Rust {
-            // A test of the project holds it to this.
+            // A test of the project compares the CRD with this.
             let crds = files.iter_mut().filter(|(path, _)| path.starts_with("crds/"));
             crds.for_each(|(_, text)| text.insert_str(0, "# Generated from the Rust types.\n"));
         }
@@ -249,7 +249,7 @@ impl New {
     }
 }
 
-/// Where the SDK is: in a checkout, since it is not published.
+/// Location of the SDK: a checkout, since it is not published.
 struct Sdk(PathBuf);
 
 impl Sdk {
@@ -268,7 +268,7 @@ impl Sdk {
         found.context("no SDK: it is not on crates.io yet; give --sdk CHECKOUT, a checkout of Ostler")
     }
 
-    /// The SDK in this folder, or in the checkout this folder is.
+    /// The SDK in a folder, or in the checkout that contains the folder.
     fn at(folder: &Path) -> Option<Self> {
         let candidates = [folder.to_owned(), folder.join("plugins/sdk")];
         let is_sdk = |folder: &PathBuf| {
@@ -278,10 +278,10 @@ impl Sdk {
         candidates.into_iter().find(is_sdk)?.canonicalize().ok().map(Self)
     }
 
-    /// Its line in Cargo.toml: relative where the project is in the same checkout.
+    /// The dependency in Cargo.toml: a relative path if the project is in the same checkout.
     fn dependency(&self, folder: &Path) -> anyhow::Result<String> {
         let path = match self.checkout() {
-            Some(root) => relative(root, folder, &self.0)?,
+            Some(root) => relative_path(root, folder, &self.0)?,
             None => None,
         };
         let path = path.unwrap_or_else(|| self.0.clone());
@@ -298,8 +298,8 @@ impl Sdk {
             .filter(|root| root.join("Cargo.lock").is_file())
     }
 
-    /// Begins with the versions that the SDK is tested with: they are what is there already.
-    fn lock(&self, folder: &Path) -> anyhow::Result<()> {
+    /// Copies the SDK's lock file: its versions are tested and already downloaded.
+    fn copy_lock_file(&self, folder: &Path) -> anyhow::Result<()> {
         if let Some(root) = self.checkout() {
             fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))
                 .with_context(|| format!("writing {}", folder.join("Cargo.lock").display()))?;
@@ -308,10 +308,10 @@ impl Sdk {
     }
 }
 
-/// The way from a folder that is to be made to another, when both are under a root.
-fn relative(root: &Path, folder: &Path, other: &Path) -> anyhow::Result<Option<PathBuf>> {
+/// The relative path from a folder to be created to another one, if both are below a root.
+fn relative_path(root: &Path, folder: &Path, other: &Path) -> anyhow::Result<Option<PathBuf>> {
     let absolute = std::path::absolute(folder)?;
-    // What is not there yet can't be canonicalized, but what it will be in can.
+    // The folder does not exist yet, so its parent is canonicalized.
     let there = absolute.ancestors().find(|a| a.exists()).context("no root")?;
     let from = there
         .canonicalize()?
@@ -352,14 +352,14 @@ mod tests {
 
     #[test]
     fn a_name_is_one_of_a_package() {
-        assert_eq!(name("my-plugin2"), Ok("my-plugin2".into()));
+        assert_eq!(parse_name("my-plugin2"), Ok("my-plugin2".into()));
         for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
-            assert!(name(wrong).is_err(), "{wrong}");
+            assert!(parse_name(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn plurals() {
+    fn kind_has_regular_english_plural() {
         for (kind, expected) in [
             ("Greeting", "greetings"),
             ("Policy", "policies"),
@@ -367,7 +367,7 @@ mod tests {
             ("Ingress", "ingresses"),
             ("Box", "boxes"),
         ] {
-            assert_eq!(plural(kind), expected);
+            assert_eq!(plural_of(kind), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A plugin's folder, beside its source: what it asks for, its kinds, the objects it is tried with.
+//! A plugin's project folder: requested permissions, CRDs and samples.
 
 use std::{
     io::ErrorKind,
@@ -14,17 +14,17 @@ use crate::{
     policy::{grants::Grants, manifest::Manifest},
 };
 
-/// A plugin's folder.
+/// A plugin's project folder.
 pub struct Project {
-    /// Where it is.
+    /// Path of the folder.
     pub folder: PathBuf,
-    /// What it is written in.
+    /// Programming language.
     pub language: Language,
-    /// What it asks for.
+    /// Requested permissions.
     pub asks: Value,
-    /// The kinds it brings.
+    /// CustomResourceDefinitions.
     pub crds: Vec<Document>,
-    /// Objects to try it with.
+    /// Sample objects.
     pub samples: Vec<Document>,
 }
 
@@ -38,7 +38,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// What a pointer finds, when it is text.
+    /// The string at a JSON pointer; empty if there is none.
     pub fn text(&self, pointer: &str) -> &str {
         self.object
             .pointer(pointer)
@@ -46,12 +46,12 @@ impl Document {
             .unwrap_or_default()
     }
 
-    /// Its kind.
+    /// The object's kind.
     pub fn gvk(&self) -> Gvk {
         Gvk::from_api_version(self.text("/apiVersion"), self.text("/kind"))
     }
 
-    /// The kinds it defines, when it is a CRD.
+    /// The kinds that a CRD defines.
     pub fn defines(&self) -> Vec<Gvk> {
         let versions = self.object["spec"]["versions"].as_array().into_iter().flatten();
         let served = versions.filter(|v| v["served"] != false);
@@ -62,10 +62,10 @@ impl Document {
 }
 
 impl Project {
-    /// Reads a folder. Errors name the file, the field and what to do.
+    /// Reads a folder. Errors name the file, the field and the remedy.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
-        let language = ostler_builder::detect(folder)?;
-        let crds = documents(&folder.join("crds"))?;
+        let language = ostler_builder::detect_language(folder)?;
+        let crds = read_documents(&folder.join("crds"))?;
         if let Some(other) = crds
             .iter()
             .find(|d| d.text("/kind") != "CustomResourceDefinition")
@@ -79,19 +79,19 @@ impl Project {
         Ok(Self {
             folder: folder.to_owned(),
             language,
-            asks: asks(folder)?,
+            asks: read_asks(folder)?,
             crds,
-            samples: documents(&folder.join("samples"))?,
+            samples: read_documents(&folder.join("samples"))?,
         })
     }
 
-    /// What it asks for, granted.
+    /// Grants with all requested permissions.
     pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
         let text = json!({ "plugins": { plugin: self.asks } }).to_string();
-        Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
+        Grants::parse(&text, manifest::MANIFEST_FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
-    /// An error unless every kind that the component reconciles is defined here.
+    /// Fails unless the folder defines every kind that the component reconciles.
     pub fn defines(&self, kinds: &[Gvk]) -> anyhow::Result<()> {
         let defined: Vec<_> = self.crds.iter().flat_map(Document::defines).collect();
         let Some(missing) = kinds.iter().find(|k| !defined.contains(k)) else {
@@ -118,9 +118,9 @@ impl Project {
     }
 }
 
-/// What a folder's `plugin.yaml` asks for.
-pub fn asks(folder: &Path) -> anyhow::Result<Value> {
-    let file = folder.join(manifest::FILE);
+/// The permissions that a folder's `plugin.yaml` requests.
+pub fn read_asks(folder: &Path) -> anyhow::Result<Value> {
+    let file = folder.join(manifest::MANIFEST_FILE);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
@@ -134,8 +134,8 @@ pub fn asks(folder: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(&manifest.permissions)?)
 }
 
-/// The objects of a folder's files, in order of their names.
-fn documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
+/// The objects of a folder's files, in the order of file names.
+fn read_documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -156,12 +156,12 @@ fn documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
     let mut all = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        all.extend(parse(&file, &text)?);
+        all.extend(parse_documents(&file, &text)?);
     }
     Ok(all)
 }
 
-fn parse(file: &Path, text: &str) -> anyhow::Result<Vec<Document>> {
+fn parse_documents(file: &Path, text: &str) -> anyhow::Result<Vec<Document>> {
     let objects: Vec<Value> =
         serde_saphyr::from_multiple(text).with_context(|| format!("{} is not YAML", file.display()))?;
     let mut documents = Vec::new();

@@ -1,4 +1,4 @@
-//! `ostler plugin push`: a component into an OCI registry.
+//! `ostler plugin push`: upload of a component to an OCI registry.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     super::ask::Output,
-    registry::{Registry, text},
+    registry::{Registry, read_text},
 };
 use crate::{
     contract::{inspection, limits::Limits},
@@ -43,7 +43,7 @@ pub struct Push {
     output: Output,
 }
 
-/// What was pushed.
+/// The pushed artifact.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Told {
@@ -52,13 +52,13 @@ struct Told {
     name: String,
     version: String,
     size: u64,
-    /// The registry had it already.
+    /// True if the registry already had the artifact.
     existed: bool,
     signed_by: Option<Fingerprint>,
 }
 
 impl Push {
-    /// Pushes.
+    /// Pushes the component and prints its reference.
     pub async fn run(self) -> anyhow::Result<()> {
         if self.reference.digest().is_some() {
             bail!(
@@ -66,9 +66,9 @@ impl Push {
                 self.reference
             );
         }
-        // All that can be wrong without the registry comes first.
+        // Local checks come before the first request.
         let key = self.sign.as_ref().map(|path| {
-            SigningKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
+            SigningKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
         });
         let key = key.transpose()?;
         let file = self.file.display();
@@ -91,7 +91,7 @@ impl Push {
         };
 
         let (store, auth) = self.registry.open(&self.reference)?;
-        let bar = bar(wasm.len() as u64);
+        let bar = progress_bar(wasm.len() as u64);
         let telling = bar.clone();
         let pushed = store
             .push_component(
@@ -123,7 +123,7 @@ impl Push {
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
             Output::Table => {
-                // What scripts go on with is alone on stdout.
+                // Standard output has only the reference, for scripts.
                 eprintln!(
                     "{} {}, {:.1} KB{}{}",
                     told.name,
@@ -141,8 +141,8 @@ impl Push {
     }
 }
 
-/// A bar on a terminal; elsewhere it shows nothing.
-fn bar(bytes: u64) -> ProgressBar {
+/// A progress bar, hidden unless standard error is a terminal.
+fn progress_bar(bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("Pushing {bar:30} {bytes}/{total_bytes}");
     let bar = ProgressBar::new(bytes);
     match style {

@@ -1,4 +1,4 @@
-//! What commands that talk to a registry share.
+//! Arguments of commands that use a registry.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
 
-/// How a registry is reached.
+/// Connection to a registry.
 #[derive(Args)]
 pub struct Registry {
     /// File with registry credentials, as written by `docker login`. Defaults to config.json in $DOCKER_CONFIG or
@@ -20,7 +20,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A store that keeps nothing, and who we are in the reference's registry.
+    /// A store without cache, and the credentials for the reference's registry.
     pub fn open(&self, reference: &Reference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
         let plain = self.plain_http.then(|| reference.registry().to_owned());
         let store = ComponentStore::new(None, PullLimits::default())
@@ -33,7 +33,7 @@ impl Registry {
     }
 }
 
-/// The text of a key's file.
-pub fn text(path: &Path) -> anyhow::Result<String> {
+/// The content of a key file.
+pub fn read_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("reading the key {}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! A host in this process, with an API server of its own where there is no cluster, to try a plugin in.
+//! A host in this process to test a plugin in, with an embedded API server unless a cluster is given.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::project::{Document, Project};
 use crate::{
-    client::api::{ApiError, Cluster, Patch},
+    client::api::{ApiClient, ApiError, PatchType},
     host::{Host, Settings},
     kube::{
         hash::encode_hex,
@@ -23,27 +23,27 @@ use crate::{
     plugin::{LoadState, Plugin, Report},
 };
 
-/// How long the API server may take to serve a kind whose CRD it has.
-const ESTABLISHED: Duration = Duration::from_secs(30);
-/// How long a build may take to serve: compiling twenty megabytes takes a slow machine minutes.
-const SERVES: Duration = Duration::from_secs(300);
-/// How often a condition is looked at.
-const LOOK: Duration = Duration::from_millis(10);
-/// Who applies.
-const MANAGER: &str = "ostler-plugin";
+/// Time for the API server to serve the kind of a new CRD.
+const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a build to serve: compiling 20 MB takes minutes on a slow machine.
+const SERVE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Polling interval of conditions.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The field manager of applied objects.
+const FIELD_MANAGER: &str = "ostler-plugin";
 
-/// Where a plugin is tried.
+/// The test environment of a plugin.
 pub struct Stage {
-    // Ends before what it talks to.
+    // Declared first: dropped before the API server it uses.
     host: Option<Host>,
     server: Option<ostler_apiserver::Server>,
     config: kube::Config,
-    cluster: Cluster,
+    cluster: ApiClient,
     directory: TempDir,
 }
 
 impl Stage {
-    /// On a cluster, or on an API server of its own.
+    /// Connects to a cluster, or starts an embedded API server.
     pub async fn set(kubeconfig: Option<PathBuf>) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("a temporary directory")?;
         std::fs::create_dir(directory.path().join("plugins"))?;
@@ -58,7 +58,7 @@ impl Stage {
                 crate::cli::config(Some(path)).await?
             }
         };
-        let cluster = Cluster::new(kube::Client::try_from(config.clone())?);
+        let cluster = ApiClient::new(kube::Client::try_from(config.clone())?);
         Ok(Self {
             host: None,
             server,
@@ -68,22 +68,22 @@ impl Stage {
         })
     }
 
-    /// The kubeconfig of its own API server.
+    /// The kubeconfig of the embedded API server.
     pub fn kubeconfig(&self) -> Option<String> {
         self.server.as_ref().map(ostler_apiserver::Server::kubeconfig)
     }
 
-    /// Applies an object; gives what names it from then on.
+    /// Applies an object and returns its reference.
     pub async fn apply(&self, document: &Document) -> anyhow::Result<ObjectRef> {
         let file = document.file.display();
         let gvk = document.gvk();
         let began = Instant::now();
         let resource = loop {
-            match self.cluster.resource(&gvk).await {
+            match self.cluster.discover_resource(&gvk).await {
                 Ok(resource) => break resource,
                 // A new kind is served a moment after its CRD was applied.
-                Err(ApiError::UnknownKind(_)) if began.elapsed() < self.patience(&gvk) => {
-                    tokio::time::sleep(LOOK).await;
+                Err(ApiError::UnknownKind(_)) if began.elapsed() < self.wait_limit(&gvk) => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 Err(e) => return Err(e).with_context(|| format!("{file}: {gvk}")),
             }
@@ -111,11 +111,12 @@ impl Stage {
         Ok(ObjectRef::new(gvk, namespace, document.text("/metadata/name")))
     }
 
-    /// Kinds that no CRD of this run can bring are not waited for.
-    fn patience(&self, gvk: &Gvk) -> Duration {
-        match gvk.group.contains('.') {
-            true => ESTABLISHED,
-            false => Duration::ZERO,
+    /// Time to wait for a kind: none for kinds that no CRD of this run can define.
+    fn wait_limit(&self, gvk: &Gvk) -> Duration {
+        if gvk.group.contains('.') {
+            ESTABLISH_TIMEOUT
+        } else {
+            Duration::ZERO
         }
     }
 
@@ -128,10 +129,10 @@ impl Stage {
         };
         let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
         let key = ObjectRef::new(gvk, namespace, text("/metadata/name"));
-        let path = self.cluster.resource(&key.gvk).await?.object(&key);
-        let path = format!("{path}?fieldManager={MANAGER}&force=true");
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(&key);
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true");
         self.cluster
-            .patch(&path, Patch::Apply, object.to_string().into_bytes())
+            .patch(&path, PatchType::Apply, object.to_string().into_bytes())
             .await?;
         Ok(())
     }
@@ -142,17 +143,17 @@ impl Stage {
             self.apply(crd).await?;
         }
         for gvk in crds.iter().flat_map(Document::defines) {
-            let served = async || self.cluster.resource(&gvk).await.is_ok();
-            if !until(ESTABLISHED, served).await {
-                bail!("{gvk} is not served {ESTABLISHED:?} after its CRD was applied");
+            let served = async || self.cluster.discover_resource(&gvk).await.is_ok();
+            if !wait_until(ESTABLISH_TIMEOUT, served).await {
+                bail!("{gvk} is not served {ESTABLISH_TIMEOUT:?} after its CRD was applied");
             }
         }
         Ok(())
     }
 
-    /// An object as it is; none when there is none.
+    /// The current state of an object; `None` if it does not exist.
     pub async fn get(&self, key: &ObjectRef) -> anyhow::Result<Option<Value>> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(key);
         match self.cluster.get(&path).await {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
             Err(e) if e.code() == 404 => Ok(None),
@@ -162,40 +163,40 @@ impl Stage {
 
     /// All objects of a kind.
     pub async fn list(&self, gvk: &Gvk) -> anyhow::Result<Vec<Value>> {
-        let path = self.cluster.resource(gvk).await?.collection("");
+        let path = self.cluster.discover_resource(gvk).await?.collection("");
         let list: Value = serde_json::from_slice(&self.cluster.get(&path).await?)?;
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The version of a group that the server prefers, for a kind.
+    /// The preferred version of a group, for a kind.
     pub async fn preferred(&self, group: &str, kind: &str) -> anyhow::Result<Gvk> {
-        Ok(self.cluster.preferred(group, kind).await?)
+        Ok(self.cluster.discover_preferred(group, kind).await?)
     }
 
-    /// Asks for the deletion of an object; that it is gone is no error.
+    /// Deletes an object; an object that does not exist is no error.
     pub async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(key);
         match self.cluster.delete(&path, b"{}".to_vec()).await {
             Err(e) if e.code() != 404 => Err(e.into()),
             _ => Ok(()),
         }
     }
 
-    /// Lets plugins of this name do what the project asks for. A running host follows it. Gives whether that is news.
+    /// Grants a plugin all permissions that the project requests, also in a running host. Returns whether that changed.
     pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<bool> {
         project.grants(plugin)?;
         let text = json!({ "plugins": { plugin: project.asks } }).to_string();
-        ostler_builder::replace(&self.grants_file(), text.as_bytes())
+        ostler_builder::replace_file(&self.grants_file(), text.as_bytes())
     }
 
     fn grants_file(&self) -> PathBuf {
         self.directory.path().join("grants.yaml")
     }
 
-    /// Configures the plugin by this file. Gives whether that is news.
-    fn configure(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
+    /// Configures the plugin by a file. Returns whether that changed.
+    fn write_config(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
         let text = std::fs::read(config).with_context(|| format!("reading {}", config.display()))?;
-        ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)
+        ostler_builder::replace_file(&self.plugin_file(plugin, "yaml"), &text)
     }
 
     fn plugin_file(&self, plugin: &str, extension: &str) -> PathBuf {
@@ -204,14 +205,14 @@ impl Stage {
             .join(format!("plugins/{plugin}.{extension}"))
     }
 
-    /// Starts the host, with what was granted.
+    /// Starts the host with the granted permissions.
     pub async fn start(&mut self) -> anyhow::Result<()> {
         let grants = match std::fs::read_to_string(self.grants_file()) {
             Ok(text) => crate::policy::grants::Grants::parse(&text, "plugin.yaml")
                 .map_err(|e| anyhow::anyhow!("{e}"))?,
             Err(_) => crate::policy::grants::Grants::default(),
         };
-        // What is developed against runs here.
+        // Upstreams under development run on this machine.
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from);
         let settings = Settings {
             plugins: self.directory.path().join("plugins"),
@@ -231,15 +232,15 @@ impl Stage {
         self.host.as_ref().context("no host runs")
     }
 
-    /// Ends the host in order.
+    /// Drains and stops the host.
     pub async fn end(mut self, grace: Duration) {
         if let Some(host) = self.host.take() {
             host.drain(grace).await;
         }
     }
 
-    /// Puts a build where the host takes it from, with its configuration and all it asks for granted, and waits until it
-    /// serves. The error says why it doesn't.
+    /// Installs a build with its configuration and all requested permissions, and waits until it serves. The error has
+    /// the reason if it does not.
     pub async fn offer(
         &self,
         project: &Project,
@@ -253,39 +254,41 @@ impl Stage {
             Ok(reports.into_iter().find(|r| r.file == file))
         };
         let refused = report()?.map_or(0, |r| r.refused);
-        // The large one first: what comes with it is there before the host looks.
-        let mut news = ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
+        // The component first: grants and configuration are written before the host has read it.
+        let mut news = ostler_builder::replace_file(&self.plugin_file(plugin, "wasm"), wasm)?;
         news |= self.grant(project, plugin)?;
         if let Some(config) = config {
-            news |= self.configure(plugin, config)?;
+            news |= self.write_config(plugin, config)?;
         }
         let digest = encode_hex(&Sha256::digest(wasm));
         let began = Instant::now();
         loop {
-            match report()?.and_then(|report| verdict(report, &digest, refused, news)) {
+            match report()?.and_then(|report| decide_result(report, &digest, refused, news)) {
                 Some(verdict) => return verdict.map_err(|why| anyhow::anyhow!(why)),
-                None if began.elapsed() > SERVES => bail!("the new build does not serve after {SERVES:?}"),
-                None => tokio::time::sleep(LOOK).await,
+                None if began.elapsed() > SERVE_TIMEOUT => {
+                    bail!("the new build does not serve after {SERVE_TIMEOUT:?}")
+                }
+                None => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 
-    /// What serves.
+    /// The report of the serving build.
     pub fn serving(&self) -> anyhow::Result<std::sync::Arc<Plugin>> {
         let serving = self.host()?.registry().serving();
         serving.into_iter().next().context("no plugin serves")
     }
 
-    /// Waits until the host has nothing to do; says whether it came to that.
+    /// Waits until the host is idle; returns false after the timeout.
     pub async fn idle(&self, limit: Duration) -> anyhow::Result<bool> {
-        let router = self.host()?.services().router.clone();
-        Ok(until(limit, async || router.idle()).await)
+        let router = self.host()?.services().dispatcher.clone();
+        Ok(wait_until(limit, async || router.is_idle()).await)
     }
 }
 
 /// What has become of the build with this digest; none while that is open. `refused` is how many had been refused
 /// before, `news` whether there was anything new to look at since: if not, what was said of it holds.
-fn verdict(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
+fn decide_result(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
     match report.state {
         LoadState::Serving if report.digest == digest => Some(Ok(report)),
         LoadState::RolledBack if report.bad == digest => Some(Err(report.message)),
@@ -296,20 +299,20 @@ fn verdict(report: Report, digest: &str, refused: u64, news: bool) -> Option<Res
     }
 }
 
-/// Waits until something holds; says whether it came to that.
-pub async fn until(limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+/// Waits until a condition holds; returns false after the timeout.
+pub async fn wait_until(limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let began = Instant::now();
     while !holds().await {
         if began.elapsed() > limit {
             return false;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     true
 }
 
-/// Whether an object is Ready for its current generation, and what its condition says.
-pub fn ready(object: &Value) -> (bool, String) {
+/// Readiness of an object at its current generation, with the message of the condition.
+pub fn check_ready(object: &Value) -> (bool, String) {
     let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     let Some(ready) = conditions.into_iter().find(|c| c["type"] == "Ready") else {
         return (false, "no Ready condition yet".into());
@@ -317,7 +320,7 @@ pub fn ready(object: &Value) -> (bool, String) {
     let text = |field: &str| ready[field].as_str().unwrap_or_default();
     let current = ready["observedGeneration"].is_null()
         || ready["observedGeneration"] == object["metadata"]["generation"];
-    let said = crate::cli::table::why(text("reason"), text("message"));
+    let said = crate::cli::table::join_reason(text("reason"), text("message"));
     (text("status") == "True" && current, said)
 }
 
@@ -336,7 +339,7 @@ mod tests {
                 refused,
                 ..Report::default()
             };
-            verdict(report, "b", 1, news).map(|verdict| verdict.map(|report| report.digest))
+            decide_result(report, "b", 1, news).map(|verdict| verdict.map(|report| report.digest))
         };
         let refused = Some(Err("why".to_owned()));
         for (state, digest, count, news, expected) in [

@@ -1,4 +1,4 @@
-//! `ostler plugin test`: what must hold of every plugin, and the author's own tests.
+//! `ostler plugin test`: checks that hold for every plugin, and the author's own tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,9 +14,9 @@ use tokio::process::Command;
 
 use super::{
     build::build,
-    kilobytes,
+    format_kilobytes,
     project::{Document, Project},
-    stage::{Stage, ready, until},
+    stage::{Stage, check_ready, wait_until},
 };
 use crate::{
     cli::{
@@ -51,12 +51,12 @@ pub struct Test {
     output: Output,
 }
 
-/// What was looked at, and what came of it.
+/// A check and its result.
 #[derive(Debug, Serialize)]
 struct Check {
     check: &'static str,
     result: Verdict,
-    /// How long it took.
+    /// Duration of the check.
     ms: f64,
     message: String,
 }
@@ -69,37 +69,37 @@ enum Verdict {
     Skipped,
 }
 
-/// The checks so far. After one that failed the others are skipped: they would fail for its sake.
+/// The checks so far. After a failure the others are skipped: they would fail for the same reason.
 #[derive(Default)]
 struct Checks(Vec<Check>);
 
 impl Checks {
-    async fn make<T>(
+    async fn run_check<T>(
         &mut self,
         check: &'static str,
         made: impl Future<Output = anyhow::Result<(T, String)>>,
     ) -> Option<T> {
-        if self.failed() {
-            self.say(check, Verdict::Skipped, Instant::now(), String::new());
+        if self.has_failed() {
+            self.record_check(check, Verdict::Skipped, Instant::now(), String::new());
             return None;
         }
         let step = Step::new(check);
         let began = Instant::now();
         match made.await {
             Ok((value, message)) => {
-                step.done(&message);
-                self.say(check, Verdict::Passed, began, message);
+                step.finish(&message);
+                self.record_check(check, Verdict::Passed, began, message);
                 Some(value)
             }
             Err(e) => {
                 drop(step);
-                self.say(check, Verdict::Failed, began, format!("{e:#}"));
+                self.record_check(check, Verdict::Failed, began, format!("{e:#}"));
                 None
             }
         }
     }
 
-    fn say(&mut self, check: &'static str, result: Verdict, began: Instant, message: String) {
+    fn record_check(&mut self, check: &'static str, result: Verdict, began: Instant, message: String) {
         let ms = began.elapsed().as_micros() as f64 / 1000.0;
         self.0.push(Check {
             check,
@@ -109,7 +109,7 @@ impl Checks {
         });
     }
 
-    fn failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.0.iter().any(|c| c.result == Verdict::Failed)
     }
 
@@ -133,11 +133,11 @@ impl Checks {
 }
 
 impl Test {
-    /// Makes the checks, and prints what came of them.
+    /// Runs the checks and prints their results.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read(&self.folder)?;
         let mut checks = Checks::default();
-        self.check(&project, &mut checks).await;
+        self.check_project(&project, &mut checks).await;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&checks.0)?),
             Output::Table => print!("{}", checks.text()),
@@ -148,59 +148,66 @@ impl Test {
         Ok(())
     }
 
-    async fn check(&self, project: &Project, checks: &mut Checks) {
+    async fn check_project(&self, project: &Project, checks: &mut Checks) {
         if !self.skip_native {
-            checks.make("native tests", native(project)).await;
+            checks.run_check("native tests", run_native_tests(project)).await;
         }
         let built = checks
-            .make("build", async {
+            .run_check("build", async {
                 let built = build(&self.folder, Options::default()).await?;
-                let size = kilobytes(built.bytes);
+                let size = format_kilobytes(built.bytes);
                 let wasm = std::fs::read(&built.path)?;
                 Ok(((built.name, wasm), size))
             })
             .await;
         let (name, wasm) = built.unwrap_or_default();
         let stage = checks
-            .make("serves in a host", self.serves(project, &name, &wasm))
+            .run_check("serves in a host", self.check_serving(project, &name, &wasm))
             .await;
         // Only to be skipped where there is none.
         let stage = stage.as_ref();
         let on = || stage.context("no host");
         let kinds = checks
-            .make("is as its CRDs say", async { defined(on()?, project) })
+            .run_check("is as its CRDs say", async { check_kinds(on()?, project) })
             .await;
         let kinds = kinds.unwrap_or_default();
         let keys = checks
-            .make("samples are Ready", async {
-                self.samples(on()?, project, &kinds).await
+            .run_check("samples are Ready", async {
+                self.check_samples(on()?, project, &kinds).await
             })
             .await;
         let keys = keys.unwrap_or_default();
         checks
-            .make("again writes nothing", async { self.again(on()?, &keys).await })
+            .run_check("again writes nothing", async {
+                self.check_idempotence(on()?, &keys).await
+            })
             .await;
         checks
-            .make("deleted, all of it is gone", async {
-                self.deleted(on()?, project, &keys).await
+            .run_check("deleted, all of it is gone", async {
+                self.check_deletion(on()?, project, &keys).await
             })
             .await;
     }
 
-    async fn serves(&self, project: &Project, name: &str, wasm: &[u8]) -> anyhow::Result<(Stage, String)> {
+    async fn check_serving(
+        &self,
+        project: &Project,
+        name: &str,
+        wasm: &[u8],
+    ) -> anyhow::Result<(Stage, String)> {
         let mut stage = Stage::set(None).await?;
         stage.define(&project.crds).await?;
         stage.start().await?;
         let report = stage.offer(project, name, self.config.as_deref(), wasm).await?;
-        // The component has the last word on its name.
+        // The name in the component takes precedence.
         if report.name != name {
             stage.grant(project, &report.name)?;
         }
         Ok((stage, format!("{} {}", report.name, report.version)))
     }
 
-    /// Applies the samples, and waits until those of the plugin's kinds are Ready.
-    async fn samples(
+    /// Applies the samples and waits until those of the plugin's kinds are Ready.
+    async fn check_samples(
         &self,
         stage: &Stage,
         project: &Project,
@@ -214,7 +221,7 @@ impl Test {
                 project.folder.join("samples").display()
             );
         }
-        // What they may need comes first.
+        // Objects of other kinds come first: samples may refer to them.
         for other in project.samples.iter().filter(|d| !of_ours(d)) {
             stage.apply(other).await?;
         }
@@ -224,11 +231,11 @@ impl Test {
         }
         for key in &keys {
             let mut last = "it is not there".to_owned();
-            let is_ready = until(self.timeout, async || {
+            let is_ready = wait_until(self.timeout, async || {
                 let Ok(Some(object)) = stage.get(key).await else {
                     return false;
                 };
-                let (is_ready, said) = ready(&object);
+                let (is_ready, said) = check_ready(&object);
                 last = said;
                 is_ready
             });
@@ -240,8 +247,8 @@ impl Test {
         Ok((keys, message))
     }
 
-    /// Reconciles everything once more: where nothing has changed nothing may be written.
-    async fn again(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
+    /// Reconciles everything again: without changes nothing may be written.
+    async fn check_idempotence(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
         let host = stage.host()?;
         let facts = |key: &ObjectRef| {
             let facts = host.stats().object(key);
@@ -252,9 +259,11 @@ impl Test {
         }
         for key in keys {
             let (reconciles, api, upstream) = facts(key);
-            host.services().router.add(key, Priority::High, Cause::Manual);
-            let done = async || facts(key).0 > reconciles && host.services().router.idle();
-            if !until(self.timeout, done).await {
+            host.services()
+                .dispatcher
+                .enqueue(key, Priority::High, Cause::Manual);
+            let done = async || facts(key).0 > reconciles && host.services().dispatcher.is_idle();
+            if !wait_until(self.timeout, done).await {
                 bail!("{key} is not reconciled again after {:?}", self.timeout);
             }
             let (_, api_now, upstream_now) = facts(key);
@@ -269,8 +278,8 @@ impl Test {
         Ok(((), "0 writes".into()))
     }
 
-    /// Deletes the samples: they go, and with them what belongs to them.
-    async fn deleted(
+    /// Deletes the samples; they and their dependents must disappear.
+    async fn check_deletion(
         &self,
         stage: &Stage,
         project: &Project,
@@ -290,7 +299,7 @@ impl Test {
             });
             Ok(owned.count())
         };
-        let written = written(stage, project).await;
+        let written = written_kinds(stage, project).await;
         let mut children = 0;
         for gvk in &written {
             children += owned(gvk).await?;
@@ -300,19 +309,19 @@ impl Test {
         }
         for key in keys {
             let gone = async || matches!(stage.get(key).await, Ok(None));
-            if !until(self.timeout, gone).await {
+            if !wait_until(self.timeout, gone).await {
                 let object = stage.get(key).await?.unwrap_or_default();
                 bail!(
                     "{key} is not gone after {:?}: finalizers {}, {}",
                     self.timeout,
                     object["metadata"]["finalizers"],
-                    ready(&object).1
+                    check_ready(&object).1
                 );
             }
         }
         for gvk in &written {
             let gone = async || matches!(owned(gvk).await, Ok(0));
-            if !until(self.timeout, gone).await {
+            if !wait_until(self.timeout, gone).await {
                 bail!("objects of kind {gvk} that belong to the deleted samples are still there");
             }
         }
@@ -325,8 +334,8 @@ impl Test {
     }
 }
 
-/// The kinds it asks to write.
-async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
+/// The kinds that the plugin requests to write.
+async fn written_kinds(stage: &Stage, project: &Project) -> Vec<Gvk> {
     let mut kinds = Vec::new();
     for ask in project.asks["kubernetes"].as_array().into_iter().flatten() {
         let words = |field: &str| {
@@ -341,7 +350,7 @@ async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
         }
         let group = ask["group"].as_str().unwrap_or_default();
         for kind in words("kinds") {
-            // A pattern, or a kind that is not there.
+            // A pattern, or an unknown kind.
             if let Ok(gvk) = stage.preferred(group, &kind).await
                 && stage.list(&gvk).await.is_ok()
             {
@@ -352,17 +361,17 @@ async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
     kinds
 }
 
-/// The kinds, as the component says them; the CRDs must agree.
-fn defined(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
+/// The kinds that the component declares; the CRDs must define them.
+fn check_kinds(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
     let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
     project.defines(&kinds)?;
     let names: Vec<_> = kinds.iter().map(ToString::to_string).collect();
     Ok((kinds, names.join(", ")))
 }
 
-/// Runs the author's own tests, in the way of the language.
-async fn native(project: &Project) -> anyhow::Result<((), String)> {
-    let Some(command) = runner(&project.folder, project.language)? else {
+/// Runs the author's own tests with the language's test runner.
+async fn run_native_tests(project: &Project) -> anyhow::Result<((), String)> {
+    let Some(command) = test_runner(&project.folder, project.language)? else {
         return Ok(((), "there are none".into()));
     };
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
@@ -387,18 +396,18 @@ async fn native(project: &Project) -> anyhow::Result<((), String)> {
     )
 }
 
-/// What runs the tests of a folder, where it has some.
-fn runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::process::Command>> {
+/// The command that runs the tests of a folder; `None` without tests.
+fn test_runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::process::Command>> {
     let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
     let (program, arguments): (_, &[&str]) = match language {
         Language::Rust => {
-            let mut command = ostler_builder::rust::test(folder)?;
+            let mut command = ostler_builder::rust::test_command(folder)?;
             command.arg("--quiet");
             return Ok(Some(command));
         }
         Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
         Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
-        Language::Go => return Ok(Some(ostler_builder::go::test(folder)?)),
+        Language::Go => return Ok(Some(ostler_builder::go::test_command(folder)?)),
         Language::JavaScript | Language::Python => return Ok(None),
     };
     let mut command = std::process::Command::new(program);
@@ -416,14 +425,17 @@ mod tests {
     async fn after_a_failure_the_rest_is_skipped() {
         let mut checks = Checks::default();
         assert_eq!(
-            checks.make("one", async { Ok((1, "fine".into())) }).await,
+            checks.run_check("one", async { Ok((1, "fine".into())) }).await,
             Some(1)
         );
         let failed = checks
-            .make::<u8>("two", async { bail!("it does not hold") })
+            .run_check::<u8>("two", async { bail!("it does not hold") })
             .await;
         assert_eq!(failed, None);
-        assert_eq!(checks.make("three", async { Ok((3, String::new())) }).await, None);
+        assert_eq!(
+            checks.run_check("three", async { Ok((3, String::new())) }).await,
+            None
+        );
         let verdicts: Vec<_> = checks.0.iter().map(|c| c.result).collect();
         assert_eq!(verdicts, [Verdict::Passed, Verdict::Failed, Verdict::Skipped]);
         let text = checks.text();
@@ -439,8 +451,8 @@ mod tests {
             json!({"metadata": {"generation": 2}, "status": {"conditions": [
                 {"type": "Ready", "status": "True", "reason": "R", "message": "m", "observedGeneration": observed}]}})
         };
-        assert_eq!(ready(&object(2)), (true, "R: m".into()));
-        assert!(!ready(&object(1)).0);
-        assert!(!ready(&json!({})).0);
+        assert_eq!(check_ready(&object(2)), (true, "R: m".into()));
+        assert!(!check_ready(&object(1)).0);
+        assert!(!check_ready(&json!({})).0);
     }
 }

@@ -1,4 +1,4 @@
-//! `ostler plugin verify`: what a component is, and who vouches for it.
+//! `ostler plugin verify`: digest, signatures and compatibility of a component.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::{
         ask::Output,
         table::{Shade, cell, table},
     },
-    registry::{Registry, text},
+    registry::{Registry, read_text},
 };
 use crate::{
     contract::inspection::{self, Inspection},
@@ -48,19 +48,19 @@ pub struct Verify {
     output: Output,
 }
 
-/// What was found out.
+/// The result of a verification.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Told {
     verified: bool,
     subject: String,
-    /// Of the artifact, where it is one, and that pins it.
+    /// Digest of the artifact, which pins the reference; `None` for a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    /// Of the component itself.
+    /// Digest of the component.
     component_digest: String,
     size: usize,
-    /// None where no key was given.
+    /// `None` if no key was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     signed_by: Option<Vec<Fingerprint>>,
     fits: bool,
@@ -69,7 +69,7 @@ struct Told {
     problems: Vec<String>,
 }
 
-/// A component, and what its signatures say.
+/// A component with its verified signatures.
 struct Subject {
     name: String,
     wasm: Vec<u8>,
@@ -79,10 +79,10 @@ struct Subject {
 }
 
 impl Verify {
-    /// Finds out, and prints; an error where something does not hold.
+    /// Verifies the component and prints the result; a failed check is an error.
     pub async fn run(self) -> anyhow::Result<()> {
         let read = |path: &PathBuf| {
-            PublicKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
+            PublicKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
         };
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
@@ -92,9 +92,10 @@ impl Verify {
             (true, true) => SignaturePolicy::all_of(keys),
         };
         let path = Path::new(&self.subject);
-        let subject = match path.is_file() {
-            true => self.file(path, &policy)?,
-            false => self.pulled(policy).await?,
+        let subject = if path.is_file() {
+            self.verify_file(path, &policy)?
+        } else {
+            self.verify_reference(policy).await?
         };
         let contract = inspection::inspect(&subject.wasm);
         let mut problems: Vec<_> = subject.problem.into_iter().collect();
@@ -118,15 +119,16 @@ impl Verify {
         };
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
-            Output::Table => print!("{}", shown(&told)),
+            Output::Table => print!("{}", format_result(&told)),
         }
-        match told.verified {
-            true => Ok(()),
-            false => bail!("{} is not verified: {}", told.subject, told.problems.join("; ")),
+        if told.verified {
+            Ok(())
+        } else {
+            bail!("{} is not verified: {}", told.subject, told.problems.join("; "))
         }
     }
 
-    fn file(&self, path: &Path, policy: &SignaturePolicy) -> anyhow::Result<Subject> {
+    fn verify_file(&self, path: &Path, policy: &SignaturePolicy) -> anyhow::Result<Subject> {
         let name = path.display().to_string();
         let wasm = std::fs::read(path).with_context(|| format!("reading the component {name}"))?;
         let (mut signers, mut problem) = (Vec::new(), None);
@@ -147,7 +149,7 @@ impl Verify {
                 .iter()
                 .filter(|key| key.verify_message(&wasm, &signature));
             signers.extend(signed.map(|key| key.fingerprint().clone()));
-            // One file has one signature, so of several keys at most one has made it.
+            // A file has one signature, so at most one of several keys has made it.
             if signers.is_empty() || (self.require_all && signers.len() < policy.keys.len()) {
                 problem = Some(format!(
                     "{} is not its signature by the keys given",
@@ -164,13 +166,13 @@ impl Verify {
         })
     }
 
-    async fn pulled(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
+    async fn verify_reference(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
         let reference: Reference = self
             .subject
             .parse()
             .with_context(|| format!("there is no file {}", self.subject))?;
         let (store, auth) = self.registry.open(&reference)?;
-        // Optional, so that the rest is told, too.
+        // Not an error yet, so that the other results are printed, too.
         let pulled = store
             .pull_component(&reference, &auth, &policy.permissive())
             .await?;
@@ -185,8 +187,8 @@ impl Verify {
     }
 }
 
-/// The answer for people.
-fn shown(told: &Told) -> String {
+/// The result as text.
+fn format_result(told: &Told) -> String {
     let list = |items: &[String]| match items {
         [] => "nothing".to_owned(),
         items => items.join("\n"),
@@ -208,13 +210,12 @@ fn shown(told: &Told) -> String {
             ("Signed by", keys.join("\n"), Shade::Good)
         }
     });
-    match told.fits {
-        true => {
-            rows.push(("Fits this host", "yes".into(), Shade::Good));
-            rows.push(("Imports", list(&told.imports), Shade::Plain));
-            rows.push(("Exports", list(&told.exports), Shade::Plain));
-        }
-        false => rows.push(("Fits this host", "no".into(), Shade::Bad)),
+    if told.fits {
+        rows.push(("Fits this host", "yes".into(), Shade::Good));
+        rows.push(("Imports", list(&told.imports), Shade::Plain));
+        rows.push(("Exports", list(&told.exports), Shade::Plain));
+    } else {
+        rows.push(("Fits this host", "no".into(), Shade::Bad))
     }
     rows.extend(
         told.problems

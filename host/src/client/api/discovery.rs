@@ -1,20 +1,20 @@
-//! Where kinds are served.
+//! Discovery of the resources under which kinds are served.
 
 use serde::Deserialize;
 
-use super::{ApiError, Cluster, parse};
+use super::{ApiClient, ApiError, parse_response};
 use crate::kube::key::{Gvk, ObjectRef};
 
-/// Where a kind is served.
+/// The resource under which a kind is served.
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// `api/v1` or `apis/GROUP/VERSION`.
     prefix: String,
     /// Plural name, as in the path.
     pub plural: String,
-    /// Whether objects live in namespaces.
+    /// True if objects live in namespaces.
     pub namespaced: bool,
-    /// Whether it has a status subresource.
+    /// True if it has a status subresource.
     pub status: bool,
 }
 
@@ -34,11 +34,12 @@ impl Resource {
     }
 }
 
-impl Cluster {
-    /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
-    pub async fn resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
-        if let Some(known) = self.resources.lock().expect("lock").get(gvk) {
-            return Ok(known.clone());
+impl ApiClient {
+    /// Discovers the resource of a kind. The result is cached; a kind that is not served is looked up again each
+    /// time, because its CRD may be installed later.
+    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+        if let Some(cached) = self.resources.lock().get(gvk) {
+            return Ok(cached.clone());
         }
         #[derive(Deserialize)]
         struct List {
@@ -56,7 +57,7 @@ impl Cluster {
             format!("apis/{}/{}", gvk.group, gvk.version)
         };
         let list: List = match self.get(&format!("/{prefix}")).await {
-            Ok(bytes) => parse(&bytes)?,
+            Ok(bytes) => parse_response(&bytes)?,
             Err(e) if e.code() == 404 => return Err(ApiError::UnknownKind(gvk.clone())),
             Err(e) => return Err(e),
         };
@@ -74,15 +75,12 @@ impl Cluster {
                 .iter()
                 .any(|r| r.name == format!("{}/status", item.name)),
         };
-        self.resources
-            .lock()
-            .expect("lock")
-            .insert(gvk.clone(), resource.clone());
+        self.resources.lock().insert(gvk.clone(), resource.clone());
         Ok(resource)
     }
 
-    /// The version of a kind that the server prefers.
-    pub async fn preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
+    /// Discovers the version of a kind that the server prefers.
+    pub async fn discover_preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
         if group.is_empty() {
             return Ok(Gvk::new("", "v1", kind));
         }
@@ -96,7 +94,7 @@ impl Cluster {
             version: String,
         }
         let bytes = self.get(&format!("/apis/{group}")).await?;
-        let found: Group = parse(&bytes)?;
+        let found: Group = parse_response(&bytes)?;
         Ok(Gvk::new(group, &found.preferred_version.version, kind))
     }
 }

@@ -1,10 +1,10 @@
-//! What can come of a request besides an answer.
+//! Errors of requests to the API server.
 
 use serde::Deserialize;
 
-use crate::{client::fence::Deposed, kube::key::Gvk};
+use crate::{client::fence::NotLeader, kube::key::Gvk};
 
-/// What the API server said no to, or why it could not be asked.
+/// The error of a request that the API server refused or did not answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApiError {
     /// The server answered with a `Status`.
@@ -14,27 +14,27 @@ pub enum ApiError {
         code: u16,
         /// Machine-readable reason, for example `Conflict`.
         reason: String,
-        /// The server's own words.
+        /// Message of the server.
         message: String,
-        /// `Retry-After` in milliseconds, where the server gave one.
+        /// `Retry-After` in milliseconds, if the server sent one.
         retry_after: Option<u64>,
     },
     /// The kind is not served.
     #[error("the API server does not serve {0}: is its CRD installed?")]
     UnknownKind(Gvk),
-    /// No answer.
+    /// The server did not answer.
     #[error("the API server can't be reached: {0}")]
     Unreachable(String),
-    /// The answer made no sense.
+    /// The response could not be parsed.
     #[error("the API server's answer is not what was expected: {0}")]
-    Garbage(String),
-    /// Not sent.
+    InvalidResponse(String),
+    /// The write was not sent because this host does not lead.
     #[error(transparent)]
-    Deposed(#[from] Deposed),
+    NotLeader(#[from] NotLeader),
 }
 
 impl ApiError {
-    /// The HTTP status code, 0 when there was no answer.
+    /// The HTTP status code; 0 without a response.
     pub fn code(&self) -> u16 {
         match self {
             Self::Status { code, .. } => *code,
@@ -42,20 +42,26 @@ impl ApiError {
             _ => 0,
         }
     }
+
+    /// Returns true for `410 Gone`: the resourceVersion or continue token expired, so list again.
+    pub fn is_gone(&self) -> bool {
+        self.code() == 410
+    }
 }
 
-/// Warns, unless it is only that the API server is away, which is said once for all.
-macro_rules! complain {
-    ($error:expr, $($what:tt)*) => {
+/// Logs an API error as a warning. An unreachable server is logged at debug level only, because the client logs an
+/// outage once for all requests.
+macro_rules! warn_api_error {
+    ($error:expr, $($message:tt)*) => {
         match $error {
-            $crate::client::api::ApiError::Unreachable(_) => tracing::debug!($($what)*),
-            _ => tracing::warn!($($what)*),
+            $crate::client::api::ApiError::Unreachable(_) => tracing::debug!($($message)*),
+            _ => tracing::warn!($($message)*),
         }
     };
 }
-pub(crate) use complain;
+pub(crate) use warn_api_error;
 
-/// Reads a `Status` object, wherever it came from (an answer, or an ERROR event in a watch).
+/// Converts a `Status` object of a response or of an ERROR event in a watch into an error.
 pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiError {
     #[derive(Deserialize, Default)]
     #[serde(default)]
@@ -80,16 +86,16 @@ pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiErro
     }
 }
 
-/// Parses an answer of the API server.
-pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(bytes).map_err(|e| ApiError::Garbage(e.to_string()))
+/// Parses a response of the API server.
+pub fn parse_response<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))
 }
 
-/// The cause a person can act on ("connection refused") is at the end of the chain.
-pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+/// Finds the innermost source of an error: the part that a person can act on, such as "connection refused".
+pub(super) fn find_root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
     cause.to_string()
 }

@@ -1,53 +1,53 @@
-//! What may lie over the API server, and answer in its place.
+//! Interception of requests to the API server, by which `ostler plan` runs reconcilers without effects.
 
 use std::{collections::HashSet, pin::Pin};
 
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::{ApiError, Cluster};
+use super::{ApiClient, ApiError};
 
-/// Lies over the API server: writes end in it, and reads see what it has.
-pub trait Layer: Send + Sync {
-    /// What a GET of this path gives; none where the server is to be asked.
-    fn read(&self, path: &str) -> Option<Result<Bytes, ApiError>>;
+/// An interceptor of an [`ApiClient`]: it receives the writes, and reads see its state.
+pub trait Interceptor: Send + Sync {
+    /// The response to a GET of this path; none to ask the server.
+    fn intercept_get(&self, path: &str) -> Option<Result<Bytes, ApiError>>;
 
-    /// What is here of the collection that a list asks for; none where that is nothing.
-    fn collected(&self, path: &str) -> Option<Collected>;
+    /// The changes to the collection that a list asks for; none if there are none.
+    fn overlay_collection(&self, path: &str) -> Option<CollectionOverlay>;
 
-    /// Sees what the server answers about a path.
-    fn passes(&self, path: &str, answer: &[u8]);
+    /// Observes a response of the server.
+    fn observe_response(&self, path: &str, response: &[u8]);
 
-    /// Takes a write and answers as the server would have. It may ask that through `under`.
-    fn write<'a>(&'a self, under: &'a Cluster, write: Write<'a>) -> Written<'a>;
+    /// Executes a write and responds as the server would have. It may send requests through `client`.
+    fn intercept_write<'a>(&'a self, client: &'a ApiClient, request: WriteRequest<'a>) -> WriteResponse<'a>;
 }
 
-/// The answer to a write, when it is there.
-pub type Written<'a> = Pin<Box<dyn Future<Output = Result<Bytes, ApiError>> + Send + 'a>>;
+/// The pending response to a write.
+pub type WriteResponse<'a> = Pin<Box<dyn Future<Output = Result<Bytes, ApiError>> + Send + 'a>>;
 
-/// A write on its way.
+/// A write request.
 #[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
-    /// The HTTP method.
+pub struct WriteRequest<'a> {
+    /// HTTP method.
     pub method: &'static str,
     /// Path and query.
     pub path: &'a str,
-    /// Of the body.
+    /// Content type of the body.
     pub content_type: &'static str,
-    /// What is sent.
+    /// The body.
     pub body: &'a [u8],
 }
 
-/// What a layer has of a collection.
-pub struct Collected {
-    /// Namespaces and names: of these the server's own are not to be seen.
+/// The state of an interceptor that replaces part of a collection.
+pub struct CollectionOverlay {
+    /// Namespaces and names of the server's objects to be hidden.
     pub names: HashSet<(String, String)>,
-    /// The objects that would be in it, as JSON.
+    /// Objects to be shown in addition, as JSON.
     pub objects: Vec<String>,
 }
 
-impl Collected {
-    /// Whether an object of the server is here, too, and is not to be seen as it is there.
+impl CollectionOverlay {
+    /// Returns true if the overlay replaces or deletes this object of the server.
     pub fn hides(&self, item: &str) -> bool {
         #[derive(Deserialize)]
         struct Item {

@@ -1,38 +1,48 @@
 //! Lists, page by page.
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{ApiError, As, Cluster, parse};
+use super::{ApiClient, ApiError, MetadataForm, parse_response};
 use crate::kube::{key::Gvk, selector::Selector};
 
-impl Cluster {
-    /// Path and query of a collection, ending so that more of the query can follow.
-    pub async fn query(
+/// The end of one page of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// The resourceVersion of the list.
+    pub version: String,
+    /// The continue token of the next page; empty after the last.
+    pub next_token: String,
+}
+
+impl ApiClient {
+    /// Path and query of a collection, ending so that further parameters can be appended.
+    pub async fn collection_query(
         &self,
         gvk: &Gvk,
         namespace: &str,
         labels: Option<&Selector>,
     ) -> Result<String, ApiError> {
-        let mut path = format!("{}?", self.resource(gvk).await?.collection(namespace));
+        let mut path = format!("{}?", self.discover_resource(gvk).await?.collection(namespace));
         if let Some(selector) = labels {
             path.push_str("labelSelector=");
-            path.extend(percent(&selector.to_string()));
+            path.extend(utf8_percent_encode(&selector.to_string(), NON_ALPHANUMERIC));
             path.push('&');
         }
         Ok(path)
     }
 
-    /// One page of a list, item by item; `query` is of [`Cluster::query`]. Gives the list's version and the token
-    /// of the next page, empty after the last.
-    pub async fn page(
+    /// Lists one page and calls `each` with the JSON of every item; `query` comes from
+    /// [`ApiClient::collection_query`].
+    pub async fn list_page(
         &self,
         query: &str,
         limit: usize,
         token: &str,
-        form: Option<As>,
+        form: Option<MetadataForm>,
         mut each: impl FnMut(&str),
-    ) -> Result<(String, String), ApiError> {
+    ) -> Result<ListPage, ApiError> {
         #[derive(Deserialize)]
         struct Page<'a> {
             metadata: Meta,
@@ -50,31 +60,25 @@ impl Cluster {
         let mut path = format!("{query}limit={limit}");
         if !token.is_empty() {
             path.push_str("&continue=");
-            path.extend(percent(token));
+            path.extend(utf8_percent_encode(token, NON_ALPHANUMERIC));
         }
         let bytes = self.get_as(&path, form).await?;
-        let page: Page = parse(&bytes)?;
-        let planned = self.layer.as_ref().and_then(|layer| layer.collected(query));
+        let page: Page = parse_response(&bytes)?;
+        let overlay = self
+            .interceptor
+            .as_ref()
+            .and_then(|i| i.overlay_collection(query));
         for item in page.items.iter().flatten() {
-            if planned.as_ref().is_none_or(|p| !p.hides(item.get())) {
+            if overlay.as_ref().is_none_or(|o| !o.hides(item.get())) {
                 each(item.get());
             }
         }
         if page.metadata.r#continue.is_empty() {
-            planned.iter().flat_map(|p| &p.objects).for_each(|o| each(o));
+            overlay.iter().flat_map(|o| &o.objects).for_each(|o| each(o));
         }
-        Ok((page.metadata.resource_version, page.metadata.r#continue))
+        Ok(ListPage {
+            version: page.metadata.resource_version,
+            next_token: page.metadata.r#continue,
+        })
     }
-}
-
-/// In a query: everything but letters and digits is escaped.
-fn percent(text: &str) -> impl Iterator<Item = char> + '_ {
-    text.bytes().flat_map(|b| {
-        let escaped = if b.is_ascii_alphanumeric() {
-            vec![char::from(b)]
-        } else {
-            format!("%{b:02X}").chars().collect()
-        };
-        escaped.into_iter()
-    })
 }

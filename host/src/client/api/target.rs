@@ -1,4 +1,4 @@
-//! What a request to the API server is about: its path and query, taken apart.
+//! Targets of requests to the API server: parsed paths and queries.
 
 /// An object or a collection, as a path names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +13,12 @@ pub struct Target {
     pub name: String,
     /// Empty for the object itself.
     pub subresource: String,
-    /// Decoded.
+    /// Decoded parameters.
     query: Vec<(String, String)>,
 }
 
 impl Target {
-    /// Reads a path with its query; none where it names no resource.
+    /// Parses a path with its query; none if it names no resource.
     pub fn parse(path: &str) -> Option<Self> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
@@ -44,7 +44,7 @@ impl Target {
             namespace: namespace.into(),
             name: name.into(),
             subresource: subresource.into(),
-            query: pairs(query),
+            query: parse_query(query),
         })
     }
 
@@ -54,12 +54,12 @@ impl Target {
         found.map(|(_, value)| &**value)
     }
 
-    /// Whether it is about Secrets.
+    /// Returns true for Secrets.
     pub fn is_secret(&self) -> bool {
         self.plural == "secrets" && self.prefix == "/api/v1"
     }
 
-    /// Whether it is about Events, which are news and no state.
+    /// Returns true for Events, which report changes and are not state themselves.
     pub fn is_event(&self) -> bool {
         self.plural == "events"
             && matches!(
@@ -81,29 +81,27 @@ impl Target {
         format!("{}/{name}", self.collection())
     }
 
-    /// Whether a collection has what another target names.
-    pub fn has(&self, other: &Self) -> bool {
+    /// Returns true if this collection contains the other target.
+    pub fn contains(&self, other: &Self) -> bool {
         self.prefix == other.prefix
             && self.plural == other.plural
             && (self.namespace.is_empty() || self.namespace == other.namespace)
     }
 }
 
-fn pairs(query: &str) -> Vec<(String, String)> {
-    // Only a URL's query is parsed: whose it is does not matter.
-    let url = reqwest::Url::parse(&format!("http://any/?{query}"));
-    url.map_or_else(|_| Vec::new(), |url| url.query_pairs().into_owned().collect())
+fn parse_query(query: &str) -> Vec<(String, String)> {
+    form_urlencoded::parse(query.as_bytes()).into_owned().collect()
 }
 
-/// Whether a request that is no GET leaves everything as it is: the server is told so in the one place where it looks.
-pub fn dry(method: &str, path: &str, body: &[u8]) -> bool {
-    let asked = |value: &serde_json::Value| *value == serde_json::json!(["All"]);
+/// Returns true if a write is a dry run: it says so in the one place where the server looks.
+pub fn is_dry_run(method: &str, path: &str, body: &[u8]) -> bool {
+    let is_all = |value: &serde_json::Value| *value == serde_json::json!(["All"]);
     match method {
-        // The query is not looked at when there is a body.
-        "DELETE" => serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|o| asked(&o["dryRun"])),
+        // The server ignores the query of a deletion that has a body.
+        "DELETE" => serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|o| is_all(&o["dryRun"])),
         _ => {
             let query = path.split_once('?').map_or("", |(_, query)| query);
-            let pairs = pairs(query);
+            let pairs = parse_query(query);
             let mut values = pairs.iter().filter(|(key, _)| key == "dryRun");
             values.next().is_some_and(|(_, value)| value == "All") && values.next().is_none()
         }
@@ -115,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_name_objects_and_collections() {
+    fn path_parses_into_object_or_collection() {
         for (path, collection, name, subresource) in [
             (
                 "/api/v1/namespaces/a/pods/b",
@@ -146,12 +144,12 @@ mod tests {
         }
         let list = Target::parse("/api/v1/pods?labelSelector=a%3Db%2Cc&limit=5").expect("a list");
         assert_eq!(list.parameter("labelSelector"), Some("a=b,c"));
-        assert!(list.has(&Target::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
-        assert!(!list.has(&Target::parse("/api/v1/namespaces/a/services/b").expect("a service")));
+        assert!(list.contains(&Target::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
+        assert!(!list.contains(&Target::parse("/api/v1/namespaces/a/services/b").expect("a service")));
     }
 
     #[test]
-    fn only_what_the_server_takes_for_a_dry_run_is_one() {
+    fn dry_run_is_recognized_only_where_the_server_looks_for_it() {
         for (method, path, body, is) in [
             ("POST", "/api/v1/pods?dryRun=All", "{}", true),
             ("PATCH", "/api/v1/pods/a?fieldManager=x&dryRun=All", "{}", true),
@@ -164,7 +162,11 @@ mod tests {
             ("DELETE", "/api/v1/pods/a?dryRun=All", "{}", false),
             ("DELETE", "/api/v1/pods/a?dryRun=All", "", false),
         ] {
-            assert_eq!(dry(method, path, body.as_bytes()), is, "{method} {path} {body}");
+            assert_eq!(
+                is_dry_run(method, path, body.as_bytes()),
+                is,
+                "{method} {path} {body}"
+            );
         }
     }
 }

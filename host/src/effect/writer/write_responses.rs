@@ -1,86 +1,117 @@
-//! What the API server answers, taken into the store: whom it wakes, and whom not; no I/O.
+//! Write responses go into the store, and wake the objects that they concern; no I/O.
 
 use std::sync::Arc;
 
 use crate::{
-    cache::store::{Origin, Put, Store},
+    cache::store::{Put, Source, Store},
     client::api::ApiError,
-    kube::{key::ObjectRef, object::Object, scope::Form},
-    schedule::dispatcher::{Router, Writing},
+    kube::{key::ObjectRef, object::Object, scope::Projection},
+    schedule::dispatcher::{Dispatcher, Expectation},
 };
 
-/// Takes answers in.
-pub(super) struct Answers {
-    store: Arc<Store>,
-    router: Arc<Router>,
+/// The origin of the changes that a response shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Authorship {
+    /// The requesting reconcile knows everything in the response: it knew the previous version and wrote the rest.
+    Own,
+    /// The response may show foreign changes that the requesting reconcile has not seen.
+    Foreign,
 }
 
-/// A request whose answer is not there yet. Dropped, whoever was to be woken meanwhile is.
-pub(super) struct Awaiting<'a> {
-    answers: &'a Answers,
+impl Authorship {
+    /// [`Authorship::Own`] if the condition holds.
+    pub(super) fn own_if(own: bool) -> Self {
+        if own { Self::Own } else { Self::Foreign }
+    }
+}
+
+/// Stores the responses to requests about objects.
+pub(super) struct WriteResponses {
+    store: Arc<Store>,
+    dispatcher: Arc<Dispatcher>,
+}
+
+/// A request without a response yet. On drop, wake-ups that were held meanwhile are delivered.
+pub(super) struct PendingResponse<'a> {
+    responses: &'a WriteResponses,
     key: &'a ObjectRef,
     by: &'a ObjectRef,
-    writing: Writing,
+    expectation: Expectation,
 }
 
-impl Answers {
-    pub(super) fn new(store: Arc<Store>, router: Arc<Router>) -> Self {
-        Self { store, router }
+impl WriteResponses {
+    pub(super) fn new(store: Arc<Store>, dispatcher: Arc<Dispatcher>) -> Self {
+        Self { store, dispatcher }
     }
 
-    /// A request about an object is about to be sent for the reconcile of another, or of itself.
-    pub(super) fn awaiting<'a>(&'a self, key: &'a ObjectRef, by: &'a ObjectRef) -> Awaiting<'a> {
-        let writing = self.router.writing(key, by);
-        Awaiting {
-            answers: self,
+    /// Announces a request about the object `key`, sent for the reconcile of `by`.
+    pub(super) fn expect_response<'a>(
+        &'a self,
+        key: &'a ObjectRef,
+        by: &'a ObjectRef,
+    ) -> PendingResponse<'a> {
+        let expectation = self.dispatcher.expect_write(key, by);
+        PendingResponse {
+            responses: self,
             key,
             by,
-            writing,
+            expectation,
         }
     }
 
-    /// An object as it was just read: news to whoever it concerns.
-    pub(super) fn learn(&self, key: &ObjectRef, answer: &[u8]) -> Result<(), ApiError> {
-        let (key, object) = parse(key, answer)?;
-        if let Put::News(change) = self.store.put(&key, object, Form::Whole, Origin::Answered) {
-            self.router.changed(&change, Origin::Answered, None);
+    /// Stores an object that was just read, and wakes its dependants.
+    pub(super) fn store_read(&self, key: &ObjectRef, response: &[u8]) -> Result<(), ApiError> {
+        let (key, object) = parse_object(key, response)?;
+        let put = self
+            .store
+            .put(&key, object, Projection::Full, Source::WriteResponse);
+        if let Put::Changed(change) = put {
+            self.dispatcher.on_change(&change, Source::WriteResponse, None);
         }
         Ok(())
     }
 }
 
-impl Awaiting<'_> {
-    /// Puts the answer into the store, and gives the object as it is now. What is `ours` is no news to who asked;
-    /// anything else is, whether the watch told it before the answer did or not.
-    pub(super) fn keep(self, answer: &[u8], mut ours: bool) -> Result<Arc<Object>, ApiError> {
-        let Answers { store, router } = self.answers;
-        let (key, object) = parse(self.key, answer)?;
+impl PendingResponse<'_> {
+    /// Stores the response and returns the current object. With [`Authorship::Own`] the requesting reconcile is not
+    /// woken; otherwise it is, no matter if the watch or the response delivered the version first.
+    pub(super) fn store_response(
+        self,
+        response: &[u8],
+        mut authorship: Authorship,
+    ) -> Result<Arc<Object>, ApiError> {
+        let WriteResponses { store, dispatcher } = self.responses;
+        let (key, object) = parse_object(self.key, response)?;
         let version = object.resource_version;
-        let kept = match store.put(&key, object, Form::Whole, Origin::Answered) {
-            Put::News(change) => {
-                // Somebody has deleted the one before.
-                ours &= !change.replaced();
-                router.changed(&change, Origin::Answered, Some(self.by).filter(|_| ours));
+        let cached = match store.put(&key, object, Projection::Full, Source::WriteResponse) {
+            Put::Changed(change) => {
+                // Another client deleted the predecessor.
+                if change.is_replacement() {
+                    authorship = Authorship::Foreign;
+                }
+                let by = Some(self.by).filter(|_| authorship == Authorship::Own);
+                dispatcher.on_change(&change, Source::WriteResponse, by);
                 change.new
             }
-            // The watch was faster, or has something newer still.
-            Put::Known => store.get(&key, Form::Whole),
-            Put::Overtaken(newer) => Some(newer),
-            Put::Stray(object) => Some(object),
+            // The watch delivered this version or a newer one first.
+            Put::Unchanged => store.get(&key, Projection::Full),
+            Put::Superseded(newer) => Some(newer),
+            Put::Unwatched(object) => Some(object),
         };
-        if ours {
-            self.writing.done(version);
+        if authorship == Authorship::Own {
+            self.expectation.fulfil(version);
         }
-        match kept {
+        match cached {
             Some(object) => Ok(object),
-            None => Ok(Arc::new(parse(self.key, answer)?.1)),
+            None => Ok(Arc::new(parse_object(self.key, response)?.1)),
         }
     }
 }
 
-fn parse(key: &ObjectRef, answer: &[u8]) -> Result<(ObjectRef, Object), ApiError> {
-    let (parsed, object) = Object::parse(&key.gvk, answer).map_err(|e| ApiError::Garbage(e.to_string()))?;
-    // One copy of the name for all who keep it.
+fn parse_object(key: &ObjectRef, response: &[u8]) -> Result<(ObjectRef, Object), ApiError> {
+    let (parsed, object) =
+        Object::parse(&key.gvk, response).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+    // All users of the name share one copy.
     let key = if parsed == *key { key.clone() } else { parsed };
     Ok((key, object))
 }

@@ -1,53 +1,54 @@
-//! The JSON of objects as it is kept: those of a kind say much the same, so only what is an object's own is kept of it,
-//! and the rest once for all.
+//! Compressed JSON of cached objects. Objects of one kind resemble each other, so each is compressed with LZ4 against a
+//! dictionary that is learned per kind.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use lz4_flex::block::{compress_into_with_dict, decompress_into_with_dict, get_maximum_output_size};
 
-/// Most bytes of a vocabulary: it is gone through for each object that is packed.
-const WORDS: usize = 4096;
-/// Most bytes of it that are of one object.
-const WORDS_OF_ONE: usize = WORDS / 2;
+/// Maximum size of a dictionary in bytes: all of it is scanned for each object that is compressed.
+const MAX_DICTIONARY_BYTES: usize = 4096;
+/// Maximum number of bytes that one sample adds to a dictionary.
+const MAX_SAMPLE_BYTES: usize = MAX_DICTIONARY_BYTES / 2;
 
-/// What objects of a kind say: some of them, one after the other.
+/// The LZ4 dictionary of one kind: the concatenated text of sample objects.
 #[derive(Clone, Debug, Default)]
-pub struct Vocabulary {
-    words: Arc<Vec<u8>>,
-    /// How many objects had much to say that is not in it.
-    strangers: u32,
+pub struct Dictionary {
+    bytes: Arc<Vec<u8>>,
+    /// Number of objects offered as samples because they compressed badly.
+    samples: u32,
 }
 
-impl Vocabulary {
-    /// An object that is not much like those before. The first few of them are learned at once, later ones now and
-    /// then: what was packed keeps the vocabulary it was packed with.
-    pub fn meet(&mut self, stranger: &[u8]) {
-        self.strangers = self.strangers.saturating_add(1);
-        if self.strangers.is_power_of_two() {
-            let new = &stranger[..stranger.len().min(WORDS_OF_ONE)];
-            let old = &self.words[self.words.len().saturating_sub(WORDS - new.len())..];
-            self.words = Arc::new([old, new].concat());
+impl Dictionary {
+    /// Learns from an object that compressed badly. Only the samples whose number is a power of two are taken: the
+    /// first few at once, later ones ever more rarely, because each change allocates a new dictionary while texts
+    /// compressed before keep the old one alive.
+    pub fn train(&mut self, sample: &[u8]) {
+        self.samples = self.samples.saturating_add(1);
+        if self.samples.is_power_of_two() {
+            let new = &sample[..sample.len().min(MAX_SAMPLE_BYTES)];
+            let old = &self.bytes[self.bytes.len().saturating_sub(MAX_DICTIONARY_BYTES - new.len())..];
+            self.bytes = Arc::new([old, new].concat());
         }
     }
 }
 
-/// A JSON text: as it is, or packed.
+/// A JSON text, plain or compressed.
 pub struct Json {
     bytes: Box<[u8]>,
-    packed: Option<Packed>,
+    compression: Option<Compression>,
 }
 
-struct Packed {
-    words: Arc<Vec<u8>>,
-    /// Bytes of the text.
-    len: u32,
+struct Compression {
+    dictionary: Arc<Vec<u8>>,
+    /// Length of the plain text in bytes.
+    plain_len: u32,
 }
 
 impl From<Vec<u8>> for Json {
     fn from(text: Vec<u8>) -> Self {
         Self {
             bytes: text.into(),
-            packed: None,
+            compression: None,
         }
     }
 }
@@ -59,48 +60,58 @@ impl fmt::Debug for Json {
 }
 
 impl Json {
-    /// The text.
+    /// The plain text. Decompresses on each call, so do not call it while holding a lock.
     pub fn text(&self) -> Cow<'_, [u8]> {
-        let Some(Packed { words, len }) = &self.packed else {
+        let Some(Compression {
+            dictionary,
+            plain_len,
+        }) = &self.compression
+        else {
             return Cow::Borrowed(&self.bytes);
         };
-        let mut text = vec![0; *len as usize];
-        decompress_into_with_dict(&self.bytes, &mut text, words).expect("was packed here");
+        let mut text = vec![0; *plain_len as usize];
+        decompress_into_with_dict(&self.bytes, &mut text, dictionary).expect("was compressed here");
         Cow::Owned(text)
     }
 
-    /// The text as bytes of one's own.
+    /// The plain text as an owned vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.text().into_owned()
     }
 
-    /// Bytes of the text.
+    /// Length of the plain text in bytes.
     pub fn len(&self) -> usize {
-        self.packed.as_ref().map_or(self.bytes.len(), |p| p.len as usize)
+        self.compression
+            .as_ref()
+            .map_or(self.bytes.len(), |c| c.plain_len as usize)
     }
 
-    /// Whether there is none.
+    /// Returns true for an empty text.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Packs it, where that makes it smaller. Gives the text of a stranger, which the vocabulary is to meet.
-    pub fn pack(&mut self, vocabulary: &Vocabulary) -> Option<Box<[u8]>> {
+    /// Compresses the text if that makes it smaller. Returns the plain text of an object that compressed to more than
+    /// a third: the dictionary should be trained with it.
+    pub fn compress(&mut self, dictionary: &Dictionary) -> Option<Box<[u8]>> {
         let text = &self.bytes;
-        if self.packed.is_some() {
+        if self.compression.is_some() {
             return None;
         }
-        let len = u32::try_from(text.len()).ok()?;
-        let mut room = vec![0; get_maximum_output_size(text.len())];
-        let packed = compress_into_with_dict(text, &mut room, &vocabulary.words).ok()?;
-        let stranger = packed > text.len() / 3;
-        if packed >= text.len() {
-            return stranger.then(|| text.clone());
+        let plain_len = u32::try_from(text.len()).ok()?;
+        let mut buffer = vec![0; get_maximum_output_size(text.len())];
+        let compressed = compress_into_with_dict(text, &mut buffer, &dictionary.bytes).ok()?;
+        let is_sample = compressed > text.len() / 3;
+        if compressed >= text.len() {
+            return is_sample.then(|| text.clone());
         }
-        let text = std::mem::replace(&mut self.bytes, room[..packed].into());
-        let words = vocabulary.words.clone();
-        self.packed = Some(Packed { words, len });
-        stranger.then_some(text)
+        let text = std::mem::replace(&mut self.bytes, buffer[..compressed].into());
+        let dictionary = dictionary.bytes.clone();
+        self.compression = Some(Compression {
+            dictionary,
+            plain_len,
+        });
+        is_sample.then_some(text)
     }
 }
 
@@ -110,16 +121,16 @@ mod tests {
 
     use super::*;
 
-    fn pack(vocabulary: &mut Vocabulary, text: &str) -> Json {
+    fn compress_and_train(dictionary: &mut Dictionary, text: &str) -> Json {
         let mut json = Json::from(text.as_bytes().to_vec());
-        if let Some(stranger) = json.pack(vocabulary) {
-            vocabulary.meet(&stranger);
+        if let Some(sample) = json.compress(dictionary) {
+            dictionary.train(&sample);
         }
         assert_eq!((&*json.text(), json.len()), (text.as_bytes(), text.len()));
         json
     }
 
-    fn config(i: usize, status: &str) -> String {
+    fn config_map(i: usize, status: &str) -> String {
         format!(
             r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"config-{i}","namespace":"default","uid":"{:08x}-7a51-4c1e-9d3f-{:012x}","resourceVersion":"{}","creationTimestamp":"2026-01-01T10:{:02}:{:02}Z"}},"data":{{"mode":"fast"}}{status}}}"#,
             i.wrapping_mul(2_654_435_761) & 0xffff_ffff,
@@ -131,45 +142,49 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_alike_little_is_kept_and_what_is_new_is_learned() {
-        let mut vocabulary = Vocabulary::default();
+    fn similar_objects_compress_to_half_also_after_the_shape_changes() {
+        let mut dictionary = Dictionary::default();
         let status = r#","status":{"conditions":[{"type":"Ready","status":"True","reason":"Applied","message":"all is there"}]}"#;
         for status in ["", status] {
             for i in 0..100 {
-                let packed = pack(&mut vocabulary, &config(i, status));
+                let json = compress_and_train(&mut dictionary, &config_map(i, status));
                 if i > 1 {
                     assert!(
-                        packed.bytes.len() <= packed.len() / 2,
-                        "{} of {packed:?}",
-                        packed.bytes.len()
+                        json.bytes.len() <= json.len() / 2,
+                        "{} of {json:?}",
+                        json.bytes.len()
                     );
                 }
             }
         }
-        assert!(vocabulary.words.len() <= WORDS);
+        assert!(dictionary.bytes.len() <= MAX_DICTIONARY_BYTES);
     }
 
     #[test]
-    fn what_says_nothing_twice_is_kept_as_it_is_and_learned_now_and_then() {
-        let mut vocabulary = Vocabulary::default();
+    fn incompressible_objects_stay_plain_and_bound_the_dictionary() {
+        let mut dictionary = Dictionary::default();
         let mut x = 1_u64;
         for _ in 0..1000 {
             let mut one = || {
                 x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 char::from(b' ' + (x >> 33) as u8 % 95)
             };
-            let json = pack(&mut vocabulary, &(0..3000).map(|_| one()).collect::<String>());
+            let text: String = (0..3000).map(|_| one()).collect();
+            let json = compress_and_train(&mut dictionary, &text);
             assert!(json.bytes.len() <= json.len());
         }
-        assert_eq!((vocabulary.strangers, vocabulary.words.len()), (1000, WORDS));
+        assert_eq!(
+            (dictionary.samples, dictionary.bytes.len()),
+            (1000, MAX_DICTIONARY_BYTES)
+        );
     }
 
     proptest! {
         #[test]
-        fn a_text_comes_back(texts in prop::collection::vec("[ab]{0,40}|\\PC{0,40}|(x{0,3000}y{0,3000})", 0..20)) {
-            let mut vocabulary = Vocabulary::default();
+        fn any_text_survives_compression(texts in prop::collection::vec("[ab]{0,40}|\\PC{0,40}|(x{0,3000}y{0,3000})", 0..20)) {
+            let mut dictionary = Dictionary::default();
             for text in &texts {
-                pack(&mut vocabulary, text);
+                compress_and_train(&mut dictionary, text);
             }
         }
     }

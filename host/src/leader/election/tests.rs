@@ -1,16 +1,16 @@
-//! All that can happen to candidates, explored exhaustively.
+//! An exhaustive exploration of the election.
 //!
-//! A world is an API server with one Lease, and candidates with a request or an answer on the wire. A second
-//! passes, or a candidate takes its step, or the server carries a request out (perhaps twice), or an answer
-//! arrives, or any of these is lost or late: a request that was given up may be carried out at any time after. A
-//! candidate that takes no step while time passes is one that is stopped. Candidates crash or resign, and
-//! come back under their name.
+//! A world is an API server with one Lease, and candidates with a request or a response in transit. A second
+//! passes, or a candidate takes its step, or the server executes a request (perhaps twice), or a response
+//! arrives, or any of these is lost or late: a request that was given up may be executed at any time after. A
+//! candidate that takes no step while time passes is a suspended process. Candidates crash or release the lease, and
+//! come back under their identity.
 //!
-//! Worlds that differ only in what cannot matter (how long ago beyond the lease, the numbers of versions)
-//! are one, which makes them finitely many: every one that can be reached is visited (where a test says so: the
-//! first so many, nearest to the start), and in each
-//! - whoever may write holds the Lease, so never two;
-//! - whichever candidate is left leads soon, once it runs and answers arrive;
+//! Worlds that differ only in what cannot matter (ages beyond the lease, the numbers of versions) count as one, so
+//! they are finitely many. Every reachable world is visited (some tests limit their number, nearest to the start
+//! first), and in each
+//! - every candidate that may write holds the Lease, so there are never two;
+//! - any single remaining candidate leads soon, once it runs and responses arrive;
 //! - each step is the same whatever the local clock says.
 
 use std::collections::{HashSet, VecDeque};
@@ -33,23 +33,23 @@ fn timing() -> Timing {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Node {
-    elector: Elector,
+    election: ElectionMachine,
     give_up: Duration,
-    /// Not carried out yet.
+    /// Not executed yet.
     request: Option<Request>,
-    /// Not arrived yet.
-    answer: Option<Answer>,
-    /// Given up, and still on the wire.
+    /// Executed, and the response has not arrived.
+    response: Option<Response>,
+    /// Given up, and still in transit.
     late: Option<Request>,
 }
 
 impl Node {
     fn new(name: &str) -> Self {
         Self {
-            elector: Elector::new(name, timing()),
+            election: ElectionMachine::new(name, timing()),
             give_up: NOW,
             request: None,
-            answer: None,
+            response: None,
             late: None,
         }
     }
@@ -60,7 +60,7 @@ impl Node {
             .take()
             .filter(|r| *r != Request::Read)
             .or(self.late.take());
-        self.answer = None;
+        self.response = None;
     }
 }
 
@@ -70,11 +70,11 @@ struct World {
     nodes: Vec<Node>,
 }
 
-/// What may happen besides what always may.
+/// Optional events of an exploration.
 #[derive(Clone, Copy)]
 struct Mishaps {
     crash: bool,
-    resign: bool,
+    release: bool,
     duplicate: bool,
 }
 
@@ -86,35 +86,35 @@ impl World {
         }
     }
 
-    /// The server carries a request out.
-    fn serve(&mut self, request: &Request) -> Answer {
+    /// Executes a request at the server.
+    fn serve(&mut self, request: &Request) -> Response {
         let fresh = "new";
-        let stored = |record: &Record| Lease {
+        let stored = |record: &LeaseRecord| Lease {
             version: fresh.into(),
-            record: Record {
+            record: LeaseRecord {
                 // Each renewal has another time.
                 renewed: fresh.into(),
                 ..record.clone()
             },
         };
         let written = match (request, &self.lease) {
-            (Request::Read, None) | (Request::Update(_), None) => return Answer::Missing,
-            (Request::Read, Some(lease)) => return Answer::Lease(lease.clone()),
+            (Request::Read, None) | (Request::Update(_), None) => return Response::Missing,
+            (Request::Read, Some(lease)) => return Response::Lease(lease.clone()),
             (Request::Create(record), None) => stored(record),
             (Request::Update(new), Some(old)) if new.version == old.version => stored(&new.record),
-            (Request::Create(_) | Request::Update(_), Some(_)) => return Answer::Conflict,
+            (Request::Create(_) | Request::Update(_), Some(_)) => return Response::Conflict,
         };
         self.lease = Some(written.clone());
-        self.canonical();
-        Answer::Lease(self.lease.clone().expect("just written"))
+        self.normalize();
+        Response::Lease(self.lease.clone().expect("just written"))
     }
 
-    /// Everything that may happen next.
+    /// Calls `found` with every world that may come next.
     fn successors(&self, mishaps: Mishaps, mut found: impl FnMut(World)) {
         let mut each = |change: &dyn Fn(&mut World)| {
             let mut next = self.clone();
             change(&mut next);
-            next.canonical();
+            next.normalize();
             if next != *self {
                 found(next);
             }
@@ -125,14 +125,14 @@ impl World {
             self.steps_alike_on_another_clock(i);
             each(&|w| w.step(i));
             if node.request.is_some() {
-                each(&|w| w.carry_out(i));
-                // The answer is lost.
+                each(&|w| w.execute(i));
+                // The response is lost.
                 each(&|w| {
-                    w.carry_out(i);
-                    w.nodes[i].answer = None;
+                    w.execute(i);
+                    w.nodes[i].response = None;
                 });
                 if mishaps.duplicate {
-                    // Carried out, and then once more: the answer is that to the second.
+                    // Executed twice: the response is that to the second.
                     each(&|w| {
                         let request = w.nodes[i].request.clone().expect("one");
                         w.serve(&request);
@@ -148,49 +148,51 @@ impl World {
             if mishaps.crash {
                 each(&|w| w.nodes[i].restart());
             }
-            if mishaps.resign && (node.elector.sent.is_some() || node.elector.leads(NOW).is_some()) {
-                each(&|w| w.nodes[i].elector.resign());
+            if mishaps.release
+                && (node.election.in_flight.is_some() || node.election.leadership(NOW).is_some())
+            {
+                each(&|w| w.nodes[i].election.release());
             }
         }
     }
 
     fn tick(&mut self) {
         for node in &mut self.nodes {
-            node.elector = shifted(&node.elector, |t| t.saturating_sub(S));
+            node.election = shifted(&node.election, |t| t.saturating_sub(S));
             node.give_up = node.give_up.saturating_sub(S);
         }
     }
 
-    /// Takes in an answer, gives a request up, or does what is next.
+    /// Lets a candidate process its response, give its request up, or take its next step.
     fn step(&mut self, i: usize) {
         let node = &mut self.nodes[i];
-        match act(&mut node.elector, NOW, node.answer.as_ref(), node.give_up) {
+        match act(&mut node.election, NOW, node.response.as_ref(), node.give_up) {
             Act::Stepped(Step::Send(request, give_up)) => {
                 node.request = Some(request);
                 node.give_up = give_up;
             }
-            // It ends, and is started again.
+            // The process ends and is started again.
             Act::Stepped(Step::Done) => node.restart(),
-            Act::Answered => node.give_up(),
+            Act::Responded => node.give_up(),
             Act::Stepped(Step::Wait(_)) | Act::Waiting => {}
         }
     }
 
-    /// The same step on a clock that is ahead comes to the same.
+    /// Asserts that the step is the same on a clock that is ahead.
     fn steps_alike_on_another_clock(&self, i: usize) {
         let node = &self.nodes[i];
-        let (mut here, mut there) = (node.elector.clone(), shifted(&node.elector, |t| t + AHEAD));
-        let done = act(&mut here, NOW, node.answer.as_ref(), node.give_up);
+        let (mut here, mut there) = (node.election.clone(), shifted(&node.election, |t| t + AHEAD));
+        let done = act(&mut here, NOW, node.response.as_ref(), node.give_up);
         let same = act(
             &mut there,
             NOW + AHEAD,
-            node.answer.as_ref(),
+            node.response.as_ref(),
             node.give_up + AHEAD,
         );
         there = shifted(&there, |t| t.saturating_sub(AHEAD));
-        for elector in [&mut here, &mut there] {
-            // Zero is "at once" on every clock.
-            elector.next = elector.next.max(NOW);
+        for election in [&mut here, &mut there] {
+            // Zero means "at once" on every clock.
+            election.next_attempt = election.next_attempt.max(NOW);
         }
         assert_eq!(here, there);
         match (done, same) {
@@ -201,15 +203,15 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, i: usize) {
+    fn execute(&mut self, i: usize) {
         if let Some(request) = self.nodes[i].request.take() {
-            let answer = self.serve(&request);
-            self.nodes[i].answer = Some(answer);
+            let response = self.serve(&request);
+            self.nodes[i].response = Some(response);
         }
     }
 
-    /// The same world with everything forgotten that makes no difference.
-    fn canonical(&mut self) {
+    /// Normalizes everything that makes no difference.
+    fn normalize(&mut self) {
         let mut versions: Vec<Arc<str>> = Vec::new();
         let mut rename = |version: &mut Arc<str>| {
             let at = versions.iter().position(|v| v == version).unwrap_or_else(|| {
@@ -218,7 +220,7 @@ impl World {
             });
             *version = at.to_string().into();
         };
-        let plain = |record: &mut Record| {
+        let plain = |record: &mut LeaseRecord| {
             record.transitions = 0;
             record.acquired = "".into();
         };
@@ -229,7 +231,7 @@ impl World {
         }
         let current = self.lease.as_ref().map(|l| l.version.clone());
         for node in &mut self.nodes {
-            // A version that was superseded does not come back: such a write is refused for ever.
+            // A superseded version never returns, so such a write is refused for ever.
             node.late = node.late.take().filter(|late| match late {
                 Request::Update(lease) => Some(&lease.version) == current.as_ref(),
                 _ => true,
@@ -244,21 +246,21 @@ impl World {
                     }
                 }
             }
-            if let Some(Answer::Lease(lease)) = &mut node.answer {
+            if let Some(Response::Lease(lease)) = &mut node.response {
                 rename(&mut lease.version);
                 rename(&mut lease.record.renewed);
                 plain(&mut lease.record);
             }
-            let elector = &mut node.elector;
-            let me = elector.me.clone();
-            if let Some(seen) = &mut elector.seen {
+            let election = &mut node.election;
+            let me = election.identity.clone();
+            if let Some(seen) = &mut election.observed {
                 plain(&mut seen.record);
                 match &mut seen.version {
-                    Some(version) if elector.stale => *version = "".into(),
+                    Some(version) if election.stale => *version = "".into(),
                     Some(version) => rename(version),
                     None => {}
                 }
-                // Its own, or nobody's: it is free, however old.
+                // Its own or unheld: available, however old.
                 if seen.record.holder == me || seen.record.holder.is_empty() {
                     seen.at = NOW;
                     seen.record.renewed = "".into();
@@ -267,44 +269,45 @@ impl World {
                     seen.at = seen.at.max(NOW - Duration::from_secs(seen.record.seconds));
                 }
             }
-            elector.term = 0;
-            elector.until = elector.until.filter(|until| NOW < *until);
-            elector.next = elector.next.max(NOW);
-            match &mut elector.sent {
-                Some((_, sent)) => *sent = (*sent).max(NOW - elector.timing.renew),
+            election.term = 0;
+            election.leads_until = election.leads_until.filter(|until| NOW < *until);
+            election.next_attempt = election.next_attempt.max(NOW);
+            match &mut election.in_flight {
+                Some(in_flight) => in_flight.sent_at = in_flight.sent_at.max(NOW - election.timing.renew),
                 None => node.give_up = NOW,
             }
             node.give_up = node.give_up.max(NOW);
         }
     }
 
-    /// Whoever may write holds the Lease.
-    fn fenced(&self) -> bool {
+    /// Returns true if every candidate that may write holds the Lease.
+    fn is_fenced(&self) -> bool {
         let holder = self.lease.as_ref().map(|l| &l.record.holder);
-        self.leaders().all(|leader| holder == Some(&leader.elector.me))
+        self.leaders()
+            .all(|leader| holder == Some(&leader.election.identity))
     }
 
     fn leaders(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|n| n.elector.leads(NOW).is_some())
+        self.nodes.iter().filter(|n| n.election.leadership(NOW).is_some())
     }
 
-    /// One candidate is left, and nothing goes wrong any more: it leads soon. `known` has worlds of which that has
-    /// been shown.
+    /// Returns true if one remaining candidate leads soon without further mishaps. `known` are worlds that are
+    /// proved already.
     fn recovers(mut self, survivor: usize, known: &mut HashSet<World>) -> bool {
-        let mut way = Vec::new();
-        while self.nodes[survivor].elector.leads(NOW).is_none() && !known.contains(&self) {
-            if way.len() > 12 {
+        let mut path = Vec::new();
+        while self.nodes[survivor].election.leadership(NOW).is_none() && !known.contains(&self) {
+            if path.len() > 12 {
                 return false;
             }
-            way.push(self.clone());
+            path.push(self.clone());
             for _ in 0..4 {
-                self.carry_out(survivor);
+                self.execute(survivor);
                 self.step(survivor);
             }
             self.tick();
-            self.canonical();
+            self.normalize();
         }
-        known.extend(way);
+        known.extend(path);
         true
     }
 }
@@ -312,46 +315,48 @@ impl World {
 impl Node {
     fn restart(&mut self) {
         self.give_up();
-        self.elector = Elector::new(&self.elector.me.clone(), timing());
+        self.election = ElectionMachine::new(&self.election.identity.clone(), timing());
     }
 }
 
 enum Act {
-    Answered,
+    Responded,
     Stepped(Step),
     Waiting,
 }
 
-fn act(elector: &mut Elector, now: Duration, answer: Option<&Answer>, give_up: Duration) -> Act {
-    match answer {
-        Some(answer) => elector.answered(now, answer.clone()),
-        None if elector.sent.is_none() => return Act::Stepped(elector.step(now, "")),
-        None if now >= give_up => elector.answered(now, Answer::Failed),
+fn act(election: &mut ElectionMachine, now: Duration, response: Option<&Response>, give_up: Duration) -> Act {
+    match response {
+        Some(response) => election.on_response(now, response.clone()),
+        None if election.in_flight.is_none() => return Act::Stepped(election.next_step(now, "")),
+        None if now >= give_up => election.on_response(now, Response::Failed),
         None => return Act::Waiting,
     }
-    Act::Answered
+    Act::Responded
 }
 
-fn shifted(elector: &Elector, by: impl Fn(Duration) -> Duration) -> Elector {
-    let mut elector = elector.clone();
-    if let Some(seen) = &mut elector.seen {
+fn shifted(election: &ElectionMachine, by: impl Fn(Duration) -> Duration) -> ElectionMachine {
+    let mut election = election.clone();
+    if let Some(seen) = &mut election.observed {
         seen.at = by(seen.at);
     }
-    elector.until = elector.until.map(&by);
-    elector.next = by(elector.next);
-    elector.sent = elector.sent.map(|(wrote, at)| (wrote, by(at)));
-    elector
+    election.leads_until = election.leads_until.map(&by);
+    election.next_attempt = by(election.next_attempt);
+    if let Some(in_flight) = &mut election.in_flight {
+        in_flight.sent_at = by(in_flight.sent_at);
+    }
+    election
 }
 
 /// Visits every world; gives how many there are.
 fn explore(nodes: usize, mishaps: Mishaps, limit: usize) -> usize {
     let mut first = World::new(nodes);
-    first.canonical();
+    first.normalize();
     let mut visited = HashSet::from([first.clone()]);
     let mut left = VecDeque::from([first]);
     let mut live = vec![HashSet::new(); nodes];
     while let Some(world) = left.pop_front() {
-        assert!(world.fenced(), "two may write: {:#?}", Shown(&world));
+        assert!(world.is_fenced(), "two may write: {:#?}", Shown(&world));
         for (survivor, known) in live.iter_mut().enumerate() {
             let recovers = world.clone().recovers(survivor, known);
             assert!(recovers, "{survivor} never leads: {:#?}", Shown(&world));
@@ -374,7 +379,7 @@ impl std::fmt::Debug for Shown<'_> {
             writeln!(
                 f,
                 "{:?} request {:?} answer {:?} late {:?}",
-                n.elector, n.request, n.answer, n.late
+                n.election, n.request, n.response, n.late
             )
         })
     }
@@ -382,13 +387,13 @@ impl std::fmt::Debug for Shown<'_> {
 
 const LOST_AND_LATE: Mishaps = Mishaps {
     crash: false,
-    resign: false,
+    release: false,
     duplicate: false,
 };
 
 /// All 200,166 worlds.
 #[test]
-fn two_candidates_that_crash() {
+fn two_crashing_candidates_never_lead_at_once() {
     let mishaps = Mishaps {
         crash: true,
         ..LOST_AND_LATE
@@ -398,7 +403,7 @@ fn two_candidates_that_crash() {
 
 /// The first 50,000 of 105,832 worlds, nearest to the start.
 #[test]
-fn two_candidates_whose_writes_are_carried_out_twice() {
+fn two_candidates_with_duplicated_writes_never_lead_at_once() {
     let mishaps = Mishaps {
         duplicate: true,
         ..LOST_AND_LATE
@@ -407,25 +412,25 @@ fn two_candidates_whose_writes_are_carried_out_twice() {
 }
 
 const RESIGN: Mishaps = Mishaps {
-    resign: true,
+    release: true,
     ..LOST_AND_LATE
 };
 
 /// The first 50,000 worlds, nearest to the start.
 #[test]
-fn two_candidates_that_resign() {
+fn two_releasing_candidates_never_lead_at_once() {
     assert_eq!(explore(2, RESIGN, 50_000), 50_000);
 }
 
 /// All 1,211,513 worlds.
 #[test]
 #[ignore = "takes minutes"]
-fn two_candidates_that_resign_anywhere() {
+fn two_candidates_releasing_anywhere_never_lead_at_once() {
     assert_eq!(explore(2, RESIGN, usize::MAX), 1_211_513);
 }
 
 /// The first 50,000 worlds, nearest to the start.
 #[test]
-fn three_candidates() {
+fn three_candidates_never_lead_at_once() {
     assert_eq!(explore(3, LOST_AND_LATE, 50_000), 50_000);
 }

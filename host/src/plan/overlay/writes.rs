@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Entry, Overlay, PLANNED, key, missing, status};
 use crate::{
-    cache::store::{Origin, Put, Query},
-    client::api::{ApiError, Cluster, Layer, Target, Write, parse},
-    kube::{key::ObjectRef, object::Object, scope::Form},
+    cache::store::{Put, Query, Source},
+    client::api::{ApiClient, ApiError, Interceptor, Target, WriteRequest, parse_response},
+    kube::{key::ObjectRef, object::Object, scope::Projection},
     plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
 };
 
@@ -18,11 +18,11 @@ type Tried = Result<Value, String>;
 
 impl Overlay {
     /// Takes a write and answers as the server would have.
-    pub(super) async fn take(&self, cluster: &Cluster, write: Write<'_>) -> Result<Bytes, ApiError> {
-        let nowhere = || ApiError::Garbage(format!("{} names no object", write.path));
+    pub(super) async fn take(&self, cluster: &ApiClient, write: WriteRequest<'_>) -> Result<Bytes, ApiError> {
+        let nowhere = || ApiError::InvalidResponse(format!("{} names no object", write.path));
         let target = Target::parse(write.path).ok_or_else(nowhere)?;
-        let body: Value = parse(write.body)?;
-        self.passes(write.path, write.body);
+        let body: Value = parse_response(write.body)?;
+        self.observe_response(write.path, write.body);
         if target.is_event() {
             return Ok(self.event(body));
         }
@@ -40,9 +40,9 @@ impl Overlay {
 
     async fn create(
         &self,
-        cluster: &Cluster,
+        cluster: &ApiClient,
         target: &Target,
-        write: &Write<'_>,
+        write: &WriteRequest<'_>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
         let name = body["metadata"]["name"].as_str().unwrap_or_default();
@@ -71,9 +71,9 @@ impl Overlay {
 
     async fn apply(
         &self,
-        cluster: &Cluster,
+        cluster: &ApiClient,
         target: &Target,
-        write: &Write<'_>,
+        write: &WriteRequest<'_>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
         let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
@@ -109,9 +109,9 @@ impl Overlay {
 
     async fn patch(
         &self,
-        cluster: &Cluster,
+        cluster: &ApiClient,
         target: &Target,
-        write: &Write<'_>,
+        write: &WriteRequest<'_>,
         mut body: Value,
     ) -> Result<Bytes, ApiError> {
         let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
@@ -138,7 +138,7 @@ impl Overlay {
                     _ => delta(live, &wanted),
                 };
                 let patch = patch.to_string();
-                let patch = Write {
+                let patch = WriteRequest {
                     body: patch.as_bytes(),
                     ..*write
                 };
@@ -148,7 +148,7 @@ impl Overlay {
             (None, _) => {
                 let path = target.collection();
                 let object = bare(&wanted).to_string();
-                let create = Write {
+                let create = WriteRequest {
                     method: "POST",
                     path: &path,
                     content_type: "application/json",
@@ -177,9 +177,9 @@ impl Overlay {
 
     async fn delete(
         &self,
-        cluster: &Cluster,
+        cluster: &ApiClient,
         target: &Target,
-        write: &Write<'_>,
+        write: &WriteRequest<'_>,
         mut options: Value,
     ) -> Result<Bytes, ApiError> {
         let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
@@ -195,7 +195,7 @@ impl Overlay {
         } else {
             options["dryRun"] = json!(["All"]);
             let body = options.to_string();
-            let delete = Write {
+            let delete = WriteRequest {
                 body: body.as_bytes(),
                 ..*write
             };
@@ -214,7 +214,7 @@ impl Overlay {
     }
 
     /// Keeps a new state; what it owned goes with an object that goes.
-    async fn settle_and_sweep(&self, cluster: &Cluster, entry: Entry, new: Value) -> Bytes {
+    async fn settle_and_sweep(&self, cluster: &ApiClient, entry: Entry, new: Value) -> Bytes {
         let gone = deleting(&new) && !held(&new);
         let object = new.clone();
         let answer = self.settle(entry, new);
@@ -225,12 +225,12 @@ impl Overlay {
     }
 
     /// What the garbage collector would take with an object, as far as the plan has seen it.
-    async fn sweep(&self, cluster: &Cluster, owner: &Value) -> Result<(), ApiError> {
+    async fn sweep(&self, cluster: &ApiClient, owner: &Value) -> Result<(), ApiError> {
         let mut owners = vec![owner.clone()];
         while let Some(owner) = owners.pop() {
             let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
             for owned in self.owned(uid) {
-                let resource = cluster.resource(&owned.gvk).await?;
+                let resource = cluster.discover_resource(&owned.gvk).await?;
                 let (mut entry, _) = self
                     .entry(cluster, &resource.collection(&owned.namespace), &owned.name)
                     .await?;
@@ -254,7 +254,7 @@ impl Overlay {
         let mut owned = BTreeSet::new();
         for (scope, _) in world.informers.scopes() {
             for (key, object) in world.store.list(&scope, &Query::default()) {
-                let object = object.value();
+                let object = object.to_value();
                 let owners = object["metadata"]["ownerReferences"].as_array();
                 let mut owners = owners.into_iter().flatten().peekable();
                 if owners.peek().is_some() && owners.all(|owner| owner["uid"] == uid) {
@@ -268,7 +268,7 @@ impl Overlay {
     /// An object as it would be, and whether it is here already; else as the server has it now.
     async fn entry(
         &self,
-        cluster: &Cluster,
+        cluster: &ApiClient,
         collection: &str,
         name: &str,
     ) -> Result<(Entry, bool), ApiError> {
@@ -276,23 +276,23 @@ impl Overlay {
         if let Some(entry) = self.with(|state| state.entries.get(&path).cloned()) {
             return Ok((entry, true));
         }
-        let live = match cluster.live(&path).await {
-            Ok(bytes) => Some(parse(&bytes)?),
+        let live = match cluster.get_uncached(&path).await {
+            Ok(bytes) => Some(parse_response(&bytes)?),
             Err(e) if e.code() == 404 => None,
             Err(e) => return Err(e),
         };
-        let target =
-            Target::parse(&path).ok_or_else(|| ApiError::Garbage(format!("{path} names no object")))?;
+        let target = Target::parse(&path)
+            .ok_or_else(|| ApiError::InvalidResponse(format!("{path} names no object")))?;
         Ok((Entry::new(&target, live), false))
     }
 
     /// The same, but where an object that would be gone by now is in the way: the server has it still.
     async fn asked_anew(
         &self,
-        cluster: &Cluster,
+        cluster: &ApiClient,
         target: &Target,
         entry: &Entry,
-        write: Write<'_>,
+        write: WriteRequest<'_>,
     ) -> Result<Tried, ApiError> {
         if entry.live.is_some() && entry.planned.is_none() {
             return Ok(Err(
@@ -303,10 +303,15 @@ impl Overlay {
     }
 
     /// Asks the server by a dry run. What it says but that it can't is the answer that the write would get.
-    async fn asked(&self, cluster: &Cluster, target: &Target, write: Write<'_>) -> Result<Tried, ApiError> {
+    async fn asked(
+        &self,
+        cluster: &ApiClient,
+        target: &Target,
+        write: WriteRequest<'_>,
+    ) -> Result<Tried, ApiError> {
         let namespace = || Target::parse(&format!("/api/v1/namespaces/{}", target.namespace));
         match cluster.dry_run(write).await {
-            Ok(bytes) => parse(&bytes).map(Ok),
+            Ok(bytes) => parse_response(&bytes).map(Ok),
             Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => {
                 Ok(Err(message))
             }
@@ -382,18 +387,18 @@ impl Overlay {
             let scopes = world.informers.scopes().into_iter();
             for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
                 if let Some(change) = world.store.remove(&scope, &key, &object.uid, u64::MAX) {
-                    world.router.changed(&change, Origin::Answered, None);
+                    world.dispatcher.on_change(&change, Source::WriteResponse, None);
                 }
             }
             return;
         }
         // What is written comes into the store by its answer, but for metadata, and for deletions.
-        let form = match object.deleting() {
-            true => Form::Whole,
-            false => Form::Metadata,
+        let form = match object.is_deleting() {
+            true => Projection::Full,
+            false => Projection::Metadata,
         };
-        if let Put::News(change) = world.store.put(&key, object, form, Origin::Answered) {
-            world.router.changed(&change, Origin::Answered, by);
+        if let Put::Changed(change) = world.store.put(&key, object, form, Source::WriteResponse) {
+            world.dispatcher.on_change(&change, Source::WriteResponse, by);
         }
     }
 }

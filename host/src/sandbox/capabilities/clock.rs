@@ -18,7 +18,7 @@ impl Host for Call {
         let Ok((_, services)) = self.enter(HostCall::ClockRemaining) else {
             return 0;
         };
-        if services.gate.draining() {
+        if services.fence.is_draining() {
             return 0;
         }
         u64::try_from(self.left().as_millis()).unwrap_or(u64::MAX)

@@ -5,6 +5,7 @@ use tracing::instrument;
 use super::Call;
 use crate::{
     contract::bindings::events::{EventType, Host},
+    effect::events::{self, EventDraft, RateLimit},
     observe::metrics::HostCall,
     policy::grants::Access,
 };
@@ -36,17 +37,22 @@ impl Host for Call {
             }
             return;
         }
-        let warning = kind == EventType::Warning;
-        let sent = services.recorder.record(
-            &services.effects,
-            &self.terms.plugin,
-            &key,
-            &object,
-            warning,
-            &reason,
-            &note,
-            Some((self.terms.limits.events_per_minute, self.metrics.as_deref())),
-        );
+        let draft = EventDraft {
+            component: &self.terms.plugin,
+            event_type: match kind {
+                EventType::Normal => events::EventType::Normal,
+                EventType::Warning => events::EventType::Warning,
+            },
+            reason: &reason,
+            note: &note,
+        };
+        let limit = RateLimit {
+            per_minute: self.terms.limits.events_per_minute,
+            metrics: self.metrics.as_deref(),
+        };
+        let sent = services
+            .recorder
+            .record(&services.writer, &key, &object, draft, Some(limit));
         if sent.await {
             self.counts.api_writes += 1;
         }

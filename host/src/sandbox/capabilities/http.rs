@@ -21,7 +21,7 @@ use crate::{
     },
     kube::{
         key::{Gvk, ObjectRef},
-        scope::Form,
+        scope::Projection,
     },
     observe::metrics::HostCall,
     policy::grants::Access,
@@ -81,8 +81,8 @@ impl Host for Call {
         let object = self.secret(&services, &secret).await?;
         let value = services
             .store
-            .get(&object, Form::Whole)
-            .and_then(|object| object.data(&secret.key));
+            .get(&object, Projection::Full)
+            .and_then(|object| object.data_value(&secret.key));
         Ok(value.map(|value| services.upstreams.keyed_digest(&value)))
     }
 
@@ -167,7 +167,7 @@ impl Call {
             method,
             path,
         })?;
-        let Some(object) = self.cached(&services, &key, Form::Whole).await? else {
+        let Some(object) = self.cached(&services, &key, Projection::Full).await? else {
             return Err(Error::NotFound(format!(
                 "Upstream {namespace}/{} does not exist",
                 key.name
@@ -182,7 +182,7 @@ impl Call {
         }
         for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
-            self.cached(&services, &secret, Form::Whole).await?;
+            self.cached(&services, &secret, Projection::Full).await?;
         }
         Ok((services, key, upstream))
     }
@@ -268,7 +268,7 @@ impl Call {
     /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
     async fn secret(&mut self, services: &Services, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
         let key = self.may_name(secret)?;
-        self.cached(services, &key, Form::Whole).await?;
+        self.cached(services, &key, Projection::Full).await?;
         Ok(key)
     }
 
@@ -320,9 +320,9 @@ pub(crate) struct Secrets<'a>(pub &'a Services);
 impl upstream::SecretStore for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
-        let object = self.0.store.get(&key, Form::Whole)?;
+        let object = self.0.store.get(&key, Projection::Full)?;
         Some(upstream::SecretValue {
-            value: upstream::Secret::new(object.data(&secret.key)?),
+            value: upstream::Secret::new(object.data_value(&secret.key)?),
             version: object.resource_version.to_string(),
         })
     }

@@ -7,8 +7,8 @@ use tracing::{Span, field::Empty, instrument};
 
 use super::{Call, Named, Services, check_cluster, segment};
 use crate::{
-    cache::store::Query,
-    client::access_review::Read,
+    cache::store::{NamespacedName, Query},
+    client::access_review::ReadAccess,
     contract::{
         bindings::{
             kubernetes::{
@@ -19,12 +19,12 @@ use crate::{
         },
         limits::Limit,
     },
-    effect::writer::Writer,
+    effect::writer::WriteContext,
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Form,
+        scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
     },
     observe::metrics::{HostCall, Suppressed},
@@ -50,7 +50,7 @@ impl Host for Call {
             // First the edge: what changes while the answer is on its way is told.
             self.read(Dependency::Object(key.clone(), form));
             let account = self.terms.grants.service_account();
-            let live = services.effects.read(account, &key, &by).await;
+            let live = services.writer.read_uncached(account, &key, &by).await;
             live.map_err(|e| self.refused(e))?
         } else {
             self.may_see(&services, &key).await?;
@@ -90,8 +90,8 @@ impl Host for Call {
             Some(limit) => PAGE.min(limit as usize),
         };
         let lists = services
-            .reach
-            .within(namespace)
+            .namespaces
+            .namespaces_for(namespace)
             .into_iter()
             .map(|namespace| List {
                 gvk: gvk.clone(),
@@ -100,9 +100,9 @@ impl Host for Call {
                 labels: selector.clone(),
                 fields: fields.clone(),
                 // What a field selector looks at may be anywhere in the object.
-                form: fields
+                projection: fields
                     .as_ref()
-                    .map_or_else(|| form(&options.projection), |_| Form::Whole),
+                    .map_or_else(|| form(&options.projection), |_| CacheProjection::Full),
             });
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
@@ -154,7 +154,7 @@ impl Host for Call {
         let said =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
         self.takes(object.len())?;
-        if let Some((key, live)) = services.effects.as_before(&by, said) {
+        if let Some((key, live)) = services.writer.unchanged_since_last_apply(&by, said) {
             self.may(Verb::Apply, &key.gvk, &key.namespace)?;
             self.may_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
@@ -166,12 +166,12 @@ impl Host for Call {
         placed(&services, &key.gvk, &key.namespace).await?;
         self.may_patch(&services, &key).await?;
         // What is live decides whether there is anything to send.
-        self.cached(&services, &key, Form::Whole).await?;
-        let writer = Writer {
-            said,
+        self.cached(&services, &key, CacheProjection::Full).await?;
+        let writer = WriteContext {
+            request_digest: said,
             ..self.writer(&by)
         };
-        let apply = services.effects.apply(writer, &key, &object, options.force);
+        let apply = services.writer.apply(writer, &key, &object, options.force);
         let written = apply.await.map_err(|e| self.refused(e))?;
         self.applied(key, written.sent);
         self.given(written.object.json.to_vec())
@@ -187,7 +187,7 @@ impl Host for Call {
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
         placed(&services, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        let written = services.effects.create(self.writer(&by), &key, &object).await;
+        let written = services.writer.create(self.writer(&by), &key, &object).await;
         let written = written.map_err(|e| self.refused(e))?;
         self.wrote(key, written.sent);
         self.given(written.object.json.to_vec())
@@ -215,17 +215,17 @@ impl Host for Call {
         placed(&services, &key.gvk, &key.namespace).await?;
         self.may_patch(&services, &key).await?;
         // A patch that is met by the live object already is not sent.
-        if let Some(live) = self.cached(&services, &key, Form::Whole).await?
+        if let Some(live) = self.cached(&services, &key, CacheProjection::Full).await?
             && meets(&live, &preconditions)
-            && is_applied(&patch, &live.value())
+            && is_applied(&patch, &live.to_value())
         {
             Span::current().record("sent", false);
             self.wrote(key, false);
             return self.given(live.json.to_vec());
         }
         let patched = services
-            .effects
-            .merge_patch(self.writer(&by), &key, &patch, &preconditions)
+            .writer
+            .patch_with_preconditions(self.writer(&by), &key, &patch, &preconditions)
             .await;
         let written = patched.map_err(|e| self.refused(e))?;
         Span::current().record("sent", true);
@@ -241,7 +241,7 @@ impl Host for Call {
         placed(&services, &key.gvk, &key.namespace).await?;
         let account = self.terms.grants.service_account();
         let deleted = services
-            .effects
+            .writer
             .delete(account, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.refused(e))?;
         self.wrote(key, true);
@@ -251,7 +251,7 @@ impl Host for Call {
 
 /// An object without a namespace is not granted by naming one: the path of a request has no place for it.
 pub(super) async fn placed(services: &Services, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
-    let resource = services.effects.resource(gvk).await?;
+    let resource = services.writer.discover_resource(gvk).await?;
     match resource.namespaced || namespace.is_empty() {
         true => Ok(()),
         false => Err(Error::Invalid(format!(
@@ -275,11 +275,16 @@ impl Call {
     ) -> Result<Found, Error> {
         let after = match token.map(|token| token.split_once('/').ok_or_else(foreign)) {
             None => None,
-            Some(last) => last.map(|(namespace, name)| Some((Arc::from(namespace), Arc::from(name))))?,
+            Some(last) => last.map(|(namespace, name)| {
+                Some(NamespacedName {
+                    namespace: namespace.into(),
+                    name: name.into(),
+                })
+            })?,
         };
         let mut found = Vec::new();
         for list in lists {
-            let read = |verb| Read {
+            let read = |verb| ReadAccess {
                 verb,
                 gvk: &list.gvk,
                 namespace: &list.namespace,
@@ -288,9 +293,9 @@ impl Call {
             // It is told of changes, too.
             self.permitted(services, &[read("list"), read("watch")]).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
-            let scope = dependency.scope(&services.reach);
+            let scope = dependency.scope(&services.namespaces);
             self.read(dependency);
-            let synced = services.informers.synced(&scope, self.left()).await;
+            let synced = services.informers.wait_synced(&scope, self.left()).await;
             let query = Query {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
@@ -331,7 +336,7 @@ impl Call {
         // First the edge: what changes while the answer is on its way is told.
         self.read(Dependency::List(Box::new(list.clone())));
         let account = self.terms.grants.service_account();
-        let page = services.effects.page(
+        let page = services.writer.list_page(
             account,
             gvk,
             namespace,
@@ -361,7 +366,7 @@ impl Call {
         if sent {
             self.wrote.insert(key.clone());
         }
-        self.read(Dependency::Object(key, Form::Whole));
+        self.read(Dependency::Object(key, CacheProjection::Full));
     }
 
     /// How many of these objects make one page: it is no larger than any other call.
@@ -385,7 +390,7 @@ impl Call {
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
         self.may_see(services, &key).await?;
-        let object = self.cached(services, &key, Form::Whole).await?;
+        let object = self.cached(services, &key, CacheProjection::Full).await?;
         let required = match status {
             ConditionStatus::True => "True",
             ConditionStatus::False => "False",
@@ -422,7 +427,7 @@ impl Call {
         verb: &'static str,
         key: &ObjectRef,
     ) -> Result<(), Error> {
-        let read = Read::of(verb, key);
+        let read = ReadAccess::for_object(verb, key);
         self.permitted(services, &[read]).await
     }
 
@@ -561,23 +566,24 @@ fn meets(object: &Object, preconditions: &Preconditions) -> bool {
 }
 
 /// Returns the projection of the shared cache that a read needs.
-fn form(projection: &Projection) -> Form {
+fn form(projection: &Projection) -> CacheProjection {
     let is_metadata = |field: &String| field.split('.').next() == Some("metadata");
     match projection {
-        Projection::Metadata => Form::Metadata,
-        Projection::Fields(fields) if !fields.is_empty() && fields.iter().all(is_metadata) => Form::Metadata,
-        Projection::Full | Projection::Fields(_) => Form::Whole,
+        Projection::Metadata => CacheProjection::Metadata,
+        Projection::Fields(fields) if !fields.is_empty() && fields.iter().all(is_metadata) => {
+            CacheProjection::Metadata
+        }
+        Projection::Full | Projection::Fields(_) => CacheProjection::Full,
     }
 }
 
-/// Returns the part of an object that a read asks for.
 fn project(object: &Object, projection: &Projection) -> Vec<u8> {
     let fields = match projection {
         Projection::Full => return object.json.to_vec(),
         Projection::Metadata => &["metadata".to_owned()][..],
         Projection::Fields(fields) => fields,
     };
-    let whole = object.value();
+    let whole = object.to_value();
     let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
     for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
         if let Some(value) = whole["metadata"].get(identity) {
@@ -676,9 +682,9 @@ mod tests {
             "{metadata}"
         );
         assert_eq!(metadata["kind"], "Thing");
-        assert_eq!(form(&Projection::Metadata), Form::Metadata);
+        assert_eq!(form(&Projection::Metadata), CacheProjection::Metadata);
         let fields = Projection::Fields(vec!["spec".into(), "metadata.labels".into()]);
-        assert_eq!(form(&fields), Form::Whole);
+        assert_eq!(form(&fields), CacheProjection::Full);
         let part = read(fields);
         assert_eq!(
             (&part["spec"]["s"], &part["metadata"]["name"]),
@@ -686,8 +692,8 @@ mod tests {
         );
         assert_eq!(
             form(&Projection::Fields(vec!["metadata.labels".into()])),
-            Form::Metadata
+            CacheProjection::Metadata
         );
-        assert_eq!(form(&Projection::Fields(vec![])), Form::Whole);
+        assert_eq!(form(&Projection::Fields(vec![])), CacheProjection::Full);
     }
 }

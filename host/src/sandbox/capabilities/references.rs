@@ -9,8 +9,8 @@ use crate::{
         limits::Limit,
     },
     kube::{
-        references::{circle, holders, holds, marked},
-        scope::Form,
+        references::{find_cycle, is_held_by, list_held, list_holders},
+        scope::Projection,
     },
     observe::metrics::HostCall,
     policy::grants::{Access, Verb},
@@ -23,8 +23,8 @@ impl Host for Call {
         self.reconciling("references.hold")?;
         let (subject, services) = self.enter(HostCall::ReferencesHold)?;
         let (holder, uid) = (subject.key.clone(), subject.object.uid.clone());
-        let held_before = services.store.get(&holder, Form::Metadata);
-        let mut held = holds(held_before.as_deref().unwrap_or(&subject.object));
+        let held_before = services.store.get(&holder, Projection::Metadata);
+        let mut held = list_held(held_before.as_deref().unwrap_or(&subject.object));
         let key = self.key(&r)?;
         self.allow(&Access::Kubernetes {
             verb: Verb::Hold,
@@ -36,25 +36,25 @@ impl Host for Call {
         }
         super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
         self.reviewed(&services, "get", &key).await?;
-        let Some(object) = self.cached(&services, &key, Form::Metadata).await? else {
+        let Some(object) = self.cached(&services, &key, Projection::Metadata).await? else {
             return Err(Error::NotFound(format!("{key} does not exist: it can't be held")));
         };
         let held_by = |o: &_| {
             services
                 .store
-                .get(o, Form::Metadata)
-                .map(|o| holds(&o))
+                .get(o, Projection::Metadata)
+                .map(|o| list_held(&o))
                 .unwrap_or_default()
         };
-        if let Some(way) = circle(&holder, &key, held_by) {
+        if let Some(way) = find_cycle(&holder, &key, held_by) {
             let way: Vec<String> = way.iter().map(ToString::to_string).collect();
             return Err(Error::Invalid(format!(
                 "holding {key} would close a circle in which nothing could be deleted: {holder} → {}",
                 way.join(" → ")
             )));
         }
-        if !marked(&object, &uid) {
-            if object.deleting() {
+        if !is_held_by(&object, &uid) {
+            if object.is_deleting() {
                 return Err(Error::NotReady(types::NotReady {
                     ref_: r,
                     condition: "Ready".into(),
@@ -66,10 +66,13 @@ impl Host for Call {
             }
             // First who holds, then what is held: a crash in between leaves nothing that nobody lets go.
             if held.insert(key.clone()) {
-                services.effects.set_holds(&holder, &uid, &held).await?;
+                services.writer.set_holds(&holder, &uid, &held).await?;
                 self.counts.api_writes += 1;
             }
-            let sent = services.effects.mark(&key, &holder, &uid, true).await?;
+            let sent = services
+                .writer
+                .set_hold_finalizer(&key, &holder, &uid, true)
+                .await?;
             self.counts.api_writes += u64::from(sent);
         }
         self.holds.insert(key);
@@ -87,10 +90,10 @@ impl Host for Call {
         })?;
         super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
         self.reviewed(&services, "get", &key).await?;
-        let object = self.cached(&services, &key, Form::Metadata).await?;
+        let object = self.cached(&services, &key, Projection::Metadata).await?;
         let mut found: Vec<_> = object
             .iter()
-            .flat_map(|object| holders(object))
+            .flat_map(|object| list_holders(object))
             .filter_map(|holder| holder.object)
             .collect();
         found.sort_by(|a, b| (&a.gvk.kind, &a.namespace, &a.name).cmp(&(&b.gvk.kind, &b.namespace, &b.name)));

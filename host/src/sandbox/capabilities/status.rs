@@ -37,7 +37,7 @@ impl Host for Call {
         fields.remove("conditions");
         fields.remove("observedGeneration");
         let patched = services
-            .effects
+            .writer
             .patch_status(&key, &uid, &Value::Object(fields))
             .await?;
         self.counts.api_writes += 1;

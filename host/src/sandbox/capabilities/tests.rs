@@ -6,7 +6,7 @@ use futures::FutureExt;
 
 use super::*;
 use crate::{
-    client::api::Cluster,
+    client::api::ApiClient,
     contract::{
         bindings::{
             cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status,
@@ -14,7 +14,7 @@ use crate::{
         inspection,
     },
     policy::grants::{Grant, Permissions, PluginGrants, Verb},
-    schedule::queue::{Config, Queue},
+    schedule::queue::Queue,
 };
 
 /// What a function needs.
@@ -360,25 +360,25 @@ impl World {
         let address = listener.local_addr().expect("an address");
         let url = format!("http://{address}").parse().expect("a URL");
         let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
-        let cluster = Cluster::new(client);
+        let cluster = ApiClient::new(client);
         let store = Arc::new(Store::default());
-        let queue = Queue::new(Config::new(Duration::from_secs(1), Duration::from_secs(1), 1));
-        let router = Arc::new(Router::new(queue, Reach::new(&[])));
+        let queue = Queue::new(Duration::from_secs(1), Duration::from_secs(1));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let services = Services {
             store: store.clone(),
-            router: router.clone(),
+            dispatcher: dispatcher.clone(),
             informers: Arc::new(informers),
-            reviewer: Reviewer::new(cluster.clone()),
-            effects: Arc::new(Effects::new(cluster, store, router)),
-            recorder: Recorder::default(),
+            reviewer: AccessReviewer::new(cluster.clone()),
+            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher)),
+            recorder: EventRecorder::default(),
             upstreams: ClientPool::default(),
-            streams: EventStreams::new(Gate::default(), |_, _| {}),
+            streams: EventStreams::new(WriteFence::default(), |_, _| {}),
             object_cache: ObjectCache::default(),
             metrics: Arc::default(),
-            gate: Gate::default(),
+            fence: WriteFence::default(),
             lease: None,
-            reach: Reach::new(&[]),
+            namespaces: NamespaceScope::new(&[]),
             tapes: Arc::default(),
         };
         Self {

@@ -7,7 +7,7 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 
 fn queue() -> Queue<u8, u8> {
-    Queue::new(Config::new(10 * MS, 80 * MS, 7))
+    Queue::new(10 * MS, 80 * MS)
 }
 
 fn lane(i: u8) -> Arc<str> {
@@ -15,7 +15,7 @@ fn lane(i: u8) -> Arc<str> {
 }
 
 #[test]
-fn a_persons_change_goes_first_and_low_is_never_starved() {
+fn high_priority_goes_first_and_low_is_never_starved() {
     let mut q = queue();
     for key in 0..100 {
         q.add(lane(0), key, Priority::Low, 0, MS);
@@ -31,10 +31,10 @@ fn a_persons_change_goes_first_and_low_is_never_starved() {
 }
 
 #[test]
-fn no_priority_is_starved_by_the_others() {
-    let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
+fn every_priority_is_served_under_load() {
+    let mut q: Queue<u32, u8> = Queue::new(MS, MS);
     // One at a time, so that every other pop finds no room.
-    q.limit(lane(0), 1);
+    q.set_limit(lane(0), 1);
     for key in 0..1000 {
         q.add(lane(0), 100_000 + key, Priority::Low, 0, MS);
         q.add(lane(0), 200_000 + key, Priority::Normal, 0, MS);
@@ -45,7 +45,7 @@ fn no_priority_is_starved_by_the_others() {
         let work = q.pop(MS).expect("work");
         assert_eq!(q.pop(MS), None);
         *served.entry(work.priority).or_insert(0) += 1;
-        q.done(&work.key, Next::Settled, MS);
+        q.done(&work.key, Requeue::AwaitChange, MS);
     }
     assert!(
         served[&Priority::Normal] > 20 && served[&Priority::Low] > 20,
@@ -54,8 +54,8 @@ fn no_priority_is_starved_by_the_others() {
 }
 
 #[test]
-fn ten_thousand_of_one_plugin_do_not_hold_up_three_of_another() {
-    let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
+fn large_lane_does_not_delay_a_small_one() {
+    let mut q: Queue<u32, u8> = Queue::new(MS, MS);
     for key in 0..10_000 {
         q.add(lane(0), key, Priority::Normal, 0, MS);
     }
@@ -70,25 +70,25 @@ fn ten_thousand_of_one_plugin_do_not_hold_up_three_of_another() {
 }
 
 #[test]
-fn many_causes_of_one_sort_leave_room_for_those_of_another() {
-    let mut q: Queue<u8, Result<u8, u8>> = Queue::new(Config::new(MS, MS, 1));
+fn many_causes_of_one_variant_leave_room_for_others() {
+    let mut q: Queue<u8, Result<u8, u8>> = Queue::new(MS, MS);
     for cause in (0..20).map(Ok).chain([Err(0)]).chain((0..20).map(Ok)) {
         q.add(lane(0), 1, Priority::High, cause, MS);
     }
     let causes = q.pop(MS).expect("work").causes;
-    assert_eq!(causes.len(), CAUSES + 1);
+    assert_eq!(causes.len(), MAX_CAUSES + 1);
     assert_eq!(causes.last(), Some(&Err(0)));
 }
 
 #[test]
-fn backs_off_and_forgets_after_success() {
+fn failures_back_off_and_success_resets_them() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::High, 0, MS);
     let mut now = MS;
     for failures in 0..6u32 {
         let work = q.pop(now).expect("due");
         assert_eq!(work.attempt, failures);
-        q.done(&1, Next::Retry(9), now);
+        q.done(&1, Requeue::Retry(9), now);
         assert_eq!(q.pop(now), None);
         let wait = q.next_deadline().expect("delayed") - now;
         let full = (10 * MS * (1 << failures)).min(80 * MS);
@@ -96,31 +96,35 @@ fn backs_off_and_forgets_after_success() {
         now += wait;
     }
     q.pop(now);
-    q.done(&1, Next::Settled, now);
+    q.done(&1, Requeue::AwaitChange, now);
     q.add(lane(0), 1, Priority::High, 0, now);
     assert_eq!(q.pop(now).map(|w| w.attempt), Some(0));
 }
 
 #[test]
-fn what_wakes_it_earlier_is_why_it_runs() {
+fn earlier_wake_up_replaces_the_delayed_cause() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::High, 0, MS);
     q.pop(MS);
-    q.done(&1, Next::Yield(50 * MS, 9), MS);
+    q.done(&1, Requeue::Wait(50 * MS, 9), MS);
     q.add(lane(0), 1, Priority::High, 3, 2 * MS);
     assert_eq!(q.pop(2 * MS).map(|w| w.causes), Some(vec![3]));
-    q.done(&1, Next::At(50 * MS, 9), 2 * MS);
+    q.done(&1, Requeue::At(50 * MS, 9), 2 * MS);
     assert_eq!(q.pop(50 * MS).map(|w| w.causes), Some(vec![9]));
 }
 
 #[test]
-fn parked_until_somebody_adds_it() {
+fn terminal_item_stays_parked_until_added() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::High, 0, MS);
     q.pop(MS);
-    q.done(&1, Next::Park, MS);
+    q.done(&1, Requeue::Terminal, MS);
     assert_eq!(q.pop(Duration::from_secs(10_000)), None);
-    assert_eq!(q.explain(&1), Some((Place::Parked, 0)));
+    let parked = ItemStatus {
+        state: ItemState::Parked,
+        failures: 0,
+    };
+    assert_eq!(q.item_status(&1), Some(parked));
     q.add(lane(0), 1, Priority::High, 0, MS);
     assert!(q.pop(MS).is_some());
 }
@@ -166,7 +170,7 @@ fn lane_of(key: u8) -> Arc<str> {
 impl World {
     fn new(limit: usize) -> Self {
         let mut q = queue();
-        q.limit(lane(0), limit);
+        q.set_limit(lane(0), limit);
         Self {
             q,
             now: MS,
@@ -192,7 +196,7 @@ impl World {
             // Only ever while nothing flies, as the model does not track overshoot.
             Step::Limit(n) if self.flying.is_empty() => {
                 self.limit = n.into();
-                self.q.limit(lane(0), self.limit);
+                self.q.set_limit(lane(0), self.limit);
             }
             Step::Limit(_) => {}
         }
@@ -232,21 +236,21 @@ impl World {
     fn done(&mut self, k: u8, next: u8) -> Result<(), String> {
         let again = self.wanted.contains_key(&k);
         let next = match next {
-            0 => Next::Settled,
-            1 => Next::Park,
-            2 => Next::At(self.now + 20 * MS, 100),
-            3 => Next::Yield(self.now + 30 * MS, 100),
-            _ => Next::Retry(100),
+            0 => Requeue::AwaitChange,
+            1 => Requeue::Terminal,
+            2 => Requeue::At(self.now + 20 * MS, 100),
+            3 => Requeue::Wait(self.now + 30 * MS, 100),
+            _ => Requeue::Retry(100),
         };
         self.q.done(&k, next.clone(), self.now);
         if again {
             return Ok(());
         }
         let at = match next {
-            Next::Settled | Next::Park => return Ok(()),
-            Next::At(at, _) | Next::Yield(at, _) => at,
-            Next::Retry(_) => match self.q.explain(&k) {
-                Some((Place::Delayed(at), _)) => at,
+            Requeue::AwaitChange | Requeue::Terminal => return Ok(()),
+            Requeue::At(at, _) | Requeue::Wait(at, _) => at,
+            Requeue::Retry(_) => match self.q.item_status(&k).map(|item| item.state) {
+                Some(ItemState::Delayed(at)) => at,
                 other => return Err(format!("a failure waits: {other:?}")),
             },
         };
@@ -259,7 +263,7 @@ proptest! {
     /// Whatever happens in whatever order: nothing runs twice at once, no limit is exceeded, nothing that
     /// was added is lost, nothing runs that was not asked for, and every cause given is told.
     #[test]
-    fn agrees_with_a_plain_model(steps in prop::collection::vec(step(), 0..200)) {
+    fn queue_agrees_with_a_plain_model(steps in prop::collection::vec(step(), 0..200)) {
         let mut world = World::new(0);
         for step in &steps {
             if let Err(e) = world.step(step) {
@@ -271,7 +275,7 @@ proptest! {
 
 /// The same of every order of up to six steps there is, of three objects in two lanes.
 #[test]
-fn agrees_with_a_plain_model_in_every_short_order() {
+fn queue_agrees_with_a_plain_model_in_every_short_order() {
     fn explore(world: &World, way: &mut Vec<Step>, left: usize) -> u64 {
         let Some(left) = left.checked_sub(1) else { return 1 };
         let keys = [0, 1, 2];

@@ -41,6 +41,7 @@ pub fn build_client() -> reqwest::Client {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
+        .tls_backend_preconfigured(build_tls_config())
         .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(Duration::from_secs(10))
         .read_timeout(Duration::from_secs(30))
@@ -59,6 +60,18 @@ pub fn build_client() -> reqwest::Client {
         }))
         .build()
         .expect("a client of constants")
+}
+
+/// TLS with the system's certificate authorities. reqwest's own verifier refuses to start without any, but a host
+/// in an image that has none can still pull over plain HTTP, or not at all.
+fn build_tls_config() -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut config = rustls::ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
 }
 
 /// A repository, and the credential for it.

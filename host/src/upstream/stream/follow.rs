@@ -240,7 +240,7 @@ async fn open_stream(
 
 /// A random delay between half and all of it.
 fn add_jitter(pause: Duration) -> Duration {
-    pause / 2 + pause / 2 * (crate::kube::time::unique() % 1024) as u32 / 1024
+    pause / 2 + pause / 2 * (crate::kube::time::unique_id() % 1024) as u32 / 1024
 }
 
 /// The events to read of a stream.

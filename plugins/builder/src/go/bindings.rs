@@ -1,8 +1,13 @@
-//! Go bindings of the contract: types, and the canonical ABI between them and linear memory.
+//! Generator of the Go bindings: the contract's types, and the canonical ABI between them and linear memory.
 //!
-//! One file of types, one for the component (`wasip1`), and one for tests that run natively, where each import is a
-//! variable that a test sets. Beside them, in `wit.go` and `memory.go`, is what depends on no contract. What this
-//! contract does not use (resources, flags, variants as plain parameters) is refused by name.
+//! It writes one file of types, one for the component (`wasip1`), and one for tests that run natively, where each
+//! import is a variable that a test sets. `wit.go` and `memory.go` beside them do not depend on the contract. Features
+//! the contract does not use (resources, flags, variants as parameters) are refused by name.
+//!
+//! It is hand-written although `wit-bindgen-go` (0.63) supports the standard compiler for worlds without async: that
+//! generator puts the entry points into the plugin's own `main` package and a `go.mod` of its own, its code imports
+//! `go.bytecodealliance.org/pkg` from the module proxy (a plugin here builds offline), and its imports are plain
+//! `//go:wasmimport` functions, which no test can replace.
 
 mod calls;
 mod layout;
@@ -14,17 +19,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, bail};
 use wit_parser::{InterfaceId, Resolve, SizeAlign, Type, TypeDefKind, TypeId, TypeOwner, WorldItem};
 
-use self::names::pascal;
+use self::names::to_pascal_case;
 use crate::contract;
 
-const HEADER: &str = "// Code generated from wit/ by ostler-builder. DO NOT EDIT.\n\n";
+const GENERATED_HEADER: &str = "// Code generated from wit/ by ostler-builder. DO NOT EDIT.\n\n";
 
-/// The files, by name.
+/// Generates the files, by name.
 ///
 /// # Errors
-/// What of the contract can't be expressed.
-pub fn generate() -> Result<BTreeMap<&'static str, String>> {
-    let (resolve, world) = contract::resolve(&[], contract::WORLD)?;
+/// Names the feature of the contract that is not supported.
+pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
+    let (resolve, world) = contract::resolve_world(&[], contract::PLUGIN_WORLD)?;
     let mut sizes = SizeAlign::default();
     sizes.fill(&resolve);
     let mut generator = Generator {
@@ -40,22 +45,22 @@ pub fn generate() -> Result<BTreeMap<&'static str, String>> {
     let world = &resolve.worlds[world];
     for (key, item) in &world.imports {
         if let WorldItem::Interface { id, .. } = item {
-            generator.declare(*id)?;
+            generator.declare_types(*id)?;
             for function in resolve.interfaces[*id].functions.values() {
-                generator.import(&resolve.name_world_key(key), *id, function)?;
+                generator.write_import(&resolve.name_world_key(key), *id, function)?;
             }
         }
     }
     for (key, item) in &world.exports {
         if let WorldItem::Interface { id, .. } = item {
-            generator.declare(*id)?;
-            generator.exports(&resolve.name_world_key(key), *id)?;
+            generator.declare_types(*id)?;
+            generator.write_exports(&resolve.name_world_key(key), *id)?;
         }
     }
     let Generator {
         types, abi, native, ..
     } = generator;
-    let file = |tag: &str, text: String| format!("{HEADER}{tag}package wit\n\n{text}");
+    let file = |tag: &str, text: String| format!("{GENERATED_HEADER}{tag}package wit\n\n{text}");
     Ok(BTreeMap::from([
         ("types.go", file("", types)),
         ("abi.go", file("//go:build wasip1\n\n", abi)),
@@ -69,13 +74,13 @@ struct Generator<'a> {
     types: String,
     abi: String,
     native: String,
-    /// Types whose `load` and `store` are written.
+    /// Types whose functions `load` and `store` are already written.
     done: BTreeSet<String>,
     declared: BTreeSet<InterfaceId>,
     variables: usize,
 }
 
-/// What a type is, aliases resolved.
+/// A type with its aliases resolved.
 enum Shape<'a> {
     Plain(&'static str),
     String,
@@ -84,7 +89,7 @@ enum Shape<'a> {
 }
 
 impl<'a> Generator<'a> {
-    fn shape(&self, ty: &Type) -> Result<Shape<'a>> {
+    fn resolve_shape(&self, ty: &Type) -> Result<Shape<'a>> {
         Ok(match ty {
             Type::Bool => Shape::Plain("bool"),
             Type::U8 => Shape::Plain("uint8"),
@@ -101,84 +106,84 @@ impl<'a> Generator<'a> {
             Type::String => Shape::String,
             Type::ErrorContext => bail!("error-context is not supported"),
             Type::Id(id) => match &self.resolve.types[*id].kind {
-                TypeDefKind::Type(ty) => self.shape(ty)?,
+                TypeDefKind::Type(ty) => self.resolve_shape(ty)?,
                 TypeDefKind::List(Type::U8) => Shape::Bytes,
                 kind => Shape::Kind(*id, kind),
             },
         })
     }
 
-    /// The name of a type in Go.
-    fn go(&self, ty: &Type) -> Result<String> {
-        Ok(match self.shape(ty)? {
+    /// Returns the Go type of a WIT type.
+    fn go_type(&self, ty: &Type) -> Result<String> {
+        Ok(match self.resolve_shape(ty)? {
             Shape::Plain(name) => name.into(),
             Shape::String => "string".into(),
             Shape::Bytes => "[]byte".into(),
             Shape::Kind(id, kind) => match kind {
-                TypeDefKind::List(item) => format!("[]{}", self.go(item)?),
-                TypeDefKind::Option(some) => format!("*{}", self.go(some)?),
+                TypeDefKind::List(item) => format!("[]{}", self.go_type(item)?),
+                TypeDefKind::Option(some) => format!("*{}", self.go_type(some)?),
                 TypeDefKind::Result(r) => {
                     format!(
                         "Result[{}, {}]",
-                        self.go_of(r.ok.as_ref())?,
-                        self.go_of(r.err.as_ref())?
+                        self.go_type_or_unit(r.ok.as_ref())?,
+                        self.go_type_or_unit(r.err.as_ref())?
                     )
                 }
                 TypeDefKind::Tuple(tuple) => {
                     let mut fields = Vec::new();
                     for (i, ty) in tuple.types.iter().enumerate() {
-                        fields.push(format!("F{i} {}", self.go(ty)?));
+                        fields.push(format!("F{i} {}", self.go_type(ty)?));
                     }
                     format!("struct{{ {} }}", fields.join("; "))
                 }
-                TypeDefKind::Record(_) | TypeDefKind::Enum(_) | TypeDefKind::Variant(_) => self.name(id),
+                TypeDefKind::Record(_) | TypeDefKind::Enum(_) | TypeDefKind::Variant(_) => self.type_name(id),
                 other => bail!("{} is not supported", other.as_str()),
             },
         })
     }
 
-    fn go_of(&self, ty: Option<&Type>) -> Result<String> {
-        ty.map_or(Ok("Unit".into()), |ty| self.go(ty))
+    fn go_type_or_unit(&self, ty: Option<&Type>) -> Result<String> {
+        ty.map_or(Ok("Unit".into()), |ty| self.go_type(ty))
     }
 
-    /// The name of a type's functions.
-    fn mangled(&self, ty: &Type) -> Result<String> {
-        let of = |ty: Option<&Type>| ty.map_or(Ok("Unit".into()), |ty| self.mangled(ty));
-        Ok(match self.shape(ty)? {
-            Shape::Plain(name) => pascal(name),
+    /// Returns the suffix of the functions that load and store a type.
+    fn mangle_name(&self, ty: &Type) -> Result<String> {
+        let of = |ty: Option<&Type>| ty.map_or(Ok("Unit".into()), |ty| self.mangle_name(ty));
+        Ok(match self.resolve_shape(ty)? {
+            Shape::Plain(name) => to_pascal_case(name),
             Shape::String => "String".into(),
             Shape::Bytes => "Bytes".into(),
             Shape::Kind(id, kind) => match kind {
-                TypeDefKind::List(item) => format!("List{}", self.mangled(item)?),
-                TypeDefKind::Option(some) => format!("Option{}", self.mangled(some)?),
+                TypeDefKind::List(item) => format!("List{}", self.mangle_name(item)?),
+                TypeDefKind::Option(some) => format!("Option{}", self.mangle_name(some)?),
                 TypeDefKind::Result(r) => format!("Result{}Or{}", of(r.ok.as_ref())?, of(r.err.as_ref())?),
                 TypeDefKind::Tuple(tuple) => {
-                    let parts: Result<Vec<_>> = tuple.types.iter().map(|ty| self.mangled(ty)).collect();
+                    let parts: Result<Vec<_>> = tuple.types.iter().map(|ty| self.mangle_name(ty)).collect();
                     format!("Tuple{}", parts?.concat())
                 }
-                _ => self.name(id),
+                _ => self.type_name(id),
             },
         })
     }
 
-    fn name(&self, id: TypeId) -> String {
+    fn type_name(&self, id: TypeId) -> String {
         let ty = &self.resolve.types[id];
-        let name = pascal(ty.name.as_deref().unwrap_or("anonymous"));
+        let name = to_pascal_case(ty.name.as_deref().unwrap_or("anonymous"));
         match ty.owner {
-            TypeOwner::Interface(interface) => self.prefix(interface) + &name,
+            TypeOwner::Interface(interface) => self.interface_prefix(interface) + &name,
             _ => name,
         }
     }
 
-    /// Types that all share have short names.
-    fn prefix(&self, interface: InterfaceId) -> String {
+    /// Returns the prefix of an interface's names. The interface `types`, used by all others, has none.
+    fn interface_prefix(&self, interface: InterfaceId) -> String {
         match self.resolve.interfaces[interface].name.as_deref() {
             None | Some("types") => String::new(),
-            Some(name) => pascal(name),
+            Some(name) => to_pascal_case(name),
         }
     }
 
-    fn fresh(&mut self, what: &str) -> String {
+    fn fresh_variable(&mut self, what: &str) -> String {
         self.variables += 1;
         format!("{what}{}", self.variables)
     }
@@ -190,15 +195,15 @@ mod tests {
 
     use super::*;
 
-    /// `UPDATE_BINDINGS=1 cargo test -p ostler-builder` writes them.
+    /// Compares the checked-in files; `UPDATE_BINDINGS=1 cargo test -p ostler-builder` writes them.
     #[test]
-    fn the_bindings_are_current() {
+    fn checked_in_bindings_are_current() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk-go/wit");
-        for (name, text) in generate().unwrap() {
+        for (name, text) in generate_bindings().unwrap() {
             let path = folder.join(name);
-            let text = super::super::formatted(&text).unwrap();
+            let text = super::super::format_source(&text).unwrap();
             if std::env::var_os("UPDATE_BINDINGS").is_some() {
-                crate::replace(&path, text.as_bytes()).unwrap();
+                crate::replace_file(&path, text.as_bytes()).unwrap();
             }
             let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
             assert!(checked_in == text, "{name}: run it again with UPDATE_BINDINGS=1");

@@ -4,7 +4,7 @@ use ostler_sdk::{api, resource};
 
 use crate::Reference;
 
-/// A build of a job: begun once, or one that is there already; followed until it has finished.
+/// A build of a job. It is triggered once, or an existing one is adopted, and followed until it finishes.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
@@ -39,59 +39,58 @@ use crate::Reference;
     message = "rerunOf cannot be set or changed later, only removed"
 )]
 pub struct BuildSpec {
-    /// The Job the build is of.
+    /// The Job to build.
     pub job_ref: Reference,
-    /// ID of a build that is there already: it is followed, and none is begun. Set it later to say which one is
-    /// meant where that could not be told.
+    /// ID of an existing build to follow instead of triggering one. Set it later to resolve an ambiguous trigger.
     #[serde(rename = "buildID", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub build_id: Option<i64>,
-    /// Name of a build of the job, for example 42 or 42.1, that is run again with the same inputs.
+    /// Name of a build of the job, for example 42 or 42.1, to run again with the same inputs.
     #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(\.[0-9]+)?$"))]
     pub rerun_of: Option<String>,
-    /// Comment on the build in Concourse.
+    /// Comment to set on the build in Concourse.
     #[schemars(length(max = 1024))]
     pub comment: Option<String>,
-    /// Aborts the build. One that was not begun yet is not begun at all.
+    /// Aborts the build, or prevents it from being triggered.
     #[serde(default)]
     pub canceled: bool,
-    /// Aborts the build when this object is deleted before it has finished, unless it was adopted by buildID.
+    /// Aborts the build if this object is deleted before it finishes, unless it was adopted by buildID.
     #[serde(default)]
     pub abort_on_delete: bool,
-    /// How many of the last lines of the log of a build that failed are shown in the status; 0 for none.
-    #[serde(default = "twenty")]
+    /// Number of lines from the end of a failed build's log to show in the status; 0 for none.
+    #[serde(default = "default_log_tail_lines")]
     #[schemars(range(min = 0, max = 100))]
     pub log_tail_lines: i32,
-    /// Deletes this object so many seconds after the build has finished; never when there is none.
+    /// Seconds after the end of the build at which this object is deleted; it is kept if unset.
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i64>,
-    /// Stops reconciling this build; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this build; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
 }
 
-fn twenty() -> i32 {
+fn default_log_tail_lines() -> i32 {
     20
 }
 
-/// What was found about the build.
+/// Observed state of the build.
 #[api]
 #[derive(Default)]
 pub struct BuildStatus {
     /// ID of the build in Concourse.
     #[serde(rename = "buildID", default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<i64>,
-    /// Name of the build, which counts within the job.
+    /// Name of the build, a number that is unique within the job.
     pub build_name: Option<String>,
-    /// How far the build is: pending, started, succeeded, failed, errored or aborted.
+    /// State of the build: pending, started, succeeded, failed, errored or aborted.
     pub concourse_status: Option<String>,
-    /// When the build started.
+    /// Time at which the build started.
     #[schemars(extend("format" = "date-time"))]
     pub start_time: Option<String>,
-    /// When the build finished.
+    /// Time at which the build finished.
     #[schemars(extend("format" = "date-time"))]
     pub end_time: Option<String>,
-    /// How long the build took, for example 1m30s.
+    /// Duration of the build, for example 1m30s.
     pub duration: Option<String>,
     /// Path of the build in Concourse's API.
     #[serde(rename = "apiURL", default, skip_serializing_if = "Option::is_none")]
@@ -100,61 +99,61 @@ pub struct BuildStatus {
     #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
-    /// Who began the build.
+    /// Account that triggered the build.
     pub created_by: Option<String>,
-    /// What the build got.
+    /// Versions that the build got.
     pub inputs: Vec<BuildInput>,
-    /// What the build put.
+    /// Versions that the build put.
     pub outputs: Vec<BuildOutput>,
     /// Comment on the build in Concourse.
     pub comment: Option<String>,
-    /// Name of the build that this one runs again.
+    /// Name of the build that this one repeats.
     pub rerun_of: Option<String>,
-    /// The last lines of the log of a build that failed.
+    /// The last lines of a failed build's log.
     pub log_tail: Option<String>,
-    /// An attempt to begin a build of which is not known yet what came of it.
+    /// An attempt to trigger a build whose result is not known yet.
     pub trigger: Option<BuildTrigger>,
 }
 
-/// An attempt to begin a build, written before it is made.
+/// An attempt to trigger a build, recorded before the request is sent.
 #[api]
 pub struct BuildTrigger {
-    /// ID of the pipeline's newest build before the attempt: the one begun has a greater one.
+    /// ID of the pipeline's newest build before the attempt; the triggered build has a greater ID.
     pub after: i64,
-    /// When it was made, in milliseconds since 1970.
+    /// Time of the attempt, in milliseconds since the Unix epoch.
     pub at: i64,
-    /// What is known of it.
+    /// Progress of the attempt.
     pub state: TriggerState,
 }
 
-/// What is known of an attempt to begin a build.
+/// Progress of an attempt to trigger a build.
 #[api]
 #[derive(Copy, Eq)]
 pub enum TriggerState {
-    /// It is being made.
+    /// The request is being sent.
     InFlight,
-    /// It was interrupted, or its answer was lost: it is found out whether there is a build.
+    /// The attempt was interrupted or its response was lost: a search for its build is under way.
     Unknown,
-    /// There are builds, and it can't be told which is this one's: spec.buildID has to say it.
+    /// Several builds may be the one of this attempt; spec.buildID has to name it.
     Ambiguous,
 }
 
-/// What a build got.
+/// A version that a build got.
 #[api]
 pub struct BuildInput {
     /// Name of the input.
     pub name: String,
-    /// Its version.
+    /// Fields of the version.
     pub version: BTreeMap<String, String>,
-    /// Whether no build of the job had this version before.
+    /// Indicates whether this is the first build of the job with this version.
     pub first_occurrence: Option<bool>,
 }
 
-/// What a build put.
+/// A version that a build put.
 #[api]
 pub struct BuildOutput {
     /// Name of the output.
     pub name: String,
-    /// Its version.
+    /// Fields of the version.
     pub version: BTreeMap<String, String>,
 }

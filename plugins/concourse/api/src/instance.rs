@@ -4,7 +4,7 @@ use ostler_sdk::{api, resource};
 
 use crate::{ContainerImage, SecretKey};
 
-/// Where a Concourse is, and how to log in to it.
+/// Address and credentials of a Concourse server.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
@@ -33,36 +33,36 @@ pub struct InstanceSpec {
     /// Base URL of the Concourse web node, for example https://ci.example.com.
     #[schemars(length(max = 2048), regex(pattern = r"^https?://.+"), extend("format" = "uri"))]
     pub url: String,
-    /// How to log in.
+    /// Credentials of the login.
     pub auth: Auth,
     /// TLS settings of the connection.
     pub tls: Option<Tls>,
-    /// Namespaces whose objects may use this instance besides its own; "*" for all.
+    /// Namespaces, besides its own, whose objects may use this instance; "*" for all.
     pub allowed_namespaces: Vec<String>,
-    /// How often the server is looked at, between 30s and 1h.
-    #[serde(default = "five_minutes")]
+    /// Interval between health probes of the server, from 30s to 1h.
+    #[serde(default = "default_probe_interval")]
     #[schemars(extend("type" = "string"))]
     pub health_probe_interval: String,
-    /// The team meant where none is named. Every kind there is names its Team, so that nothing depends on it.
-    #[serde(default = "main")]
+    /// Name of the team to use where none is given. Unused so far: every kind names its Team.
+    #[serde(default = "main_team")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"))]
     pub default_team: String,
-    /// Settings for the pipelines of this instance that don't give their own.
+    /// Defaults for the pipelines of this instance.
     pub defaults: Option<Defaults>,
-    /// Stops reconciling this instance; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this instance; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
 }
 
-fn five_minutes() -> String {
+fn default_probe_interval() -> String {
     "5m".into()
 }
 
-fn main() -> String {
+fn main_team() -> String {
     "main".into()
 }
 
-/// How to log in: a password or a token.
+/// Credentials: a password or a token.
 #[api]
 #[validation(
     rule = "[has(self.password), has(self.token)].filter(x, x).size() == 1",
@@ -83,10 +83,10 @@ pub struct PasswordAuth {
     pub username: String,
     /// The password.
     pub password_ref: SecretKey,
-    /// OAuth2 client; that of the fly command when there is none.
+    /// ID of the OAuth2 client; defaults to the client of the fly command.
     #[serde(rename = "clientID", default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
-    /// Secret of the OAuth2 client; that of the fly command when there is none.
+    /// Secret of the OAuth2 client; defaults to the secret of the fly command's client.
     pub client_secret_ref: Option<SecretKey>,
 }
 
@@ -111,72 +111,49 @@ pub struct Tls {
     pub insecure_skip_verify: bool,
 }
 
-/// Settings for pipelines.
+/// Defaults for pipelines.
 #[api]
 pub struct Defaults {
-    /// Image of the resource type that brings ConfigMaps and Secrets into pipelines.
+    /// Image of the resource type that provides ConfigMaps and Secrets to pipelines.
     pub k8s_config_image: Option<ContainerImage>,
 }
 
-/// What was found at the server.
+/// Observed state of the server.
 #[api]
 #[derive(Default)]
 pub struct InstanceStatus {
     /// Version of Concourse.
-    #[serde(skip_deserializing)]
     pub version: Option<String>,
     /// Version of the worker protocol.
-    #[serde(skip_deserializing)]
     pub worker_version: Option<String>,
-    /// Name the server gives its cluster.
-    #[serde(skip_deserializing)]
+    /// Name of the cluster that the server reports.
     pub cluster_name: Option<String>,
-    /// URL the server says it is reached at.
-    #[serde(
-        rename = "externalURL",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// External URL that the server reports.
+    #[serde(rename = "externalURL", default, skip_serializing_if = "Option::is_none")]
     pub external_url: Option<String>,
     /// URL of the web pages.
-    #[serde(
-        rename = "webURL",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     pub web_url: Option<String>,
-    /// Number of workers, whatever their state.
-    #[serde(skip_deserializing)]
+    /// Number of workers in any state.
     pub worker_count: Option<i32>,
-    /// Number of workers that don't answer.
-    #[serde(skip_deserializing)]
+    /// Number of workers that have stopped responding.
     pub stalled_workers: Option<i32>,
-    /// Number of workers that take work.
-    #[serde(skip_deserializing)]
+    /// Number of workers that accept work.
     pub running_workers: Option<i32>,
     /// Number of workers that are being drained.
-    #[serde(skip_deserializing)]
     pub landing_workers: Option<i32>,
-    /// Features of the server that are switched on or off.
-    #[serde(skip_deserializing)]
+    /// Feature flags of the server.
     pub feature_flags: BTreeMap<String, bool>,
-    /// User the host is logged in as.
-    #[serde(skip_deserializing)]
+    /// User that the credentials log in.
     pub authenticated_user: Option<String>,
-    /// Whether that user is an administrator.
-    #[serde(skip_deserializing)]
+    /// Indicates whether that user is an administrator.
     pub authenticated_admin: Option<bool>,
-    /// Message on the server's wall.
-    #[serde(skip_deserializing)]
+    /// Message of the day that the server shows.
     pub wall_message: Option<String>,
-    /// Number of teams the user sees.
-    #[serde(skip_deserializing)]
+    /// Number of teams visible to the user.
     pub team_count: Option<i32>,
-    /// Number of pipelines the user sees.
-    #[serde(skip_deserializing)]
+    /// Number of pipelines visible to the user.
     pub pipeline_count: Option<i32>,
-    /// Rises by one whenever a running host sees another value in the Secrets of `spec.auth`.
+    /// Counter of the changes of the Secrets in `spec.auth` that a running host has observed.
     pub auth_secret_generation: Option<i64>,
 }

@@ -1,14 +1,14 @@
 use ostler_sdk::{api, resource};
 
-use crate::Reference;
+use crate::{ConcourseName, NamedSpec, Reference};
 
-/// A job of a pipeline: whether it is paused, and how many of its Builds are kept.
+/// A job of a pipeline: its pause, and the history limits of its Builds.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
     kind = "Job",
     namespaced,
-    status = JobObservation,
+    status = JobStatus,
     shortname = "ccj",
     category = "concourse",
     doc = "A job of a Concourse pipeline.",
@@ -31,138 +31,105 @@ use crate::Reference;
     message = "pipelineRef is immutable"
 )]
 pub struct JobSpec {
-    /// The Pipeline the job belongs to.
+    /// The Pipeline that contains the job.
     pub pipeline_ref: Reference,
-    /// Name of the job in Concourse; the object's name when there is none.
-    #[schemars(
-        length(min = 1, max = 100),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    )]
-    pub job_name: Option<String>,
-    /// Whether the job is paused. One that this object paused is resumed when the object is deleted.
+    /// Name of the job in Concourse; defaults to the object's name.
+    pub job_name: Option<ConcourseName>,
+    /// Pauses the job. A job that this object paused is resumed when the object is deleted.
     #[serde(default)]
     pub paused: bool,
-    /// How many Builds of this job that succeeded are kept as objects; the oldest go first.
-    #[serde(default = "three")]
+    /// Number of succeeded Builds of this job to keep as objects; the oldest are deleted first.
+    #[serde(default = "default_history_limit")]
     #[schemars(range(min = 0))]
     pub successful_builds_history_limit: i32,
-    /// How many Builds of this job that failed, errored or were aborted are kept as objects; the oldest go first.
-    #[serde(default = "three")]
+    /// Number of failed, errored and aborted Builds of this job to keep as objects; the oldest are deleted first.
+    #[serde(default = "default_history_limit")]
     #[schemars(range(min = 0))]
     pub failed_builds_history_limit: i32,
-    /// Stops reconciling this job; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this job; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
 }
 
-fn three() -> i32 {
+impl NamedSpec for JobSpec {
+    fn name_override(&self) -> Option<&ConcourseName> {
+        self.job_name.as_ref()
+    }
+}
+
+fn default_history_limit() -> i32 {
     3
 }
 
-/// What was found about the job. Most is found anew each time, so that it is
-/// written but never read.
+/// Observed state of the job.
 #[api]
 #[derive(Default)]
-pub struct JobObservation {
+pub struct JobStatus {
     /// Name of the job in Concourse.
-    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
     /// URL of the job's page.
-    #[serde(
-        rename = "webURL",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
-    /// Number of the job in Concourse.
-    #[serde(
-        rename = "jobID",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// ID of the job in Concourse.
+    #[serde(rename = "jobID", default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<i64>,
-    /// Whether it is paused.
-    #[serde(skip_deserializing)]
+    /// Indicates whether the job is paused.
     pub paused: Option<bool>,
-    /// Whether it is paused because this object said so; then it is resumed when the object is deleted.
+    /// Indicates whether this object has set the pause, which is then removed when the object is deleted.
     pub pause_owned: Option<bool>,
-    /// Who paused it.
-    #[serde(skip_deserializing)]
+    /// Account that paused the job.
     pub paused_by: Option<String>,
-    /// When it was paused.
+    /// Time at which the job was paused.
     #[schemars(extend("format" = "date-time"))]
-    #[serde(skip_deserializing)]
     pub paused_at: Option<String>,
-    /// Whether there are inputs that no build has had yet.
-    #[serde(skip_deserializing)]
+    /// Indicates whether there are inputs that no build has used yet.
     pub has_new_inputs: Option<bool>,
-    /// Whether it can't be triggered by hand, and so not by a Build.
-    #[serde(skip_deserializing)]
+    /// Indicates whether the job cannot be triggered by hand, and hence not by a Build.
     pub disable_manual_trigger: Option<bool>,
-    /// Groups of the pipeline it is in.
-    #[serde(skip_deserializing)]
+    /// Groups of the pipeline that contain the job.
     pub groups: Vec<String>,
-    /// What it gets.
-    #[serde(skip_deserializing)]
+    /// Inputs of the job.
     pub inputs: Vec<JobInput>,
-    /// What it puts.
-    #[serde(skip_deserializing)]
+    /// Outputs of the job.
     pub outputs: Vec<JobOutput>,
-    /// Number of the build that waits or runs.
-    #[serde(
-        rename = "nextBuildID",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// ID of the build that is pending or running.
+    #[serde(rename = "nextBuildID", default, skip_serializing_if = "Option::is_none")]
     pub next_build_id: Option<i64>,
-    /// Name of that build, which counts within the job.
-    #[serde(skip_deserializing)]
+    /// Name of that build, a number that is unique within the job.
     pub next_build_name: Option<String>,
     /// Status of that build: pending or started.
-    #[serde(skip_deserializing)]
     pub next_build_status: Option<String>,
-    /// Number of the last build that finished.
-    #[serde(
-        rename = "lastBuildID",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// ID of the last build that finished.
+    #[serde(rename = "lastBuildID", default, skip_serializing_if = "Option::is_none")]
     pub last_build_id: Option<i64>,
-    /// Name of that build, which counts within the job.
-    #[serde(skip_deserializing)]
+    /// Name of that build, a number that is unique within the job.
     pub last_build_name: Option<String>,
     /// Status of that build: succeeded, failed, errored or aborted.
-    #[serde(skip_deserializing)]
     pub last_build_status: Option<String>,
-    /// When that build finished.
+    /// Time at which that build finished.
     #[schemars(extend("format" = "date-time"))]
-    #[serde(skip_deserializing)]
     pub last_build_time: Option<String>,
 }
 
-/// What a job gets.
+/// An input of a job.
 #[api]
 pub struct JobInput {
     /// Name of the input.
     pub name: String,
-    /// The resource it comes from.
+    /// Resource that provides the input.
     pub resource: Option<String>,
-    /// Whether a new version starts a build.
+    /// Indicates whether a new version triggers a build.
     pub trigger: Option<bool>,
-    /// Jobs a version must have passed.
+    /// Jobs that a version must have passed.
     pub passed: Vec<String>,
 }
 
-/// What a job puts.
+/// An output of a job.
 #[api]
 pub struct JobOutput {
     /// Name of the output.
     pub name: String,
-    /// The resource it goes to.
+    /// Resource that receives the output.
     pub resource: Option<String>,
 }

@@ -1,33 +1,49 @@
-//! The API types of the Concourse pack (`concourse-ci.org/v1alpha1`).
+//! The API types of the Concourse pack (`concourse-ci.org/v1alpha1`), and what its reconcilers share.
 
 mod build;
+mod cleanup;
 mod common;
-mod concourse;
 #[cfg(not(target_arch = "wasm32"))]
 mod crds;
 mod instance;
 mod job;
+mod location;
+mod path;
 mod pipeline;
-mod place;
 mod resource;
+mod response;
+pub mod rest;
 mod team;
 mod worker;
 
+use ostler_sdk::{Condition, Outcome};
+
 pub use build::{Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState};
-pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
-pub use concourse::{
-    config_warning, delete, discard, escape, finished, first_line, name_of, path_of, pipeline_path, refused,
-    remaining, suspended, target, undone, upstream, version, warnings,
+pub use cleanup::{abandon_without_instance, delete_object, finish_cleanup, list_dependents, resolve_json};
+pub use common::{
+    ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, NamespacedName, ReclaimPolicy, Reference,
+    SecretKey, concourse_name,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
 pub use instance::{Auth, Defaults, Instance, InstanceSpec, InstanceStatus, PasswordAuth, Tls, TokenAuth};
-pub use job::{Job, JobInput, JobObservation, JobOutput, JobSpec};
+pub use job::{Job, JobInput, JobOutput, JobSpec, JobStatus};
+pub use location::{Location, check_namespace_allowed, upstream_ref};
+pub use path::{build_path, encode_segment, pipeline_path, team_path};
 pub use pipeline::{
-    ConfigSource, GroupStatus, JobStatus, K8sConfig, Pipeline, PipelineSpec, PipelineStatus, PipelineVar,
-    ResourceStatus, ResourceTypeStatus,
+    ConfigSource, InstanceVars, K8sConfig, Pipeline, PipelineGroup, PipelineJob, PipelineResource,
+    PipelineResourceType, PipelineSpec, PipelineStatus, PipelineVar,
 };
-pub use place::{Place, namespace_allowed, out_of_reach};
-pub use resource::{ResourceObservation, ResourceSpec, Version};
+pub use resource::{Resource, ResourceSpec, ResourceStatus, Version};
+pub use response::{
+    Operation, config_warning_condition, first_line, is_finished, read_warnings, unexpected_status,
+};
 pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
 pub use worker::{Lifecycle, Worker, WorkerSpec, WorkerStatus};
+
+/// The outcome for a suspended object, which is reached without any request.
+#[must_use]
+pub fn suspended_outcome() -> Outcome {
+    let message = "Not reconciled while spec.suspend is true.";
+    Outcome::await_change().with(Condition::new_false("Ready", "Suspended", message))
+}

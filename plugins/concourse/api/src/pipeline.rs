@@ -1,8 +1,14 @@
-use ostler_sdk::{api, resource, serde_json::Value};
+use ostler_sdk::{
+    api, resource,
+    serde_json::{Map, Value},
+};
 
-use crate::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
+use crate::{ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey};
 
-/// A pipeline: its config, and whether it is paused, exposed and archived.
+/// Values of instance vars by name: any JSON.
+pub type InstanceVars = Map<String, Value>;
+
+/// A pipeline: its config, pause, visibility and archival.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
@@ -25,46 +31,48 @@ use crate::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 )]
 #[validation(rule = "self.teamRef == oldSelf.teamRef", message = "teamRef is immutable")]
 pub struct PipelineSpec {
-    /// The Team the pipeline belongs to.
+    /// The Team that owns the pipeline.
     pub team_ref: Reference,
-    /// Name of the pipeline in Concourse; the object's name when there is none. When it changes the pipeline is
-    /// renamed, with its builds.
-    #[schemars(
-        length(min = 1, max = 100),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    )]
-    pub pipeline_name: Option<String>,
-    /// Instance vars: they tell pipelines of one name apart, and their config can use them as `((vars))`. They
-    /// cannot be changed later.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
-    pub instance_vars: Value,
-    /// Where the config comes from.
+    /// Name of the pipeline in Concourse; defaults to the object's name. A change renames the pipeline, which keeps
+    /// its builds.
+    pub pipeline_name: Option<ConcourseName>,
+    /// Instance vars, which distinguish pipelines of the same name and are available to the config as `((vars))`.
+    /// They cannot be changed later.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(with = "Value", extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
+    pub instance_vars: InstanceVars,
+    /// Source of the config.
     pub config: ConfigSource,
-    /// Values for the `((vars))` of the config; others are left to Concourse.
+    /// Values of `((vars))` in the config; Concourse resolves the others.
     pub vars: Vec<PipelineVar>,
-    /// Whether the pipeline is paused.
+    /// Pauses the pipeline.
     #[serde(default)]
     pub paused: bool,
-    /// Whether everybody may see the pipeline.
+    /// Makes the pipeline visible without a login.
     #[serde(default)]
     pub exposed: bool,
-    /// Whether the pipeline is archived; an archived one is paused, too.
+    /// Archives the pipeline, which also pauses it.
     #[serde(default)]
     pub archived: bool,
-    /// What becomes of the pipeline when this object is deleted.
+    /// Decides whether the pipeline is deleted from Concourse with this object.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
-    /// Stops reconciling this pipeline; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this pipeline; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
-    /// Image of the resource type that brings in `k8sConfigs`.
+    /// Image of the resource type that provides `k8sConfigs`.
     pub k8s_config_image: Option<ContainerImage>,
-    /// ConfigMaps and Secrets to bring into the pipeline as resources.
+    /// ConfigMaps and Secrets to provide to the pipeline as resources.
     pub k8s_configs: Vec<K8sConfig>,
 }
 
-/// Where a config comes from.
+impl NamedSpec for PipelineSpec {
+    fn name_override(&self) -> Option<&ConcourseName> {
+        self.pipeline_name.as_ref()
+    }
+}
+
+/// Source of a config.
 #[api]
 #[validation(
     rule = "(has(self.inline) && size(self.inline) > 0 && !has(self.configMapRef)) || ((!has(self.inline) || size(self.inline) == 0) && has(self.configMapRef))",
@@ -73,29 +81,29 @@ pub struct PipelineSpec {
 pub struct ConfigSource {
     /// The config itself, as YAML.
     pub inline: Option<String>,
-    /// A ConfigMap's key that holds the config as YAML.
+    /// Key of a ConfigMap that contains the config as YAML.
     pub config_map_ref: Option<ConfigMapKey>,
 }
 
-/// The value of one variable.
+/// A variable and the source of its value.
 #[api]
 #[validation(
     rule = "(has(self.value) && self.value != '' ? 1 : 0) + (has(self.valueFrom) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) == 1",
     message = "exactly one of value, valueFrom or configMapRef must be set"
 )]
 pub struct PipelineVar {
-    /// Name of the variable, as between the double parentheses.
+    /// Name of the variable, as written between the double parentheses.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Its value.
+    /// The value itself.
     pub value: Option<String>,
-    /// A Secret's key that holds the value. It reaches Concourse, and nothing else.
+    /// Key of a Secret that contains the value. The host sends it to Concourse only; the plugin never sees it.
     pub value_from: Option<SecretKey>,
-    /// A ConfigMap's key that holds the value.
+    /// Key of a ConfigMap that contains the value.
     pub config_map_ref: Option<ConfigMapKey>,
 }
 
-/// A ConfigMap or Secret to bring into the pipeline.
+/// A ConfigMap or Secret to provide to the pipeline.
 #[api]
 #[validation(
     rule = "(has(self.configMapRef) && !has(self.secretRef)) || (!has(self.configMapRef) && has(self.secretRef))",
@@ -103,117 +111,113 @@ pub struct PipelineVar {
 )]
 pub struct K8sConfig {
     /// Name of the resource in the pipeline.
-    #[schemars(
-        length(min = 1, max = 100),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    )]
-    pub name: String,
+    pub name: ConcourseName,
     /// The ConfigMap.
     pub config_map_ref: Option<Reference>,
     /// The Secret.
     pub secret_ref: Option<Reference>,
-    /// Whether a change of it triggers the jobs that get it.
+    /// Indicates whether a change triggers the jobs that get the resource.
     #[serde(default)]
     pub trigger: bool,
 }
 
-/// What was found about the pipeline.
+/// Observed state of the pipeline.
 #[api]
 #[derive(Default)]
 pub struct PipelineStatus {
-    /// Number of the pipeline in Concourse.
+    /// ID of the pipeline in Concourse.
     #[serde(rename = "pipelineID", default, skip_serializing_if = "Option::is_none")]
     pub pipeline_id: Option<i32>,
     /// Name of the pipeline in Concourse.
     pub resolved_name: Option<String>,
-    /// Instance vars the pipeline was made with.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
-    pub instance_vars: Value,
+    /// Instance vars with which the pipeline was created.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(with = "Value", extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
+    pub instance_vars: InstanceVars,
     /// URL of the pipeline's page.
     #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
-    /// SHA-256 of the config as written, with digests in place of secrets.
+    /// SHA-256 of the config as written and of the digests of its secrets.
     pub config_hash: Option<String>,
-    /// Concourse's version of the config with that hash.
+    /// Version that Concourse gave the config with that hash.
     pub config_version: Option<String>,
-    /// What Concourse had to say about that config.
+    /// Warnings of Concourse about that config.
     pub warnings: Vec<String>,
-    /// Whether it is paused.
+    /// Indicates whether the pipeline is paused.
     pub paused: Option<bool>,
-    /// Whether everybody may see it.
+    /// Indicates whether the pipeline is visible without a login.
     pub exposed: Option<bool>,
-    /// Whether it is archived.
+    /// Indicates whether the pipeline is archived.
     pub archived: Option<bool>,
-    /// Who paused it.
+    /// Account that paused the pipeline.
     pub paused_by: Option<String>,
-    /// When it was paused.
+    /// Time at which the pipeline was paused.
     #[schemars(extend("format" = "date-time"))]
     pub paused_at: Option<String>,
-    /// When Concourse last recorded a change of it.
+    /// Time of the last change that Concourse recorded.
     #[schemars(extend("format" = "date-time"))]
     pub last_updated: Option<String>,
-    /// Number of its groups.
+    /// Number of groups.
     pub group_count: Option<i32>,
-    /// Its groups.
+    /// Groups of jobs.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub groups: Vec<GroupStatus>,
-    /// Its jobs.
+    pub groups: Vec<PipelineGroup>,
+    /// Jobs of the pipeline.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub jobs: Vec<JobStatus>,
-    /// Its resources.
+    pub jobs: Vec<PipelineJob>,
+    /// Resources of the pipeline.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub resources: Vec<ResourceStatus>,
-    /// The resource types it brings.
+    pub resources: Vec<PipelineResource>,
+    /// Resource types that the config defines.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub resource_types: Vec<ResourceTypeStatus>,
+    pub resource_types: Vec<PipelineResourceType>,
 }
 
 /// A group of jobs.
 #[api]
-pub struct GroupStatus {
+pub struct PipelineGroup {
     /// Name of the group.
     pub name: String,
-    /// Its jobs, or patterns of their names.
+    /// Names of its jobs, or patterns of names.
     pub jobs: Vec<String>,
-    /// Its resources.
+    /// Names of its resources.
     pub resources: Vec<String>,
 }
 
-/// A job.
+/// A job of the pipeline.
 #[api]
-pub struct JobStatus {
+pub struct PipelineJob {
     /// Name of the job.
     pub name: String,
-    /// Whether it is paused, where known.
+    /// Indicates whether the job is paused, if known.
     pub paused: Option<bool>,
-    /// Status of its last finished build, where known.
+    /// Status of its last finished build, if known.
     pub last_build_status: Option<String>,
 }
 
-/// A resource.
+/// A resource of the pipeline.
 #[api]
-pub struct ResourceStatus {
+pub struct PipelineResource {
     /// Name of the resource.
     pub name: String,
-    /// Its type.
+    /// Type of the resource.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Whether a version is pinned, in the config or for a while.
+    /// Indicates whether a version is pinned, by the config or temporarily.
     pub pinned: Option<bool>,
 }
 
-/// A resource type.
+/// A resource type that the config defines.
 #[api]
-pub struct ResourceTypeStatus {
+pub struct PipelineResourceType {
     /// Name of the type.
     pub name: String,
-    /// The type it is made of.
+    /// Type of the image's resource.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// Whether it runs privileged.
+    /// Indicates whether its containers run privileged.
     pub privileged: Option<bool>,
-    /// Tags of the workers it needs.
+    /// Tags of the workers that can run it.
     pub tags: Vec<String>,
 }

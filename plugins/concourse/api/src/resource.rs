@@ -2,23 +2,23 @@ use std::collections::BTreeMap;
 
 use ostler_sdk::{api, resource};
 
-use crate::Reference;
+use crate::{ConcourseName, NamedSpec, Reference};
 
-/// A version, as the type of the resource has it: `ref: 61cbef`.
+/// Fields of a version, which depend on the type of the resource, such as `ref: 61cbef`.
 pub type Version = BTreeMap<String, String>;
 
-/// A resource of a pipeline: its pin, its disabled versions, and how it is checked.
+/// A resource of a pipeline: its pin, its disabled versions and its checks.
 ///
-/// A new value of the annotation `concourse-ci.org/check-now` has it checked once.
+/// A new value of the annotation `concourse-ci.org/check-now` triggers one check.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
     kind = "Resource",
     namespaced,
-    status = ResourceObservation,
+    status = ResourceStatus,
     shortname = "ccr",
     category = "concourse",
-    doc = "A resource of a Concourse pipeline. A new value of the annotation concourse-ci.org/check-now has it checked.",
+    doc = "A resource of a Concourse pipeline. A new value of the annotation concourse-ci.org/check-now triggers a check.",
     printcolumn(name = "Pipeline", type = "string", json_path = ".spec.pipelineRef.name"),
     printcolumn(name = "Resource", type = "string", json_path = ".status.resolvedName"),
     printcolumn(name = "Pinned", type = "boolean", json_path = ".status.pinned"),
@@ -42,95 +42,82 @@ pub type Version = BTreeMap<String, String>;
     message = "checkInterval must be between 10s and 168h"
 )]
 pub struct ResourceSpec {
-    /// The Pipeline the resource belongs to.
+    /// The Pipeline that contains the resource.
     pub pipeline_ref: Reference,
-    /// Name of the resource in Concourse; the object's name when there is none.
-    #[schemars(
-        length(min = 1, max = 100),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    )]
-    pub resource_name: Option<String>,
-    /// The version to pin it to: as many fields as tell it from the others. When this is taken away, the pin that
-    /// this object has set goes; one that somebody else has set stays.
+    /// Name of the resource in Concourse; defaults to the object's name.
+    pub resource_name: Option<ConcourseName>,
+    /// Version to pin: enough of its fields to identify it. When this is removed, a pin that this object has set is
+    /// removed, too; the pin of another user stays.
     #[schemars(extend("minProperties" = 1))]
     pub pinned_version: Option<Version>,
-    /// Why it is pinned, as Concourse shows it. Of a pin that this object has set none clears it.
+    /// Comment on the pin in Concourse. If unset, the comment on a pin that this object has set is cleared.
     #[schemars(length(max = 512))]
     pub pin_comment: Option<String>,
-    /// Versions that no build may use: all that have these fields. One that is taken from here is enabled again,
-    /// unless somebody else had disabled it.
+    /// Versions that no build may use: all that have these fields. A version that is removed from the list is enabled
+    /// again, unless another user had disabled it.
     #[schemars(length(max = 32), extend("items" = {
         "type": "object", "minProperties": 1, "additionalProperties": { "type": "string" },
-        "description": "The fields that tell which versions are meant.",
+        "description": "Fields that the versions to disable have.",
     }))]
     pub disabled_versions: Vec<Version>,
-    /// How often this object has it checked, between 10s and 168h, beside Concourse's own checks; never when there
-    /// is none.
+    /// Interval, from 10s to 168h, between checks that this object triggers in addition to Concourse's own; none are
+    /// triggered if unset.
     #[schemars(extend("type" = "string"))]
     pub check_interval: Option<String>,
-    /// Stops reconciling this resource; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this resource; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
 }
 
-/// What was found about the resource.
+impl NamedSpec for ResourceSpec {
+    fn name_override(&self) -> Option<&ConcourseName> {
+        self.resource_name.as_ref()
+    }
+}
+
+/// Observed state of the resource.
 #[api]
 #[derive(Default)]
-pub struct ResourceObservation {
+pub struct ResourceStatus {
     /// Name of the resource in Concourse.
-    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
     /// URL of the resource's page.
-    #[serde(
-        rename = "webURL",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
     /// Type of the resource.
-    #[serde(
-        rename = "type",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// When it was last checked, by whomever.
+    /// Time of the last check, triggered by Concourse or by a user.
     #[schemars(extend("format" = "date-time"))]
-    #[serde(skip_deserializing)]
     pub last_checked: Option<String>,
     /// The newest version.
-    #[serde(skip_deserializing)]
     pub latest_version: BTreeMap<String, String>,
-    /// Whether it is pinned, by whomever.
-    #[serde(skip_deserializing)]
+    /// Indicates whether a version is pinned, by this object, the config or a user.
     pub pinned: Option<bool>,
-    /// Whether it is its config that pins it.
-    #[serde(skip_deserializing)]
+    /// Indicates whether the pipeline's config pins the version.
     pub pinned_in_config: Option<bool>,
-    /// The version it is pinned to.
+    /// The pinned version.
     pub pinned_version: BTreeMap<String, String>,
-    /// Number of that version in Concourse, when spec.pinnedVersion names it.
+    /// ID of that version in Concourse, if spec.pinnedVersion matches it.
     #[serde(rename = "pinnedVersionID", default, skip_serializing_if = "Option::is_none")]
     pub pinned_version_id: Option<i64>,
-    /// Whether the pin is this object's; then it goes with it.
+    /// Indicates whether this object has set the pin, which is then removed when the object is deleted.
     pub pin_owned: Option<bool>,
-    /// Numbers of the versions this object has disabled; they are enabled again when it is deleted.
+    /// IDs of the versions that this object has disabled; they are enabled again when it is deleted.
     #[serde(rename = "disabledVersionIDs", default, skip_serializing_if = "Vec::is_empty")]
     pub disabled_version_ids: Vec<i64>,
-    /// Number of the build of the last check that ended.
+    /// ID of the build of the last check that ended.
     #[serde(rename = "checkBuildID", default, skip_serializing_if = "Option::is_none")]
     pub check_build_id: Option<i64>,
     /// Status of that build.
     pub check_status: Option<String>,
-    /// Number of the build of the check that this object has asked for, while it runs.
+    /// ID of the build of a running check that this object has triggered.
     #[serde(rename = "runningCheckID", default, skip_serializing_if = "Option::is_none")]
     pub running_check_id: Option<i64>,
-    /// When this object last asked for a check.
+    /// Time at which this object last triggered a check.
     #[schemars(extend("format" = "date-time"))]
     pub check_requested: Option<String>,
-    /// The value of the annotation concourse-ci.org/check-now that was acted upon last.
+    /// Value of the annotation concourse-ci.org/check-now that triggered the last check.
     pub check_now: Option<String>,
 }

@@ -1,8 +1,8 @@
 use ostler_sdk::{api, resource};
 
-use crate::{ReclaimPolicy, Reference};
+use crate::{ConcourseName, NamedSpec, ReclaimPolicy, Reference};
 
-/// A team and who belongs to it.
+/// A team and its members.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
@@ -28,32 +28,34 @@ use crate::{ReclaimPolicy, Reference};
     message = "instanceRef is immutable"
 )]
 pub struct TeamSpec {
-    /// The Instance the team is on.
+    /// The Instance that hosts the team.
     pub instance_ref: Reference,
-    /// Name of the team in Concourse; the object's name when there is none. It can be given later, which renames
-    /// the team, but not changed.
-    #[schemars(
-        length(min = 1, max = 100),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    )]
-    pub team_name: Option<String>,
-    /// Who may do what. Concourse wants at least one role with a member.
+    /// Name of the team in Concourse; defaults to the object's name. It can be set later, which renames the team, but
+    /// not changed.
+    pub team_name: Option<ConcourseName>,
+    /// Members by role. Concourse requires at least one role with a member.
     pub roles: Vec<TeamRole>,
-    /// Allows deleting the team `main`.
+    /// Allows the deletion of the team `main`.
     #[serde(default)]
     pub allow_destroy: bool,
-    /// What becomes of the team when this object is deleted.
+    /// Decides whether the team is deleted from Concourse with this object.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
-    /// Stops reconciling this team; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this team; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
+}
+
+impl NamedSpec for TeamSpec {
+    fn name_override(&self) -> Option<&ConcourseName> {
+        self.team_name.as_ref()
+    }
 }
 
 /// The members of one role.
 #[api]
 pub struct TeamRole {
-    /// What its members may do.
+    /// The role.
     pub role: Role,
     /// Users, as `connector:name`.
     pub users: Vec<String>,
@@ -66,36 +68,31 @@ pub struct TeamRole {
 #[serde(rename_all = "kebab-case")]
 #[derive(Copy, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Everything, members included.
+    /// Full access, including the members of the team.
     Owner,
-    /// Everything but members.
+    /// Full access to pipelines, without the members of the team.
     Member,
-    /// Runs and pauses, but doesn't change.
+    /// May run and pause pipelines, but not change them.
     PipelineOperator,
-    /// Looks on.
+    /// Read access.
     Viewer,
 }
 
-/// What was found about the team.
+/// Observed state of the team.
 #[api]
 #[derive(Default)]
 pub struct TeamStatus {
-    /// Number of the team in Concourse.
+    /// ID of the team in Concourse.
     #[serde(rename = "teamID", default, skip_serializing_if = "Option::is_none")]
     pub team_id: Option<i32>,
     /// Name of the team in Concourse.
     pub resolved_name: Option<String>,
     /// URL of the team's page.
-    #[serde(
-        rename = "webURL",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     pub web_url: Option<String>,
-    /// When the team was last written.
+    /// Time at which the team was last written.
     #[schemars(extend("format" = "date-time"))]
     pub last_applied: Option<String>,
-    /// What Concourse had to say about it then.
+    /// Warnings of Concourse about that write.
     pub warnings: Vec<String>,
 }

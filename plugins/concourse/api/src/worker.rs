@@ -1,8 +1,8 @@
 use ostler_sdk::{api, resource};
 
-use crate::Reference;
+use crate::{ConcourseName, NamedSpec, Reference};
 
-/// A worker of a server, and whether it is to go.
+/// A worker of a server and its desired lifecycle state.
 #[resource(
     group = "concourse-ci.org",
     version = "v1alpha1",
@@ -33,74 +33,65 @@ use crate::Reference;
     message = "instanceRef is immutable"
 )]
 pub struct WorkerSpec {
-    /// The Instance the worker has registered with.
+    /// The Instance with which the worker has registered.
     pub instance_ref: Reference,
-    /// Name of the worker in Concourse; the object's name when there is none.
-    #[schemars(
-        length(min = 1, max = 100),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    )]
-    pub worker_name: Option<String>,
-    /// Whether the worker takes work (Running), finishes what it has and stays (Draining), or goes for good
-    /// (Removed). Only its own start brings a worker back to work.
+    /// Name of the worker in Concourse; defaults to the object's name.
+    pub worker_name: Option<ConcourseName>,
+    /// Desired state: the worker accepts work (Running), finishes its work and stays registered (Draining), or
+    /// finishes its work and is removed (Removed). Only a restart of its process returns a worker to Running.
     #[serde(default)]
     pub lifecycle: Lifecycle,
-    /// Stops reconciling this worker; what is in Concourse stays as it is.
+    /// Suspends reconciliation of this worker; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
 }
 
-/// What a worker is to do.
+impl NamedSpec for WorkerSpec {
+    fn name_override(&self) -> Option<&ConcourseName> {
+        self.worker_name.as_ref()
+    }
+}
+
+/// Desired state of a worker.
 #[api]
 #[derive(Copy, Default, Eq)]
 pub enum Lifecycle {
-    /// It takes work.
+    /// It accepts work.
     #[default]
     Running,
-    /// It lands: finishes what it has and takes nothing new.
+    /// It lands: it finishes its work and accepts no more.
     Draining,
-    /// It retires, and is forgotten.
+    /// It retires, and Concourse forgets it.
     Removed,
 }
 
-/// What was found about the worker.
+/// Observed state of the worker.
 #[api]
 #[derive(Default)]
 pub struct WorkerStatus {
     /// Name of the worker in Concourse.
-    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
-    /// State of the worker: running, landing, landed, retiring, stalled; missing when Concourse has none of its name.
+    /// State of the worker: running, landing, landed, retiring or stalled; missing if Concourse has no worker of this name.
     pub phase: Option<String>,
-    /// Platform it runs tasks of.
-    #[serde(skip_deserializing)]
+    /// Platform of the tasks it runs.
     pub platform: Option<String>,
-    /// Tags that steps must have to run on it.
-    #[serde(skip_deserializing)]
+    /// Tags that a step needs to run on it.
     pub tags: Vec<String>,
-    /// Number of its containers.
-    #[serde(skip_deserializing)]
+    /// Number of containers.
     pub active_containers: Option<i64>,
-    /// Number of its volumes.
-    #[serde(skip_deserializing)]
+    /// Number of volumes.
     pub active_volumes: Option<i64>,
-    /// Number of tasks it runs.
-    #[serde(skip_deserializing)]
+    /// Number of running tasks.
     pub active_tasks: Option<i64>,
-    /// Version of the worker protocol it speaks.
-    #[serde(skip_deserializing)]
+    /// Version of its worker protocol.
     pub version: Option<String>,
-    /// When it started.
+    /// Time at which it started.
     #[schemars(extend("format" = "date-time"))]
-    #[serde(skip_deserializing)]
     pub start_time: Option<String>,
-    /// Whether Concourse forgets it when it stalls.
-    #[serde(skip_deserializing)]
+    /// Indicates whether Concourse forgets the worker when it stalls.
     pub ephemeral: Option<bool>,
-    /// The only team it works for; all of them when there is none.
-    #[serde(skip_deserializing)]
+    /// The only team it serves; it serves all teams if unset.
     pub team: Option<String>,
-    /// Types of resources it brings.
-    #[serde(skip_deserializing)]
+    /// Resource types that it provides.
     pub resource_types: Vec<String>,
 }

@@ -1,11 +1,11 @@
-//! The checked-in CRDs are what the types say.
+//! Comparison of the checked-in CRDs with the Rust types, and checks of their content.
 
 use std::{fs, path::Path};
 
 use ostler_sdk::serde_json::Value;
 
 #[test]
-fn crds_are_current() {
+fn checked_in_crds_match_generated_ones() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crds");
     for (name, text) in concourse_api::crds() {
         let checked_in = fs::read_to_string(directory.join(&name)).expect("is checked in");
@@ -16,9 +16,9 @@ fn crds_are_current() {
     }
 }
 
-/// What structural schemas must not have, anywhere.
+/// The API server refuses schemas with these keywords as not structural.
 #[test]
-fn schemas_are_structural() {
+fn schemas_avoid_unstructural_keywords() {
     for (name, text) in concourse_api::crds() {
         for wrong in ["$ref", "anyOf", "oneOf", "\"null\"", "uint", "- null", "$schema"] {
             assert!(!text.contains(wrong), "{name} has {wrong}");
@@ -26,20 +26,20 @@ fn schemas_are_structural() {
     }
 }
 
-/// What `kubectl explain` tells.
+/// `kubectl explain` shows the descriptions.
 #[test]
-fn every_field_has_a_description() {
-    fn look(schema: &Value, path: &str, missing: &mut Vec<String>) {
+fn fields_have_descriptions() {
+    fn collect_missing(schema: &Value, path: &str, missing: &mut Vec<String>) {
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}.{name}");
-            // The API server describes metadata; spec and status are the kind's.
+            // The API server describes metadata; spec and status belong to the kind.
             let own = !["apiVersion", "kind", "metadata"].contains(&name.as_str());
             if own && field["description"].as_str().is_none_or(|text| text.len() < 5) {
                 missing.push(path.clone());
             }
-            look(field, &path, missing);
-            look(&field["items"], &format!("{path}[]"), missing);
-            look(&field["additionalProperties"], &format!("{path}.*"), missing);
+            collect_missing(field, &path, missing);
+            collect_missing(&field["items"], &format!("{path}[]"), missing);
+            collect_missing(&field["additionalProperties"], &format!("{path}.*"), missing);
         }
     }
     for (name, text) in concourse_api::crds() {
@@ -47,15 +47,15 @@ fn every_field_has_a_description() {
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         assert!(schema["properties"]["spec"]["properties"].is_object(), "{name}");
         let mut missing = Vec::new();
-        look(schema, "", &mut missing);
+        collect_missing(schema, "", &mut missing);
         assert_eq!(missing, Vec::<String>::new(), "{name}");
     }
 }
 
-/// Names and columns people's fingers and scripts know.
+/// Users and their scripts rely on these names and columns.
 #[test]
-fn short_names_and_columns_are_those_of_the_original() {
-    let wanted = [
+fn short_names_and_columns_match_original_operator() {
+    let expected = [
         (
             "Instance",
             "cci concinst",
@@ -97,7 +97,7 @@ fn short_names_and_columns_are_those_of_the_original() {
         .iter()
         .map(|(_, text)| serde_saphyr::from_str(text).expect("YAML"))
         .collect();
-    for (kind, names, columns) in wanted {
+    for (kind, names, columns) in expected {
         let crd = crds
             .iter()
             .find(|c| c["spec"]["names"]["kind"] == kind)

@@ -1,175 +1,280 @@
-//! Begins a build once. Concourse has no key that would make it so: the attempt is written down before it is made,
-//! and one of which the answer was lost is looked for among the builds that are there.
-//!
-//! Builds of one job are alike, so it does not matter which of several lost ones is whose; it matters that each
-//! belongs to one object. Attempts that are being made know their own answer. So who looks for a lost one waits
-//! until none is being made, and none is begun while somebody looks; both say what they do before they look at
-//! what the others do, so that one of two at the same time sees the other.
+//! Triggering of a build exactly once, and the search for a build whose response was lost.
 
-use concourse_api::{BuildTrigger, TriggerState, target};
-use ostler_sdk::serde_json::Value;
+use concourse_api::{BuildSpec, BuildStatus, BuildTrigger, Operation, TriggerState, encode_segment, rest};
+use ostler_sdk::{Response, Selection, api, duration, prelude::*};
 
-/// Another Build of the same job.
-#[derive(Debug)]
-pub struct Sibling {
-    /// Of the object.
-    pub uid: String,
-    /// The build it has, or is to have.
-    pub build: Vec<i64>,
-    /// The name of the build it runs again.
-    pub rerun_of: String,
-    /// Its attempt.
-    pub trigger: Option<BuildTrigger>,
+use crate::{
+    RemoteJob,
+    attempt::{SearchResult, Sibling, assign_build, is_candidate, is_search_running, may_search},
+    canceled_outcome, job_of, observe, tracked, trigger_operation,
+};
+
+/// Time within which a lost request may still be carried out, unless the plugin is configured otherwise.
+const DEFAULT_SETTLE_MS: u64 = 5000;
+/// Delay before the first look at a build that was triggered.
+const FIRST_LOOK_DELAY_MS: u64 = 1;
+/// Builds per page of a list.
+const PAGE_SIZE: usize = 100;
+
+const TRIGGER_BUILD: Operation = trigger_operation("trigger a build");
+const READ_TRIGGERED: Operation = trigger_operation("read the response");
+const LIST_BUILDS: Operation = trigger_operation("list the builds");
+const READ_ACCOUNT: Operation = trigger_operation("read the account");
+
+/// Configuration of the plugin.
+#[api]
+struct Config {
+    /// Time within which a lost request may still be carried out, such as 5s.
+    settle: Option<String>,
 }
 
-impl Sibling {
-    /// Reads the Builds of a job out of a list, but for the one that asks.
-    pub fn read(list: &[Value], job: (&str, &str), own: &str) -> Vec<Self> {
-        let of_job = |build: &&Value| target(build, "jobRef") == job && build["metadata"]["uid"] != own;
-        list.iter().filter(of_job).map(Self::of).collect()
+/// Response of `/api/v1/user`.
+#[api]
+#[serde(rename_all = "snake_case")]
+struct Account {
+    display_user_id: Option<String>,
+    user_name: Option<String>,
+    name: Option<String>,
+    sub: Option<String>,
+}
+
+impl RemoteJob<'_> {
+    /// Triggers a build, unless a sibling searches for a lost one.
+    pub fn trigger_unless_search(&self) -> Result<Outcome, Failure> {
+        if is_search_running(&self.list_siblings()?) {
+            return Err(wait_for_sibling());
+        }
+        let after = self.read_newest_id()?;
+        self.record_attempt(after)?;
+        // Once more: a search that starts from now on sees this attempt.
+        if is_search_running(&self.list_siblings()?) {
+            self.checkpoint(None)?;
+            return Err(wait_for_sibling());
+        }
+        self.trigger(after)
     }
 
-    fn of(build: &Value) -> Self {
-        let (spec, status) = (&build["spec"], &build["status"]);
-        let trigger = &status["trigger"];
-        let state = match trigger["state"].as_str() {
-            Some("InFlight") => Some(TriggerState::InFlight),
-            Some("Unknown") => Some(TriggerState::Unknown),
-            Some("Ambiguous") => Some(TriggerState::Ambiguous),
-            _ => None,
+    /// Lists the other Builds of this job.
+    fn list_siblings(&self) -> Result<Vec<Sibling>, Failure> {
+        let job = job_of(self.build);
+        let fields = format!("spec.jobRef.name={}", job.name);
+        let selection = Selection {
+            fields: Some(&fields),
+            ..Selection::default()
         };
-        let builds = [&spec["buildID"], &status["buildID"]];
-        Self {
-            uid: build["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
-            build: builds.iter().filter_map(|id| id.as_i64()).collect(),
-            rerun_of: spec["rerunOf"].as_str().unwrap_or_default().to_owned(),
-            trigger: state.map(|state| BuildTrigger {
-                after: trigger["after"].as_i64().unwrap_or_default(),
-                at: trigger["at"].as_i64().unwrap_or_default(),
-                state,
-            }),
+        let builds = self
+            .ctx
+            .list::<BuildSpec>(&selection)
+            .reason(TRIGGER_BUILD.reason())?;
+        let siblings = builds
+            .iter()
+            .filter(|build| job_of(build) == job && build.metadata.uid != self.build.metadata.uid);
+        Ok(siblings.map(Sibling::new).collect())
+    }
+
+    /// Records in the status that an attempt is in flight.
+    fn record_attempt(&self, after: i64) -> Result<(), Failure> {
+        self.checkpoint(Some(self.new_attempt(after, TriggerState::InFlight)))
+    }
+
+    fn checkpoint(&self, attempt: Option<BuildTrigger>) -> Result<(), Failure> {
+        let fields = json!({ "trigger": attempt });
+        self.ctx.checkpoint(&fields).reason(TRIGGER_BUILD.reason())
+    }
+
+    fn new_attempt(&self, after: i64, state: TriggerState) -> BuildTrigger {
+        let at = i64::try_from(self.ctx.now()).unwrap_or(i64::MAX);
+        BuildTrigger { after, at, state }
+    }
+
+    /// Reads the ID of the pipeline's newest build. The list of a job does not serve: it sorts a repetition next to
+    /// the build it repeats.
+    fn read_newest_id(&self) -> Result<i64, Failure> {
+        let path = self.location.api_path("/builds", "limit=1");
+        let builds: Vec<rest::Build> = LIST_BUILDS.read_list(self.concourse.get(path).send())?;
+        Ok(builds.first().map(|build| build.id).unwrap_or_default())
+    }
+
+    /// Sends the request of an attempt that has been recorded. Outcome or failure record its result.
+    fn trigger(&self, after: i64) -> Result<Outcome, Failure> {
+        let path = self.location.api_path(&self.trigger_path(), "");
+        // Whether there is a build is unknown: it is searched for.
+        let lost = |failure: Failure| {
+            let status = BuildStatus {
+                trigger: Some(self.new_attempt(after, TriggerState::Unknown)),
+                ..BuildStatus::default()
+            };
+            failure.status(&status)
+        };
+        // There is no build: the next attempt triggers one.
+        let refused = |failure: Failure| failure.status(&BuildStatus::default());
+        let response = match self.concourse.post(path).send() {
+            Ok(response) => response,
+            Err(error) => {
+                let is_lost = matches!(error, Error::Unavailable(_) | Error::LimitExceeded(_));
+                let failure = Failure::from(error).reason(TRIGGER_BUILD.reason());
+                return Err(if is_lost { lost(failure) } else { refused(failure) });
+            }
+        };
+        match response.status() {
+            200..=299 => {}
+            400..=499 => return Err(refused(trigger_refused(&response))),
+            // A server error may follow the creation of the build.
+            _ => return Err(lost(TRIGGER_BUILD.failure(&response))),
+        }
+        let Ok(found) = response.json::<rest::Build>() else {
+            return Err(lost(READ_TRIGGERED.failure(&response)));
+        };
+        let name = found.name.as_deref().unwrap_or_default();
+        let note = format!("Triggered build {name} of {}.", self.job);
+        self.ctx.event("Triggered", &note);
+        Ok(claim_build(&found))
+    }
+
+    fn trigger_path(&self) -> String {
+        let job = encode_segment(self.job);
+        match &self.build.spec.rerun_of {
+            Some(name) => format!("/jobs/{job}/builds/{}", encode_segment(name)),
+            None => format!("/jobs/{job}/builds"),
         }
     }
 
-    fn is(&self, state: TriggerState) -> bool {
-        self.trigger.as_ref().is_some_and(|t| t.state == state)
-    }
-}
-
-/// Whether somebody looks for a lost build: then none may be begun.
-pub fn somebody_looks(siblings: &[Sibling]) -> bool {
-    siblings.iter().any(|s| s.is(TriggerState::Unknown))
-}
-
-/// Whether it is this one's turn to look: nobody is at it, and nobody was before.
-pub fn may_look(own: &BuildTrigger, uid: &str, siblings: &[Sibling]) -> bool {
-    let before = |s: &Sibling| {
-        let earlier = |t: &BuildTrigger| (t.after, s.uid.as_str()) < (own.after, uid);
-        s.is(TriggerState::Unknown) && s.trigger.as_ref().is_some_and(earlier)
-    };
-    !siblings.iter().any(|s| s.is(TriggerState::InFlight) || before(s))
-}
-
-/// What became of an attempt.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// This is its build, or as good as.
-    Found(i64),
-    /// There is none.
-    None,
-    /// One of these may be.
-    Ambiguous(Vec<i64>),
-}
-
-/// What became of an attempt, when these builds could be of it (the right job and account, begun since).
-pub fn fate(found: &[i64], own_rerun_of: &str, siblings: &[Sibling]) -> Fate {
-    let claimed = |id: &i64| siblings.iter().any(|s| s.build.contains(id));
-    let mut free: Vec<i64> = found.iter().copied().filter(|id| !claimed(id)).collect();
-    free.sort_unstable();
-    let alike = |s: &&Sibling| s.is(TriggerState::Unknown) && s.rerun_of == own_rerun_of;
-    let looking = 1 + siblings.iter().filter(alike).count();
-    match free.first() {
-        None => Fate::None,
-        // More than were attempted: somebody else began some, in the same account.
-        Some(_) if free.len() > looking => Fate::Ambiguous(free),
-        Some(first) => Fate::Found(*first),
-    }
-}
-
-/// Whether a build as Concourse lists it could be of an attempt.
-pub fn could_be(build: &Value, job: &str, rerun_of: &str, accounts: &[&str]) -> bool {
-    let again = build["rerun_of"]["name"].as_str().unwrap_or_default();
-    // A build that is run again a second time is still of the first.
-    let first = rerun_of.split('.').next().unwrap_or_default();
-    build["job_name"] == job
-        && again == first
-        && build["created_by"]
-            .as_str()
-            .is_some_and(|by| accounts.contains(&by))
-}
-
-#[cfg(test)]
-mod tests {
-    use ostler_sdk::serde_json::json;
-
-    use super::*;
-
-    fn trigger(after: i64, state: TriggerState) -> Option<BuildTrigger> {
-        Some(BuildTrigger { after, at: 0, state })
-    }
-
-    fn sibling(uid: &str, build: &[i64], trigger: Option<BuildTrigger>) -> Sibling {
-        Sibling {
-            uid: uid.into(),
-            build: build.to_vec(),
-            rerun_of: String::new(),
-            trigger,
+    /// Searches for the build of an attempt whose result is not known.
+    pub fn search(&self, lost: &BuildTrigger) -> Result<Outcome, Failure> {
+        if lost.state == TriggerState::Ambiguous {
+            let message = "Several builds may be the one of this Build: see the Event TriggerAmbiguous. Set \
+                           spec.buildID, or delete this object.";
+            return Err(Failure::terminal("TriggerAmbiguous", message));
+        }
+        if lost.state == TriggerState::InFlight {
+            // The attempt was interrupted. Siblings have to see the search before it starts.
+            self.checkpoint(Some(BuildTrigger {
+                state: TriggerState::Unknown,
+                ..lost.clone()
+            }))?;
+        }
+        if !may_search(lost, &self.build.metadata.uid, &self.list_siblings()?) {
+            return Err(wait_for_sibling());
+        }
+        let candidates = self.list_candidates(lost.after)?;
+        let ids: Vec<i64> = candidates.iter().map(|build| build.id).collect();
+        let rerun_of = self.build.spec.rerun_of.as_deref().unwrap_or_default();
+        match assign_build(&ids, rerun_of, &self.list_siblings()?) {
+            SearchResult::Found(id) => self.adopt(id, &candidates),
+            SearchResult::NotFound => self.retrigger(lost),
+            SearchResult::Ambiguous(ids) => Err(self.report_ambiguous(lost, &ids)),
         }
     }
 
-    #[test]
-    fn one_at_a_time_looks_and_only_while_none_is_begun() {
-        use TriggerState::{Ambiguous, InFlight, Unknown};
-        let own = trigger(5, Unknown).expect("one");
-        let others = |t| [sibling("m", &[], t)];
-        assert!(may_look(&own, "b", &[]));
-        assert!(!may_look(&own, "b", &others(trigger(1, InFlight))));
-        assert!(!may_look(&own, "b", &others(trigger(4, Unknown))));
-        assert!(may_look(&own, "b", &others(trigger(5, Unknown))), "b before m");
-        assert!(!may_look(&own, "z", &others(trigger(5, Unknown))));
-        assert!(may_look(&own, "z", &others(trigger(6, Unknown))));
-        assert!(may_look(&own, "z", &others(trigger(1, Ambiguous))));
-        assert!(somebody_looks(&others(trigger(6, Unknown))));
-        assert!(!somebody_looks(&others(trigger(6, Ambiguous))) && !somebody_looks(&others(None)));
+    fn adopt(&self, id: i64, candidates: &[rest::Build]) -> Result<Outcome, Failure> {
+        let note = format!("Build {id} was triggered by an attempt that was interrupted.");
+        self.ctx.event("Adopted", &note);
+        let found = candidates.iter().find(|build| build.id == id);
+        let missing = || {
+            Failure::retry(
+                TRIGGER_BUILD.reason(),
+                format!("Build {id} is not among the candidates."),
+            )
+        };
+        found.map(claim_build).ok_or_else(missing)
     }
 
-    #[test]
-    fn found_none_or_ambiguous() {
-        use TriggerState::Unknown;
-        assert_eq!(fate(&[], "", &[]), Fate::None);
-        assert_eq!(fate(&[8], "", &[]), Fate::Found(8));
-        assert_eq!(fate(&[8], "", &[sibling("x", &[8], None)]), Fate::None);
-        assert_eq!(fate(&[9, 8], "", &[]), Fate::Ambiguous(vec![8, 9]));
-        let two = [sibling("x", &[], trigger(3, Unknown))];
-        assert_eq!(fate(&[9, 8], "", &two), Fate::Found(8));
-        assert_eq!(
-            fate(&[9, 8], "4", &two),
-            Fate::Ambiguous(vec![8, 9]),
-            "that one runs no build again"
+    /// Triggers a build after the lost request cannot be carried out any more.
+    fn retrigger(&self, lost: &BuildTrigger) -> Result<Outcome, Failure> {
+        if self.build.spec.canceled {
+            return Ok(canceled_outcome().status(&BuildStatus::default()));
+        }
+        let sent_at = u64::try_from(lost.at).unwrap_or_default();
+        let left = (sent_at + read_settle_time(self.ctx)?).saturating_sub(self.ctx.now());
+        if left > 0 {
+            let message = "It is not known yet whether a build was triggered.";
+            return Err(Failure::throttled(left, "TriggerUnknown", message));
+        }
+        let after = self.read_newest_id()?;
+        self.record_attempt(after)?;
+        self.trigger(after)
+    }
+
+    fn report_ambiguous(&self, lost: &BuildTrigger, ids: &[i64]) -> Failure {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "An attempt to trigger a build was interrupted, and this account has triggered more builds since than \
+             were attempted: {}. Set spec.buildID to the right one, or delete this object.",
+            ids.join(", ")
         );
+        self.ctx.warn("TriggerAmbiguous", &message);
+        let status = BuildStatus {
+            trigger: Some(self.new_attempt(lost.after, TriggerState::Ambiguous)),
+            ..BuildStatus::default()
+        };
+        Failure::terminal("TriggerAmbiguous", message).status(&status)
     }
 
-    #[test]
-    fn a_build_of_this_job_and_account() {
-        let build = json!({"id": 3, "job_name": "j", "created_by": "ci"});
-        assert!(could_be(&build, "j", "", &["ci"]));
-        assert!(!could_be(&build, "k", "", &["ci"]));
-        assert!(!could_be(&build, "j", "", &["other"]));
-        assert!(!could_be(&build, "j", "2", &["ci"]));
-        let again = json!({"job_name": "j", "created_by": "ci", "rerun_of": {"id": 1, "name": "2"}});
-        assert!(could_be(&again, "j", "2.1", &["ci"]));
-        assert!(!could_be(&again, "j", "", &["ci"]));
-        let automatic = json!({"job_name": "j"});
-        assert!(!could_be(&automatic, "j", "", &["ci"]));
+    /// Lists the builds after `after` that could result from an attempt.
+    fn list_candidates(&self, after: i64) -> Result<Vec<rest::Build>, Failure> {
+        let answer = self.concourse.get("/api/v1/user").send();
+        let account: Account = READ_ACCOUNT.read(answer)?;
+        let Account {
+            display_user_id,
+            user_name,
+            name,
+            sub,
+        } = account;
+        let accounts: Vec<String> = [display_user_id, user_name, name, sub]
+            .into_iter()
+            .flatten()
+            .collect();
+        let rerun_of = self.build.spec.rerun_of.as_deref().unwrap_or_default();
+        let mut candidates = Vec::new();
+        let mut from = after + 1;
+        loop {
+            let query = format!("from={from}&limit={PAGE_SIZE}");
+            let path = self.location.api_path("/builds", &query);
+            let page: Vec<rest::Build> = LIST_BUILDS.read_list(self.concourse.get(path).send())?;
+            let last = page.iter().map(|build| build.id).max();
+            let is_full = page.len() >= PAGE_SIZE;
+            let page = page.into_iter().filter(|build| build.id > after);
+            candidates.extend(page.filter(|build| is_candidate(build, self.job, rerun_of, &accounts)));
+            match last {
+                Some(last) if is_full && last >= from => from = last + 1,
+                _ => return Ok(candidates),
+            }
+        }
     }
+}
+
+/// The outcome that assigns a build to the object. Everything else follows once that is written.
+fn claim_build(found: &rest::Build) -> Outcome {
+    let mut status = BuildStatus::default();
+    observe::update_from_build(&mut status, found);
+    tracked(Outcome::after(FIRST_LOOK_DELAY_MS), &status)
+}
+
+/// The failure while a sibling goes first. The change of its status wakes this object.
+fn wait_for_sibling() -> Failure {
+    let message = "Another Build of this job is finding out whether its own build was triggered.";
+    Failure::wait("TriggerWaiting", message)
+}
+
+/// The failure for a trigger that Concourse refuses.
+fn trigger_refused(response: &Response) -> Failure {
+    if response.status() == 409 && response.bytes().is_empty() {
+        let message = "The job does not allow manual builds: its config sets disable_manual_trigger or \
+                       disable_reruns.";
+        return Failure::wait(TRIGGER_BUILD.reason(), message);
+    }
+    TRIGGER_BUILD.failure(response)
+}
+
+/// Reads the time within which a lost request may still be carried out from the plugin's configuration.
+fn read_settle_time(ctx: &Context) -> Result<u64, Failure> {
+    let config: Config = ctx.config()?;
+    let Some(settle) = config.settle else {
+        return Ok(DEFAULT_SETTLE_MS);
+    };
+    duration(&settle).ok_or_else(|| {
+        let message =
+            format!("settle: {settle} in the plugin's configuration is not a duration, such as 5s.");
+        Failure::terminal("InvalidConfig", message)
+    })
 }

@@ -1,4 +1,4 @@
-//! The Build reconciler against a host in memory.
+//! Tests of the Build reconciler against the in-memory host of the SDK.
 
 use concourse_build::Builds;
 use ostler_sdk::mock::{Host, response};
@@ -14,11 +14,15 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
         "status": {"webURL": format!("http://ci/{name}"), "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-fn cluster() -> Host {
+fn create_host() -> Host {
     let host = Host::new();
     host.set_now(NOW)
         .put(object("Team", "alpha", json!({"instanceRef": {"name": "ci"}})))
-        .put(object("Pipeline", "app", json!({"teamRef": {"name": "alpha"}})))
+        .put(object(
+            "Pipeline",
+            "app",
+            json!({"teamRef": {"name": "alpha"}, "config": {"inline": "jobs: []"}}),
+        ))
         .put(object(
             "Job",
             "unit",
@@ -26,7 +30,7 @@ fn cluster() -> Host {
         ))
         .answer(
             "GET",
-            &[PIPELINE, "/builds?limit=1"].concat(),
+            &format!("{PIPELINE}/builds?limit=1"),
             200,
             json!([{"id": 41}]),
         )
@@ -36,12 +40,12 @@ fn cluster() -> Host {
             200,
             json!({"user_name": "ostler", "display_user_id": "ostler"}),
         )
-        .answer("POST", &jobs(""), 200, concourse(42, "pending"));
+        .answer("POST", &builds_path(""), 200, remote_build(42, "pending"));
     host
 }
 
-fn jobs(rest: &str) -> String {
-    [PIPELINE, "/jobs/unit-tests/builds", rest].concat()
+fn builds_path(rest: &str) -> String {
+    format!("{PIPELINE}/jobs/unit-tests/builds{rest}")
 }
 
 fn build(name: &str, more: Value) -> Value {
@@ -56,17 +60,17 @@ fn merge(into: &mut Value, from: Value) {
     into.as_object_mut().expect("an object").extend(from);
 }
 
-fn concourse(id: i64, status: &str) -> Value {
+fn remote_build(id: i64, status: &str) -> Value {
     json!({"id": id, "name": "7", "status": status, "job_name": "unit-tests", "created_by": "ostler",
         "api_url": format!("/api/v1/builds/{id}"), "start_time": 100, "end_time": if status == "started" { 0 } else { 190 }})
 }
 
-fn knows(host: &Host, id: i64, status: &str) {
-    let found = response(200, &[("x-concourse-version", "8")], concourse(id, status));
+fn answer_build(host: &Host, id: i64, status: &str) {
+    let found = response(200, &[("x-concourse-version", "8")], remote_build(id, status));
     let at = format!("/api/v1/builds/{id}");
     host.answers("GET", &at, [Ok(found)]).answer(
         "GET",
-        &[&at, "/resources"].concat(),
+        &format!("{at}/resources"),
         200,
         json!({"inputs": [{"name": "source", "version": {"ref": "abc"}, "first_occurrence": true}], "outputs": []}),
     );
@@ -80,7 +84,7 @@ fn status(answer: &Result<Outcome, Failure>) -> Value {
     from_slice(bytes.as_ref().expect("a status")).expect("JSON")
 }
 
-fn reason(answer: &Result<Outcome, Failure>, kind: &str) -> String {
+fn condition_reason(answer: &Result<Outcome, Failure>, kind: &str) -> String {
     let found = match answer {
         Ok(outcome) => outcome.conditions.iter().find(|c| c.type_ == kind),
         Err(_) => None,
@@ -93,23 +97,23 @@ fn failure(answer: Result<Outcome, Failure>) -> (String, Resolution) {
     (failure.reason, failure.resolution)
 }
 
-/// The object with the status it was given.
-fn after(build: &Value, answer: &Result<Outcome, Failure>) -> Value {
+/// The object with the status of a reconcile.
+fn with_status(build: &Value, answer: &Result<Outcome, Failure>) -> Value {
     let mut build = build.clone();
     build["status"] = status(answer);
     build
 }
 
 #[test]
-fn written_down_begun_and_followed() {
-    let host = cluster();
+fn new_build_is_recorded_triggered_and_followed() {
+    let host = create_host();
     let build = build("b", json!({"comment": "nice"}));
     let begun = host.reconcile(&Builds, &build);
     assert_eq!(
         host.requests(),
         [
-            ["GET ", PIPELINE, "/builds?limit=1"].concat(),
-            ["POST ", &jobs("")].concat()
+            format!("GET {PIPELINE}/builds?limit=1"),
+            format!("POST {}", builds_path(""))
         ]
     );
     let noted = host.checkpoints();
@@ -125,12 +129,15 @@ fn written_down_begun_and_followed() {
         (json!(42), Value::Null)
     );
     host.forget();
-    knows(&host, 42, "started");
+    answer_build(&host, 42, "started");
     host.answer("PUT", "/api/v1/builds/42/comment", 200, Value::Null);
-    let followed = host.reconcile(&Builds, &after(&build, &begun));
+    let followed = host.reconcile(&Builds, &with_status(&build, &begun));
     assert_eq!(host.subscriptions(), ["/api/v1/builds/42/events"]);
     assert_eq!(
-        (&*reason(&followed, "Ready"), &*reason(&followed, "Complete")),
+        (
+            &*condition_reason(&followed, "Ready"),
+            &*condition_reason(&followed, "Complete")
+        ),
         ("Tracked", "InProgress")
     );
     let seen = status(&followed);
@@ -147,9 +154,9 @@ fn written_down_begun_and_followed() {
 }
 
 #[test]
-fn a_finished_one_costs_nothing_and_goes_in_time() {
-    let host = cluster();
-    knows(&host, 42, "failed");
+fn finished_build_sends_no_request_and_expires_after_ttl() {
+    let host = create_host();
+    answer_build(&host, 42, "failed");
     let log = |text: &str| json!({"event": "log", "data": {"payload": text}}).to_string();
     host.stream(
         "/api/v1/builds/42/events",
@@ -167,11 +174,11 @@ fn a_finished_one_costs_nothing_and_goes_in_time() {
         (&seen["logTail"], &seen["duration"]),
         (&json!("two\nthree"), &json!("1m30s"))
     );
-    assert_eq!(reason(&ended, "Complete"), "Failed");
+    assert_eq!(condition_reason(&ended, "Complete"), "Failed");
     assert_eq!(host.events()[0].0, "BuildFailed");
     host.forget();
     host.put(build.clone());
-    let build = after(&build, &ended);
+    let build = with_status(&build, &ended);
     host.set_now(200_000);
     let waiting = host.reconcile(&Builds, &build).expect("an outcome");
     assert!(matches!(waiting.next, Next::At(250_000)), "{:?}", waiting.next);
@@ -183,17 +190,17 @@ fn a_finished_one_costs_nothing_and_goes_in_time() {
 }
 
 #[test]
-fn a_lost_answer_is_looked_for_and_never_asked_for_twice() {
-    let host = cluster();
+fn lost_response_starts_search_and_no_second_trigger() {
+    let host = create_host();
     let build = build("b", json!({}));
     host.put(build.clone());
-    host.answers("POST", &jobs(""), [Err(Error::Unavailable("cut".into()))]);
+    host.answers("POST", &builds_path(""), [Err(Error::Unavailable("cut".into()))]);
     let lost = host.reconcile(&Builds, &build);
     assert_eq!(status(&lost)["trigger"]["state"], "Unknown");
     assert_eq!(failure(lost.clone()), ("TriggerFailed".into(), Resolution::Retry));
-    let build = after(&build, &lost);
-    let since = [PIPELINE, "/builds?from=42&limit=100"].concat();
-    // Not there yet: it may still come.
+    let build = with_status(&build, &lost);
+    let since = format!("{PIPELINE}/builds?from=42&limit=100");
+    // No build yet: the lost request may still be carried out.
     host.forget();
     host.answer(
         "GET",
@@ -203,20 +210,20 @@ fn a_lost_answer_is_looked_for_and_never_asked_for_twice() {
     );
     let waiting = failure(host.reconcile(&Builds, &build));
     assert_eq!(waiting, ("TriggerUnknown".into(), Resolution::Throttled(5000)));
-    // There.
-    host.answer("GET", &since, 200, json!([concourse(43, "pending")]));
+    // The build appears.
+    host.answer("GET", &since, 200, json!([remote_build(43, "pending")]));
     assert_eq!(status(&host.reconcile(&Builds, &build))["buildID"], 43);
-    // Nobody's, for long enough: it was never begun.
+    // No build for longer than the settle time: the request was never carried out.
     host.answer("GET", &since, 200, json!([]));
     host.set_now(NOW + 5000);
     assert!(!host.requests().iter().any(|r| r.starts_with("POST")));
-    host.answer("POST", &jobs(""), 200, concourse(44, "pending"));
+    host.answer("POST", &builds_path(""), 200, remote_build(44, "pending"));
     assert_eq!(status(&host.reconcile(&Builds, &build))["buildID"], 44);
 }
 
 #[test]
-fn interrupted_it_says_so_and_waits_for_who_is_at_it() {
-    let host = cluster();
+fn interrupted_attempt_records_search_and_waits_for_siblings() {
+    let host = create_host();
     let mut interrupted = build("b", json!({}));
     interrupted["status"] = json!({"trigger": {"after": 41, "at": 0, "state": "InFlight"}});
     let mut other = build("a", json!({}));
@@ -225,7 +232,7 @@ fn interrupted_it_says_so_and_waits_for_who_is_at_it() {
     let waiting = failure(host.reconcile(&Builds, &interrupted));
     assert_eq!(waiting, ("TriggerWaiting".into(), Resolution::Wait));
     assert_eq!(host.checkpoints()[0]["trigger"]["state"], "Unknown");
-    // A new one begins none meanwhile.
+    // A new Build triggers none meanwhile.
     other["status"]["trigger"]["state"] = json!("Unknown");
     host.put(other);
     let fresh = build("c", json!({}));
@@ -234,16 +241,16 @@ fn interrupted_it_says_so_and_waits_for_who_is_at_it() {
 }
 
 #[test]
-fn what_cannot_be_told_is_said_with_what_to_do() {
-    let host = cluster();
+fn ambiguous_search_names_candidates_and_remedy() {
+    let host = create_host();
     let mut build = build("b", json!({}));
     build["status"] = json!({"trigger": {"after": 41, "at": 0, "state": "Unknown"}});
-    let since = [PIPELINE, "/builds?from=42&limit=100"].concat();
+    let since = format!("{PIPELINE}/builds?from=42&limit=100");
     host.answer(
         "GET",
         &since,
         200,
-        json!([concourse(43, "pending"), concourse(42, "started")]),
+        json!([remote_build(43, "pending"), remote_build(42, "started")]),
     );
     let told = host.reconcile(&Builds, &build);
     let message = told.clone().expect_err("parked").message;
@@ -253,20 +260,20 @@ fn what_cannot_be_told_is_said_with_what_to_do() {
     );
     assert_eq!(status(&told)["trigger"]["state"], "Ambiguous");
     host.forget();
-    let mut build = after(&build, &told);
+    let mut build = with_status(&build, &told);
     assert_eq!(
         failure(host.reconcile(&Builds, &build)),
         ("TriggerAmbiguous".into(), Resolution::Terminal)
     );
     assert!(host.requests().is_empty());
     build["spec"]["buildID"] = json!(43);
-    knows(&host, 43, "started");
+    answer_build(&host, 43, "started");
     assert_eq!(status(&host.reconcile(&Builds, &build))["buildID"], 43);
 }
 
 #[test]
-fn vanished_ones_are_begun_anew_and_adopted_ones_are_missed() {
-    let host = cluster();
+fn vanished_build_is_retriggered_unless_adopted() {
+    let host = create_host();
     let gone = |headers: &[(&str, &str)]| [Ok(response(404, headers, Value::Null))];
     host.answers("GET", "/api/v1/builds/42", gone(&[("x-concourse-version", "8")]))
         .answer("GET", "/api/v1/builds/42/resources", 404, Value::Null);
@@ -280,67 +287,67 @@ fn vanished_ones_are_begun_anew_and_adopted_ones_are_missed() {
         failure(host.reconcile(&Builds, &adopted)),
         ("BuildVanished".into(), Resolution::Terminal)
     );
-    // Not Concourse's word.
+    // A 404 that is not from Concourse.
     host.answers("GET", "/api/v1/builds/42", gone(&[]));
     assert_eq!(
         failure(host.reconcile(&Builds, &ours)),
         ("FetchFailed".into(), Resolution::Retry)
     );
-    // Another job's.
-    let mut other = concourse(42, "started");
+    // A build of another job.
+    let mut other = remote_build(42, "started");
     other["job_name"] = json!("other");
     host.answer("GET", "/api/v1/builds/42", 200, other);
     assert_eq!(failure(host.reconcile(&Builds, &adopted)).0, "InvalidSpec");
 }
 
 #[test]
-fn refused_canceled_and_run_again() {
-    let host = cluster();
-    host.answer("POST", &jobs(""), 409, Value::Null);
+fn trigger_handles_refusal_cancellation_and_rerun() {
+    let host = create_host();
+    host.answer("POST", &builds_path(""), 409, Value::Null);
     let refused = host.reconcile(&Builds, &build("b", json!({})));
-    assert_eq!(status(&refused)["trigger"], Value::Null, "none was begun");
+    assert_eq!(status(&refused)["trigger"], Value::Null, "no build was triggered");
     assert_eq!(failure(refused), ("TriggerFailed".into(), Resolution::Wait));
     host.forget();
     let canceled = host.reconcile(&Builds, &build("b", json!({"canceled": true})));
     assert_eq!(
-        (&*reason(&canceled, "Ready"), host.requests().len()),
+        (&*condition_reason(&canceled, "Ready"), host.requests().len()),
         ("Canceled", 0)
     );
     let mut running = build("b", json!({"canceled": true}));
     running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
-    knows(&host, 42, "started");
+    answer_build(&host, 42, "started");
     host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null);
     host.reconcile(&Builds, &running).expect("an outcome");
     assert_eq!(
         host.requests().last().expect("one"),
         "PUT /api/v1/builds/42/abort"
     );
-    host.answer("POST", &jobs("/7.1"), 200, concourse(50, "pending"));
+    host.answer("POST", &builds_path("/7.1"), 200, remote_build(50, "pending"));
     let again = host.reconcile(&Builds, &build("b", json!({"rerunOf": "7.1"})));
     assert_eq!(status(&again)["buildID"], 50);
 }
 
 #[test]
-fn aborted_with_its_object_only_if_asked() {
-    let host = cluster();
+fn cleanup_aborts_running_build_only_with_abort_on_delete() {
+    let host = create_host();
     let mut running = build("b", json!({}));
     running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
-    host.cleanup(&Builds, &running).expect("let go");
+    host.cleanup(&Builds, &running).expect("is cleaned up");
     assert!(host.requests().is_empty());
     running["spec"]["abortOnDelete"] = json!(true);
     host.answer("PUT", "/api/v1/builds/42/abort", 500, "boom");
     assert_eq!(failure(host.cleanup(&Builds, &running)).0, "DeleteFailed");
     host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null);
-    host.cleanup(&Builds, &running).expect("let go");
+    host.cleanup(&Builds, &running).expect("is cleaned up");
     assert_eq!(host.requests().len(), 2);
     running["status"]["concourseStatus"] = json!("succeeded");
-    host.cleanup(&Builds, &running).expect("let go");
+    host.cleanup(&Builds, &running).expect("is cleaned up");
     assert_eq!(host.requests().len(), 2);
 }
 
 #[test]
-fn a_finished_one_that_is_reaped_stays_finished() {
-    let host = cluster();
+fn finished_build_deleted_by_concourse_stays_finished() {
+    let host = create_host();
     let gone = Ok(response(404, &[("x-concourse-version", "8")], Value::Null));
     host.answers("GET", "/api/v1/builds/42", [gone]).answer(
         "GET",
@@ -352,10 +359,10 @@ fn a_finished_one_that_is_reaped_stays_finished() {
     old["status"] = json!({"buildID": 42, "concourseStatus": "succeeded"});
     let answer = host.reconcile(&Builds, &old);
     assert_eq!(status(&answer)["buildID"], 42);
-    assert_eq!(reason(&answer, "Ready"), "Tracked");
-    // From then on it costs nothing; an empty comment never did.
+    assert_eq!(condition_reason(&answer, "Ready"), "Tracked");
+    // From then on it sends no request, as with an empty comment.
     host.forget();
-    host.reconcile(&Builds, &after(&old, &answer))
+    host.reconcile(&Builds, &with_status(&old, &answer))
         .expect("an outcome");
     let mut silent = build("c", json!({"comment": ""}));
     silent["status"] = json!({"buildID": 42, "concourseStatus": "succeeded"});
@@ -364,9 +371,9 @@ fn a_finished_one_that_is_reaped_stays_finished() {
 }
 
 #[test]
-fn a_comment_that_is_refused_stands_in_nobodys_way() {
-    let host = cluster();
-    knows(&host, 42, "started");
+fn refused_comment_does_not_prevent_abort_or_events() {
+    let host = create_host();
+    answer_build(&host, 42, "started");
     host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null)
         .answer("PUT", "/api/v1/builds/42/comment", 403, Value::Null);
     let mut running = build("b", json!({"comment": "why", "canceled": true}));
@@ -377,25 +384,25 @@ fn a_comment_that_is_refused_stands_in_nobodys_way() {
             .contains(&"PUT /api/v1/builds/42/abort".to_owned())
     );
     assert_eq!(failure(answer).0, "CommentFailed");
-    // The end is told once, however often the comment is tried.
-    knows(&host, 42, "succeeded");
+    // The end is reported once, however often the comment is retried.
+    answer_build(&host, 42, "succeeded");
     let ended = host.reconcile(&Builds, &running);
-    host.reconcile(&Builds, &after(&running, &ended))
+    host.reconcile(&Builds, &with_status(&running, &ended))
         .expect_err("still refused");
     let told = host.events().iter().filter(|e| e.0 == "BuildFinished").count();
     assert_eq!(told, 1);
 }
 
 #[test]
-fn canceled_while_its_answer_is_lost_it_is_not_begun_again() {
-    let host = cluster();
+fn canceled_search_without_candidates_triggers_nothing() {
+    let host = create_host();
     let mut lost = build("b", json!({"canceled": true}));
     lost["status"] = json!({"trigger": {"after": 41, "at": 0, "state": "Unknown"}});
     host.put(lost.clone());
-    let since = [PIPELINE, "/builds?from=42&limit=100"].concat();
+    let since = format!("{PIPELINE}/builds?from=42&limit=100");
     host.answer("GET", &since, 200, json!([]));
     let answer = host.reconcile(&Builds, &lost);
-    assert_eq!(reason(&answer, "Ready"), "Canceled");
+    assert_eq!(condition_reason(&answer, "Ready"), "Canceled");
     assert_eq!(status(&answer)["trigger"], Value::Null);
     assert!(!host.requests().iter().any(|r| r.starts_with("POST")));
 }

@@ -1,4 +1,4 @@
-//! The Instance reconciler against a host in memory.
+//! Tests of the Instance reconciler against the in-memory host of the SDK.
 
 use concourse_instance::Instances;
 use ostler_sdk::mock::{Host, response};
@@ -21,7 +21,7 @@ fn instance() -> Value {
     })
 }
 
-fn concourse() -> Host {
+fn healthy_host() -> Host {
     let host = Host::new();
     host.answer(
         "GET",
@@ -64,8 +64,8 @@ fn failure(host: &Host) -> Failure {
 }
 
 #[test]
-fn a_healthy_server_is_ready_and_polled() {
-    let host = concourse();
+fn healthy_server_is_ready_and_polled() {
+    let host = healthy_host();
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(120_000)));
     assert_eq!(
@@ -113,12 +113,15 @@ fn a_healthy_server_is_ready_and_polled() {
         })
     );
     let again = host.reconcile(&Instances, &instance()).expect("is ready");
-    assert_eq!(again.status, outcome.status, "the same world, the same bytes");
+    assert_eq!(
+        again.status, outcome.status,
+        "the same state gives the same bytes"
+    );
 }
 
 #[test]
-fn a_token_is_a_bearer() {
-    let host = concourse();
+fn token_auth_becomes_bearer_upstream() {
+    let host = healthy_host();
     let mut object = instance();
     object["spec"]["auth"] = json!({ "token": { "tokenRef": { "name": "t", "key": "k" } } });
     host.reconcile(&Instances, &object).expect("is ready");
@@ -130,9 +133,9 @@ fn a_token_is_a_bearer() {
 }
 
 #[test]
-fn refused_unreachable_and_garbage_are_told_apart() {
+fn probe_distinguishes_refused_unreachable_and_foreign_servers() {
     for status in [401, 403] {
-        let host = concourse();
+        let host = healthy_host();
         host.answer("GET", "/api/v1/user", status, "not authorized");
         let failure = failure(&host);
         assert_eq!(
@@ -152,7 +155,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
         Ok(response(200, &[], "[]")),
         Ok(response(200, &[], r#"{"name": "another server"}"#)),
     ] {
-        let host = concourse();
+        let host = healthy_host();
         host.answers("GET", "/api/v1/info", [answer]);
         let failure = failure(&host);
         assert_eq!(
@@ -164,7 +167,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
             (ConditionStatus::Unknown, "InfoFailed")
         );
     }
-    let host = concourse();
+    let host = healthy_host();
     host.answers(
         "GET",
         "/api/v1/info",
@@ -178,8 +181,8 @@ fn refused_unreachable_and_garbage_are_told_apart() {
 }
 
 #[test]
-fn stalled_workers_do_not_make_it_unready() {
-    let host = concourse();
+fn stalled_workers_leave_instance_ready() {
+    let host = healthy_host();
     host.answer("GET", "/api/v1/workers", 200, json!([{ "state": "stalled" }]));
     host.answer("GET", "/api/v1/wall", 500, Value::Null);
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
@@ -195,7 +198,7 @@ fn stalled_workers_do_not_make_it_unready() {
 }
 
 #[test]
-fn suspended_calls_nothing() {
+fn suspended_instance_sends_no_request() {
     let host = Host::new();
     let mut object = instance();
     object["spec"]["suspend"] = true.into();
@@ -208,7 +211,7 @@ fn suspended_calls_nothing() {
 }
 
 #[test]
-fn it_stays_while_teams_use_it_even_from_elsewhere() {
+fn cleanup_waits_for_teams_of_all_namespaces() {
     let host = Host::new();
     let team = |namespace: &str, name: &str, reference: Value| {
         json!({
@@ -230,13 +233,13 @@ fn it_stays_while_teams_use_it_even_from_elsewhere() {
     let teams = || gvk("concourse-ci.org", "v1alpha1", "Team");
     host.remove(&teams().named("infra", "a"))
         .remove(&teams().named("apps", "b"));
-    let outcome = host.cleanup(&Instances, &instance()).expect("lets go");
+    let outcome = host.cleanup(&Instances, &instance()).expect("is cleaned up");
     assert_eq!(outcome.next, Next::AwaitChange);
 }
 
 #[test]
-fn it_counts_how_often_the_credentials_were_others() {
-    let host = concourse();
+fn auth_secret_generation_counts_secret_changes() {
+    let host = healthy_host();
     let generation = |object: &Value| {
         let outcome = host.reconcile(&Instances, object).expect("is ready");
         status(&outcome)["authSecretGeneration"].clone()

@@ -1,15 +1,23 @@
-//! Reconciles `concourse-ci.org/v1alpha1` Job: its pause, and how many of its
-//! Builds are kept. Reads once and writes nothing while all is as wanted.
+//! Reconciles `concourse-ci.org/v1alpha1` Job: its pause, and the history limits of its Builds.
+//!
+//! A job that matches its spec costs one read of Concourse and no write.
 
 mod history;
 
 use concourse_api::{
-    Job, JobInput, JobObservation, JobOutput, JobSpec, Place, discard, escape, suspended, undone,
+    BuildSpec, Job, JobSpec, JobStatus, Location, NamespacedName, Operation, concourse_name, delete_object,
+    encode_segment, finish_cleanup, rest, suspended_outcome,
 };
-use ostler_sdk::{ObjectRef, Selection, Upstream, prelude::*, rfc3339, serde_json::Value};
+use history::HistoryLimits;
+use ostler_sdk::{Selection, Upstream, prelude::*, rfc3339};
 
-const POLL: u64 = 60_000;
-const FETCH_FAILED: &str = "FetchFailed";
+const POLL_INTERVAL_MS: u64 = 60_000;
+
+const READ_JOB: Operation = Operation::new("read the job", "FetchFailed").in_pipeline();
+const PAUSE_JOB: Operation = Operation::new("pause the job", "PauseFailed").in_pipeline();
+const UNPAUSE_JOB: Operation = Operation::new("unpause the job", "UnpauseFailed").in_pipeline();
+const PRUNE_FAILED: &str = "PruneFailed";
+const LAST_BUILD_SUCCEEDED: &str = "LastBuildSucceeded";
 
 /// Reconciles Jobs.
 pub struct Jobs;
@@ -20,195 +28,175 @@ impl Reconciler for Jobs {
 
     fn reconcile(&self, ctx: &Context, job: &Job) -> Result<Outcome, Failure> {
         if job.spec.suspend {
-            return Ok(suspended());
+            return Ok(suspended_outcome());
         }
-        let place = Place::ready(ctx, &pipeline_of(job))?;
-        let remote = Remote::new(ctx, &place, job);
-        let mut found = remote.read().map_err(|failure| {
+        let location = Location::dereference(ctx, pipeline_of(job))?;
+        let remote = RemoteJob::new(ctx, &location, job);
+        let found = remote.read().map_err(|failure| {
             let message = failure.message.clone();
             failure.with(Condition::new_unknown(
-                "LastBuildSucceeded",
-                FETCH_FAILED,
+                LAST_BUILD_SUCCEEDED,
+                READ_JOB.reason(),
                 message,
             ))
         })?;
-        let mut owned = job.status.pause_owned;
-        match (found["paused"] == true, job.spec.paused) {
-            (false, true) => {
-                // Before, so that it is known whose pause it is whatever happens in between.
-                ctx.checkpoint(&json!({ "pauseOwned": true }))
-                    .reason("PauseFailed")?;
-                owned = Some(true);
-                remote.put("/pause", "pause the job", "PauseFailed")?;
-                found = remote.read()?;
-            }
-            (true, false) => {
-                remote.put("/unpause", "unpause the job", "UnpauseFailed")?;
-                owned = None;
-                found = remote.read()?;
-            }
-            (true, true) => {}
-            (false, false) => owned = None,
-        }
-        prune(ctx, job)?;
-        let mut status = describe(&found);
-        status.resolved_name = Some(job_name(job).to_owned());
-        status.web_url = place.page(&remote.rest);
-        status.pause_owned = owned;
-        Ok(Outcome::poll(POLL)
-            .with(Condition::new_true("Ready", "Ready", "The job is as wanted."))
-            .with(last_build_succeeded(&found["finished_build"]))
-            .status(&status))
+        let (found, pause_owned) = apply_pause(ctx, &remote, job, found)?;
+        prune_builds(ctx, job)?;
+        Ok(update_status(&remote, job, &found, pause_owned))
     }
 
     fn cleanup(&self, ctx: &Context, job: &Job) -> Result<Outcome, Failure> {
-        let what = ["job ", job_name(job)].concat();
         if job.status.pause_owned != Some(true) {
             return Ok(Outcome::await_change());
         }
-        let Some(place) = Place::last(ctx, &pipeline_of(job), &what)? else {
+        let what = format!("job {}", concourse_name(job));
+        let Some(location) = Location::dereference_for_cleanup(ctx, pipeline_of(job), &what)? else {
             return Ok(Outcome::await_change());
         };
-        let remote = Remote::new(ctx, &place, job);
-        let answer = remote.concourse.put(remote.path("/unpause")).send();
-        undone(ctx, place.instance(), answer, "unpause", &what)
+        let remote = RemoteJob::new(ctx, &location, job);
+        let answer = remote.concourse.put(remote.api_path("/unpause")).send();
+        finish_cleanup(ctx, location.instance(), answer, "unpause", &what)
     }
 }
 
-fn pipeline_of(job: &Job) -> ObjectRef {
-    job.spec.pipeline_ref.pipeline(job.namespace())
+fn pipeline_of(job: &Job) -> NamespacedName<'_> {
+    job.spec.pipeline_ref.resolve(job.namespace())
 }
 
-fn job_name(job: &Job) -> &str {
-    job.spec.job_name.as_deref().unwrap_or(job.name())
-}
-
-/// The job in Concourse.
-struct Remote<'a> {
+/// A job in Concourse.
+struct RemoteJob<'a> {
     concourse: Upstream<'a>,
-    place: &'a Place,
-    /// Its path below the pipeline.
-    rest: String,
+    location: &'a Location,
+    /// Path of the job below its pipeline.
+    path: String,
 }
 
-impl<'a> Remote<'a> {
-    fn new(ctx: &'a Context, place: &'a Place, job: &Job) -> Self {
+impl<'a> RemoteJob<'a> {
+    fn new(ctx: &'a Context, location: &'a Location, job: &Job) -> Self {
         Self {
-            concourse: place.concourse(ctx),
-            place,
-            rest: ["/jobs/", &escape(job_name(job))].concat(),
+            concourse: location.upstream(ctx),
+            location,
+            path: format!("/jobs/{}", encode_segment(concourse_name(job))),
         }
     }
 
-    fn path(&self, tail: &str) -> String {
-        self.place.path(&[&self.rest, tail].concat(), "")
+    fn api_path(&self, rest: &str) -> String {
+        self.location.api_path(&format!("{}{rest}", self.path), "")
     }
 
-    fn read(&self) -> Result<Value, Failure> {
-        let response = self.concourse.get(self.path("")).send().reason(FETCH_FAILED)?;
-        match response.status() {
-            200 => response.value().reason(FETCH_FAILED),
-            404 => {
-                let message = "The pipeline has no job of this name; waiting for its config to change.";
-                Err(Failure::wait("JobNotFound", message))
-            }
-            _ => Err(Place::refused(&response, "read the job", FETCH_FAILED)),
-        }
+    fn read(&self) -> Result<rest::Job, Failure> {
+        let answer = self.concourse.get(self.api_path("")).send();
+        READ_JOB.read_optional(answer)?.ok_or_else(|| {
+            let message = "The pipeline has no job of this name; waiting for its config to change.";
+            Failure::wait("JobNotFound", message)
+        })
     }
 
-    fn put(&self, verb: &str, what: &str, reason: &str) -> Result<(), Failure> {
-        let response = self.concourse.put(self.path(verb)).send().reason(reason)?;
-        match response.is_success() {
-            true => Ok(()),
-            false => Err(Place::refused(&response, what, reason)),
-        }
+    fn put(&self, operation: &Operation, rest: &str) -> Result<(), Failure> {
+        operation.check(self.concourse.put(self.api_path(rest)).send())?;
+        Ok(())
     }
 }
 
-/// Deletes the Builds that are too many. They are found by the job they name, in whatever namespace they are.
-fn prune(ctx: &Context, job: &Job) -> Result<(), Failure> {
-    let kind = gvk("concourse-ci.org", "v1alpha1", "Build");
-    let fields = ["spec.jobRef.name=", job.name()].concat();
+/// Pauses or unpauses the job if its spec says otherwise. Returns the job as it is then, and whether this object owns
+/// the pause.
+fn apply_pause(
+    ctx: &Context,
+    remote: &RemoteJob,
+    job: &Job,
+    found: rest::Job,
+) -> Result<(rest::Job, Option<bool>), Failure> {
+    match (found.paused, job.spec.paused) {
+        (false, true) => {
+            // A checkpoint before the request: the owner of the pause is known even if this call is interrupted.
+            ctx.checkpoint(&json!({ "pauseOwned": true }))
+                .reason(PAUSE_JOB.reason())?;
+            remote.put(&PAUSE_JOB, "/pause")?;
+            Ok((remote.read()?, Some(true)))
+        }
+        (true, false) => {
+            remote.put(&UNPAUSE_JOB, "/unpause")?;
+            Ok((remote.read()?, None))
+        }
+        (true, true) => Ok((found, job.status.pause_owned)),
+        (false, false) => Ok((found, None)),
+    }
+}
+
+/// Deletes the Builds that exceed the history limits, in any namespace. They are found by the job they refer to.
+fn prune_builds(ctx: &Context, job: &Job) -> Result<(), Failure> {
+    let fields = format!("spec.jobRef.name={}", job.name());
     let selection = Selection {
         fields: Some(&fields),
         ..Selection::default()
     };
+    let parts = ["metadata", "spec.jobRef", "status"];
     let builds = ctx
-        .list_json(&kind, &selection, &["metadata", "spec.jobRef", "status"])
-        .reason("PruneFailed")?;
-    let spec = &job.spec;
-    let surplus = history::surplus(
-        &builds,
-        (job.namespace(), job.name()),
-        spec.successful_builds_history_limit,
-        spec.failed_builds_history_limit,
-    );
-    for build in surplus {
-        let text = |field: &str| build["metadata"][field].as_str().unwrap_or_default();
-        let reference = kind.clone().named(text("namespace"), text("name"));
-        discard(ctx, &reference, text("uid")).reason("PruneFailed")?;
+        .list_json(&BuildSpec::gvk(), &selection, &parts)
+        .reason(PRUNE_FAILED)?;
+    let limits = HistoryLimits {
+        succeeded: job.spec.successful_builds_history_limit,
+        failed: job.spec.failed_builds_history_limit,
+    };
+    for build in history::find_surplus(&builds, NamespacedName::of(job), &limits) {
+        let field = |name: &str| build["metadata"][name].as_str().unwrap_or_default();
+        let reference = BuildSpec::reference(field("namespace"), field("name"));
+        delete_object(ctx, &reference, field("uid")).reason(PRUNE_FAILED)?;
     }
     Ok(())
 }
 
-fn last_build_succeeded(build: &Value) -> Condition {
-    const TYPE: &str = "LastBuildSucceeded";
-    let message = ["Build ", build["name"].as_str().unwrap_or_default()].concat();
-    match build["status"].as_str().unwrap_or_default() {
-        "succeeded" => Condition::new_true(TYPE, "Succeeded", [&message, " succeeded."].concat()),
-        "failed" => Condition::new_false(TYPE, "Failed", [&message, " failed."].concat()),
-        "errored" => Condition::new_false(TYPE, "Errored", [&message, " errored."].concat()),
-        "aborted" => Condition::new_false(TYPE, "Aborted", [&message, " was aborted."].concat()),
-        _ => Condition::new_unknown(TYPE, "NoBuild", "No build has finished yet."),
+fn update_status(remote: &RemoteJob, job: &Job, found: &rest::Job, pause_owned: Option<bool>) -> Outcome {
+    let status = JobStatus {
+        resolved_name: Some(concourse_name(job).to_owned()),
+        web_url: remote.location.web_url(&remote.path),
+        pause_owned,
+        ..build_status(found)
+    };
+    Outcome::poll(POLL_INTERVAL_MS)
+        .with(Condition::new_true("Ready", "Ready", "The job matches its spec."))
+        .with(last_build_condition(found.finished_build.as_ref()))
+        .status(&status)
+}
+
+fn last_build_condition(build: Option<&rest::Build>) -> Condition {
+    const CONDITION_TYPE: &str = LAST_BUILD_SUCCEEDED;
+    let name = build.and_then(|build| build.name.as_deref()).unwrap_or_default();
+    match build.and_then(|build| build.status.as_deref()) {
+        Some("succeeded") => {
+            Condition::new_true(CONDITION_TYPE, "Succeeded", format!("Build {name} succeeded."))
+        }
+        Some("failed") => Condition::new_false(CONDITION_TYPE, "Failed", format!("Build {name} failed.")),
+        Some("errored") => Condition::new_false(CONDITION_TYPE, "Errored", format!("Build {name} errored.")),
+        Some("aborted") => {
+            Condition::new_false(CONDITION_TYPE, "Aborted", format!("Build {name} was aborted."))
+        }
+        _ => Condition::new_unknown(CONDITION_TYPE, "NoBuild", "No build has finished yet."),
     }
 }
 
-/// A job as Concourse shows it.
-fn describe(job: &Value) -> JobObservation {
-    let (next, last) = (&job["next_build"], &job["finished_build"]);
-    JobObservation {
-        job_id: job["id"].as_i64(),
-        paused: Some(job["paused"] == true),
-        paused_by: text(&job["paused_by"]),
-        paused_at: job["paused_at"].as_u64().map(rfc3339),
-        has_new_inputs: Some(job["has_new_inputs"] == true),
-        disable_manual_trigger: Some(job["disable_manual_trigger"] == true),
-        groups: texts(&job["groups"]),
-        inputs: list(&job["inputs"])
-            .map(|input| JobInput {
-                name: text(&input["name"]).unwrap_or_default(),
-                resource: text(&input["resource"]),
-                trigger: input["trigger"].as_bool(),
-                passed: texts(&input["passed"]),
-            })
-            .collect(),
-        outputs: list(&job["outputs"])
-            .map(|output| JobOutput {
-                name: text(&output["name"]).unwrap_or_default(),
-                resource: text(&output["resource"]),
-            })
-            .collect(),
-        next_build_id: next["id"].as_i64(),
-        next_build_name: text(&next["name"]),
-        next_build_status: text(&next["status"]),
-        last_build_id: last["id"].as_i64(),
-        last_build_name: text(&last["name"]),
-        last_build_status: text(&last["status"]),
-        last_build_time: last["end_time"].as_u64().map(rfc3339),
-        ..JobObservation::default()
+/// The status fields that Concourse shows.
+fn build_status(job: &rest::Job) -> JobStatus {
+    let (next, last) = (job.next_build.as_ref(), job.finished_build.as_ref());
+    JobStatus {
+        job_id: job.id,
+        paused: Some(job.paused),
+        paused_by: job.paused_by.clone(),
+        paused_at: job.paused_at.map(rfc3339),
+        has_new_inputs: Some(job.has_new_inputs),
+        disable_manual_trigger: Some(job.disable_manual_trigger),
+        groups: job.groups.clone(),
+        inputs: job.inputs.clone(),
+        outputs: job.outputs.clone(),
+        next_build_id: next.map(|build| build.id),
+        next_build_name: next.and_then(|build| build.name.clone()),
+        next_build_status: next.and_then(|build| build.status.clone()),
+        last_build_id: last.map(|build| build.id),
+        last_build_name: last.and_then(|build| build.name.clone()),
+        last_build_status: last.and_then(|build| build.status.clone()),
+        last_build_time: last.and_then(|build| build.end_time).map(rfc3339),
+        ..JobStatus::default()
     }
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(ToOwned::to_owned)
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    list(value).filter_map(text).collect()
 }
 
 ostler_sdk::plugin!(Jobs);

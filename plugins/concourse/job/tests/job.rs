@@ -1,4 +1,4 @@
-//! The Job reconciler against a host in memory.
+//! Tests of the Job reconciler against the in-memory host of the SDK.
 
 use concourse_job::Jobs;
 use ostler_sdk::mock::{Host, response};
@@ -14,7 +14,7 @@ fn job(paused: bool) -> Value {
     })
 }
 
-fn owning(paused: bool) -> Value {
+fn job_with_pause(paused: bool) -> Value {
     let mut job = job(paused);
     job["status"]["pauseOwned"] = true.into();
     job
@@ -36,10 +36,10 @@ fn cluster() -> Host {
     host.put(ready(
         "Pipeline",
         "demo",
-        json!({ "teamRef": { "name": "alpha" } }),
+        json!({ "teamRef": { "name": "alpha" }, "config": { "inline": "jobs: []" } }),
     ));
     host.put(ready("Team", "alpha", json!({ "instanceRef": { "name": "ci" } })));
-    host.put(ready("Instance", "ci", json!({ "url": "http://ci" })));
+    host.put(ready("Instance", "ci", json!({ "url": "http://ci", "auth": {} })));
     host.put(json!({
         "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
         "metadata": { "name": "ci", "namespace": "apps" },
@@ -71,7 +71,7 @@ fn status(outcome: &ostler_sdk::Outcome) -> Value {
 }
 
 #[test]
-fn one_read_and_no_write_while_all_is_as_wanted() {
+fn unchanged_job_costs_one_read_and_no_write() {
     let host = cluster();
     host.answer("GET", PATH, 200, shown(false));
     let outcome = host.reconcile(&Jobs, &job(false)).expect("is ready");
@@ -99,7 +99,7 @@ fn one_read_and_no_write_while_all_is_as_wanted() {
 }
 
 #[test]
-fn a_pause_is_set_remembered_and_put_right() {
+fn pause_is_applied_recorded_and_reverted() {
     let host = cluster();
     let answers = [false, true].map(|paused| Ok(response(200, &[], shown(paused))));
     host.answers("GET", PATH, answers);
@@ -124,7 +124,7 @@ fn a_pause_is_set_remembered_and_put_right() {
     let answers = [true, false].map(|paused| Ok(response(200, &[], shown(paused))));
     host.answers("GET", PATH, answers);
     host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
-    let outcome = host.reconcile(&Jobs, &owning(false)).expect("is ready");
+    let outcome = host.reconcile(&Jobs, &job_with_pause(false)).expect("is ready");
     assert!(
         status(&outcome)["pauseOwned"].is_null(),
         "there is no pause to own"
@@ -132,18 +132,18 @@ fn a_pause_is_set_remembered_and_put_right() {
 }
 
 #[test]
-fn a_pause_of_another_stays_the_others() {
+fn pause_of_another_user_is_not_owned() {
     let host = cluster();
     host.answer("GET", PATH, 200, shown(true));
     let outcome = host.reconcile(&Jobs, &job(true)).expect("is ready");
     assert_eq!(host.requests().len(), 1);
     assert!(status(&outcome)["pauseOwned"].is_null());
-    let outcome = host.reconcile(&Jobs, &owning(true)).expect("is ready");
-    assert_eq!(status(&outcome)["pauseOwned"], true, "it is remembered");
+    let outcome = host.reconcile(&Jobs, &job_with_pause(true)).expect("is ready");
+    assert_eq!(status(&outcome)["pauseOwned"], true, "ownership is recorded");
 }
 
 #[test]
-fn what_cannot_be_says_so() {
+fn failures_have_distinct_reasons_and_resolutions() {
     let host = cluster();
     host.answer("GET", PATH, 404, Value::Null);
     let failure = host.reconcile(&Jobs, &job(false)).expect_err("waits");
@@ -160,7 +160,7 @@ fn what_cannot_be_says_so() {
     host.put(ready(
         "Pipeline",
         "demo",
-        json!({ "teamRef": { "name": "alpha" }, "archived": true }),
+        json!({ "teamRef": { "name": "alpha" }, "config": { "inline": "jobs: []" }, "archived": true }),
     ));
     host.forget();
     let failure = host.reconcile(&Jobs, &job(true)).expect_err("waits");
@@ -171,11 +171,11 @@ fn what_cannot_be_says_so() {
     let mut suspended = job(true);
     suspended["spec"]["suspend"] = true.into();
     host.reconcile(&Jobs, &suspended).expect("does nothing");
-    assert!(host.requests().is_empty(), "Concourse is not asked for any of it");
+    assert!(host.requests().is_empty(), "no request is sent to Concourse");
 }
 
 #[test]
-fn builds_beyond_the_limits_are_deleted() {
+fn builds_beyond_history_limits_are_deleted() {
     let host = cluster();
     host.answer("GET", PATH, 200, shown(false));
     for (number, how) in [
@@ -187,7 +187,7 @@ fn builds_beyond_the_limits_are_deleted() {
     ] {
         host.put(json!({
             "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Build",
-            "metadata": { "name": format!("b{number}"), "namespace": "apps" },
+            "metadata": { "name": format!("b{number}"), "namespace": "apps", "uid": format!("u{number}") },
             "spec": { "jobRef": { "name": "unit" } },
             "status": { "concourseStatus": how, "endTime": format!("2026-01-01T00:00:0{number}Z") },
         }));
@@ -200,45 +200,51 @@ fn builds_beyond_the_limits_are_deleted() {
 }
 
 #[test]
-fn cleanup_resumes_what_it_paused_and_nothing_else() {
+fn cleanup_unpauses_only_owned_pause() {
     let unpause = format!("{PATH}/unpause");
     let host = cluster();
-    host.cleanup(&Jobs, &job(true)).expect("lets go");
+    host.cleanup(&Jobs, &job(true)).expect("is cleaned up");
     assert!(host.requests().is_empty());
     for status in [200, 404] {
         host.forget();
         host.answer("PUT", &unpause, status, Value::Null);
-        let outcome = host.cleanup(&Jobs, &owning(true)).expect("lets go");
+        let outcome = host.cleanup(&Jobs, &job_with_pause(true)).expect("is cleaned up");
         assert_eq!(
             (outcome.next, host.requests()),
             (Next::AwaitChange, vec![format!("PUT {unpause}")])
         );
     }
     host.answer("PUT", &unpause, 500, "oops");
-    let failure = host.cleanup(&Jobs, &owning(true)).expect_err("is not forgotten");
+    let failure = host
+        .cleanup(&Jobs, &job_with_pause(true))
+        .expect_err("is retried");
     assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
 }
 
 #[test]
-fn a_missing_parent_never_blocks_deletion() {
+fn cleanup_with_missing_parent_does_not_block_deletion() {
     let missing = || Err(Error::NotFound("Upstream apps/ci".into()));
     let unpause = format!("{PATH}/unpause");
     let host = cluster();
     host.answers("PUT", &unpause, [missing()]);
     let failure = host
-        .cleanup(&Jobs, &owning(true))
+        .cleanup(&Jobs, &job_with_pause(true))
         .expect_err("a Secret may come back");
     assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Wait));
     for (kind, name) in [("Instance", "ci"), ("Team", "alpha"), ("Pipeline", "demo")] {
         host.remove(&object(kind, name)).forget();
-        host.cleanup(&Jobs, &owning(true)).expect("lets go");
+        host.cleanup(&Jobs, &job_with_pause(true)).expect("is cleaned up");
         assert_eq!(host.events()[0].0, "Orphaned", "without the {kind}");
     }
-    // It goes with its pipeline: resuming it now could start a build.
-    let mut going = ready("Pipeline", "demo", json!({ "teamRef": { "name": "alpha" } }));
+    // The job is deleted with its pipeline, and resuming it now could start a build.
+    let mut going = ready(
+        "Pipeline",
+        "demo",
+        json!({ "teamRef": { "name": "alpha" }, "config": { "inline": "jobs: []" } }),
+    );
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     let host = cluster();
     host.put(going);
-    host.cleanup(&Jobs, &owning(true)).expect("lets go");
+    host.cleanup(&Jobs, &job_with_pause(true)).expect("is cleaned up");
     assert!(host.requests().is_empty());
 }

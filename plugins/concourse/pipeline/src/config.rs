@@ -1,11 +1,12 @@
-//! A pipeline's config: is it the same, what is its hash, what is in it.
+//! Comparison and hash of a pipeline's config, and the parts of it that the status shows.
 
+use concourse_api::{PipelineGroup, PipelineJob, PipelineResource, PipelineResourceType, rest};
 use ostler_sdk::serde_json::{Map, Value, json, to_vec};
 use sha2::{Digest, Sha256};
 
-/// Keys whose values are not Concourse's own: kept as they are, for `false` or
-/// an empty text may mean something to a resource.
-pub const FREE_FORM: [&str; 7] = [
+/// Keys whose values are not Concourse's own. They are kept as they are, because `false` or an empty text may have a
+/// meaning to a resource.
+pub const FREE_FORM_KEYS: [&str; 7] = [
     "source",
     "params",
     "get_params",
@@ -15,28 +16,24 @@ pub const FREE_FORM: [&str; 7] = [
     "instance_vars",
 ];
 
-/// The same config, as far as Concourse is concerned. It may say no where the
-/// two are equal (it doesn't know every default), but never yes where they aren't.
+/// Returns whether two configs are equal to Concourse. Equal configs may compare as different, since not every default of
+/// Concourse is known here, but never the other way round.
 #[must_use]
-pub fn same(a: &Value, b: &Value) -> bool {
-    normal(a) == normal(b)
+pub fn is_equivalent(a: &Value, b: &Value) -> bool {
+    normalize(a) == normalize(b)
 }
 
-/// Without what Concourse leaves out when it writes a config.
-fn normal(value: &Value) -> Value {
+/// Removes what Concourse leaves out when it writes a config.
+fn normalize(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let mut kept = Map::new();
             for (key, value) in map {
                 let value = match key.as_str() {
-                    key if FREE_FORM.contains(&key) => value.clone(),
+                    key if FREE_FORM_KEYS.contains(&key) => value.clone(),
                     // A list of steps is short for steps without a limit.
-                    "in_parallel" if value.is_array() => {
-                        let mut steps = Map::new();
-                        steps.insert("steps".to_owned(), normal(value));
-                        steps.into()
-                    }
-                    _ => normal(value),
+                    "in_parallel" if value.is_array() => json!({ "steps": normalize(value) }),
+                    _ => normalize(value),
                 };
                 if !is_empty(&value) {
                     kept.insert(key.clone(), value);
@@ -44,7 +41,7 @@ fn normal(value: &Value) -> Value {
             }
             kept.into()
         }
-        Value::Array(items) => items.iter().map(normal).collect(),
+        Value::Array(items) => items.iter().map(normalize).collect(),
         other => other.clone(),
     }
 }
@@ -59,132 +56,117 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// SHA-256 of the config and the digests of the secrets that go into it.
+/// SHA-256, in hexadecimal, of the config and the digests of its secrets.
 #[must_use]
-pub fn hash(config: &Value, digests: &[String]) -> String {
+pub fn hash_config(config: &Value, secret_digests: &[String]) -> String {
     let mut hasher = Sha256::new();
     hasher.update(to_vec(config).unwrap_or_default());
-    for digest in digests {
+    for digest in secret_digests {
         hasher.update([0]);
         hasher.update(digest);
     }
-    hex(&hasher.finalize())
+    format!("{:x}", hasher.finalize())
 }
 
-/// Lower-case hexadecimal.
+/// Groups for the status, as Concourse shows them.
 #[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    let digit = |digit: u8| char::from_digit(digit.into(), 16);
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-        .flatten()
+pub fn describe_groups(shown: &[rest::Group]) -> Vec<PipelineGroup> {
+    let groups = shown.iter().map(|group| PipelineGroup {
+        name: group.name.clone(),
+        jobs: group.jobs.clone(),
+        resources: group.resources.clone(),
+    });
+    groups.collect()
+}
+
+/// The config's jobs for the status: as Concourse shows them, or as the last status has them if they were not read.
+#[must_use]
+pub fn describe_jobs(
+    config: &Value,
+    shown: Option<&[rest::JobSummary]>,
+    last: &[PipelineJob],
+) -> Vec<PipelineJob> {
+    let describe = |config: &Value| {
+        let name = config["name"].as_str()?;
+        let Some(shown) = shown else {
+            let last = last.iter().find(|job| job.name == name).cloned();
+            return Some(last.unwrap_or_else(|| PipelineJob {
+                name: name.to_owned(),
+                paused: None,
+                last_build_status: None,
+            }));
+        };
+        let shown = shown.iter().find(|job| job.name == name);
+        let last_build = shown.and_then(|job| job.finished_build.as_ref());
+        Some(PipelineJob {
+            name: name.to_owned(),
+            paused: Some(shown.is_some_and(|job| job.paused)),
+            last_build_status: last_build.and_then(|build| build.status.clone()),
+        })
+    };
+    config_items(config, "jobs").filter_map(describe).collect()
+}
+
+/// The config's resources for the status, as [`describe_jobs`]. Config and API can pin them.
+#[must_use]
+pub fn describe_resources(
+    config: &Value,
+    shown: Option<&[rest::ResourceSummary]>,
+    last: &[PipelineResource],
+) -> Vec<PipelineResource> {
+    let describe = |config: &Value| {
+        let name = config["name"].as_str()?;
+        let pinned = match shown {
+            _ if config["version"].is_object() => Some(true),
+            Some(shown) => {
+                let shown = shown.iter().find(|resource| resource.name == name);
+                Some(shown.is_some_and(|resource| resource.pinned_version.is_some()))
+            }
+            None => last
+                .iter()
+                .find(|resource| resource.name == name)
+                .and_then(|resource| resource.pinned),
+        };
+        Some(PipelineResource {
+            name: name.to_owned(),
+            kind: text_of(config, "type"),
+            pinned,
+        })
+    };
+    config_items(config, "resources").filter_map(describe).collect()
+}
+
+/// The config's resource types for the status.
+#[must_use]
+pub fn describe_resource_types(config: &Value) -> Vec<PipelineResourceType> {
+    let describe = |config: &Value| {
+        let tags = config["tags"].as_array().into_iter().flatten();
+        Some(PipelineResourceType {
+            name: text_of(config, "name")?,
+            kind: text_of(config, "type").unwrap_or_default(),
+            privileged: config["privileged"].as_bool(),
+            tags: tags.filter_map(|tag| Some(tag.as_str()?.to_owned())).collect(),
+        })
+    };
+    config_items(config, "resource_types")
+        .filter_map(describe)
         .collect()
 }
 
-/// What the status says of the groups Concourse shows.
-#[must_use]
-pub fn groups(shown: &Value) -> Value {
-    let of = |group: &Value| picked(group, &["name", "jobs", "resources"]);
-    list(shown.as_array().into_iter().flatten().map(of).collect())
+fn config_items<'a>(config: &'a Value, section: &str) -> impl Iterator<Item = &'a Value> {
+    config[section].as_array().into_iter().flatten()
 }
 
-/// What the status says of the config's jobs: as Concourse shows them, or else as they were last seen.
-#[must_use]
-pub fn jobs(config: &Value, shown: &Value, last: &Value) -> Value {
-    let job = |job: &Value| {
-        let name = &job["name"];
-        if shown.is_null() {
-            return find(last, name)
-                .cloned()
-                .unwrap_or_else(|| json!({ "name": name }));
-        }
-        let shown = find(shown, name).unwrap_or(&Value::Null);
-        let mut status = json!({ "name": name, "paused": shown["paused"] == true });
-        let last = &shown["finished_build"]["status"];
-        if last.is_string() {
-            status["lastBuildStatus"] = last.clone();
-        }
-        status
-    };
-    list(parts(config, "jobs").map(job).collect())
-}
-
-/// The same of the resources. They can be pinned in the config, or for a while.
-#[must_use]
-pub fn resources(config: &Value, shown: &Value, last: &Value) -> Value {
-    let resource = |resource: &Value| {
-        let mut status = picked(resource, &["name", "type"]);
-        let of = |list| find(list, &resource["name"]).unwrap_or(&Value::Null);
-        let pinned = match shown.is_null() {
-            true => of(last)["pinned"].as_bool(),
-            false => Some(of(shown)["pinned_version"].is_object()),
-        };
-        if resource["version"].is_object() {
-            status["pinned"] = true.into();
-        } else if let Some(pinned) = pinned {
-            status["pinned"] = pinned.into();
-        }
-        status
-    };
-    list(parts(config, "resources").map(resource).collect())
-}
-
-/// What the status says of the config's resource types.
-#[must_use]
-pub fn resource_types(config: &Value) -> Value {
-    let of = |kind: &Value| picked(kind, &["name", "type", "privileged", "tags"]);
-    list(parts(config, "resource_types").map(of).collect())
-}
-
-/// The items of a list that have a name.
-fn parts<'a>(config: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    let items = config[key].as_array().into_iter().flatten();
-    items.filter(|item| item["name"].is_string())
-}
-
-/// The item of this name.
-fn find<'a>(list: &'a Value, name: &Value) -> Option<&'a Value> {
-    list.as_array()?.iter().find(|item| item["name"] == *name)
-}
-
-/// Some fields of an object, where they have a value.
-fn picked(from: &Value, fields: &[&str]) -> Value {
-    let mut kept = Map::new();
-    for field in fields {
-        set(&mut kept, field, from[*field].clone());
-    }
-    kept.into()
-}
-
-/// Sets a field, unless the value is null.
-pub fn set(map: &mut Map<String, Value>, field: &str, value: Value) {
-    if !value.is_null() {
-        map.insert(field.to_owned(), value);
-    }
-}
-
-/// A list, or null: an empty one is left out of the status.
-fn list(items: Vec<Value>) -> Value {
-    if items.is_empty() {
-        Value::Null
-    } else {
-        items.into()
-    }
-}
-
-/// The texts of a list.
-pub fn strings(list: &Value) -> impl Iterator<Item = &str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+fn text_of(item: &Value, field: &str) -> Option<String> {
+    item[field].as_str().map(ToOwned::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ostler_sdk::serde_json::json;
 
     #[test]
-    fn defaults_and_order_make_no_difference() {
+    fn configs_that_differ_in_defaults_and_order_are_equivalent() {
         let written = json!({
             "jobs": [{ "name": "a", "serial": false, "plan": [
                 { "in_parallel": [{ "get": "src", "trigger": false }] },
@@ -194,26 +176,32 @@ mod tests {
         let read = json!({ "jobs": [{ "plan": [
             { "in_parallel": { "steps": [{ "get": "src" }] } },
         ], "name": "a" }] });
-        assert!(same(&written, &read));
+        assert!(is_equivalent(&written, &read));
     }
 
     #[test]
-    fn what_a_resource_is_told_is_compared_exactly() {
+    fn configs_that_differ_in_free_form_values_are_not_equivalent() {
         let with = |source: Value| json!({ "resources": [{ "name": "r", "source": source }] });
-        assert!(!same(&with(json!({ "a": false })), &with(json!({}))));
-        assert!(!same(&with(json!({ "a": "" })), &with(json!({ "a": null }))));
-        assert!(same(&with(json!({ "a": [] })), &with(json!({ "a": [] }))));
+        assert!(!is_equivalent(&with(json!({ "a": false })), &with(json!({}))));
+        assert!(!is_equivalent(
+            &with(json!({ "a": "" })),
+            &with(json!({ "a": null }))
+        ));
+        assert!(is_equivalent(
+            &with(json!({ "a": [] })),
+            &with(json!({ "a": [] }))
+        ));
         let order = |names: [&str; 2]| json!({ "jobs": names });
-        assert!(!same(&order(["a", "b"]), &order(["b", "a"])));
+        assert!(!is_equivalent(&order(["a", "b"]), &order(["b", "a"])));
     }
 
     #[test]
-    fn the_hash_follows_config_and_secrets() {
+    fn hash_config_depends_on_config_and_secrets() {
         let config = json!({ "jobs": [] });
-        let before = hash(&config, &["1".into()]);
+        let before = hash_config(&config, &["1".into()]);
         assert_eq!(before.len(), 64);
-        assert_eq!(before, hash(&config, &["1".into()]));
-        assert_ne!(before, hash(&config, &["2".into()]));
-        assert_ne!(before, hash(&json!({ "jobs": [1] }), &["1".into()]));
+        assert_eq!(before, hash_config(&config, &["1".into()]));
+        assert_ne!(before, hash_config(&config, &["2".into()]));
+        assert_ne!(before, hash_config(&json!({ "jobs": [1] }), &["1".into()]));
     }
 }

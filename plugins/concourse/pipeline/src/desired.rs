@@ -1,5 +1,6 @@
-//! The config a Pipeline asks for.
+//! The config that a Pipeline asks for.
 
+use concourse_api::{ConfigMapKey, ContainerImage, Pipeline, PipelineVar, SecretKey};
 use ostler_sdk::{
     Encoding, SecretKeyRef, Substitution, gvk,
     prelude::*,
@@ -7,100 +8,128 @@ use ostler_sdk::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{Pipeline, config, injected, text, vars, vars_of, yaml};
+use crate::{config, injected, vars, yaml};
 
-const REASON: &str = "ConfigLoadFailed";
+const CONFIG_LOAD_FAILED: &str = "ConfigLoadFailed";
 
-/// A config with placeholders where the host puts secrets.
-pub struct Desired {
+/// Bytes of a digest that identify a secret.
+const PLACEHOLDER_DIGEST_BYTES: usize = 12;
+
+/// A config with placeholders for the values of secrets.
+pub struct DesiredConfig {
     /// The config.
     pub config: Value,
-    /// What the host puts in.
+    /// Secrets that the host substitutes for the placeholders.
     pub secrets: Vec<Substitution>,
-    /// Changes with the config and with the secrets.
+    /// Hash of the config and of the secrets.
     pub hash: String,
 }
 
-/// Loads and completes the config. What is missing is waited for, what is
-/// wrong parks.
-pub fn load(ctx: &Context, pipeline: &Pipeline, team: &Value) -> Result<Desired, Failure> {
-    let spec = &pipeline.spec.json;
-    // As `fly` does: the instance vars, and the vars given, which count more.
-    let mut values = match vars_of(spec) {
-        Value::Object(vars) => vars.clone(),
-        _ => Map::new(),
-    };
-    let mut secrets = Vec::new();
-    let mut digests = Vec::new();
-    for var in spec["vars"].as_array().into_iter().flatten() {
-        let name = text(&var["name"]);
-        let secret = &var["valueFrom"];
-        let map = &var["configMapRef"];
-        let value = if secret.is_object() {
-            let (from, key) = (text(&secret["name"]), text(&secret["key"]));
-            let Some(digest) = ctx.secret_digest(from, key).reason(REASON)? else {
-                return Err(missing(&[
-                    "The Secret ",
-                    from,
-                    " has no key ",
-                    key,
-                    " (for the var ",
-                    name,
-                    "), or does not exist.",
-                ]));
-            };
-            digests.push(digest);
-            let placeholder = placeholder(pipeline, name);
-            let secret = SecretKeyRef::new(from, key);
-            secrets.push(Substitution::key(&placeholder, secret, Encoding::JsonString));
-            placeholder
-        } else if map.is_object() {
-            of_config_map(ctx, pipeline, map)?
-        } else {
-            text(&var["value"]).to_owned()
-        };
-        values.insert(name.to_owned(), value.into());
-    }
-    let source = &spec["config"];
-    let source = match &source["configMapRef"] {
-        Value::Null => text(&source["inline"]).to_owned(),
-        map => of_config_map(ctx, pipeline, map)?,
-    };
+/// Builds the config: parses it, adds the resources of `spec.k8sConfigs` and interpolates the vars.
+///
+/// # Errors
+/// A Secret or ConfigMap is missing, which is waited for; or the config is invalid, which is terminal.
+pub fn build(
+    ctx: &Context,
+    pipeline: &Pipeline,
+    default_image: Option<&ContainerImage>,
+) -> Result<DesiredConfig, Failure> {
+    let vars = resolve_vars(ctx, pipeline)?;
+    let source = load_source(ctx, pipeline)?;
     let config = yaml::parse(&source)
-        .map_err(|error| Failure::terminal(REASON, ["The config is not YAML: ", &error].concat()))?;
+        .map_err(|error| invalid_config(format!("The config is not valid YAML: {error}")))?;
     let Value::Object(mut config) = config else {
         let message = "The config is not a pipeline: it must be a mapping with jobs.";
-        return Err(Failure::terminal(REASON, message));
+        return Err(invalid_config(message.to_owned()));
     };
-    injected::wire(ctx, pipeline, team, &mut config)?;
-    let config = vars::interpolate(config.into(), &values);
-    let hash = config::hash(&config, &digests);
-    Ok(Desired {
+    injected::inject(pipeline, default_image, &mut config)?;
+    let config = vars::interpolate(config.into(), &vars.values);
+    let hash = config::hash_config(&config, &vars.digests);
+    Ok(DesiredConfig {
         config,
-        secrets,
+        secrets: vars.secrets,
         hash,
     })
 }
 
-/// The value of a ConfigMap's key.
-fn of_config_map(ctx: &Context, pipeline: &Pipeline, reference: &Value) -> Result<String, Failure> {
-    let (name, key) = (text(&reference["name"]), text(&reference["key"]));
-    let map = gvk("", "v1", "ConfigMap").named(pipeline.namespace(), name);
-    let Some(map) = ctx.get_json(&map).reason(REASON)? else {
-        return Err(missing(&["The ConfigMap ", name, " does not exist."]));
+/// The failure for a config that is not valid.
+pub fn invalid_config(message: String) -> Failure {
+    Failure::terminal(CONFIG_LOAD_FAILED, message)
+}
+
+fn missing_dependency(message: String) -> Failure {
+    Failure::wait(CONFIG_LOAD_FAILED, message)
+}
+
+/// Values of vars, with placeholders for secrets.
+struct ResolvedVars {
+    values: Map<String, Value>,
+    secrets: Vec<Substitution>,
+    digests: Vec<String>,
+}
+
+/// Resolves the vars. As in `fly`, `spec.vars` take precedence over the instance vars.
+fn resolve_vars(ctx: &Context, pipeline: &Pipeline) -> Result<ResolvedVars, Failure> {
+    let mut resolved = ResolvedVars {
+        values: crate::instance_vars_of(pipeline).clone(),
+        secrets: Vec::new(),
+        digests: Vec::new(),
     };
-    let text = map["data"][key].as_str();
-    text.map(ToOwned::to_owned)
-        .ok_or_else(|| missing(&["The ConfigMap ", name, " has no key ", key, "."]))
+    for var in &pipeline.spec.vars {
+        let value = match (&var.value_from, &var.config_map_ref) {
+            (Some(secret), _) => {
+                resolved.digests.push(read_digest(ctx, var, secret)?);
+                let placeholder = secret_placeholder(pipeline, &var.name);
+                let secret = SecretKeyRef::new(&secret.name, &secret.key);
+                let substitution = Substitution::key(&placeholder, secret, Encoding::JsonString);
+                resolved.secrets.push(substitution);
+                placeholder
+            }
+            (None, Some(key)) => read_config_map(ctx, pipeline, key)?,
+            (None, None) => var.value.clone().unwrap_or_default(),
+        };
+        resolved.values.insert(var.name.clone(), value.into());
+    }
+    Ok(resolved)
 }
 
-fn missing(message: &[&str]) -> Failure {
-    Failure::wait(REASON, message.concat())
+fn read_digest(ctx: &Context, var: &PipelineVar, secret: &SecretKey) -> Result<String, Failure> {
+    let digest = ctx.secret_digest(&secret.name, &secret.key);
+    digest.reason(CONFIG_LOAD_FAILED)?.ok_or_else(|| {
+        let SecretKey { name, key } = secret;
+        let var = &var.name;
+        missing_dependency(format!(
+            "The Secret {name} does not exist or has no key {key}, for the var {var}."
+        ))
+    })
 }
 
-/// Stands for one secret: always the same, and found nowhere else by chance.
-fn placeholder(pipeline: &Pipeline, var: &str) -> String {
-    let name = [&pipeline.metadata.uid, "/", var].concat();
-    let digest = Sha256::digest(name);
-    ["ostler-secret-", &config::hex(&digest[..12])].concat()
+fn load_source(ctx: &Context, pipeline: &Pipeline) -> Result<String, Failure> {
+    let source = &pipeline.spec.config;
+    match &source.config_map_ref {
+        Some(key) => read_config_map(ctx, pipeline, key),
+        None => Ok(source.inline.clone().unwrap_or_default()),
+    }
+}
+
+fn read_config_map(ctx: &Context, pipeline: &Pipeline, reference: &ConfigMapKey) -> Result<String, Failure> {
+    let ConfigMapKey { name, key } = reference;
+    let object = gvk("", "v1", "ConfigMap").named(pipeline.namespace(), name);
+    let Some(config_map) = ctx.get_json(&object).reason(CONFIG_LOAD_FAILED)? else {
+        return Err(missing_dependency(format!(
+            "The ConfigMap {name} does not exist."
+        )));
+    };
+    let value = config_map["data"][key.as_str()].as_str().map(ToOwned::to_owned);
+    value.ok_or_else(|| missing_dependency(format!("The ConfigMap {name} has no key {key}.")))
+}
+
+/// A text that stands for a secret: stable, and found nowhere else by chance.
+fn secret_placeholder(pipeline: &Pipeline, var: &str) -> String {
+    let digest = Sha256::digest(format!("{}/{var}", pipeline.metadata.uid));
+    let digest: String = digest[..PLACEHOLDER_DIGEST_BYTES]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("ostler-secret-{digest}")
 }

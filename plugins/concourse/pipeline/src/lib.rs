@@ -1,5 +1,6 @@
-//! Reconciles `concourse-ci.org/v1alpha1` Pipeline: config, name, visibility,
-//! pause and archive state. Reads twice and writes nothing while all is as wanted.
+//! Reconciles `concourse-ci.org/v1alpha1` Pipeline: config, name, visibility, pause and archival.
+//!
+//! A pipeline that matches its spec costs two reads of Concourse and no write.
 
 mod config;
 mod desired;
@@ -8,108 +9,122 @@ mod remote;
 mod vars;
 mod yaml;
 
-use concourse_api::{PipelineSpec, TeamSpec, config_warning, delete, suspended, target};
-use ostler_sdk::{ObjectRef, Raw, prelude::*, serde_json::Value};
-use remote::{POLL, Remote};
+use concourse_api::{
+    ContainerImage, InstanceSpec, InstanceVars, NamespacedName, Pipeline, PipelineSpec, PipelineStatus,
+    ReclaimPolicy, Team, TeamSpec, config_warning_condition, suspended_outcome,
+};
+use ostler_sdk::{from_value, prelude::*};
+use remote::{POLL_INTERVAL_MS, RemotePipeline};
 
 /// Reconciles Pipelines.
 pub struct Pipelines;
 
-type Pipeline = Object<Raw<PipelineSpec>>;
-
 impl Reconciler for Pipelines {
-    type Spec = Raw<PipelineSpec>;
+    type Spec = PipelineSpec;
     const FINALIZER: Option<&'static str> = Some("concourse-ci.org/pipeline-finalizer");
 
     fn reconcile(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
-        let spec = &pipeline.spec.json;
-        if spec["suspend"] == true {
-            return Ok(suspended());
+        if pipeline.spec.suspend {
+            return Ok(suspended_outcome());
         }
-        if exists(pipeline) && vars_of(&pipeline.status) != vars_of(spec) {
-            let message = "spec.instanceVars cannot be changed, for Concourse cannot change them: set them back, \
-                           or make another Pipeline with the new ones.";
-            return Err(Failure::terminal("InvalidSpec", message));
-        }
-        let team = ctx
-            .require_ready_json(&team_of(pipeline))
-            .reason("TeamNotReady")?;
-        let desired = desired::load(ctx, pipeline, &team)?;
-        let remote = Remote::new(ctx, pipeline, &team);
+        validate(pipeline)?;
+        let Dereferenced { team, default_image } = dereference(ctx, pipeline)?;
+        let desired = desired::build(ctx, pipeline, default_image.as_ref())?;
+        let remote = RemotePipeline::new(ctx, pipeline, &team);
         remote.rename(pipeline)?;
-        let mut status = pipeline.status.clone();
-        let archived = remote.converge(spec, &desired, &mut status)?;
-        let synced = match archived {
-            true => {
-                let message = "Concourse keeps no config of an archived pipeline.";
-                Condition::new_false("ConfigSynced", "Archived", message)
-            }
-            false => Condition::new_true("ConfigSynced", "Synced", "Concourse has the config."),
-        };
-        let warnings: Vec<_> = config::strings(&status["warnings"]).map(Into::into).collect();
-        Ok(Outcome::poll(POLL)
-            .with(Condition::new_true(
-                "Ready",
-                "Ready",
-                "The pipeline is as wanted.",
-            ))
-            .with(synced)
-            .with(config_warning(&warnings))
-            .status(&status))
+        let status = remote.apply(&pipeline.spec, &desired, &pipeline.status)?;
+        Ok(update_status(&status))
     }
 
     fn cleanup(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
-        if pipeline.spec.json["reclaimPolicy"] == "Orphan" {
-            ctx.event(
-                "Orphaned",
-                "The pipeline stays in Concourse, as reclaimPolicy says.",
-            );
+        if pipeline.spec.reclaim_policy == ReclaimPolicy::Orphan {
+            let note = "The pipeline stays in Concourse: spec.reclaimPolicy is Orphan.";
+            ctx.event("Orphaned", note);
             return Ok(Outcome::await_change());
         }
-        let Some(team) = ctx.get_json(&team_of(pipeline))? else {
+        let team = team_of(pipeline);
+        let Some(team) = ctx.get::<TeamSpec>(team.namespace, team.name)? else {
             ctx.warn("Orphaned", "The pipeline stays in Concourse: its Team is gone.");
             return Ok(Outcome::await_change());
         };
-        let remote = Remote::new(ctx, pipeline, &team);
-        let name = remote.name_now(pipeline)?;
-        let (namespace, instance) = target(&team, "instanceRef");
-        let what = ["pipeline ", name].concat();
-        delete(ctx, namespace, instance, &remote.path_of(name, ""), &what)
+        RemotePipeline::new(ctx, pipeline, &team).delete(pipeline)
     }
 }
 
-fn team_of(pipeline: &Pipeline) -> ObjectRef {
-    let reference = &pipeline.spec.json["teamRef"];
-    let namespace = match text(&reference["namespace"]) {
-        "" => pipeline.namespace(),
-        namespace => namespace,
+/// Checks that the instance vars are those with which the pipeline was created.
+fn validate(pipeline: &Pipeline) -> Result<(), Failure> {
+    if is_created(pipeline) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
+        let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
+                       or create another Pipeline with the new ones.";
+        return Err(Failure::terminal("InvalidSpec", message));
+    }
+    Ok(())
+}
+
+/// The objects that a Pipeline refers to.
+struct Dereferenced {
+    team: Team,
+    /// Image of the resource type for `spec.k8sConfigs` that the Instance sets by default.
+    default_image: Option<ContainerImage>,
+}
+
+/// Dereferences the Team, which has to be Ready, and the Instance if its defaults apply.
+fn dereference(ctx: &Context, pipeline: &Pipeline) -> Result<Dereferenced, Failure> {
+    let team_ref = team_of(pipeline);
+    let team = ctx.require_ready::<TeamSpec>(team_ref.namespace, team_ref.name);
+    let team = team.reason("TeamNotReady")?;
+    let needs_default = !pipeline.spec.k8s_configs.is_empty() && pipeline.spec.k8s_config_image.is_none();
+    let default_image = if needs_default {
+        read_default_image(ctx, &team)?
+    } else {
+        None
     };
-    TeamSpec::reference(namespace, text(&reference["name"]))
+    Ok(Dereferenced { team, default_image })
 }
 
-/// The name it should have in Concourse.
-fn name_wanted(pipeline: &Pipeline) -> &str {
-    match text(&pipeline.spec.json["pipelineName"]) {
-        "" => pipeline.name(),
-        name => name,
+/// Reads one field of the Team's Instance. To read the whole Instance as its type would take 13 KB of this component.
+fn read_default_image(ctx: &Context, team: &Team) -> Result<Option<ContainerImage>, Failure> {
+    let instance = team.spec.instance_ref.resolve(team.namespace());
+    let instance = ctx.get_json(&instance.object_ref::<InstanceSpec>())?;
+    let image = instance.map(|instance| instance["spec"]["defaults"]["k8sConfigImage"].clone());
+    Ok(from_value(&image.unwrap_or_default())?)
+}
+
+fn team_of(pipeline: &Pipeline) -> NamespacedName<'_> {
+    pipeline.spec.team_ref.resolve(pipeline.namespace())
+}
+
+/// Returns whether Concourse had the pipeline when it was last read.
+fn is_created(pipeline: &Pipeline) -> bool {
+    pipeline.status.pipeline_id.is_some()
+}
+
+/// The instance vars of the pipeline in Concourse: those with which it was created, even if the spec has others by
+/// now.
+fn instance_vars_of(pipeline: &Pipeline) -> &InstanceVars {
+    if is_created(pipeline) {
+        &pipeline.status.instance_vars
+    } else {
+        &pipeline.spec.instance_vars
     }
 }
 
-/// Whether it was in Concourse when it was last looked at.
-fn exists(pipeline: &Pipeline) -> bool {
-    !pipeline.status["pipelineID"].is_null()
-}
-
-/// The instance vars of a spec or status; null when there are none.
-fn vars_of(part: &Value) -> &Value {
-    match part["instanceVars"].as_object() {
-        Some(vars) if !vars.is_empty() => &part["instanceVars"],
-        _ => &Value::Null,
-    }
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
+fn update_status(status: &PipelineStatus) -> Outcome {
+    let synced = if status.archived == Some(true) {
+        let message = "Concourse keeps no config of an archived pipeline.";
+        Condition::new_false("ConfigSynced", "Archived", message)
+    } else {
+        Condition::new_true("ConfigSynced", "Synced", "Concourse has the config.")
+    };
+    Outcome::poll(POLL_INTERVAL_MS)
+        .with(Condition::new_true(
+            "Ready",
+            "Ready",
+            "The pipeline matches its spec.",
+        ))
+        .with(synced)
+        .with(config_warning_condition(&status.warnings))
+        .status(status)
 }
 
 ostler_sdk::plugin!(Pipelines);

@@ -1,407 +1,467 @@
-//! The pipeline in Concourse, and how it becomes what is wanted.
+//! A pipeline in Concourse, and the requests that make it match its spec.
 
-use concourse_api::{name_of, path_of, refused, target, warnings};
+use concourse_api::{
+    InstanceVars, NamespacedName, Operation, Pipeline, PipelineSpec, PipelineStatus, Team, concourse_name,
+    finish_cleanup, pipeline_path, read_warnings, resolve_json, rest,
+};
 use ostler_sdk::{
-    RequestBuilder, Response, Selection, Upstream, gvk,
+    RequestBuilder, Response, Selection, Upstream, api,
     prelude::*,
     rfc3339,
-    serde_json::{Map, Value, to_vec},
+    serde_json::{Map, Value},
 };
 
-use crate::{Pipeline, config, desired::Desired, exists, name_wanted, text, vars_of};
+use crate::{config, desired::DesiredConfig, instance_vars_of, is_created};
 
-/// How often it is looked at, in milliseconds.
-pub const POLL: u64 = 300_000;
-const VERSION: &str = "x-concourse-config-version";
-const FAILED: &str = "SetPipelineFailed";
-const RENAME_FAILED: &str = "RenameFailed";
-/// What is remembered: the config's hash and when Concourse changed the pipeline last.
-const MEMO: &str = "config";
+/// Interval of polling a pipeline that matches its spec.
+pub const POLL_INTERVAL_MS: u64 = 300_000;
 
-/// A pipeline of a team in Concourse.
-pub struct Remote<'a> {
-    ctx: &'a Context<'a>,
-    concourse: Upstream<'a>,
-    team: &'a Value,
-    name: &'a str,
-    vars: &'a Value,
+const VERSION_HEADER: &str = "x-concourse-config-version";
+const READ_PIPELINE: Operation = Operation::new("read the pipeline", "SetPipelineFailed");
+const SAVE_CONFIG: Operation = Operation::new("save the config", "SetPipelineFailed");
+const RENAME_PIPELINE: Operation = Operation::new("rename the pipeline", "RenameFailed");
+const READ_FOR_RENAME: Operation = Operation::new("read the pipeline", "RenameFailed");
+const READ_FOR_DELETE: Operation = Operation::new("read the pipeline", "DeleteFailed");
+const EXPOSE_PIPELINE: Operation = Operation::new("expose the pipeline", "ExposeFailed");
+const HIDE_PIPELINE: Operation = Operation::new("hide the pipeline", "HideFailed");
+const ARCHIVE_PIPELINE: Operation = Operation::new("archive the pipeline", "ArchiveFailed");
+const PAUSE_PIPELINE: Operation = Operation::new("pause the pipeline", "PauseFailed");
+const UNPAUSE_PIPELINE: Operation = Operation::new("unpause the pipeline", "UnpauseFailed");
+
+/// Key under which the last config that Concourse showed is cached, as [`config_fingerprint`].
+const CONFIG_KEY: &str = "config";
+
+const SECONDS_PER_DAY: u64 = 86_400;
+/// A config counts as current only if it was shown this long after the last change: another change may carry the same
+/// second, and clocks are compared in whole seconds.
+const MIN_AGE_SECONDS: u64 = 3;
+/// The time of day of a response wraps around at midnight, so an age close to a day may be a negative one.
+const MAX_AGE_SECONDS: u64 = SECONDS_PER_DAY - 60;
+
+/// A part of a pipeline that has an endpoint of its own.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Pipeline,
+    Config,
+    Jobs,
+    Resources,
 }
 
-/// What Concourse shows of it; null what was not there or not asked for.
+impl Part {
+    /// Path below the pipeline.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Pipeline => "",
+            Self::Config => "/config",
+            Self::Jobs => "/jobs",
+            Self::Resources => "/resources",
+        }
+    }
+}
+
+/// A pipeline of a team in Concourse.
+pub struct RemotePipeline<'a> {
+    ctx: &'a Context<'a>,
+    concourse: Upstream<'a>,
+    team: &'a Team,
+    name: &'a str,
+    instance_vars: &'a InstanceVars,
+}
+
+/// State of a pipeline as Concourse shows it; none for the parts that do not exist or were not read.
 #[derive(Default)]
 struct State {
-    pipeline: Value,
-    config: Value,
+    pipeline: Option<rest::Pipeline>,
+    config: Option<Value>,
     version: Option<String>,
-    /// When the config was shown, by Concourse's clock.
+    /// Time of the response that showed the config, by Concourse's clock.
     date: Option<String>,
-    jobs: Value,
-    resources: Value,
-    /// The config is the wanted one although it was not read.
-    known: bool,
+    jobs: Option<Vec<rest::JobSummary>>,
+    resources: Option<Vec<rest::ResourceSummary>>,
+    /// Indicates whether the config is known to be the desired one although it was not read.
+    is_config_current: bool,
+}
+
+/// Response of `/config`.
+#[api]
+struct ConfigResponse {
+    #[serde(default)]
+    config: Value,
 }
 
 impl State {
-    fn is(&self, field: &str) -> bool {
-        self.pipeline[field] == true
+    fn is_paused(&self) -> bool {
+        self.pipeline.as_ref().is_some_and(|pipeline| pipeline.paused)
     }
 
-    /// What is remembered of a config that was seen; none while another change may carry the same second.
-    fn memo(&self, desired: &Desired) -> Option<Vec<u8>> {
-        let shown = seconds_of_day(self.date.as_deref()?)?;
-        let changed = self.pipeline["last_updated"].as_u64()?;
-        let age = (shown + DAY - changed % DAY) % DAY;
-        (3..DAY - 60)
+    fn is_public(&self) -> bool {
+        self.pipeline.as_ref().is_some_and(|pipeline| pipeline.public)
+    }
+
+    fn is_archived(&self) -> bool {
+        self.pipeline.as_ref().is_some_and(|pipeline| pipeline.archived)
+    }
+
+    /// The fingerprint to cache of a config that was read; none while another change may carry the same second.
+    fn cacheable_fingerprint(&self, desired: &DesiredConfig) -> Option<String> {
+        let shown_at = parse_seconds_of_day(self.date.as_deref()?)?;
+        let changed_at = self.pipeline.as_ref()?.last_updated?;
+        let age = (shown_at + SECONDS_PER_DAY - changed_at % SECONDS_PER_DAY) % SECONDS_PER_DAY;
+        (MIN_AGE_SECONDS..MAX_AGE_SECONDS)
             .contains(&age)
-            .then(|| memo(desired, &self.pipeline))
+            .then(|| config_fingerprint(desired, self.pipeline.as_ref()))
     }
 }
 
-const DAY: u64 = 86_400;
-
-/// Of a date as HTTP writes it: `Sat, 21 Nov 2026 04:21:24 GMT`.
-fn seconds_of_day(date: &str) -> Option<u64> {
-    let part = |at: usize| date.get(at..at + 2)?.parse::<u64>().ok();
-    Some(part(17)? * 3600 + part(20)? * 60 + part(23)?)
+/// Seconds since midnight of a date as HTTP writes it: `Sat, 21 Nov 2026 04:21:24 GMT`.
+fn parse_seconds_of_day(date: &str) -> Option<u64> {
+    let two_digits = |start: usize| date.get(start..start + 2)?.parse::<u64>().ok();
+    Some(two_digits(17)? * 3600 + two_digits(20)? * 60 + two_digits(23)?)
 }
 
-/// The hash of the config wanted, and when Concourse last recorded a change.
-fn memo(desired: &Desired, pipeline: &Value) -> Vec<u8> {
-    let moment = to_vec(&pipeline["last_updated"]).unwrap_or_default();
-    [desired.hash.as_bytes(), &moment].concat()
+/// The hash of the desired config and the time of the last change that Concourse recorded. As long as both are the
+/// same, the config in Concourse is the same.
+fn config_fingerprint(desired: &DesiredConfig, pipeline: Option<&rest::Pipeline>) -> String {
+    let changed_at = pipeline.and_then(|pipeline| pipeline.last_updated);
+    let changed_at = changed_at.map(|seconds| seconds.to_string());
+    format!("{}{}", desired.hash, changed_at.unwrap_or_default())
 }
 
-/// The parts of a pipeline that can be read.
-const PIPELINE: &str = "";
-const CONFIG: &str = "/config";
-const JOBS: &str = "/jobs";
-const RESOURCES: &str = "/resources";
-
-impl<'a> Remote<'a> {
-    /// The pipeline an object stands for.
-    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a Value) -> Self {
-        let (namespace, instance) = target(team, "instanceRef");
-        // What was made is what counts, should the spec ask for something else by now.
-        let made = if exists(pipeline) {
-            &pipeline.status
-        } else {
-            &pipeline.spec.json
-        };
+impl<'a> RemotePipeline<'a> {
+    /// The pipeline that an object stands for.
+    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a Team) -> Self {
+        let instance = team.spec.instance_ref.resolve(team.namespace());
         Self {
             ctx,
-            concourse: ctx.upstream_in(namespace, instance),
+            concourse: ctx.upstream_in(instance.namespace, instance.name),
             team,
-            name: name_wanted(pipeline),
-            vars: vars_of(made),
+            name: concourse_name(pipeline),
+            instance_vars: instance_vars_of(pipeline),
         }
     }
 
-    /// The path of a part of the pipeline, under a name it has or had.
-    pub fn path_of(&self, name: &str, part: &str) -> String {
-        path_of(name_of(self.team, "teamName"), name, self.vars, part, "")
+    /// Path of the pipeline, or of something below it, under its present or former name.
+    fn path_under(&self, name: &str, rest: &str) -> String {
+        pipeline_path(concourse_name(self.team), name, self.instance_vars, rest, "")
     }
 
-    fn path(&self, part: &str) -> String {
-        self.path_of(self.name, part)
+    fn path(&self, rest: &str) -> String {
+        self.path_under(self.name, rest)
     }
 
-    /// Its id under this name; null when there is none.
-    fn id(&self, name: &str) -> Result<Value, Failure> {
-        let answer = self.concourse.get(self.path_of(name, PIPELINE)).send();
-        Ok(body(answer, RENAME_FAILED)?["id"].take())
+    fn read_id(&self, operation: &Operation, name: &str) -> Result<Option<i32>, Failure> {
+        let answer = self.concourse.get(self.path_under(name, "")).send();
+        let pipeline: Option<rest::Pipeline> = operation.read_optional(answer)?;
+        Ok(pipeline.map(|pipeline| pipeline.id))
     }
 
-    /// The name it has in Concourse, which is not the wanted one until it was renamed.
-    pub fn name_now<'p>(&self, pipeline: &'p Pipeline) -> Result<&'p str, Failure> {
-        let wanted = name_wanted(pipeline);
-        let before = text(&pipeline.status["resolvedName"]);
-        if !exists(pipeline) || before.is_empty() || before == wanted {
-            return Ok(wanted);
+    /// Deletes the pipeline under the name it has in Concourse.
+    pub fn delete(&self, pipeline: &Pipeline) -> Result<Outcome, Failure> {
+        let name = self.find_current_name(pipeline)?;
+        let instance = self.team.spec.instance_ref.resolve(self.team.namespace());
+        let answer = self.concourse.delete(self.path_under(name, "")).send();
+        finish_cleanup(self.ctx, instance, answer, "delete", &format!("pipeline {name}"))
+    }
+
+    /// Finds the name that the pipeline has in Concourse, which is its former one until it is renamed.
+    fn find_current_name<'p>(&self, pipeline: &'p Pipeline) -> Result<&'p str, Failure> {
+        let desired = concourse_name(pipeline);
+        let Some(before) = name_to_change(pipeline) else {
+            return Ok(desired);
+        };
+        // The ID decides: a pipeline of the desired name may be another one.
+        let answer = self.concourse.get(self.path_under(desired, "")).send();
+        if matches!(answer, Err(Error::NotFound(_))) {
+            // The Instance is gone, which the deletion reports.
+            return Ok(before);
         }
-        // Its number tells: a pipeline of the wanted name may be another's.
-        let response = self.concourse.get(self.path_of(wanted, PIPELINE)).send();
-        match response {
-            // `delete` says what that means.
-            Err(Error::NotFound(_)) => Ok(before),
-            response => {
-                let found = body(response, "DeleteFailed")?;
-                let ours = found["id"] == pipeline.status["pipelineID"];
-                Ok(if ours { wanted } else { before })
-            }
-        }
+        let found: Option<rest::Pipeline> = READ_FOR_DELETE.read_optional(answer)?;
+        let is_renamed = found.map(|found| found.id) == pipeline.status.pipeline_id;
+        Ok(if is_renamed { desired } else { before })
     }
 
-    /// Renames it in Concourse, with its builds, where the spec has another name than it was made with.
+    /// Renames the pipeline, which keeps its builds, if the spec has another name than the one it was created with.
     pub fn rename(&self, pipeline: &Pipeline) -> Result<(), Failure> {
-        let before = text(&pipeline.status["resolvedName"]);
-        if !exists(pipeline) || before.is_empty() || before == self.name {
+        let Some(before) = name_to_change(pipeline) else {
+            return Ok(());
+        };
+        let name = self.name;
+        let own_id = pipeline.status.pipeline_id;
+        let occupant = self.read_id(&READ_FOR_RENAME, name)?;
+        if occupant == own_id || self.read_id(&READ_FOR_RENAME, before)? != own_id {
+            // The pipeline was renamed already, or another user has deleted it.
             return Ok(());
         }
-        let ours = &pipeline.status["pipelineID"];
-        let there = self.id(self.name)?;
-        if there == *ours || self.id(before)? != *ours {
-            // Renamed already, or deleted by somebody.
-            return Ok(());
+        if occupant.is_some() {
+            let message = format!(
+                "Concourse has another pipeline {name}: choose another spec.pipelineName, or delete that pipeline."
+            );
+            return Err(Failure::retry(RENAME_PIPELINE.reason(), message));
         }
-        if !there.is_null() {
-            let message = [
-                "Concourse has another pipeline ",
-                self.name,
-                ": choose another spec.pipelineName, or remove that one.",
-            ];
-            return Err(Failure::retry(RENAME_FAILED, message.concat()));
-        }
-        let others = self.namesakes(pipeline, before)?;
+        let others = self.list_namesakes(pipeline, before)?;
         if !others.is_empty() {
-            let message = [
-                "Concourse renames all instances of a pipeline at once: give spec.pipelineName ",
-                self.name,
-                " to these Pipelines too: ",
-                &others,
-                ".",
-            ];
-            return Err(Failure::wait(RENAME_FAILED, message.concat()));
+            let message = format!(
+                "Concourse renames all instances of a pipeline together: set spec.pipelineName to {name} for these \
+                 Pipelines, too: {others}."
+            );
+            return Err(Failure::wait(RENAME_PIPELINE.reason(), message));
         }
-        let path = path_of(
-            name_of(self.team, "teamName"),
-            before,
-            &Value::Null,
-            "/rename",
-            "",
-        );
-        let request = self.concourse.put(path).json(&json!({ "name": self.name }));
-        self.done(request, "rename the pipeline", RENAME_FAILED)?;
-        self.ctx.event(
-            "Renamed",
-            &["Renamed from ", before, " to ", self.name, "."].concat(),
-        );
+        let path = pipeline_path(concourse_name(self.team), before, &Map::new(), "/rename", "");
+        let request = self.concourse.put(path).json(&json!({ "name": name }));
+        RENAME_PIPELINE.check(request.send())?;
+        self.ctx
+            .event("Renamed", &format!("Renamed from {before} to {name}."));
         Ok(())
     }
 
-    /// Other Pipelines that have this name in Concourse and are to keep it.
-    fn namesakes(&self, pipeline: &Pipeline, name: &str) -> Result<String, Failure> {
-        let kind = gvk("concourse-ci.org", "v1alpha1", "Pipeline");
-        let all = self.ctx.list_json(&kind, &Selection::default(), &[])?;
-        let metadata = &self.team["metadata"];
-        let team = (text(&metadata["namespace"]), text(&metadata["name"]));
-        let keeps = |other: &&Value| {
-            target(other, "teamRef") == team
-                && text(&other["status"]["resolvedName"]) == name
-                && name_of(other, "pipelineName") != self.name
-                && text(&other["metadata"]["uid"]) != pipeline.metadata.uid
+    /// Lists the other Pipelines that have this name in Concourse and are to keep it. They are read as JSON, because
+    /// an invalid one must not prevent the rename.
+    fn list_namesakes(&self, pipeline: &Pipeline, name: &str) -> Result<String, Failure> {
+        let pipelines = self
+            .ctx
+            .list_json(&PipelineSpec::gvk(), &Selection::default(), &[])?;
+        let keeps_name = |other: &&Value| {
+            let metadata = &other["metadata"];
+            let name_override = other["spec"]["pipelineName"]
+                .as_str()
+                .filter(|name| !name.is_empty());
+            let desired_name = name_override.or(metadata["name"].as_str());
+            resolve_json(other, "teamRef") == NamespacedName::of(self.team)
+                && other["status"]["resolvedName"] == name
+                && desired_name != Some(self.name)
+                && metadata["uid"] != pipeline.metadata.uid.as_str()
         };
-        let mut names: Vec<&str> = Vec::new();
-        for other in all.iter().filter(keeps) {
-            names.push(text(&other["metadata"]["name"]));
-        }
+        let namesakes = pipelines.iter().filter(keeps_name);
+        let names: Vec<_> = namesakes
+            .filter_map(|other| other["metadata"]["name"].as_str())
+            .collect();
         Ok(names.join(", "))
     }
 
-    /// Makes it what the spec says, and the status what it is then. Gives whether it is archived.
-    pub fn converge(&self, spec: &Value, desired: &Desired, status: &mut Value) -> Result<bool, Failure> {
-        let mut state = self.look(desired)?;
-        if self.write(spec, desired, &state, status)? {
-            // Whoever wrote may look around once.
-            state = self.read(&[PIPELINE, CONFIG, JOBS, RESOURCES], desired)?;
-        } else if let Some(memo) = state.memo(desired) {
-            self.ctx.cache_set(MEMO, &memo)?;
+    /// Makes the pipeline match its spec. Returns its status.
+    pub fn apply(
+        &self,
+        spec: &PipelineSpec,
+        desired: &DesiredConfig,
+        last: &PipelineStatus,
+    ) -> Result<PipelineStatus, Failure> {
+        let mut state = self.read_state(desired)?;
+        let mut warnings = last.warnings.clone();
+        let saved = self.save_if_different(spec, desired, &state, last)?;
+        let is_saved = saved.is_some();
+        if let Some(saved) = saved {
+            warnings = saved;
         }
-        *status = self.describe(&state, desired, status);
-        Ok(state.is("archived"))
+        let is_switched = self.apply_switches(spec, &state)?;
+        if is_saved || is_switched {
+            // After a write one more round of reads is affordable.
+            let parts = [Part::Pipeline, Part::Config, Part::Jobs, Part::Resources];
+            state = self.read_parts(&parts, desired)?;
+        } else if let Some(fingerprint) = state.cacheable_fingerprint(desired) {
+            self.ctx.cache_set(CONFIG_KEY, fingerprint.as_bytes())?;
+        }
+        Ok(self.build_status(state, desired, last, warnings))
     }
 
-    /// Two reads at most: the pipeline, and its config. Where the config was seen since the pipeline changed
-    /// last there is nothing new in it, and its jobs and resources are looked at instead, by turns.
-    fn look(&self, desired: &Desired) -> Result<State, Failure> {
-        let seen = self.ctx.cache_get(MEMO).unwrap_or_default();
-        if !seen.starts_with(desired.hash.as_bytes()) {
-            return self.read(&[PIPELINE, CONFIG], desired);
+    /// Reads the pipeline and its config. If the config was read since the last change that Concourse recorded, its
+    /// jobs or its resources are read instead, in turns.
+    fn read_state(&self, desired: &DesiredConfig) -> Result<State, Failure> {
+        let cached = self.ctx.cache_get(CONFIG_KEY).unwrap_or_default();
+        if !cached.starts_with(desired.hash.as_bytes()) {
+            return self.read_parts(&[Part::Pipeline, Part::Config], desired);
         }
-        let pipeline = self.read(&[PIPELINE], desired)?.pipeline;
-        let known = seen == memo(desired, &pipeline) && pipeline["archived"] != true;
-        let second = match (known, self.ctx.now() / POLL % 2) {
-            (false, _) => CONFIG,
-            (true, 0) => JOBS,
-            (true, _) => RESOURCES,
+        let state = self.read_parts(&[Part::Pipeline], desired)?;
+        let fingerprint = config_fingerprint(desired, state.pipeline.as_ref());
+        let is_config_current = cached == fingerprint.as_bytes() && !state.is_archived();
+        let is_even_round = (self.ctx.now() / POLL_INTERVAL_MS).is_multiple_of(2);
+        let second = match (is_config_current, is_even_round) {
+            (false, _) => Part::Config,
+            (true, true) => Part::Jobs,
+            (true, false) => Part::Resources,
         };
-        let state = self.read(&[second], desired)?;
         Ok(State {
-            pipeline,
-            known,
-            ..state
+            pipeline: state.pipeline,
+            is_config_current,
+            ..self.read_parts(&[second], desired)?
         })
     }
 
-    /// Writes what differs; gives whether there was anything.
-    fn write(
-        &self,
-        spec: &Value,
-        desired: &Desired,
-        state: &State,
-        status: &mut Value,
-    ) -> Result<bool, Failure> {
-        let is = |field: &str| spec[field] == true;
-        let new = state.pipeline.is_null();
-        let archive = is("archived");
-        // An archived pipeline has no config, and is paused for good.
-        let save = new || !archive && differs(desired, state, status);
-        if save {
-            status["warnings"] = self.save(desired, state)?.into();
-        }
-        let visible = match (state.is("public"), is("exposed")) {
-            (false, true) => Some(("expose", "ExposeFailed")),
-            (true, false) => Some(("hide", "HideFailed")),
-            _ => None,
+    fn read_parts(&self, parts: &[Part], desired: &DesiredConfig) -> Result<State, Failure> {
+        // With the substitutions the host redacts the secrets in the responses.
+        let build_request = |part: &Part| {
+            let request = self.concourse.get(self.path(part.path()));
+            request.substitute(&desired.secrets)
         };
-        // Concourse creates pipelines paused, and leaves them so when it un-archives them.
-        let active = match (new || state.is("paused"), is("paused")) {
-            _ if archive => (!state.is("archived")).then_some(("archive", "ArchiveFailed")),
-            (false, true) => Some(("pause", "PauseFailed")),
-            (true, false) => Some(("unpause", "UnpauseFailed")),
-            _ => None,
-        };
-        for (verb, reason) in visible.iter().chain(&active) {
-            let request = self.concourse.put(self.path(&["/", verb].concat()));
-            self.done(request, &[verb, " the pipeline"].concat(), reason)?;
-        }
-        Ok(save || visible.is_some() || active.is_some())
-    }
-
-    fn read(&self, parts: &[&str], desired: &Desired) -> Result<State, Failure> {
-        // The substitutions keep secrets out of the answers.
-        let get = |part: &&str| self.concourse.get(self.path(part)).substitute(&desired.secrets);
-        let answers = self.concourse.send_each(parts.iter().map(get).collect());
+        let answers = self
+            .concourse
+            .send_each(parts.iter().map(build_request).collect());
         let mut state = State::default();
-        for (&part, answer) in parts.iter().zip(answers) {
-            if let (CONFIG, Ok(response)) = (part, &answer) {
-                state.version = response.header(VERSION).map(Into::into);
-                state.date = response.header("date").map(Into::into);
-            }
-            let mut body = body(answer, FAILED)?;
+        for (part, answer) in parts.iter().zip(answers) {
             match part {
-                PIPELINE if !body.is_null() && !body["id"].is_i64() => {
-                    let message = "The answer is no pipeline: it has no id.";
-                    return Err(Failure::retry(FAILED, message));
+                Part::Pipeline => state.pipeline = READ_PIPELINE.read_optional(answer)?,
+                Part::Config => {
+                    if let Ok(response) = &answer {
+                        state.version = response.header(VERSION_HEADER).map(ToOwned::to_owned);
+                        state.date = response.header("date").map(ToOwned::to_owned);
+                    }
+                    let body: Option<ConfigResponse> = READ_PIPELINE.read_optional(answer)?;
+                    state.config = body.map(|body| body.config);
                 }
-                PIPELINE => state.pipeline = body,
-                CONFIG => state.config = body["config"].take(),
-                JOBS => state.jobs = body,
-                _ => state.resources = body,
+                Part::Jobs => state.jobs = READ_PIPELINE.read_optional::<Option<_>>(answer)?.flatten(),
+                Part::Resources => {
+                    state.resources = READ_PIPELINE.read_optional::<Option<_>>(answer)?.flatten()
+                }
             }
         }
         Ok(state)
     }
 
-    /// Saves the config; gives Concourse's warnings. Somebody else may save at
-    /// the same time: then it is tried once more, on top of theirs.
-    fn save(&self, desired: &Desired, state: &State) -> Result<Vec<String>, Failure> {
+    /// Saves the config if Concourse has another one. Returns Concourse's warnings; none if nothing was saved.
+    fn save_if_different(
+        &self,
+        spec: &PipelineSpec,
+        desired: &DesiredConfig,
+        state: &State,
+        last: &PipelineStatus,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        let is_new = state.pipeline.is_none();
+        // An archived pipeline has no config to compare.
+        if is_new || !spec.archived && is_config_different(desired, state, last) {
+            self.save(desired, state).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Saves the config and returns Concourse's warnings. If another user has saved at the same time, it is saved once
+    /// more on top of theirs.
+    fn save(&self, desired: &DesiredConfig, state: &State) -> Result<Vec<String>, Failure> {
         let mut response = self.put_config(desired, state.version.as_deref())?;
-        if response.status() == 500 && is_conflict(response.bytes()) {
-            let theirs = self.read(&[CONFIG], desired)?.version;
-            response = self.put_config(desired, theirs.as_deref())?;
+        if response.status() == 500 && is_version_conflict(response.bytes()) {
+            let latest = self.read_parts(&[Part::Config], desired)?;
+            response = self.put_config(desired, latest.version.as_deref())?;
         }
         if response.is_success() {
-            return Ok(warnings(&response.value().unwrap_or_default()));
+            return Ok(read_warnings(&response.value().unwrap_or_default()));
         }
-        let failure = refused(&response, "save the config", FAILED);
-        let condition = Condition::new_false("ConfigSynced", FAILED, failure.message.clone());
+        let failure = SAVE_CONFIG.failure(&response);
+        let condition = Condition::new_false("ConfigSynced", SAVE_CONFIG.reason(), failure.message.clone());
         Err(failure.with(condition))
     }
 
-    fn put_config(&self, desired: &Desired, version: Option<&str>) -> Result<Response, Failure> {
+    fn put_config(&self, desired: &DesiredConfig, version: Option<&str>) -> Result<Response, Failure> {
         let mut request = self
             .concourse
-            .put(self.path(CONFIG))
+            .put(self.path(Part::Config.path()))
             .json(&desired.config)
             .substitute(&desired.secrets);
         if let Some(version) = version {
             request = request.header("X-Concourse-Config-Version", version);
         }
-        request.send().reason(FAILED)
+        request.send().reason(SAVE_CONFIG.reason())
     }
 
-    /// Sends a request that has to succeed.
-    fn done(&self, request: RequestBuilder, what: &str, reason: &str) -> Result<(), Failure> {
-        let response = request.send().reason(reason)?;
-        match response.is_success() {
-            true => Ok(()),
-            false => Err(refused(&response, what, reason)),
-        }
-    }
-
-    fn describe(&self, state: &State, desired: &Desired, last: &Value) -> Value {
-        let shown = &state.pipeline;
-        let time = |field: &str| shown[field].as_u64().map(rfc3339);
-        let page = self.team["status"]["webURL"].as_str().map(|url| {
-            // The page of an instance is named as its API is.
-            let path = path_of("", self.name, self.vars, "", "");
-            [url, path.trim_start_matches("/api/v1/teams/")].concat()
-        });
-        // Only where it was read is it known to be this one.
-        let (hash, version) = match &state.version {
-            Some(version) => (desired.hash.as_str().into(), version.as_str().into()),
-            None => (last["configHash"].clone(), last["configVersion"].clone()),
+    /// Applies visibility, pause and archival. Returns whether there was anything to change.
+    fn apply_switches(&self, spec: &PipelineSpec, state: &State) -> Result<bool, Failure> {
+        let visibility = match (state.is_public(), spec.exposed) {
+            (false, true) => Some(("/expose", EXPOSE_PIPELINE)),
+            (true, false) => Some(("/hide", HIDE_PIPELINE)),
+            _ => None,
         };
-        // An archived pipeline has none of what the config says.
-        let archived = state.is("archived");
-        let config = if archived { &Value::Null } else { &desired.config };
-        let groups = config::groups(&shown["groups"]);
-        let count = groups.as_array().map_or(0, Vec::len);
-        let fields = [
-            ("resolvedName", self.name.into()),
-            ("instanceVars", self.vars.clone()),
-            ("webURL", page.into()),
-            ("pipelineID", shown["id"].clone()),
-            ("configHash", hash),
-            ("configVersion", version),
-            ("warnings", last["warnings"].clone()),
-            ("paused", state.is("paused").into()),
-            ("exposed", state.is("public").into()),
-            ("archived", archived.into()),
-            ("pausedBy", shown["paused_by"].clone()),
-            ("pausedAt", time("paused_at").into()),
-            ("lastUpdated", time("last_updated").into()),
-            ("groups", groups),
-            ("groupCount", count.into()),
-            ("jobs", config::jobs(config, &state.jobs, &last["jobs"])),
-            (
-                "resources",
-                config::resources(config, &state.resources, &last["resources"]),
-            ),
-            ("resourceTypes", config::resource_types(config)),
-        ];
-        let mut status = Map::new();
-        for (field, value) in fields {
-            config::set(&mut status, field, value);
+        // Concourse creates pipelines paused, and leaves them paused when a save reactivates them. An archived
+        // pipeline is always paused.
+        let is_paused = state.pipeline.is_none() || state.is_paused();
+        let activity = match (is_paused, spec.paused) {
+            _ if spec.archived => (!state.is_archived()).then_some(("/archive", ARCHIVE_PIPELINE)),
+            (false, true) => Some(("/pause", PAUSE_PIPELINE)),
+            (true, false) => Some(("/unpause", UNPAUSE_PIPELINE)),
+            _ => None,
+        };
+        for (path, operation) in visibility.iter().chain(&activity) {
+            self.send_checked(operation, self.concourse.put(self.path(path)))?;
         }
-        status.into()
+        Ok(visibility.is_some() || activity.is_some())
+    }
+
+    fn send_checked(&self, operation: &Operation, request: RequestBuilder) -> Result<(), Failure> {
+        operation.check(request.send())?;
+        Ok(())
+    }
+
+    fn build_status(
+        &self,
+        state: State,
+        desired: &DesiredConfig,
+        last: &PipelineStatus,
+        warnings: Vec<String>,
+    ) -> PipelineStatus {
+        let (paused, exposed, archived) = (state.is_paused(), state.is_public(), state.is_archived());
+        // Without a read of the config, hash and version remain those of the last one.
+        let (config_hash, config_version) = match state.version {
+            Some(version) => (Some(desired.hash.clone()), Some(version)),
+            None => (last.config_hash.clone(), last.config_version.clone()),
+        };
+        // An archived pipeline has no config, and so none of its parts.
+        let config = if archived { &Value::Null } else { &desired.config };
+        let (shown_jobs, shown_resources) = (state.jobs.as_deref(), state.resources.as_deref());
+        let pipeline = state.pipeline.as_ref();
+        let groups = config::describe_groups(pipeline.map(|pipeline| &*pipeline.groups).unwrap_or_default());
+        PipelineStatus {
+            pipeline_id: pipeline.map(|pipeline| pipeline.id),
+            resolved_name: Some(self.name.to_owned()),
+            instance_vars: self.instance_vars.clone(),
+            web_url: self.web_url(),
+            config_hash,
+            config_version,
+            warnings,
+            paused: Some(paused),
+            exposed: Some(exposed),
+            archived: Some(archived),
+            paused_by: pipeline.and_then(|pipeline| pipeline.paused_by.clone()),
+            paused_at: pipeline.and_then(|pipeline| pipeline.paused_at).map(rfc3339),
+            last_updated: pipeline.and_then(|pipeline| pipeline.last_updated).map(rfc3339),
+            group_count: i32::try_from(groups.len()).ok(),
+            groups,
+            jobs: config::describe_jobs(config, shown_jobs, &last.jobs),
+            resources: config::describe_resources(config, shown_resources, &last.resources),
+            resource_types: config::describe_resource_types(config),
+        }
+    }
+
+    /// URL of the web page, whose path below the team's is the same as in the REST API.
+    fn web_url(&self) -> Option<String> {
+        let team_url = self.team.status.web_url.as_deref()?;
+        let path = pipeline_path("", self.name, self.instance_vars, "", "");
+        let path = path.trim_start_matches("/api/v1/teams/");
+        Some(format!("{team_url}{path}"))
     }
 }
 
-/// Whether the config has to be written. The same hash at the same version
-/// settles it where Concourse shows the config in other words than ours.
-fn differs(desired: &Desired, state: &State, status: &Value) -> bool {
-    if state.known {
+/// The name to rename the pipeline from; none if it was not created yet, or has the desired name.
+fn name_to_change(pipeline: &Pipeline) -> Option<&str> {
+    let before = pipeline.status.resolved_name.as_deref().unwrap_or_default();
+    let is_renamed = is_created(pipeline) && !before.is_empty() && before != concourse_name(pipeline);
+    is_renamed.then_some(before)
+}
+
+/// Returns whether the config has to be saved. Hash and version of the last save prove equality even if Concourse shows the
+/// config in another form.
+fn is_config_different(desired: &DesiredConfig, state: &State, last: &PipelineStatus) -> bool {
+    if state.is_config_current {
         return false;
     }
-    let written = state.version.is_some()
-        && status["configVersion"].as_str() == state.version.as_deref()
-        && status["configHash"] == *desired.hash;
-    state.config.is_null() || !written && !config::same(&state.config, &desired.config)
+    let Some(config) = &state.config else {
+        return true;
+    };
+    let is_saved = state.version.is_some()
+        && last.config_version == state.version
+        && last.config_hash.as_ref() == Some(&desired.hash);
+    !is_saved && !config::is_equivalent(config, &desired.config)
 }
 
-/// Concourse has no status of its own for a config that somebody else saved.
-fn is_conflict(body: &[u8]) -> bool {
-    let text = b"comparison with existing config";
-    body.windows(text.len()).any(|part| part == text)
-}
-
-/// What an answer has, null for a 404.
-fn body(answer: Result<Response, Error>, reason: &str) -> Result<Value, Failure> {
-    let response = answer.reason(reason)?;
-    match response.status() {
-        200 => response.value().reason(reason),
-        404 => Ok(Value::Null),
-        _ => Err(refused(&response, "read the pipeline", reason)),
-    }
+/// Returns whether the response reports that another user has saved the config. Concourse has no status for that but 500.
+fn is_version_conflict(body: &[u8]) -> bool {
+    const CONFLICT_MARKER: &[u8] = b"comparison with existing config";
+    body.windows(CONFLICT_MARKER.len())
+        .any(|part| part == CONFLICT_MARKER)
 }

@@ -1,19 +1,19 @@
-//! Puts values in place of `((vars))`.
+//! Interpolation of `((vars))`.
 
 use ostler_sdk::serde_json::{Map, Value, to_string};
 
-/// Replaces every `((name))` and `((name.field))` that is given; all others are left to Concourse (credential
-/// managers, `((source:path.field))`). Where a var is all of a text its value keeps its type.
+/// Replaces every `((name))` and `((name.field))` whose value is given. Others stay for Concourse to resolve by its
+/// credential managers, such as `((source:path.field))`. A var that is a whole text keeps the type of its value.
 #[must_use]
 pub fn interpolate(value: Value, vars: &Map<String, Value>) -> Value {
     match value {
-        Value::String(text) => fill(text, vars),
+        Value::String(text) => interpolate_text(text, vars),
         Value::Array(items) => items.into_iter().map(|item| interpolate(item, vars)).collect(),
         Value::Object(map) => {
             let mut filled = Map::new();
             for (key, value) in map {
-                // A key is a text whatever its var is.
-                let key = match fill(key, vars) {
+                // A key is a text, of whatever type its var is.
+                let key = match interpolate_text(key, vars) {
                     Value::String(key) => key,
                     other => to_string(&other).unwrap_or_default(),
                 };
@@ -25,30 +25,36 @@ pub fn interpolate(value: Value, vars: &Map<String, Value>) -> Value {
     }
 }
 
-/// Where this (ASCII) character is twice. Std's search is made for long texts, and large.
-fn find(text: &str, twice: u8) -> Option<usize> {
-    text.as_bytes().windows(2).position(|pair| pair == [twice, twice])
+/// Position of a doubled ASCII character. The standard library's search, made for long texts, takes more code.
+fn find_pair(text: &str, character: u8) -> Option<usize> {
+    text.as_bytes()
+        .windows(2)
+        .position(|pair| pair == [character, character])
 }
 
-/// The value of a var or, with dots, of a field of one.
-fn value<'a>(name: &str, vars: &'a Map<String, Value>) -> Option<&'a Value> {
+/// Finds the value of a var or, after a dot, of its field.
+fn find_value<'a>(name: &str, vars: &'a Map<String, Value>) -> Option<&'a Value> {
     if let Some(value) = vars.get(name) {
         return Some(value);
     }
     let (name, fields) = name.split_once('.')?;
-    vars.get(name)?.as_object().and_then(|inner| value(fields, inner))
+    vars.get(name)?
+        .as_object()
+        .and_then(|inner| find_value(fields, inner))
 }
 
-fn fill(text: String, vars: &Map<String, Value>) -> Value {
-    if find(&text, b'(').is_none() {
+/// Replaces the vars in a text.
+fn interpolate_text(text: String, vars: &Map<String, Value>) -> Value {
+    if find_pair(&text, b'(').is_none() {
         return text.into();
     }
     let mut filled = String::new();
     let mut rest = text.as_str();
-    while let Some(start) = find(rest, b'(') {
+    while let Some(start) = find_pair(rest, b'(') {
         let (before, after) = rest.split_at(start);
         filled.push_str(before);
-        let found = find(&after[2..], b')').and_then(|end| Some((end, value(&after[2..2 + end], vars)?)));
+        let found =
+            find_pair(&after[2..], b')').and_then(|end| Some((end, find_value(&after[2..2 + end], vars)?)));
         match found {
             Some((end, value)) if end + 4 == text.len() => return value.clone(),
             Some((end, Value::String(value))) => {
@@ -59,7 +65,7 @@ fn fill(text: String, vars: &Map<String, Value>) -> Value {
                 filled.push_str(&to_string(value).unwrap_or_default());
                 rest = &after[end + 4..];
             }
-            // Only one parenthesis on: `(((name))` holds a var from the second.
+            // Skip one parenthesis only: in `(((name))` the var starts at the second.
             _ => {
                 filled.push('(');
                 rest = &after[1..];
@@ -80,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn given_vars_are_filled_in_and_others_left_alone() {
+    fn interpolate_replaces_given_vars_and_keeps_others() {
         let before = json!({
             "whole": "((a))", "within": "x-((a))-((b-c))", "field": "((a.b)) ((vault:a)) ((\"a\"))",
             "((a))": [1, true, null, "((unknown))"], "odd": "(((a))) ((a) ((", "open": "((a",
@@ -98,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_keeps_its_type_where_it_stands_alone() {
+    fn interpolate_keeps_type_of_lone_var() {
         let vars = json!({ "n": 8080, "yes": true, "m": { "x": { "y": [1] }, "s": "S" }, "none": null });
         let before = json!({
             "n": "((n))", "port": ":((n))", "yes": "((yes))/((yes))", "m": "((m.x))", "s": "a((m.s))", "((n))": 1,

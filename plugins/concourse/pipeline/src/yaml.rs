@@ -1,14 +1,15 @@
-//! YAML as Concourse reads it: the document as JSON, with the plain scalars of
-//! YAML 1.1 (`yes` is true), anchors, aliases and merge keys.
+//! YAML as Concourse reads it: a document becomes JSON, with the plain scalars of YAML 1.1 (`yes` is true), anchors,
+//! aliases and merge keys.
 
 use ostler_sdk::serde_json::{Map, Value, from_slice};
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-/// Aliases may multiply a document without end; no pipeline is this large.
+/// Limit of the nodes of a document with its aliases expanded, which multiply its size. No pipeline is this large.
 const MAX_NODES: usize = 500_000;
-/// Deeper than any pipeline, shallow enough for the stack.
+/// Limit of the nesting: deeper than any pipeline, shallow enough for the stack.
 const MAX_DEPTH: usize = 100;
 
+/// A collection whose end has not been reached.
 enum Frame {
     Sequence(Vec<Value>),
     Mapping {
@@ -18,18 +19,19 @@ enum Frame {
     },
 }
 
+/// The key of a mapping whose value comes next.
 enum Key {
     Name(String),
     Merge,
 }
 
-/// The first document.
+/// Parses the first document of a text.
 ///
 /// # Errors
-/// What is wrong, with the line where that is known.
+/// The problem, with its line if that is known.
 pub fn parse(text: &str) -> Result<Value, String> {
     let mut stack: Vec<(Frame, usize)> = Vec::new();
-    // The parser numbers them from 1.
+    // The parser numbers anchors from 1.
     let mut anchors: Vec<Value> = Vec::new();
     let mut nodes = 0;
     for event in Parser::new_from_str(text) {
@@ -54,16 +56,16 @@ pub fn parse(text: &str) -> Result<Value, String> {
             Event::SequenceEnd | Event::MappingEnd => match stack.pop() {
                 Some((Frame::Sequence(items), anchor)) => (Value::Array(items), anchor, false),
                 Some((Frame::Mapping { map, merges, .. }, anchor)) => {
-                    (merged(map, merges).map_err(at)?, anchor, false)
+                    (merge_mappings(map, merges).map_err(at)?, anchor, false)
                 }
                 None => continue,
             },
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && tag.is_none();
                 let value = match (plain, &tag) {
-                    (true, _) => resolve(&text),
+                    (true, _) => resolve_scalar(&text),
                     (false, Some(tag)) if style == ScalarStyle::Plain && tag.suffix != "str" => {
-                        resolve(&text)
+                        resolve_scalar(&text)
                     }
                     _ => Value::String(text.into_owned()),
                 };
@@ -72,7 +74,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
             Event::Alias(anchor) => {
                 let value = anchors.get(anchor).cloned();
                 let value = value.ok_or_else(|| at("unknown alias".into()))?;
-                nodes += size(&value);
+                nodes += count_nodes(&value);
                 (value, 0, false)
             }
             Event::Nothing
@@ -89,18 +91,18 @@ pub fn parse(text: &str) -> Result<Value, String> {
             let slots = anchors.len().max(anchor + 1);
             anchors.resize(slots, Value::Null);
             anchors[anchor] = value.clone();
-            nodes += size(&value);
+            nodes += count_nodes(&value);
         }
         match stack.last_mut() {
             None => return Ok(value),
             Some((Frame::Sequence(items), _)) => items.push(value),
             Some((Frame::Mapping { map, key, merges }, _)) => match key.take() {
                 None if plain && value == "<<" => *key = Some(Key::Merge),
-                None => *key = Some(Key::Name(name_of(value).map_err(at)?)),
+                None => *key = Some(Key::Name(key_name(value).map_err(at)?)),
                 Some(Key::Merge) => merges.push(value),
                 Some(Key::Name(name)) => {
                     if map.insert(name.clone(), value).is_some() {
-                        return Err(at(format!("the key {name} is there twice")));
+                        return Err(at(format!("the key {name} occurs twice")));
                     }
                 }
             },
@@ -110,22 +112,22 @@ pub fn parse(text: &str) -> Result<Value, String> {
 }
 
 fn check_depth(stack: &[(Frame, usize)]) -> Result<(), String> {
-    match stack.len() > MAX_DEPTH {
-        true => Err("nested too deeply".into()),
-        false => Ok(()),
+    if stack.len() > MAX_DEPTH {
+        return Err("nested too deeply".into());
     }
+    Ok(())
 }
 
-fn size(value: &Value) -> usize {
+fn count_nodes(value: &Value) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
-        Value::Object(map) => 1 + map.values().map(size).sum::<usize>(),
+        Value::Array(items) => 1 + items.iter().map(count_nodes).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(count_nodes).sum::<usize>(),
         _ => 1,
     }
 }
 
-/// What is merged in never replaces what is written there.
-fn merged(mut map: Map<String, Value>, merges: Vec<Value>) -> Result<Value, String> {
+/// Merges the mappings of merge keys into a mapping, whose own keys take precedence.
+fn merge_mappings(mut map: Map<String, Value>, merges: Vec<Value>) -> Result<Value, String> {
     let sources = merges.into_iter().flat_map(|merge| match merge {
         Value::Array(items) => items,
         other => vec![other],
@@ -143,7 +145,7 @@ fn merged(mut map: Map<String, Value>, merges: Vec<Value>) -> Result<Value, Stri
     Ok(Value::Object(map))
 }
 
-fn name_of(key: Value) -> Result<String, String> {
+fn key_name(key: Value) -> Result<String, String> {
     match key {
         Value::String(name) => Ok(name),
         Value::Number(number) => Ok(number.to_string()),
@@ -153,7 +155,7 @@ fn name_of(key: Value) -> Result<String, String> {
     }
 }
 
-fn resolve(text: &str) -> Value {
+fn resolve_scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
@@ -162,11 +164,11 @@ fn resolve(text: &str) -> Value {
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
             Value::Bool(false)
         }
-        _ => number(text).unwrap_or_else(|| Value::String(text.to_owned())),
+        _ => parse_number(text).unwrap_or_else(|| Value::String(text.to_owned())),
     }
 }
 
-fn number(text: &str) -> Option<Value> {
+fn parse_number(text: &str) -> Option<Value> {
     let first = text.bytes().next()?;
     if !first.is_ascii_digit() && !matches!(first, b'+' | b'-' | b'.') {
         return None;
@@ -183,9 +185,9 @@ fn number(text: &str) -> Option<Value> {
         [b'0', _, ..] => (&digits[1..], 8),
         _ => (digits, 10),
     };
-    let unsigned = |c: u8| char::from(c).is_digit(radix);
+    let is_digit = |c: u8| char::from(c).is_digit(radix);
     if !digits.is_empty()
-        && digits.bytes().all(unsigned)
+        && digits.bytes().all(is_digit)
         && let Ok(value) = u64::from_str_radix(digits, radix)
     {
         return match (negative, i64::try_from(value)) {
@@ -194,36 +196,34 @@ fn number(text: &str) -> Option<Value> {
             (true, Err(_)) => None,
         };
     }
-    let float = |c: u8| c.is_ascii_digit() || matches!(c, b'.' | b'e' | b'E' | b'+' | b'-');
-    if !plain.bytes().all(float) || !plain.bytes().any(|c| c.is_ascii_digit()) {
+    let is_decimal_character = |c: u8| c.is_ascii_digit() || matches!(c, b'.' | b'e' | b'E' | b'+' | b'-');
+    if !plain.bytes().all(is_decimal_character) || !plain.bytes().any(|c| c.is_ascii_digit()) {
         return None;
     }
-    decimal(negative, digits)
+    parse_decimal(negative, digits)
 }
 
-/// A decimal with point and exponent. What is whole is a whole number, as in what Concourse shows.
-fn decimal(negative: bool, text: &str) -> Option<Value> {
+/// Parses a decimal with point and exponent. A whole one becomes an integer, as in the configs that Concourse shows.
+fn parse_decimal(negative: bool, text: &str) -> Option<Value> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = [whole, fraction].concat();
+    let digits = format!("{whole}{fraction}");
     if digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
         return None;
     }
-    // As JSON has it: no zeros before, and something after the point.
-    let whole = [whole.trim_start_matches('0'), "0"].concat();
-    let whole = match whole.len() {
-        1 => "0",
-        length => &whole[..length - 1],
-    };
+    // JSON allows no leading zeros, and requires a digit after the point.
+    let whole = Some(whole.trim_start_matches('0')).filter(|whole| !whole.is_empty());
+    let whole = whole.unwrap_or("0");
     let exponent = exponent.strip_prefix('+').unwrap_or(exponent);
-    let number: Value = from_slice([whole, ".", fraction, "0e", exponent].concat().as_bytes()).ok()?;
+    let number: Value = from_slice(format!("{whole}.{fraction}0e{exponent}").as_bytes()).ok()?;
     let float = number.as_f64()?;
     let float = if negative { -float } else { float };
-    // Up to where each whole number is a float.
+    // Beyond 2^53 not every integer has a float of its own.
     let whole = float as i64;
-    match whole.unsigned_abs() < 1 << 53 && whole as f64 == float {
-        true => Some(whole.into()),
-        false => Some(float.into()),
+    if whole.unsigned_abs() < 1 << 53 && whole as f64 == float {
+        Some(whole.into())
+    } else {
+        Some(float.into())
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
     use ostler_sdk::serde_json::json;
 
     #[test]
-    fn scalars_are_what_concourse_takes_them_for() {
+    fn parse_resolves_plain_scalars_as_yaml_1_1() {
         let text = "{a: yes, b: 'yes', c: 010, d: 0x1F, e: 1.50, f: 1.0, g: ~, h: 1_000, i: -3,\n \
                     j: 2024-01-01, k: 1.2.3, l: !!str 5, m: 24h, name: \"\", o: .5, 1: x, p: 5e3}";
         assert_eq!(
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_written_one_way() {
+    fn parse_number_normalizes_decimals() {
         for (text, json) in [
             ("1.10", "1.1"),
             ("-0.50", "-0.5"),
@@ -265,15 +265,15 @@ mod tests {
             ("123456.789", "123456.789"),
         ] {
             let wanted: Value = from_slice(json.as_bytes()).expect("JSON");
-            assert_eq!(number(text), Some(wanted), "{text}");
+            assert_eq!(parse_number(text), Some(wanted), "{text}");
         }
         for text in ["1e999", ".", "-", "1e", "1.2.3", "1-2", "e5", "1e99999999999"] {
-            assert_eq!(number(text), None, "{text}");
+            assert_eq!(parse_number(text), None, "{text}");
         }
     }
 
     #[test]
-    fn anchors_aliases_and_merge_keys() {
+    fn parse_resolves_anchors_aliases_and_merge_keys() {
         let text = "base: &b {image: x, tag: 1}\nlist: &l [1, 2]\na: {<<: *b, tag: 2}\n\
                     c: {<<: [*b, {z: 9}]}\nd: *l\n'<<': plain\n";
         assert_eq!(
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn block_scalars_and_the_first_document() {
+    fn parse_returns_first_document_with_block_scalars() {
         let text = "---\nrun: |\n  echo a\n  echo b\nfold: >-\n  one\n  two\n---\nother: 1\n";
         let expected = json!({"run": "echo a\necho b\n", "fold": "one two"});
         assert_eq!(parse(text), Ok(expected));
@@ -295,12 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn parse_error_has_line_and_cause() {
         assert!(parse("{{{").is_err());
-        assert_eq!(
-            parse("a: 1\na: 2"),
-            Err("line 2: the key a is there twice".into())
-        );
+        assert_eq!(parse("a: 1\na: 2"), Err("line 2: the key a occurs twice".into()));
         assert!(parse("a: *nowhere").is_err());
         assert!(parse("<<: 5").is_err());
         assert!(parse(&"[".repeat(5000)).is_err());

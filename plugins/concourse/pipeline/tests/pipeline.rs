@@ -1,4 +1,4 @@
-//! The Pipeline reconciler against a host in memory.
+//! Tests of the Pipeline reconciler against the in-memory host of the SDK.
 
 use concourse_pipeline::Pipelines;
 use ostler_sdk::mock::{Host, response};
@@ -31,7 +31,7 @@ fn with(key: &str, value: impl Into<Value>) -> Value {
     pipeline
 }
 
-/// With the status of the reconcile before.
+/// The object with the status of the last reconcile.
 fn after(mut object: Value, outcome: &Outcome) -> Value {
     object["status"] = status(outcome);
     object
@@ -97,7 +97,7 @@ fn cluster() -> Host {
     host
 }
 
-/// A cluster whose Concourse has the pipeline as `pipeline()` wants it.
+/// A host whose Concourse has the pipeline as `pipeline()` specifies it.
 fn converged() -> Host {
     let host = cluster();
     host.answer("GET", PATH, 200, shown(false, false, false));
@@ -121,7 +121,7 @@ fn failure(host: &Host, object: &Value) -> (String, Resolution, String) {
 }
 
 #[test]
-fn a_new_pipeline_is_saved_and_unpaused() {
+fn new_pipeline_is_saved_and_unpaused() {
     let host = cluster();
     host.answers(
         "GET",
@@ -180,7 +180,7 @@ fn a_new_pipeline_is_saved_and_unpaused() {
 }
 
 #[test]
-fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
+fn unchanged_config_is_skipped_in_favor_of_jobs_and_resources() {
     let host = converged();
     let second = |host: &Host| {
         host.forget();
@@ -194,7 +194,7 @@ fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
         let headers = [("x-concourse-config-version", version), ("date", date)];
         host.answers("GET", CONFIG, [Ok(response(200, &headers, live()))]);
     };
-    // As long as another change may carry the same second the config is read.
+    // The config is read as long as another change may carry the same second.
     for date in [
         "Sat, 21 Nov 2026 04:21:24 GMT",
         "Sat, 21 Nov 2026 04:21:26 GMT",
@@ -213,12 +213,12 @@ fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
     let (path, status) = second(&host);
     assert_eq!(path, format!("GET {RESOURCES}"));
     assert_eq!(status["resources"][0]["pinned"], true);
-    // Something has changed.
+    // Concourse has recorded a change.
     let mut changed = shown(false, false, false);
     changed["last_updated"] = 1_795_300_000_u64.into();
     host.answer("GET", PATH, 200, changed);
     assert_eq!(second(&host).0, format!("GET {CONFIG}"));
-    // And so has what is wanted.
+    // The spec has changed.
     host.answer("PUT", CONFIG, 200, json!({}));
     host.reconcile(&Pipelines, &with("vars", json!([])))
         .expect("is ready");
@@ -226,7 +226,7 @@ fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
 }
 
 #[test]
-fn steady_polls_read_twice_and_write_nothing() {
+fn unchanged_pipeline_costs_two_reads_and_no_write() {
     let host = converged();
     let first = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
     let mut object = after(pipeline(), &first);
@@ -243,7 +243,7 @@ fn steady_polls_read_twice_and_write_nothing() {
 }
 
 #[test]
-fn hash_and_version_settle_what_concourse_words_differently() {
+fn saved_hash_and_version_prevent_repeated_save() {
     let host = converged();
     host.answer("PUT", CONFIG, 200, json!({}));
     let worded = json!({ "config": { "jobs": [{ "name": "hello", "reworded": "9" }] } });
@@ -257,7 +257,7 @@ fn hash_and_version_settle_what_concourse_words_differently() {
 
     config(&host, "7", worded);
     host.reconcile(&Pipelines, &object).expect("is ready");
-    assert_eq!(writes(&host), [format!("PUT {CONFIG}")], "somebody else saved");
+    assert_eq!(writes(&host), [format!("PUT {CONFIG}")], "another user has saved");
     let version = host.sent().iter().find(|r| r.method == Method::Put).map(|r| {
         let header = r.headers.iter().find(|h| h.name == "X-Concourse-Config-Version");
         header.map(|h| h.value.clone())
@@ -266,7 +266,7 @@ fn hash_and_version_settle_what_concourse_words_differently() {
 }
 
 #[test]
-fn a_stale_version_is_tried_once_more() {
+fn version_conflict_is_retried_once() {
     const STALE: &str = "failed to save config: comparison with existing config failed during save";
     let host = converged();
     config(&host, "6", json!({ "config": {} }));
@@ -285,7 +285,7 @@ fn a_stale_version_is_tried_once_more() {
 }
 
 #[test]
-fn a_config_concourse_refuses_parks_with_its_words() {
+fn refused_config_is_terminal_with_concourse_message() {
     let host = converged();
     config(&host, "6", json!({ "config": {} }));
     host.answer(
@@ -308,7 +308,7 @@ fn a_config_concourse_refuses_parks_with_its_words() {
 }
 
 #[test]
-fn a_secret_is_named_and_never_seen() {
+fn secret_is_substituted_by_placeholder() {
     let host = converged();
     let object = with(
         "vars",
@@ -345,7 +345,7 @@ fn a_secret_is_named_and_never_seen() {
         secret.placeholder.clone()
     };
 
-    // The host shows the value as the placeholder; then nothing is written.
+    // The host redacts the value to the placeholder; then nothing is written.
     let mut body = live();
     body["config"]["resources"][0]["source"]["key"] = placeholder.into();
     config(&host, "8", body);
@@ -355,7 +355,7 @@ fn a_secret_is_named_and_never_seen() {
         .expect("is ready");
     assert!(writes(&host).is_empty());
 
-    // Another value: the config still holds the old one, which is no placeholder.
+    // Another value: the config still contains the old one, which is not redacted.
     host.secret("git", "id", "digest-2");
     config(&host, "8", live());
     host.reconcile(&Pipelines, &after(object, &settled))
@@ -364,7 +364,7 @@ fn a_secret_is_named_and_never_seen() {
 }
 
 #[test]
-fn only_what_differs_is_switched() {
+fn only_different_switches_are_sent() {
     let cases = [
         (with("exposed", true), shown(false, false, false), vec!["expose"]),
         (pipeline(), shown(false, true, false), vec!["hide"]),
@@ -376,9 +376,9 @@ fn only_what_differs_is_switched() {
             vec!["archive"],
         ),
         (with("archived", true), shown(true, false, true), vec![]),
-        // What it would be otherwise waits until it is no longer archived.
+        // Visibility applies to archived pipelines, too; the pause waits.
         (with("archived", true), shown(true, true, true), vec!["hide"]),
-        // Saving un-archives and leaves it paused.
+        // A save reactivates the pipeline and leaves it paused.
         (pipeline(), shown(true, false, true), vec!["config", "unpause"]),
     ];
     for (object, pipeline, verbs) in cases {
@@ -398,7 +398,7 @@ fn only_what_differs_is_switched() {
 }
 
 #[test]
-fn the_config_may_come_from_a_config_map() {
+fn config_is_read_from_config_map() {
     let host = converged();
     let object = with(
         "config",
@@ -425,7 +425,7 @@ fn the_config_may_come_from_a_config_map() {
 }
 
 #[test]
-fn it_waits_for_its_team_and_rests_when_suspended() {
+fn pipeline_waits_for_team_and_skips_when_suspended() {
     let host = Host::new();
     let (reason, resolution, _) = failure(&host, &pipeline());
     assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Wait));
@@ -436,14 +436,14 @@ fn it_waits_for_its_team_and_rests_when_suspended() {
 
 const INSTANCE: &str = "?vars.branch=%22main%22&vars.n=2";
 
-/// `pipeline()` as an instance, and where it is.
+/// `pipeline()` with instance vars, and its paths.
 fn instanced() -> (Value, impl Fn(&str) -> String) {
     let object = with("instanceVars", json!({ "n": 2, "branch": "main" }));
     (object, |part| format!("{PATH}{part}{INSTANCE}"))
 }
 
 #[test]
-fn every_request_for_an_instance_names_its_vars() {
+fn instanced_pipeline_sends_vars_with_every_request() {
     let (mut object, at) = instanced();
     object["spec"]["config"]["inline"] =
         format!("{INLINE}display: {{number: ((n)), text: ((branch))-((n))}}").into();
@@ -479,8 +479,8 @@ fn every_request_for_an_instance_names_its_vars() {
 
     let object = after(object, &outcome);
     host.answer("DELETE", &at(""), 204, Value::Null);
-    host.cleanup(&Pipelines, &object).expect("lets go");
-    // They are part of what it is.
+    host.cleanup(&Pipelines, &object).expect("is cleaned up");
+    // Instance vars are part of a pipeline's identity.
     let mut moved = object.clone();
     moved["spec"]["instanceVars"]["n"] = 3.into();
     let (reason, resolution, message) = failure(&host, &moved);
@@ -490,11 +490,11 @@ fn every_request_for_an_instance_names_its_vars() {
     );
     assert!(message.contains("instanceVars"), "{message}");
     host.forget();
-    host.cleanup(&Pipelines, &moved).expect("lets go");
+    host.cleanup(&Pipelines, &moved).expect("is cleaned up");
     assert_eq!(host.requests(), [format!("DELETE {}", at(""))], "what was made");
 }
 
-/// `pipeline()` as it was when it was `old` in Concourse.
+/// `pipeline()` whose name in Concourse was `old` at the last reconcile.
 fn renamed() -> Value {
     let mut object = with("pipelineName", "demo");
     object["status"] = json!({ "pipelineID": 3, "resolvedName": "old" });
@@ -510,7 +510,7 @@ fn with_id(id: u64) -> Value {
 }
 
 #[test]
-fn a_new_name_renames_what_is_ours() {
+fn new_name_renames_owned_pipeline() {
     let host = converged();
     let rename = format!("PUT {OLD}/rename");
     host.answers(
@@ -528,7 +528,7 @@ fn a_new_name_renames_what_is_ours() {
     assert_eq!(status(&outcome)["resolvedName"], "demo");
     assert_eq!(status(&outcome)["pipelineID"], 3);
 
-    // It was renamed before a crash; or ours is gone, and one of that name is adopted.
+    // It was renamed before a crash, or it is gone and another one of the name is adopted.
     for (here, there) in [(3, None), (4, None), (4, Some(5))] {
         let host = converged();
         host.answer("GET", PATH, 200, with_id(here));
@@ -549,7 +549,7 @@ fn a_new_name_renames_what_is_ours() {
 }
 
 #[test]
-fn instances_are_renamed_together() {
+fn rename_waits_for_other_instances_of_pipeline() {
     let host = converged();
     host.answers(
         "GET",
@@ -580,7 +580,7 @@ fn instances_are_renamed_together() {
 }
 
 #[test]
-fn what_was_made_is_deleted_whatever_its_name_is_by_now() {
+fn cleanup_deletes_pipeline_under_current_name() {
     for (id, deleted) in [(Some(3), PATH), (Some(4), OLD), (None, OLD)] {
         let host = cluster();
         match id {
@@ -588,7 +588,7 @@ fn what_was_made_is_deleted_whatever_its_name_is_by_now() {
             None => host.answer("GET", PATH, 404, Value::Null),
         };
         host.answer("DELETE", deleted, 204, Value::Null);
-        host.cleanup(&Pipelines, &renamed()).expect("lets go");
+        host.cleanup(&Pipelines, &renamed()).expect("is cleaned up");
     }
     let host = cluster();
     host.answer("GET", PATH, 502, "oops");
@@ -600,7 +600,7 @@ fn what_was_made_is_deleted_whatever_its_name_is_by_now() {
 }
 
 #[test]
-fn config_maps_and_secrets_are_brought_in_as_resources() {
+fn k8s_configs_are_injected_as_resources() {
     let inline = "resources:\n- {name: own, type: git}\n- {name: theirs, type: git}\njobs:\n- name: j\n  plan:\n\
                   \x20 - in_parallel: [{get: app}, {get: c, resource: app, passed: [x]}, {get: app, trigger: false}]\n\
                   \x20 - {get: keys}\n  - task: t\n    config: {params: {get: app}}\n  on_failure: {do: [{get: app}]}\n";
@@ -613,7 +613,7 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
     let host = converged();
     host.put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
-        "metadata": { "name": "ci", "namespace": "infra" }, "spec": {},
+        "metadata": { "name": "ci", "namespace": "infra" }, "spec": { "url": "http://ci", "auth": {} },
     }));
     host.answer("PUT", CONFIG, 200, json!({}));
     let saved = |object: &Value| -> Value {
@@ -654,11 +654,11 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
     );
     assert_eq!(job["on_failure"]["do"][0]["trigger"], true);
 
-    // The image: the Instance's, and the Pipeline's own before it.
+    // The image of the Pipeline takes precedence over the image of the Instance.
     host.put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
         "metadata": { "name": "ci", "namespace": "infra" },
-        "spec": { "defaults": { "k8sConfigImage": { "repository": "r.example/k", "tag": "v1" } } },
+        "spec": { "url": "http://ci", "auth": {}, "defaults": { "k8sConfigImage": { "repository": "r.example/k", "tag": "v1" } } },
     }));
     assert_eq!(
         saved(&object)["resource_types"][0]["source"],
@@ -674,7 +674,7 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
 }
 
 #[test]
-fn a_var_may_come_from_a_config_map() {
+fn var_is_read_from_config_map() {
     let host = converged();
     let object = with(
         "vars",
@@ -690,7 +690,7 @@ fn a_var_may_come_from_a_config_map() {
 }
 
 #[test]
-fn garbage_and_faults_are_tried_again() {
+fn invalid_and_failed_responses_are_retried() {
     for answer in [
         Ok(response(200, &[], "<html>")),
         Ok(response(502, &[], "<html>")),
@@ -709,26 +709,24 @@ fn garbage_and_faults_are_tried_again() {
 }
 
 #[test]
-fn cleanup_deletes_or_says_what_stays() {
+fn cleanup_deletes_pipeline_or_reports_orphan() {
     for status in [204, 404] {
         let host = cluster();
         host.answer("DELETE", PATH, status, Value::Null);
-        let outcome = host.cleanup(&Pipelines, &pipeline()).expect("lets go");
+        let outcome = host.cleanup(&Pipelines, &pipeline()).expect("is cleaned up");
         assert_eq!(outcome.next, Next::AwaitChange);
     }
     let host = cluster();
     host.answer("DELETE", PATH, 500, "oops");
-    let failure = host
-        .cleanup(&Pipelines, &pipeline())
-        .expect_err("is not forgotten");
+    let failure = host.cleanup(&Pipelines, &pipeline()).expect_err("is retried");
     assert_eq!(failure.resolution, Resolution::Retry);
 
     host.forget();
     host.cleanup(&Pipelines, &with("reclaimPolicy", "Orphan"))
-        .expect("lets go");
+        .expect("is cleaned up");
     assert!(host.requests().is_empty());
     host.remove(&gvk("concourse-ci.org", "v1alpha1", "Team").named("apps", "alpha"));
-    host.cleanup(&Pipelines, &pipeline()).expect("lets go");
+    host.cleanup(&Pipelines, &pipeline()).expect("is cleaned up");
     assert!(host.events().iter().all(|(reason, _)| reason == "Orphaned"));
     assert_eq!(host.events().len(), 2);
 }

@@ -1,106 +1,115 @@
-//! Checks that this object asks for, and how the last one went.
+//! Checks that this object triggers, and the result of the last one.
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, finished, first_line};
-use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339, serde_json::Value};
+use concourse_api::{Operation, Resource, ResourceStatus, first_line, is_finished, rest};
+use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339};
 
-use crate::remote::Remote;
+use crate::remote::RemoteResource;
 
-const CHECK_NOW: &str = "concourse-ci.org/check-now";
-/// A running check is looked at as often as it has lasted, between these.
-const SOONEST: u64 = 1000;
-const LATEST: u64 = 30_000;
+/// Annotation whose new value triggers one check.
+const CHECK_NOW_ANNOTATION: &str = "concourse-ci.org/check-now";
+/// A running check is polled after as long as it has run already, between these limits.
+const MIN_FOLLOW_INTERVAL_MS: u64 = 1000;
+const MAX_FOLLOW_INTERVAL_MS: u64 = 30_000;
 
-/// Looks at the check that runs, if one of ours does.
-pub fn follow(remote: &Remote, status: &mut ResourceObservation) -> Result<(), Failure> {
+const START_CHECK: Operation = Operation::new("check the resource", "CheckFailed").in_pipeline();
+
+/// Reads the running check that this object has triggered, if there is one.
+pub fn follow(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<(), Failure> {
     let Some(id) = status.running_check_id else {
         return Ok(());
     };
-    match remote.build(id)? {
-        Some(build) => learn(&build, status),
-        // Concourse keeps no build of a check for long: how it went, `learn` is told by the resource.
+    match remote.find_build(id)? {
+        Some(build) => record_result(&build, status),
+        // Concourse deletes builds of checks early. The resource itself shows the result.
         None => status.running_check_id = None,
     }
     Ok(())
 }
 
-/// Remembers how a check went, if it has ended and is newer than what is known.
-pub fn learn(build: &Value, status: &mut ResourceObservation) {
-    let (Some(id), Some(how)) = (build["id"].as_i64(), build["status"].as_str()) else {
-        return;
-    };
-    if !finished(Some(how)) {
+/// Records the result of a check that has ended, unless a newer result is known.
+pub fn record_result(build: &rest::Build, status: &mut ResourceStatus) {
+    if !is_finished(build.status.as_deref()) {
         return;
     }
-    if status.running_check_id.is_some_and(|running| running <= id) {
+    if status.running_check_id.is_some_and(|running| running <= build.id) {
         status.running_check_id = None;
     }
-    if status.check_build_id.is_none_or(|known| known <= id) {
-        status.check_build_id = Some(id);
-        status.check_status = Some(how.to_owned());
+    if status.check_build_id.is_none_or(|known| known <= build.id) {
+        status.check_build_id = Some(build.id);
+        status.check_status.clone_from(&build.status);
     }
 }
 
-/// Starts a check when one is due. Gives when to come back, in milliseconds.
-pub fn start(
-    remote: &Remote,
-    object: &Object<ResourceSpec>,
-    status: &mut ResourceObservation,
+/// Starts a check if one is due. Returns the delay until the next look, in milliseconds; none if no check is running
+/// or scheduled.
+pub fn start_if_due(
+    remote: &RemoteResource,
+    resource: &Resource,
+    status: &mut ResourceStatus,
 ) -> Result<Option<u64>, Failure> {
     let now = remote.ctx.now();
-    let requested = status.check_requested.as_deref().and_then(from_rfc3339);
-    let requested = requested.map(|seconds| seconds * 1000);
+    let last_request = status.check_requested.as_deref().and_then(from_rfc3339);
+    let last_request = last_request.map(|seconds| seconds * 1000);
     if status.running_check_id.is_some() {
-        let lasted = now.saturating_sub(requested.unwrap_or(now));
-        return Ok(Some(lasted.clamp(SOONEST, LATEST)));
+        let age = now.saturating_sub(last_request.unwrap_or(now));
+        return Ok(Some(age.clamp(MIN_FOLLOW_INTERVAL_MS, MAX_FOLLOW_INTERVAL_MS)));
     }
-    let asked = object.metadata.annotations.get(CHECK_NOW).and_then(Value::as_str);
-    let asked = asked.filter(|value| !value.is_empty());
-    let interval = object.spec.check_interval.as_deref().and_then(duration);
-    let left = interval.map(|interval| (requested.unwrap_or(0) + interval).saturating_sub(now));
-    if asked.is_none() {
+    let check_now = resource.metadata.annotation(CHECK_NOW_ANNOTATION);
+    let check_now = check_now.filter(|value| !value.is_empty());
+    let interval = resource.spec.check_interval.as_deref().and_then(duration);
+    let delay = interval.map(|interval| (last_request.unwrap_or(0) + interval).saturating_sub(now));
+    if check_now.is_none() {
         status.check_now = None;
     }
-    if left != Some(0) && (asked.is_none() || asked == status.check_now.as_deref()) {
-        return Ok(left);
+    let is_requested = check_now.is_some() && check_now != status.check_now.as_deref();
+    if delay != Some(0) && !is_requested {
+        return Ok(delay);
     }
-    status.check_requested = Some(rfc3339(now / 1000));
-    let response = remote.check()?;
-    // Archived it waits, and is asked then.
-    if response.status() == 409 {
-        return Err(Place::refused(&response, "check the resource", "CheckFailed"));
-    }
-    status.check_now = asked.map(ToOwned::to_owned);
-    match response.status() {
-        201 => {
-            let build = response.value().reason("CheckFailed")?;
-            status.running_check_id = build["id"].as_i64();
-            learn(&build, status);
-            Ok(Some(SOONEST))
-        }
-        _ => {
-            // It is the check that could not be made; the resource is as wanted, and the next one may go well.
-            let detail = first_line(&response.text());
-            let note = ["Concourse did not start the check: ", &detail].concat();
-            remote.ctx.warn("CheckFailed", &note);
-            status.check_status = Some("errored".to_owned());
-            Ok(interval)
-        }
-    }
+    start(remote, check_now, interval, status)
 }
 
-/// How the last check went.
-pub fn healthy(status: &ResourceObservation) -> Condition {
-    const TYPE: &str = "CheckHealthy";
-    match status.check_status.as_deref() {
-        None => Condition::new_unknown(TYPE, "CheckPending", "No check has ended yet."),
-        Some("succeeded") => Condition::new_true(TYPE, "CheckSucceeded", "The last check succeeded."),
-        Some(how) => {
-            let build = match status.check_build_id {
-                Some(id) => [" (build ", &id.to_string(), ")"].concat(),
-                None => String::new(),
-            };
-            let message = ["The last check", &build, " ", how, "."].concat();
-            Condition::new_false(TYPE, "CheckFailed", message)
+/// Starts a check. A check that Concourse does not start leaves the object Ready: the next one may succeed.
+fn start(
+    remote: &RemoteResource,
+    check_now: Option<&str>,
+    interval: Option<u64>,
+    status: &mut ResourceStatus,
+) -> Result<Option<u64>, Failure> {
+    status.check_requested = Some(rfc3339(remote.ctx.now() / 1000));
+    let response = remote.start_check().reason(START_CHECK.reason())?;
+    // In an archived pipeline the request stays open until the pipeline is active again.
+    if response.status() == 409 {
+        return Err(START_CHECK.failure(&response));
+    }
+    status.check_now = check_now.map(ToOwned::to_owned);
+    if response.status() == 201 {
+        let build: rest::Build = response.json().reason(START_CHECK.reason())?;
+        status.running_check_id = Some(build.id);
+        record_result(&build, status);
+        return Ok(Some(MIN_FOLLOW_INTERVAL_MS));
+    }
+    let cause = first_line(&response.text());
+    let note = format!("Concourse did not start the check: {cause}");
+    remote.ctx.warn("CheckFailed", &note);
+    status.check_status = Some("errored".to_owned());
+    Ok(interval)
+}
+
+/// The condition `CheckHealthy`, by the result of the last check.
+pub fn healthy_condition(status: &ResourceStatus) -> Condition {
+    const CONDITION_TYPE: &str = "CheckHealthy";
+    match (status.check_status.as_deref(), status.check_build_id) {
+        (None, _) => Condition::new_unknown(CONDITION_TYPE, "CheckPending", "No check has ended yet."),
+        (Some("succeeded"), _) => {
+            Condition::new_true(CONDITION_TYPE, "CheckSucceeded", "The last check succeeded.")
+        }
+        (Some(result), Some(id)) => {
+            let message = format!("The last check (build {id}) {result}.");
+            Condition::new_false(CONDITION_TYPE, "CheckFailed", message)
+        }
+        (Some(result), None) => {
+            let message = format!("The last check {result}.");
+            Condition::new_false(CONDITION_TYPE, "CheckFailed", message)
         }
     }
 }

@@ -1,62 +1,74 @@
 //! Versions that no build may use.
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, Version};
+use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version};
 use ostler_sdk::prelude::*;
 
 use crate::{
-    remote::{Remote, tail},
-    words,
+    format_version,
+    remote::{RemoteResource, version_path},
 };
 
-const REASON: &str = "DisableFailed";
-const LIMIT: usize = 100;
+/// Versions that one entry of the spec may match.
+const MAX_MATCHES: usize = 100;
 
-/// Disables the versions the spec names, and enables again those of ours that it no longer does. Gives what matches no
-/// version.
-pub fn converge<'a>(
-    remote: &Remote,
+const DISABLE_VERSION: Operation = Operation::new("disable a version", "DisableFailed").in_pipeline();
+const ENABLE_VERSION: Operation = Operation::new("enable a version", "EnableFailed").in_pipeline();
+
+/// Disables the versions that match the spec, and enables those that this object has disabled and the spec no longer
+/// matches. Returns the entries of the spec that match no version.
+pub fn apply<'a>(
+    remote: &RemoteResource,
     spec: &'a ResourceSpec,
-    status: &mut ResourceObservation,
+    status: &mut ResourceStatus,
 ) -> Result<Vec<&'a Version>, Failure> {
-    let mut wanted = Vec::new();
+    let mut desired = Vec::new();
     let mut unmatched = Vec::new();
     for fields in spec.disabled_versions.iter().filter(|fields| !fields.is_empty()) {
-        let found = remote.versions(fields, &LIMIT.to_string())?;
+        let found = remote.find_versions(fields, MAX_MATCHES)?;
         if found.is_empty() {
             unmatched.push(fields);
         }
-        if found.len() >= LIMIT {
-            let message = [
-                "More versions than can be looked at have ",
-                &words(fields),
-                " of spec.disabledVersions: give more fields.",
-            ];
-            return Err(Failure::terminal(REASON, message.concat()));
+        if found.len() >= MAX_MATCHES {
+            let message = format!(
+                "{MAX_MATCHES} versions or more match {} of spec.disabledVersions: give more fields.",
+                format_version(fields)
+            );
+            return Err(Failure::terminal(DISABLE_VERSION.reason(), message));
         }
         for version in found {
-            let Some(id) = version["id"].as_i64() else {
-                continue;
-            };
-            wanted.push(id);
-            if version["enabled"] == false {
-                continue;
+            desired.push(version.id);
+            if version.enabled {
+                disable(remote, version.id, status)?;
             }
-            if !status.disabled_version_ids.contains(&id) {
-                status.disabled_version_ids.push(id);
-                // Before, so that it is known who did it whatever happens in between.
-                let begun = json!({ "disabledVersionIDs": status.disabled_version_ids });
-                remote.ctx.checkpoint(&begun).reason(REASON)?;
-            }
-            remote.change(&tail(id, "/disable"), None, "disable a version", REASON)?;
         }
     }
-    let ours = status.disabled_version_ids.clone();
-    for id in ours.into_iter().filter(|id| !wanted.contains(id)) {
-        let response = remote.put(&tail(id, "/enable"), None).reason("EnableFailed")?;
-        if !matches!(response.status(), 200 | 404) {
-            return Err(Place::refused(&response, "enable a version", "EnableFailed"));
+    for id in status.disabled_version_ids.clone() {
+        if !desired.contains(&id) {
+            enable(remote, id)?;
+            status.disabled_version_ids.retain(|disabled| *disabled != id);
         }
-        status.disabled_version_ids.retain(|one| *one != id);
     }
     Ok(unmatched)
+}
+
+fn disable(remote: &RemoteResource, id: i64, status: &mut ResourceStatus) -> Result<(), Failure> {
+    if !status.disabled_version_ids.contains(&id) {
+        status.disabled_version_ids.push(id);
+        // A checkpoint before the request: this object enables the version again even if this call is interrupted.
+        let checkpoint = json!({ "disabledVersionIDs": status.disabled_version_ids });
+        remote
+            .ctx
+            .checkpoint(&checkpoint)
+            .reason(DISABLE_VERSION.reason())?;
+    }
+    remote.put_checked(&DISABLE_VERSION, &version_path(id, "/disable"), None)
+}
+
+fn enable(remote: &RemoteResource, id: i64) -> Result<(), Failure> {
+    let answer = remote.put(&version_path(id, "/enable"), None);
+    let response = answer.reason(ENABLE_VERSION.reason())?;
+    match response.status() {
+        200 | 404 => Ok(()),
+        _ => Err(ENABLE_VERSION.failure(&response)),
+    }
 }

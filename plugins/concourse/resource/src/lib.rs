@@ -1,16 +1,20 @@
-//! Reconciles `concourse-ci.org/v1alpha1` Resource: its pin, its disabled
-//! versions and its checks. What it did itself it takes back when it goes.
+//! Reconciles `concourse-ci.org/v1alpha1` Resource: its pin, its disabled versions and its checks.
+//!
+//! Cleanup undoes what this object has changed, and nothing else.
 
 mod check;
 mod disabled;
 mod pin;
 mod remote;
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, Version, suspended, version};
-use ostler_sdk::{ObjectRef, Resolution, prelude::*, rfc3339};
-use remote::Remote;
+use concourse_api::{
+    Location, NamespacedName, Resource, ResourceSpec, ResourceStatus, Version, concourse_name,
+    suspended_outcome,
+};
+use ostler_sdk::{Resolution, prelude::*, rfc3339};
+use remote::RemoteResource;
 
-const POLL: u64 = 300_000;
+const POLL_INTERVAL_MS: u64 = 300_000;
 
 /// Reconciles Resources.
 pub struct Resources;
@@ -19,92 +23,98 @@ impl Reconciler for Resources {
     type Spec = ResourceSpec;
     const FINALIZER: Option<&'static str> = Some("concourse-ci.org/resource-finalizer");
 
-    fn reconcile(&self, ctx: &Context, object: &Object<ResourceSpec>) -> Result<Outcome, Failure> {
-        if object.spec.suspend {
-            return Ok(suspended());
+    fn reconcile(&self, ctx: &Context, resource: &Resource) -> Result<Outcome, Failure> {
+        if resource.spec.suspend {
+            return Ok(suspended_outcome());
         }
-        let place = Place::ready(ctx, &pipeline_of(object))?;
-        let remote = Remote::new(ctx, &place, resource_name(object));
-        let mut status = object.status.clone();
-        status.resolved_name = Some(resource_name(object).to_owned());
-        status.web_url = remote.page();
-        // What was begun is remembered, however it ends.
-        match converge(&remote, object, &mut status) {
+        let location = Location::dereference(ctx, pipeline_of(resource))?;
+        let remote = RemoteResource::new(ctx, &location, concourse_name(resource));
+        let mut status = ResourceStatus {
+            resolved_name: Some(concourse_name(resource).to_owned()),
+            web_url: remote.web_url(),
+            ..resource.status.clone()
+        };
+        // The status is written even after a failure, because it records what this object has changed so far.
+        match apply(&remote, resource, &mut status) {
             Ok(outcome) => Ok(outcome.status(&status)),
             Err(failure) => Err(failure.status(&status)),
         }
     }
 
-    fn cleanup(&self, ctx: &Context, object: &Object<ResourceSpec>) -> Result<Outcome, Failure> {
-        let status = &object.status;
+    fn cleanup(&self, ctx: &Context, resource: &Resource) -> Result<Outcome, Failure> {
+        let status = &resource.status;
         if status.pin_owned != Some(true) && status.disabled_version_ids.is_empty() {
             return Ok(Outcome::await_change());
         }
-        let what = ["resource ", resource_name(object)].concat();
-        let Some(place) = Place::last(ctx, &pipeline_of(object), &what)? else {
+        let name = concourse_name(resource);
+        let what = format!("resource {name}");
+        let Some(location) = Location::dereference_for_cleanup(ctx, pipeline_of(resource), &what)? else {
             return Ok(Outcome::await_change());
         };
-        Remote::new(ctx, &place, resource_name(object)).restore(status, &what)
+        RemoteResource::new(ctx, &location, name).undo_changes(status, &what)
     }
 }
 
-fn converge(
-    remote: &Remote,
-    object: &Object<ResourceSpec>,
-    status: &mut ResourceObservation,
+fn pipeline_of(resource: &Resource) -> NamespacedName<'_> {
+    resource.spec.pipeline_ref.resolve(resource.namespace())
+}
+
+/// Applies checks, pin and disabled versions, in an order in which each step sees what the steps before it changed.
+fn apply(
+    remote: &RemoteResource,
+    resource: &Resource,
+    status: &mut ResourceStatus,
 ) -> Result<Outcome, Failure> {
-    let spec = &object.spec;
-    // First, so that what it has found is seen below.
+    let spec = &resource.spec;
+    // First, so that the reads below show what the check has found.
     check::follow(remote, status)?;
-    let (found, latest) = remote.read()?;
-    status.kind = found["type"].as_str().map(ToOwned::to_owned);
-    status.last_checked = found["last_checked"].as_u64().map(rfc3339);
-    status.latest_version = latest;
-    check::learn(&found["build"], status);
-    // Before the pin, as it may find the version that is to be pinned.
-    let next = check::start(remote, object, status)?.map(|soon| soon.min(POLL));
-    let converged = pin::converge(remote, spec, &found, status);
-    let unmatched = match converged.and_then(|()| disabled::converge(remote, spec, status)) {
+    let (found, latest_version) = remote.read()?;
+    status.kind.clone_from(&found.kind);
+    status.last_checked = found.last_checked.map(rfc3339);
+    status.latest_version = latest_version;
+    if let Some(build) = &found.build {
+        check::record_result(build, status);
+    }
+    // Before the pin, because the check may find the version to pin.
+    let next_check = check::start_if_due(remote, resource, status)?;
+    let next_check = next_check.map(|delay| delay.min(POLL_INTERVAL_MS));
+    let applied = pin::apply(remote, spec, &found, status);
+    let unmatched = match applied.and_then(|()| disabled::apply(remote, spec, status)) {
         Ok(unmatched) => unmatched,
         Err(mut failure) => {
-            // Checks go on meanwhile.
-            if let (Some(soon), Resolution::Terminal | Resolution::Wait) = (next, &failure.resolution) {
-                failure.resolution = Resolution::Throttled(soon);
+            // Checks continue while the pin or a version waits.
+            if let (Some(delay), Resolution::Terminal | Resolution::Wait) = (next_check, &failure.resolution)
+            {
+                failure.resolution = Resolution::Throttled(delay);
             }
-            return Err(failure.with(check::healthy(status)));
+            return Err(failure.with(check::healthy_condition(status)));
         }
     };
-    let mut message = String::from("The resource is as wanted.");
-    for version in unmatched {
-        let more = [
-            " No version matches ",
-            &words(version),
-            " of disabledVersions yet.",
-        ];
-        message.push_str(&more.concat());
-    }
-    let outcome = match next {
-        Some(soon) => Outcome::after(soon),
-        None => Outcome::poll(POLL),
+    let outcome = match next_check {
+        Some(delay) => Outcome::after(delay),
+        None => Outcome::poll(POLL_INTERVAL_MS),
     };
     Ok(outcome
-        .with(Condition::new_true("Ready", "Ready", message))
-        .with(check::healthy(status)))
+        .with(ready_condition(&unmatched))
+        .with(check::healthy_condition(status)))
 }
 
-fn pipeline_of(object: &Object<ResourceSpec>) -> ObjectRef {
-    object.spec.pipeline_ref.pipeline(object.namespace())
+fn ready_condition(unmatched: &[&Version]) -> Condition {
+    let mut message = "The resource matches its spec.".to_owned();
+    for version in unmatched {
+        let version = format_version(version);
+        message += &format!(" No version matches {version} of spec.disabledVersions yet.");
+    }
+    Condition::new_true("Ready", "Ready", message)
 }
 
-fn resource_name(object: &Object<ResourceSpec>) -> &str {
-    let name = object.spec.resource_name.as_deref();
-    name.unwrap_or(object.name())
-}
-
-/// A version for people.
-fn words(version: &Version) -> String {
-    let fields: Vec<_> = version.iter().map(|(k, v)| [k, ": ", v].concat()).collect();
-    ["{", &fields.join(", "), "}"].concat()
+/// A version as `{ref: 61cbef}`.
+fn format_version(version: &Version) -> String {
+    let fields: Vec<_> = version
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    format!("{{{}}}", fields.join(", "))
 }
 
 ostler_sdk::plugin!(Resources);

@@ -1,176 +1,198 @@
-//! The pin. One that somebody else has set is left alone unless another version is asked for.
+//! The pin of a resource. The pin of another user stays unless the spec asks for another version.
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, Version};
-use ostler_sdk::{prelude::*, serde_json::Value};
+use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version, rest};
+use ostler_sdk::prelude::*;
 
 use crate::{
-    remote::{Remote, tail},
-    version, words,
+    format_version,
+    remote::{RemoteResource, version_path},
 };
 
-const REASON: &str = "PinFailed";
-/// As many candidates as are looked at to find the one that is meant.
-const CANDIDATES: &str = "50";
+/// Candidates that are read to find the version to pin.
+const MAX_CANDIDATES: usize = 50;
 
-/// What to do about the pin.
+const PIN_VERSION: Operation = Operation::new("pin the version", "PinFailed").in_pipeline();
+const UNPIN_RESOURCE: Operation = Operation::new("unpin the resource", "PinFailed").in_pipeline();
+const WRITE_COMMENT: Operation = Operation::new("write the pin's comment", "PinFailed").in_pipeline();
+
+/// The next step towards the desired pin.
 #[derive(Debug, PartialEq)]
 enum Step {
-    Leave,
+    Keep,
     Pin,
     Unpin,
-    InConfig,
+    /// The config pins another version, which no request can change.
+    ConflictWithConfig,
 }
 
-/// How a resource is pinned.
-struct Pin {
-    /// To which version; empty when it is not.
+/// The pin that Concourse shows.
+struct CurrentPin {
+    /// The pinned version; empty if there is none.
     version: Version,
+    /// Indicates whether the config pins it.
     in_config: bool,
-    /// This object has set it.
-    ours: bool,
+    /// Indicates whether this object has set it.
+    is_owned: bool,
 }
 
-fn decide(wanted: Option<&Version>, pin: &Pin) -> Step {
-    match wanted {
-        Some(wanted) if has(&pin.version, wanted) => Step::Leave,
-        Some(_) if pin.in_config => Step::InConfig,
+fn next_step(desired: Option<&Version>, current: &CurrentPin) -> Step {
+    match desired {
+        Some(desired) if matches(&current.version, desired) => Step::Keep,
+        Some(_) if current.in_config => Step::ConflictWithConfig,
         Some(_) => Step::Pin,
-        None if pin.ours => Step::Unpin,
-        None => Step::Leave,
+        None if current.is_owned => Step::Unpin,
+        None => Step::Keep,
     }
 }
 
-/// Whether a version has all these fields.
-fn has(version: &Version, fields: &Version) -> bool {
-    fields.iter().all(|(key, value)| version.get(key) == Some(value))
+/// Returns whether a version has all these fields.
+fn matches(version: &Version, fields: &Version) -> bool {
+    fields
+        .iter()
+        .all(|(name, value)| version.get(name) == Some(value))
 }
 
-/// The only version that has the fields, or is nothing but them.
-fn pick(found: &[Value], fields: &Version) -> Result<i64, Failure> {
-    let exact = found.iter().find(|v| version(&v["version"]) == *fields);
-    let one = match (exact, found) {
-        (Some(one), _) => one,
-        (None, [one]) => one,
+/// Picks the version that consists of exactly these fields, or else the only one that has them.
+fn pick<'a>(
+    candidates: &'a [rest::ResourceVersion],
+    fields: &Version,
+) -> Result<&'a rest::ResourceVersion, Failure> {
+    let exact = candidates.iter().find(|candidate| candidate.version == *fields);
+    match (exact, candidates) {
+        (Some(picked), _) | (None, [picked]) => Ok(picked),
         (None, []) => {
-            let message = [
-                "No version of the resource has ",
-                &words(fields),
-                " of spec.pinnedVersion; no check has found it yet, or there is none.",
-            ];
-            return Err(Failure::wait(REASON, message.concat()));
+            let message = format!(
+                "No version of the resource has {} of spec.pinnedVersion: no check has found it yet, or it does not \
+                 exist.",
+                format_version(fields)
+            );
+            Err(Failure::wait(PIN_VERSION.reason(), message))
         }
         (None, [first, second, ..]) => {
-            let message = [
-                "Several versions have ",
-                &words(fields),
-                ", such as ",
-                &words(&version(&first["version"])),
-                " and ",
-                &words(&version(&second["version"])),
-                ": give more fields in spec.pinnedVersion.",
-            ];
-            return Err(Failure::terminal(REASON, message.concat()));
+            let message = format!(
+                "Several versions have {}, such as {} and {}: give more fields in spec.pinnedVersion.",
+                format_version(fields),
+                format_version(&first.version),
+                format_version(&second.version)
+            );
+            Err(Failure::terminal(PIN_VERSION.reason(), message))
         }
-    };
-    let none = || Failure::retry(REASON, "The answer is no list of versions: one has no id.");
-    one["id"].as_i64().ok_or_else(none)
+    }
 }
 
-/// Pins or unpins as the spec says.
-pub fn converge(
-    remote: &Remote,
+/// Pins or unpins the resource, and comments on the pin, as the spec says.
+pub fn apply(
+    remote: &RemoteResource,
     spec: &ResourceSpec,
-    found: &Value,
-    status: &mut ResourceObservation,
+    found: &rest::Resource,
+    status: &mut ResourceStatus,
 ) -> Result<(), Failure> {
-    let wanted = spec.pinned_version.as_ref().filter(|fields| !fields.is_empty());
-    let live = version(&found["pinned_version"]);
-    let in_config = found["pinned_in_config"] == true;
-    let known = status.pinned_version == live;
-    let pin = Pin {
-        ours: status.pin_owned == Some(true) && known && !live.is_empty() && !in_config,
-        version: live,
-        in_config,
+    let desired = spec.pinned_version.as_ref().filter(|fields| !fields.is_empty());
+    let is_unchanged = status.pinned_version == found.pinned_version;
+    let is_owned = status.pin_owned == Some(true)
+        && is_unchanged
+        && !found.pinned_version.is_empty()
+        && !found.pinned_in_config;
+    let current = CurrentPin {
+        version: found.pinned_version.clone(),
+        in_config: found.pinned_in_config,
+        is_owned,
     };
-    let mut comment = found["pin_comment"].as_str().unwrap_or_default();
-    status.pinned = Some(!pin.version.is_empty());
-    status.pinned_in_config = Some(in_config);
-    let step = decide(wanted, &pin);
+    let mut comment = found.pin_comment.as_deref().unwrap_or_default();
+    status.pinned = Some(!current.version.is_empty());
+    status.pinned_in_config = Some(current.in_config);
+    let step = next_step(desired, &current);
     if step != Step::Pin {
-        status.pin_owned = pin.ours.then_some(true);
+        status.pin_owned = is_owned.then_some(true);
     }
-    status.pinned_version = pin.version;
-    match (step, wanted) {
-        (Step::Leave, Some(wanted)) if !known || status.pinned_version_id.is_none() => {
-            let candidates = remote.versions(&status.pinned_version, CANDIDATES)?;
-            // A config may pin a version that no check has found.
-            status.pinned_version_id = pick(&candidates, wanted)
-                .or_else(|_| pick(&candidates, &status.pinned_version))
-                .ok();
+    status.pinned_version = current.version;
+    match (step, desired) {
+        (Step::Keep, Some(desired)) if !is_unchanged || status.pinned_version_id.is_none() => {
+            status.pinned_version_id = find_version_id(remote, desired, &status.pinned_version)?;
         }
-        (Step::Pin, Some(wanted)) => {
-            let candidates = remote.versions(wanted, CANDIDATES)?;
-            let id = pick(&candidates, wanted)?;
-            let chosen = candidates.iter().find(|v| v["id"] == id);
-            let chosen = chosen.map(|v| version(&v["version"])).unwrap_or_default();
-            set(remote, status, id, chosen)?;
-            // Concourse clears it.
+        (Step::Pin, Some(desired)) => {
+            let candidates = remote.find_versions(desired, MAX_CANDIDATES)?;
+            set_pin(remote, status, pick(&candidates, desired)?)?;
+            // Concourse clears the comment with the old pin.
             comment = "";
         }
-        (Step::Unpin, _) => {
-            unpin(remote, status)?;
-        }
-        (Step::InConfig, _) => {
-            let message = [
-                "The pipeline's config pins ",
-                &words(&status.pinned_version),
-                " (version: of the resource), which goes before spec.pinnedVersion: remove one of them.",
-            ];
-            return Err(Failure::terminal(REASON, message.concat()));
+        (Step::Unpin, _) => unpin(remote, status)?,
+        (Step::ConflictWithConfig, _) => {
+            let message = format!(
+                "The pipeline's config pins {} (`version:` of the resource), which overrides spec.pinnedVersion: \
+                 remove one of them.",
+                format_version(&status.pinned_version)
+            );
+            return Err(Failure::terminal(PIN_VERSION.reason(), message));
         }
         _ => {}
     }
-    if wanted.is_none() {
+    if desired.is_none() {
         status.pinned_version_id = None;
+        return Ok(());
     }
-    let ours = status.pin_owned == Some(true);
-    let text = spec.pin_comment.as_deref().or(ours.then_some(""));
-    match text {
-        Some(text) if wanted.is_some() && !in_config && text != comment => {
-            let body = json!({ "pin_comment": text });
-            remote.change("/pin_comment", Some(body), "write the pin's comment", REASON)
+    let is_owned = status.pin_owned == Some(true);
+    let desired_comment = spec.pin_comment.as_deref().or(is_owned.then_some(""));
+    apply_comment(remote, desired_comment, comment, found.pinned_in_config)
+}
+
+fn apply_comment(
+    remote: &RemoteResource,
+    desired: Option<&str>,
+    current: &str,
+    in_config: bool,
+) -> Result<(), Failure> {
+    match desired {
+        Some(desired) if !in_config && desired != current => {
+            let body = json!({ "pin_comment": desired });
+            remote.put_checked(&WRITE_COMMENT, "/pin_comment", Some(body))
         }
         _ => Ok(()),
     }
 }
 
-fn set(remote: &Remote, status: &mut ResourceObservation, id: i64, chosen: Version) -> Result<(), Failure> {
+/// Finds the ID of the pinned version. None if no check has found the version, which a config may pin nevertheless.
+fn find_version_id(
+    remote: &RemoteResource,
+    desired: &Version,
+    pinned: &Version,
+) -> Result<Option<i64>, Failure> {
+    let candidates = remote.find_versions(pinned, MAX_CANDIDATES)?;
+    let picked = pick(&candidates, desired).or_else(|_| pick(&candidates, pinned));
+    Ok(picked.ok().map(|picked| picked.id))
+}
+
+fn set_pin(
+    remote: &RemoteResource,
+    status: &mut ResourceStatus,
+    picked: &rest::ResourceVersion,
+) -> Result<(), Failure> {
     status.pin_owned = Some(true);
-    status.pinned_version = chosen;
-    status.pinned_version_id = Some(id);
-    // Before, so that it is known whose pin it is whatever happens in between.
-    let begun = json!({
-        "pinOwned": true, "pinnedVersion": status.pinned_version, "pinnedVersionID": id,
+    status.pinned_version.clone_from(&picked.version);
+    status.pinned_version_id = Some(picked.id);
+    // A checkpoint before the request: the owner of the pin is known even if this call is interrupted.
+    let checkpoint = json!({
+        "pinOwned": true, "pinnedVersion": picked.version, "pinnedVersionID": picked.id,
     });
-    remote.ctx.checkpoint(&begun).reason(REASON)?;
-    let pinned = remote.change(&tail(id, "/pin"), None, "pin the version", REASON);
+    remote.ctx.checkpoint(&checkpoint).reason(PIN_VERSION.reason())?;
+    let pinned = remote.put_checked(&PIN_VERSION, &version_path(picked.id, "/pin"), None);
     if let Err(failure) = pinned {
-        remote.ctx.warn(REASON, &failure.message);
+        remote.ctx.warn(PIN_VERSION.reason(), &failure.message);
         return Err(failure);
     }
     status.pinned = Some(true);
-    let note = ["Pinned to ", &words(&status.pinned_version), "."].concat();
+    let note = format!("Pinned to {}.", format_version(&picked.version));
     remote.ctx.event("Pinned", &note);
     Ok(())
 }
 
-fn unpin(remote: &Remote, status: &mut ResourceObservation) -> Result<(), Failure> {
-    let response = remote.put("/unpin", None).reason(REASON)?;
-    // Concourse fails to unpin what somebody has unpinned meanwhile.
+fn unpin(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<(), Failure> {
+    let response = remote.put("/unpin", None).reason(UNPIN_RESOURCE.reason())?;
+    // Concourse fails to unpin what another user has unpinned meanwhile.
     if !response.is_success() {
         let (found, _) = remote.read()?;
-        if !found["pinned_version"].is_null() {
-            return Err(Place::refused(&response, "unpin the resource", REASON));
+        if !found.pinned_version.is_empty() {
+            return Err(UNPIN_RESOURCE.failure(&response));
         }
     }
     status.pin_owned = None;
@@ -178,7 +200,7 @@ fn unpin(remote: &Remote, status: &mut ResourceObservation) -> Result<(), Failur
     status.pinned_version = Version::new();
     remote
         .ctx
-        .event("Unpinned", "The pin that this object had set is gone.");
+        .event("Unpinned", "The pin that this object had set is removed.");
     Ok(())
 }
 
@@ -192,38 +214,48 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_pin_is_taken_away() {
+    fn next_step_unpins_only_owned_pins() {
         let a = fields(&[("ref", "a"), ("branch", "main")]);
-        let pin = |version: &Version, in_config, ours| Pin {
+        let pin = |version: &Version, in_config, is_owned| CurrentPin {
             version: version.clone(),
             in_config,
-            ours,
+            is_owned,
         };
         let none = Version::new();
-        let wanted = fields(&[("ref", "a")]);
-        assert_eq!(decide(Some(&wanted), &pin(&none, false, false)), Step::Pin);
-        assert_eq!(decide(Some(&wanted), &pin(&a, false, false)), Step::Leave);
-        assert_eq!(decide(Some(&wanted), &pin(&a, true, false)), Step::Leave);
+        let desired = fields(&[("ref", "a")]);
+        assert_eq!(next_step(Some(&desired), &pin(&none, false, false)), Step::Pin);
+        assert_eq!(next_step(Some(&desired), &pin(&a, false, false)), Step::Keep);
+        assert_eq!(next_step(Some(&desired), &pin(&a, true, false)), Step::Keep);
         let other = fields(&[("ref", "b")]);
-        assert_eq!(decide(Some(&other), &pin(&a, false, true)), Step::Pin);
-        assert_eq!(decide(Some(&other), &pin(&a, true, false)), Step::InConfig);
-        assert_eq!(decide(None, &pin(&a, false, true)), Step::Unpin);
-        assert_eq!(decide(None, &pin(&a, false, false)), Step::Leave);
+        assert_eq!(next_step(Some(&other), &pin(&a, false, true)), Step::Pin);
+        assert_eq!(
+            next_step(Some(&other), &pin(&a, true, false)),
+            Step::ConflictWithConfig
+        );
+        assert_eq!(next_step(None, &pin(&a, false, true)), Step::Unpin);
+        assert_eq!(next_step(None, &pin(&a, false, false)), Step::Keep);
     }
 
     #[test]
-    fn the_version_meant_is_told_from_the_others() {
-        let found = |all: &[&[(&str, &str)]]| -> Vec<Value> {
-            let one = |(i, v): (usize, &&[(&str, &str)])| json!({ "id": i, "version": fields(v) });
-            all.iter().enumerate().map(one).collect()
+    fn pick_prefers_exact_and_refuses_ambiguous_versions() {
+        let found = |all: &[&[(&str, &str)]]| -> Vec<rest::ResourceVersion> {
+            let version = |(id, version): (i64, &&[(&str, &str)])| rest::ResourceVersion {
+                id,
+                version: fields(version),
+                enabled: true,
+            };
+            (0..).zip(all).map(version).collect()
         };
-        let wanted = fields(&[("ref", "a")]);
+        let pick = |candidates: &[rest::ResourceVersion], fields: &Version| {
+            super::pick(candidates, fields).map(|picked| picked.id)
+        };
+        let desired = fields(&[("ref", "a")]);
         let (a, more): (&[_], &[_]) = (&[("ref", "a")], &[("ref", "a"), ("x", "1")]);
-        assert_eq!(pick(&found(&[more]), &wanted), Ok(0), "the only one");
-        assert_eq!(pick(&found(&[more, a]), &wanted), Ok(1), "the one without more");
-        let several = pick(&found(&[more, more]), &wanted).expect_err("which one?");
+        assert_eq!(pick(&found(&[more]), &desired), Ok(0), "the only one");
+        assert_eq!(pick(&found(&[more, a]), &desired), Ok(1), "the one without more");
+        let several = pick(&found(&[more, more]), &desired).expect_err("which one?");
         assert!(several.message.contains("{ref: a, x: 1}"), "{}", several.message);
-        let none = pick(&[], &wanted).expect_err("none");
+        let none = pick(&[], &desired).expect_err("none");
         assert!(none.message.contains("{ref: a}"), "{}", none.message);
     }
 }

@@ -1,155 +1,161 @@
 //! A resource in Concourse.
 
-use concourse_api::{Place, ResourceObservation, Version, escape, out_of_reach, version};
-use ostler_sdk::{Response, Upstream, prelude::*, serde_json::Value};
+use concourse_api::{
+    Location, Operation, ResourceStatus, Version, abandon_without_instance, build_path, encode_segment, rest,
+};
+use ostler_sdk::{Response, Upstream, prelude::*, serde::de::DeserializeOwned, serde_json::Value};
 
 const FETCH_FAILED: &str = "FetchFailed";
+const READ_RESOURCE: Operation = Operation::new("read the resource", FETCH_FAILED).in_pipeline();
+const READ_VERSIONS: Operation = Operation::new("read its versions", FETCH_FAILED).in_pipeline();
+const READ_CHECK: Operation = Operation::new("read the check's build", FETCH_FAILED).in_pipeline();
+const UNDO_CHANGES: Operation = Operation::new("undo the changes", "DeleteFailed").in_pipeline();
 
 /// A resource in Concourse.
-pub struct Remote<'a> {
+pub struct RemoteResource<'a> {
     /// The host.
     pub ctx: &'a Context<'a>,
     concourse: Upstream<'a>,
-    place: &'a Place,
-    /// Its path below the pipeline.
-    rest: String,
+    location: &'a Location,
+    /// Path of the resource below its pipeline.
+    path: String,
 }
 
-impl<'a> Remote<'a> {
-    /// The one of this name.
-    pub fn new(ctx: &'a Context, place: &'a Place, name: &str) -> Self {
+impl<'a> RemoteResource<'a> {
+    /// The resource with this name.
+    pub fn new(ctx: &'a Context, location: &'a Location, name: &str) -> Self {
         Self {
             ctx,
-            concourse: place.concourse(ctx),
-            place,
-            rest: ["/resources/", &escape(name)].concat(),
+            concourse: location.upstream(ctx),
+            location,
+            path: format!("/resources/{}", encode_segment(name)),
         }
     }
 
-    /// URL of its page.
-    pub fn page(&self) -> Option<String> {
-        self.place.page(&self.rest)
+    /// URL of its web page.
+    pub fn web_url(&self) -> Option<String> {
+        self.location.web_url(&self.path)
     }
 
-    fn path(&self, tail: &str, query: &str) -> String {
-        self.place.path(&[&self.rest, tail].concat(), query)
+    fn api_path(&self, rest: &str, query: &str) -> String {
+        self.location.api_path(&format!("{}{rest}", self.path), query)
     }
 
-    /// The resource, and its newest version.
-    pub fn read(&self) -> Result<(Value, Version), Failure> {
-        let [found, latest] = self.concourse.send_all([
-            self.concourse.get(self.path("", "")),
-            self.concourse.get(self.path("/versions", "limit=1")),
+    /// Reads the resource and its newest version.
+    pub fn read(&self) -> Result<(rest::Resource, Version), Failure> {
+        let [found, versions] = self.concourse.send_all([
+            self.concourse.get(self.api_path("", "")),
+            self.concourse.get(self.api_path("/versions", "limit=1")),
         ]);
-        let found = value(found, "read the resource")?;
-        let latest = value(latest, "read its versions")?;
-        Ok((found, version(&latest[0]["version"])))
+        let found = read_existing(&READ_RESOURCE, found)?;
+        let versions = read_existing_list::<rest::ResourceVersion>(&READ_VERSIONS, versions)?;
+        let latest = versions.into_iter().next();
+        Ok((found, latest.map(|latest| latest.version).unwrap_or_default()))
     }
 
-    /// The newest versions that have these fields.
-    pub fn versions(&self, fields: &Version, limit: &str) -> Result<Vec<Value>, Failure> {
-        let mut query = ["limit=", limit].concat();
-        for (key, value) in fields {
-            let filter = [key, ":", value.as_str()].concat();
-            query.push_str("&filter=");
-            query.push_str(&escape(&filter));
+    /// Finds the newest versions that have these fields, up to a limit.
+    pub fn find_versions(
+        &self,
+        fields: &Version,
+        limit: usize,
+    ) -> Result<Vec<rest::ResourceVersion>, Failure> {
+        let mut query = format!("limit={limit}");
+        for (name, value) in fields {
+            query += &format!("&filter={}", encode_segment(&format!("{name}:{value}")));
         }
-        let found = self.concourse.get(self.path("/versions", &query)).send();
-        match value(found, "read its versions")? {
-            Value::Array(versions) => Ok(versions),
-            _ => Ok(Vec::new()),
-        }
+        let answer = self.concourse.get(self.api_path("/versions", &query)).send();
+        read_existing_list(&READ_VERSIONS, answer)
     }
 
-    /// A build, if it is still there.
-    pub fn build(&self, id: i64) -> Result<Option<Value>, Failure> {
-        let path = ["/api/v1/builds/", &id.to_string()].concat();
-        let response = self.concourse.get(path).send().reason(FETCH_FAILED)?;
-        match response.status() {
-            404 => Ok(None),
-            _ => value(Ok(response), "read the check's build").map(Some),
-        }
+    /// Finds a build of a check; none if Concourse has deleted it.
+    pub fn find_build(&self, id: i64) -> Result<Option<rest::Build>, Failure> {
+        READ_CHECK.read_optional(self.concourse.get(build_path(id, "")).send())
     }
 
     /// Starts a check.
-    pub fn check(&self) -> Result<Response, Failure> {
-        let request = self.concourse.post(self.path("/check", ""));
-        request
-            .json(&json!({ "from": null }))
-            .send()
-            .reason("CheckFailed")
+    pub fn start_check(&self) -> Result<Response, Error> {
+        let request = self.concourse.post(self.api_path("/check", ""));
+        request.json(&json!({ "from": null })).send()
     }
 
-    /// Changes something; the answer.
-    pub fn put(&self, tail: &str, body: Option<Value>) -> Result<Response, Error> {
-        let request = self.concourse.put(self.path(tail, ""));
+    /// Sends a PUT to a path below the resource.
+    pub fn put(&self, rest: &str, body: Option<Value>) -> Result<Response, Error> {
+        let request = self.concourse.put(self.api_path(rest, ""));
         match body {
             Some(body) => request.json(&body).send(),
             None => request.send(),
         }
     }
 
-    /// Changes something that has to succeed.
-    pub fn change(&self, tail: &str, body: Option<Value>, what: &str, reason: &str) -> Result<(), Failure> {
-        let response = self.put(tail, body).reason(reason)?;
-        match response.is_success() {
-            true => Ok(()),
-            false => Err(Place::refused(&response, what, reason)),
-        }
+    /// Sends a PUT that has to succeed.
+    pub fn put_checked(&self, operation: &Operation, rest: &str, body: Option<Value>) -> Result<(), Failure> {
+        operation.check(self.put(rest, body))?;
+        Ok(())
     }
 
-    /// Takes back what the object has done: its pin, and the versions it disabled.
-    pub fn restore(&self, status: &ResourceObservation, what: &str) -> Result<Outcome, Failure> {
+    /// Undoes what the object has changed: its pin and its disabled versions.
+    pub fn undo_changes(&self, status: &ResourceStatus, what: &str) -> Result<Outcome, Failure> {
         let mut answers = Vec::new();
         if status.pin_owned == Some(true) {
-            let found = self.concourse.get(self.path("", "")).send();
-            // Unpinning what is not pinned is an error to Concourse, and another's pin is not ours.
-            let ours = found.as_ref().is_ok_and(|response| {
-                let found = response.value().unwrap_or_default();
-                response.is_success()
-                    && found["pinned_in_config"] != true
-                    && version(&found["pinned_version"]) == status.pinned_version
-            });
+            let found = self.concourse.get(self.api_path("", "")).send();
+            // Concourse fails to unpin what is not pinned, and the pin may be another user's by now.
+            let is_owned = found
+                .as_ref()
+                .is_ok_and(|response| is_pinned_to(response, &status.pinned_version));
             answers.push(found);
-            if ours {
+            if is_owned {
                 answers.push(self.put("/unpin", None));
             }
         }
         for id in &status.disabled_version_ids {
-            answers.push(self.put(&tail(*id, "/enable"), None));
+            answers.push(self.put(&version_path(*id, "/enable"), None));
         }
         for answer in answers {
             match answer {
                 Ok(response) if matches!(response.status(), 200 | 404) => {}
                 Ok(response) if response.status() == 409 => {
-                    let note = [what, " stays as it is: its pipeline is archived."].concat();
+                    let note = format!("{what} stays as it is: its pipeline is archived.");
                     self.ctx.warn("Orphaned", &note);
                     break;
                 }
-                Ok(response) => return Err(Place::refused(&response, "undo the changes", "DeleteFailed")),
+                Ok(response) => return Err(UNDO_CHANGES.failure(&response)),
                 Err(Error::NotFound(missing)) => {
-                    return out_of_reach(self.ctx, self.place.instance(), &missing, what);
+                    let instance = self.location.instance();
+                    return abandon_without_instance(self.ctx, instance, &missing, what);
                 }
-                Err(error) => return Err(error).reason("DeleteFailed"),
+                Err(error) => return Err(error).reason(UNDO_CHANGES.reason()),
             }
         }
         Ok(Outcome::await_change())
     }
 }
 
-/// Path of a change to one version.
-pub fn tail(version: i64, verb: &str) -> String {
-    ["/versions/", &version.to_string(), verb].concat()
+/// Returns whether the response shows a resource that is pinned to a version, and not by its config.
+fn is_pinned_to(response: &Response, version: &Version) -> bool {
+    let found = response.json::<rest::Resource>();
+    response.is_success()
+        && found.is_ok_and(|found| !found.pinned_in_config && found.pinned_version == *version)
 }
 
-fn value(answer: Result<Response, Error>, what: &str) -> Result<Value, Failure> {
-    let response = answer.reason(FETCH_FAILED)?;
-    match response.status() {
-        200 => response.value().reason(FETCH_FAILED),
-        404 => {
-            let message = "The pipeline has no resource of this name; waiting for its config to change.";
-            Err(Failure::wait("ResourceNotFound", message))
-        }
-        _ => Err(Place::refused(&response, what, FETCH_FAILED)),
-    }
+/// Path of a change of one version, below its resource.
+pub fn version_path(version: i64, rest: &str) -> String {
+    format!("/versions/{version}{rest}")
+}
+
+fn read_existing<T: DeserializeOwned>(
+    operation: &Operation,
+    answer: Result<Response, Error>,
+) -> Result<T, Failure> {
+    operation.read_optional(answer)?.ok_or_else(|| {
+        let message = "The pipeline has no resource of this name; waiting for its config to change.";
+        Failure::wait("ResourceNotFound", message)
+    })
+}
+
+fn read_existing_list<T: DeserializeOwned>(
+    operation: &Operation,
+    answer: Result<Response, Error>,
+) -> Result<Vec<T>, Failure> {
+    let list: Option<Vec<T>> = read_existing(operation, answer)?;
+    Ok(list.unwrap_or_default())
 }

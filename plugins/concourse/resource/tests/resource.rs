@@ -1,4 +1,4 @@
-//! The Resource reconciler against a host in memory.
+//! Tests of the Resource reconciler against the in-memory host of the SDK.
 
 use concourse_resource::Resources;
 use ostler_sdk::mock::{Host, response};
@@ -22,14 +22,14 @@ fn ready(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// A cluster, and a Concourse whose resource has more fields.
-fn showing(more: Value) -> Host {
+/// A host whose Concourse shows the resource with these additional fields.
+fn create_host(more: Value) -> Host {
     let host = Host::new();
     host.set_now(1_000_000_000_000);
     host.put(ready(
         "Pipeline",
         "demo",
-        json!({ "teamRef": { "name": "alpha" } }),
+        json!({ "teamRef": { "name": "alpha" }, "config": { "inline": "jobs: []" } }),
     ));
     host.put(ready("Team", "alpha", json!({ "instanceRef": { "name": "ci" } })));
     show(&host, more);
@@ -69,8 +69,8 @@ fn resolution(failure: &Failure) -> (&str, &Resolution) {
 }
 
 #[test]
-fn two_reads_and_no_write_while_all_is_as_wanted() {
-    let host = showing(json!({ "build": { "id": 4, "status": "succeeded" } }));
+fn unchanged_resource_costs_two_reads_and_no_write() {
+    let host = create_host(json!({ "build": { "id": 4, "status": "succeeded" } }));
     let outcome = host
         .reconcile(&Resources, &resource(json!({}), Value::Null))
         .expect("is ready");
@@ -91,8 +91,8 @@ fn two_reads_and_no_write_while_all_is_as_wanted() {
 }
 
 #[test]
-fn a_version_is_pinned_with_its_comment() {
-    let host = showing(json!({}));
+fn version_is_pinned_with_comment_and_unpinned() {
+    let host = create_host(json!({}));
     let found = json!([{ "id": 1, "version": { "ref": "a", "branch": "main" }, "enabled": true }]);
     host.answer("GET", &format!("{PATH}/{A}"), 200, found);
     host.answer("PUT", &format!("{PATH}/versions/1/pin"), 200, Value::Null);
@@ -138,8 +138,8 @@ fn a_version_is_pinned_with_its_comment() {
 }
 
 #[test]
-fn the_pin_of_another_is_left_alone() {
-    let host = showing(json!({ "pinned_version": { "ref": "b" }, "pin_comment": "theirs" }));
+fn pin_of_another_user_is_kept() {
+    let host = create_host(json!({ "pinned_version": { "ref": "b" }, "pin_comment": "theirs" }));
     let ours = json!({ "pinOwned": true, "pinnedVersion": { "ref": "a" }, "pinnedVersionID": 1 });
     let outcome = host
         .reconcile(&Resources, &resource(json!({}), ours.clone()))
@@ -147,14 +147,14 @@ fn the_pin_of_another_is_left_alone() {
     assert_eq!(host.requests(), reads());
     assert_eq!(status(outcome.status.as_deref())["pinOwned"], Value::Null);
     host.cleanup(&Resources, &resource(json!({}), ours))
-        .expect("lets go");
+        .expect("is cleaned up");
     assert!(host.requests().iter().all(|r| r.starts_with("GET")));
 }
 
 #[test]
-fn a_pin_that_cannot_be_says_why() {
+fn impossible_pin_fails_with_cause() {
     let wanted = || resource(json!({ "pinnedVersion": { "ref": "a" } }), Value::Null);
-    let host = showing(json!({ "pinned_version": { "ref": "b" }, "pinned_in_config": true }));
+    let host = create_host(json!({ "pinned_version": { "ref": "b" }, "pinned_in_config": true }));
     let failure = host.reconcile(&Resources, &wanted()).expect_err("refused");
     assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Terminal));
     assert!(
@@ -164,7 +164,7 @@ fn a_pin_that_cannot_be_says_why() {
     );
     assert_eq!(status(failure.status.as_deref())["pinnedInConfig"], true);
 
-    let host = showing(json!({}));
+    let host = create_host(json!({}));
     host.answer("GET", &format!("{PATH}/{A}"), 200, json!([]));
     let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
     assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Wait));
@@ -194,7 +194,7 @@ fn a_pin_that_cannot_be_says_why() {
 
 #[test]
 fn versions_are_disabled_and_enabled_again() {
-    let host = showing(json!({}));
+    let host = create_host(json!({}));
     let path = format!("{PATH}/versions?limit=100&filter=ref%3Aa");
     let found = json!([{ "id": 1, "version": { "ref": "a" }, "enabled": true }, { "id": 7, "version": { "ref": "a" }, "enabled": false }]);
     host.answer("GET", &path, 200, found);
@@ -218,7 +218,7 @@ fn versions_are_disabled_and_enabled_again() {
     assert_eq!(
         first["disabledVersionIDs"],
         json!([1]),
-        "the other was disabled by somebody else"
+        "another user disabled the other one"
     );
     assert!(outcome.conditions[0].message.contains("{ref: none}"));
 
@@ -234,13 +234,13 @@ fn versions_are_disabled_and_enabled_again() {
     );
     host.forget();
     host.cleanup(&Resources, &resource(json!({}), first))
-        .expect("lets go");
+        .expect("is cleaned up");
     assert_eq!(host.requests(), [format!("PUT {PATH}/versions/1/enable")]);
 }
 
 #[test]
-fn a_check_is_asked_for_followed_and_told() {
-    let host = showing(json!({ "build": { "id": 4, "status": "succeeded" } }));
+fn check_now_annotation_starts_check_and_follows_it() {
+    let host = create_host(json!({ "build": { "id": 4, "status": "succeeded" } }));
     host.answer(
         "POST",
         &format!("{PATH}/check"),
@@ -254,7 +254,7 @@ fn a_check_is_asked_for_followed_and_told() {
     assert_eq!(
         condition(&outcome, "CheckHealthy").0,
         ConditionStatus::True,
-        "the last that ended counts"
+        "the last check that ended counts"
     );
     asked["status"] = status(outcome.status.as_deref());
     assert_eq!(asked["status"]["runningCheckID"], 5);
@@ -283,7 +283,7 @@ fn a_check_is_asked_for_followed_and_told() {
     assert_eq!(outcome.next, Next::Poll(Some(300_000)), "once is enough");
     assert!(host.requests().iter().all(|r| !r.starts_with("POST")));
 
-    // A build of a check is not kept for long.
+    // Concourse deletes the build of a check early.
     host.answer("GET", "/api/v1/builds/5", 404, Value::Null);
     show(&host, json!({ "build": { "id": 5, "status": "succeeded" } }));
     let outcome = host.reconcile(&Resources, &asked).expect("is ready");
@@ -291,8 +291,8 @@ fn a_check_is_asked_for_followed_and_told() {
 }
 
 #[test]
-fn checks_are_made_at_the_interval() {
-    let host = showing(json!({}));
+fn checks_are_started_at_interval() {
+    let host = create_host(json!({}));
     host.answer(
         "POST",
         &format!("{PATH}/check"),
@@ -327,8 +327,8 @@ fn checks_are_made_at_the_interval() {
 }
 
 #[test]
-fn a_check_may_find_what_is_to_be_pinned() {
-    let host = showing(json!({}));
+fn pending_pin_is_retried_after_running_check() {
+    let host = create_host(json!({}));
     host.answer("GET", &format!("{PATH}/{A}"), 200, json!([]));
     host.answer(
         "POST",
@@ -345,7 +345,7 @@ fn a_check_may_find_what_is_to_be_pinned() {
 }
 
 #[test]
-fn cleanup_takes_back_what_it_did() {
+fn cleanup_undoes_only_owned_changes() {
     let ours = || {
         resource(
             json!({}),
@@ -353,19 +353,19 @@ fn cleanup_takes_back_what_it_did() {
         )
     };
     let pinned = json!({ "pinned_version": { "ref": "a" } });
-    let host = showing(pinned.clone());
+    let host = create_host(pinned.clone());
     host.answer("PUT", &format!("{PATH}/unpin"), 200, Value::Null);
-    host.cleanup(&Resources, &ours()).expect("lets go");
+    host.cleanup(&Resources, &ours()).expect("is cleaned up");
     assert_eq!(
         host.requests(),
         [format!("GET {PATH}"), format!("PUT {PATH}/unpin")]
     );
 
     host.answer("PUT", &format!("{PATH}/unpin"), 409, "archived");
-    host.cleanup(&Resources, &ours()).expect("lets go");
+    host.cleanup(&Resources, &ours()).expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
     host.answer("PUT", &format!("{PATH}/unpin"), 503, "down");
-    let failure = host.cleanup(&Resources, &ours()).expect_err("is not forgotten");
+    let failure = host.cleanup(&Resources, &ours()).expect_err("is retried");
     assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
 
     host.answers("GET", PATH, [Ok(response(404, &[], Value::Null))]);
@@ -375,6 +375,6 @@ fn cleanup_takes_back_what_it_did() {
         .expect("there is nothing to undo");
     assert!(host.requests().is_empty());
     host.remove(&gvk("concourse-ci.org", "v1alpha1", "Pipeline").named("apps", "demo"));
-    host.cleanup(&Resources, &ours()).expect("lets go");
+    host.cleanup(&Resources, &ours()).expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
 }

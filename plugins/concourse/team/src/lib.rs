@@ -1,23 +1,20 @@
-//! Reconciles `concourse-ci.org/v1alpha1` Team.
+//! Reconciles `concourse-ci.org/v1alpha1` Team: its roles and its name.
 
 use concourse_api::{
-    InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus, config_warning, delete,
-    escape, namespace_allowed, refused, remaining, suspended, warnings,
+    Instance, InstanceSpec, NamespacedName, Operation, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec,
+    TeamStatus, check_namespace_allowed, concourse_name, config_warning_condition, encode_segment,
+    finish_cleanup, list_dependents, read_warnings, rest, suspended_outcome, team_path,
 };
-use ostler_sdk::{
-    Upstream,
-    prelude::*,
-    rfc3339,
-    serde_json::{Map, Value},
-};
+use ostler_sdk::{Upstream, prelude::*, rfc3339};
 
-const POLL: u64 = 300_000;
+const POLL_INTERVAL_MS: u64 = 300_000;
+
+const READ_TEAM: Operation = Operation::new("read the team", "CreateOrUpdateFailed");
+const WRITE_TEAM: Operation = Operation::new("write the team", "CreateOrUpdateFailed");
+const RENAME_TEAM: Operation = Operation::new("rename the team", "RenameFailed");
 
 /// Reconciles Teams.
 pub struct Teams;
-
-/// Who belongs to which role, as Concourse writes it.
-type Auth = Map<String, Value>;
 
 impl Reconciler for Teams {
     type Spec = TeamSpec;
@@ -25,54 +22,26 @@ impl Reconciler for Teams {
 
     fn reconcile(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
         if team.spec.suspend {
-            return Ok(suspended());
+            return Ok(suspended_outcome());
         }
-        let (namespace, name) = instance_of(team);
-        let instance = ctx
-            .require_ready_json(&InstanceSpec::reference(namespace, name))
-            .reason("InstanceNotReady")?;
-        namespace_allowed(&instance, (namespace, name), team.namespace())?;
-        let wanted = wanted(&team.spec)?;
-
-        let concourse = ctx.upstream_in(namespace, name);
-        let path = path(team_name(team));
-        let mut found = read(&concourse, &path)?;
-        if found.is_none() && rename(ctx, &concourse, team)? {
-            found = read(&concourse, &path)?;
-        }
-        let mut status = TeamStatus {
-            team_id: found.as_ref().and_then(id),
-            resolved_name: Some(team_name(team).to_owned()),
-            web_url: instance["status"]["webURL"]
-                .as_str()
-                .map(|url| [url, "/teams/", &escape(team_name(team))].concat()),
-            ..team.status.clone()
-        };
-        if found.is_none_or(|found| normal(&found["auth"]) != wanted) {
-            let body = json!({ "auth": wanted });
-            let response = concourse.put(&path).json(&body).send().reason(FAILED)?;
-            if !response.is_success() {
-                return Err(refused(&response, "write the team", FAILED));
-            }
-            let answer = response.value()?;
-            status.team_id = id(&answer["team"]);
-            status.last_applied = Some(rfc3339(ctx.now() / 1000));
-            status.warnings = warnings(&answer);
-        }
-        Ok(Outcome::poll(POLL)
-            .with(Condition::new_true("Ready", "Ready", "The team is as wanted."))
-            .with(config_warning(&status.warnings))
-            .status(&status))
+        let instance = dereference(ctx, team)?;
+        check_namespace_allowed(&instance, team.namespace())?;
+        let auth = build_auth(&team.spec)?;
+        let applied = apply(ctx, team, &auth)?;
+        Ok(update_status(ctx, team, &instance, applied))
     }
 
     fn cleanup(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
-        // The one that was made, should the spec have another name by now.
+        // The team that was created counts, even if the spec has another name by now.
         let name = match (team.status.team_id, &team.status.resolved_name) {
-            (Some(_), Some(made)) => made,
-            _ => team_name(team),
+            (Some(_), Some(created)) => created,
+            _ => concourse_name(team),
         };
         if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
-            ctx.event("Orphaned", "The team stays in Concourse, as reclaimPolicy says.");
+            ctx.event(
+                "Orphaned",
+                "The team stays in Concourse: spec.reclaimPolicy is Orphan.",
+            );
             return Ok(Outcome::await_change());
         }
         if name == "main" && !team.spec.allow_destroy {
@@ -80,125 +49,145 @@ impl Reconciler for Teams {
                            it, or spec.reclaimPolicy to Orphan to keep it.";
             return Err(Failure::terminal("DeleteRefused", message));
         }
-        let pipelines = remaining(ctx, &PipelineSpec::gvk(), "teamRef", &team.metadata)?;
+        let pipelines = list_dependents(ctx, &PipelineSpec::gvk(), "teamRef", team)?;
         if !pipelines.is_empty() {
             let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
             return Err(Failure::wait("PipelinesRemain", message));
         }
-        let (namespace, instance) = instance_of(team);
-        let what = ["team ", name].concat();
-        delete(ctx, namespace, instance, &path(name), &what)
+        let instance = instance_of(team);
+        let answer = upstream_of(ctx, team).delete(team_path(name)).send();
+        finish_cleanup(ctx, instance, answer, "delete", &format!("team {name}"))
     }
 }
 
-fn instance_of(team: &Team) -> (&str, &str) {
-    let reference = &team.spec.instance_ref;
-    (reference.namespace_or(team.namespace()), &reference.name)
+fn instance_of(team: &Team) -> NamespacedName<'_> {
+    team.spec.instance_ref.resolve(team.namespace())
 }
 
-fn team_name(team: &Team) -> &str {
-    team.spec.team_name.as_deref().unwrap_or(team.name())
+fn upstream_of<'a>(ctx: &'a Context, team: &Team) -> Upstream<'a> {
+    let instance = instance_of(team);
+    ctx.upstream_in(instance.namespace, instance.name)
 }
 
-fn path(name: &str) -> String {
-    ["/api/v1/teams/", &escape(name)].concat()
+/// Dereferences the Instance, which has to be Ready.
+fn dereference(ctx: &Context, team: &Team) -> Result<Instance, Failure> {
+    let instance = instance_of(team);
+    ctx.require_ready::<InstanceSpec>(instance.namespace, instance.name)
+        .reason("InstanceNotReady")
 }
 
-const FAILED: &str = "CreateOrUpdateFailed";
-
-/// A team as Concourse shows it, if it is there.
-fn read(concourse: &Upstream, path: &str) -> Result<Option<Value>, Failure> {
-    let response = concourse.get(path).send().reason(FAILED)?;
-    match response.status() {
-        200 => Ok(Some(response.value()?)),
-        404 => Ok(None),
-        _ => Err(refused(&response, "read the team", FAILED)),
+/// Validates the roles and builds the members by role. Concourse rejects a team without members, and a role without
+/// any, with an HTTP 400 that gives no cause.
+fn build_auth(spec: &TeamSpec) -> Result<rest::TeamAuth, Failure> {
+    let mut auth = rest::TeamAuth::new();
+    for entry in &spec.roles {
+        let members = auth.entry(role_name(entry.role).to_owned()).or_default();
+        members.users.extend(entry.users.iter().cloned());
+        members.groups.extend(entry.groups.iter().cloned());
     }
-}
-
-/// `teamName` may still be given where there was none: then the team that was made under the object's name is
-/// renamed, with its pipelines. Gives whether it was.
-fn rename(ctx: &Context, concourse: &Upstream, team: &Team) -> Result<bool, Failure> {
-    let (Some(number), Some(before)) = (team.status.team_id, &team.status.resolved_name) else {
-        return Ok(false);
-    };
-    let name = team_name(team);
-    let is_ours = |team: &Value| id(team) == Some(number);
-    if before == name || !read(concourse, &path(before))?.as_ref().is_some_and(is_ours) {
-        return Ok(false);
-    }
-    let request = concourse.put([&path(before), "/rename"].concat());
-    let response = request
-        .json(&json!({ "name": name }))
-        .send()
-        .reason("RenameFailed")?;
-    if !response.is_success() {
-        return Err(refused(&response, "rename the team", "RenameFailed"));
-    }
-    ctx.event("Renamed", &["Renamed from ", before, " to ", name, "."].concat());
-    Ok(true)
-}
-
-/// The roles as Concourse knows them. It answers a team without members, or a
-/// role without any, with a 400 that doesn't say why.
-fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
-    let mut auth = json!({});
-    for role in &spec.roles {
-        let name = match role.role {
-            Role::Owner => "owner",
-            Role::Member => "member",
-            Role::PipelineOperator => "pipeline-operator",
-            Role::Viewer => "viewer",
-        };
-        let role_of = &mut auth[name];
-        for (list, members) in [("users", &role.users), ("groups", &role.groups)] {
-            let before = texts(&role_of[list]);
-            role_of[list] = before.chain(members.iter().map(String::as_str)).collect();
-        }
-    }
-    let auth = normal(&auth);
     if auth.is_empty() {
         let message = "spec.roles is empty: a team needs at least one role with users or groups.";
         return Err(Failure::terminal("InvalidSpec", message));
     }
-    let empty = |members: &Value| {
-        texts(&members["users"])
-            .chain(texts(&members["groups"]))
-            .next()
-            .is_none()
-    };
-    if let Some((role, _)) = auth.iter().find(|(_, members)| empty(members)) {
-        let message = format!("The role {role} in spec.roles has neither users nor groups.");
-        return Err(Failure::terminal("InvalidSpec", message));
+    for (role, members) in &auth {
+        if members.users.is_empty() && members.groups.is_empty() {
+            let message = format!("The role {role} in spec.roles has neither users nor groups.");
+            return Err(Failure::terminal("InvalidSpec", message));
+        }
     }
     Ok(auth)
 }
 
-/// Order and repetition mean nothing, and where Concourse has none it writes `null`.
-fn normal(auth: &Value) -> Auth {
-    let sorted = |members: &Value| {
-        let mut names: Vec<_> = texts(members).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.into_iter().collect::<Value>()
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Owner => "owner",
+        Role::Member => "member",
+        Role::PipelineOperator => "pipeline-operator",
+        Role::Viewer => "viewer",
+    }
+}
+
+/// Result of [`apply`].
+enum Applied {
+    /// Concourse already had the team with these members.
+    Unchanged { team_id: Option<i32> },
+    /// The team was written.
+    Written {
+        team_id: Option<i32>,
+        warnings: Vec<String>,
+    },
+}
+
+/// Creates, renames or updates the team, unless Concourse already has it with these members.
+fn apply(ctx: &Context, team: &Team, auth: &rest::TeamAuth) -> Result<Applied, Failure> {
+    let concourse = upstream_of(ctx, team);
+    let name = concourse_name(team);
+    let mut found = read(&concourse, name)?;
+    if found.is_none() && rename(ctx, &concourse, team)? {
+        found = read(&concourse, name)?;
+    }
+    if let Some(found) = found
+        && found.auth == *auth
+    {
+        return Ok(Applied::Unchanged { team_id: found.id });
+    }
+    let request = concourse.put(team_path(name)).json(&json!({ "auth": auth }));
+    let body = WRITE_TEAM.check(request.send())?.value()?;
+    Ok(Applied::Written {
+        team_id: body["team"]["id"].as_i64().and_then(|id| i32::try_from(id).ok()),
+        warnings: read_warnings(&body),
+    })
+}
+
+/// The team as Concourse shows it; none if it does not exist.
+fn read(concourse: &Upstream, name: &str) -> Result<Option<rest::Team>, Failure> {
+    READ_TEAM.read_optional(concourse.get(team_path(name)).send())
+}
+
+/// Renames the team that was created under the object's name, with its pipelines, after `spec.teamName` was set.
+/// Returns whether it was renamed.
+fn rename(ctx: &Context, concourse: &Upstream, team: &Team) -> Result<bool, Failure> {
+    let (Some(id), Some(before)) = (team.status.team_id, &team.status.resolved_name) else {
+        return Ok(false);
     };
-    let roles = auth.as_object().into_iter().flatten();
-    roles
-        .map(|(role, members)| {
-            let users = sorted(&members["users"]);
-            let groups = sorted(&members["groups"]);
-            (role.clone(), json!({ "users": users, "groups": groups }))
-        })
-        .collect()
+    let name = concourse_name(team);
+    if before == name {
+        return Ok(false);
+    }
+    let found = read(concourse, before)?;
+    if found.is_none_or(|found| found.id != Some(id)) {
+        return Ok(false);
+    }
+    let request = concourse.put(format!("{}/rename", team_path(before)));
+    RENAME_TEAM.check(request.json(&json!({ "name": name })).send())?;
+    ctx.event("Renamed", &format!("Renamed from {before} to {name}."));
+    Ok(true)
 }
 
-fn texts(list: &Value) -> impl Iterator<Item = &str> {
-    let items = list.as_array().into_iter().flatten();
-    items.filter_map(Value::as_str)
-}
-
-fn id(team: &Value) -> Option<i32> {
-    team["id"].as_i64()?.try_into().ok()
+fn update_status(ctx: &Context, team: &Team, instance: &Instance, applied: Applied) -> Outcome {
+    let name = concourse_name(team);
+    let web_url = instance.status.web_url.as_ref();
+    let mut status = TeamStatus {
+        resolved_name: Some(name.to_owned()),
+        web_url: web_url.map(|url| format!("{url}/teams/{}", encode_segment(name))),
+        ..team.status.clone()
+    };
+    match applied {
+        Applied::Unchanged { team_id } => status.team_id = team_id,
+        Applied::Written { team_id, warnings } => {
+            status.team_id = team_id;
+            status.last_applied = Some(rfc3339(ctx.now() / 1000));
+            status.warnings = warnings;
+        }
+    }
+    Outcome::poll(POLL_INTERVAL_MS)
+        .with(Condition::new_true(
+            "Ready",
+            "Ready",
+            "The team matches its spec.",
+        ))
+        .with(config_warning_condition(&status.warnings))
+        .status(&status)
 }
 
 ostler_sdk::plugin!(Teams);

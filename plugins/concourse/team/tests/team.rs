@@ -1,4 +1,4 @@
-//! The Team reconciler against a host in memory.
+//! Tests of the Team reconciler against the in-memory host of the SDK.
 
 use concourse_team::Teams;
 use ostler_sdk::mock::{Host, response};
@@ -60,7 +60,7 @@ fn resolution(failure: &Failure) -> (&str, &Resolution) {
 }
 
 #[test]
-fn a_missing_team_is_created_and_then_left_alone() {
+fn missing_team_is_created_once() {
     let host = cluster("True");
     host.answer("GET", PATH, 404, Value::Null);
     host.answer(
@@ -97,14 +97,14 @@ fn a_missing_team_is_created_and_then_left_alone() {
     assert_eq!(
         host.requests(),
         [format!("GET {PATH}")],
-        "order and null mean nothing"
+        "order and null have no meaning"
     );
     assert_eq!(again.status, outcome.status);
-    assert_eq!(again.conditions, outcome.conditions, "the warning is remembered");
+    assert_eq!(again.conditions, outcome.conditions, "the warning is kept");
 }
 
 #[test]
-fn other_roles_are_written() {
+fn different_roles_are_written() {
     let host = cluster("True");
     let mut auth = auth();
     auth["viewer"] = json!({ "users": ["local:x"] });
@@ -115,7 +115,7 @@ fn other_roles_are_written() {
 }
 
 #[test]
-fn what_cannot_work_says_so() {
+fn failures_have_distinct_reasons_and_resolutions() {
     let host = cluster("False");
     let failure = host.reconcile(&Teams, &team()).expect_err("waits");
     assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Wait));
@@ -146,12 +146,12 @@ fn what_cannot_work_says_so() {
 }
 
 #[test]
-fn cleanup_deletes_and_takes_gone_for_deleted() {
+fn cleanup_deletes_team_and_accepts_not_found() {
     for status in [204, 404] {
         let host = cluster("False");
         host.answer("DELETE", PATH, status, Value::Null);
         assert_eq!(
-            host.cleanup(&Teams, &team()).expect("lets go").next,
+            host.cleanup(&Teams, &team()).expect("is cleaned up").next,
             Next::AwaitChange
         );
         assert_eq!(host.requests(), [format!("DELETE {PATH}")]);
@@ -162,16 +162,16 @@ fn cleanup_deletes_and_takes_gone_for_deleted() {
     ] {
         let host = cluster("True");
         host.answers("DELETE", PATH, [answer]);
-        let failure = host.cleanup(&Teams, &team()).expect_err("is not forgotten");
+        let failure = host.cleanup(&Teams, &team()).expect_err("is retried");
         assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
     }
 }
 
 #[test]
-fn cleanup_keeps_what_is_to_stay() {
+fn cleanup_keeps_orphaned_and_main_team() {
     let host = cluster("True");
     host.cleanup(&Teams, &with("reclaimPolicy", "Orphan"))
-        .expect("lets go");
+        .expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
     assert!(host.requests().is_empty());
 
@@ -181,7 +181,7 @@ fn cleanup_keeps_what_is_to_stay() {
     let mut allowed = main;
     allowed["spec"]["allowDestroy"] = true.into();
     host.answer("DELETE", "/api/v1/teams/main", 204, Value::Null);
-    host.cleanup(&Teams, &allowed).expect("lets go");
+    host.cleanup(&Teams, &allowed).expect("is cleaned up");
 }
 
 #[test]
@@ -197,14 +197,14 @@ fn cleanup_waits_for_pipelines() {
 }
 
 #[test]
-fn a_missing_parent_never_blocks_deletion() {
+fn cleanup_with_missing_parent_does_not_block_deletion() {
     let not_found = || Err(Error::NotFound("Upstream infra/ci".into()));
     let host = cluster("True");
     host.remove(&instance()).answers("DELETE", PATH, [not_found()]);
-    host.cleanup(&Teams, &team()).expect("lets go");
+    host.cleanup(&Teams, &team()).expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
 
-    // Instance and Upstream are there: it is the credentials that are missing.
+    // Instance and Upstream exist, so the credentials are missing.
     let host = cluster("True");
     host.answers("DELETE", PATH, [not_found()]);
     let failure = host.cleanup(&Teams, &team()).expect_err("waits");
@@ -212,7 +212,7 @@ fn a_missing_parent_never_blocks_deletion() {
 }
 
 #[test]
-fn a_name_given_later_renames_the_team() {
+fn name_set_later_renames_owned_team() {
     const NEW: &str = "/api/v1/teams/beta";
     let mut team = with("teamName", "beta");
     team["status"] = json!({ "teamID": 7, "resolvedName": "alpha" });
@@ -236,15 +236,15 @@ fn a_name_given_later_renames_the_team() {
     );
     assert_eq!(host.requests().iter().filter(|r| r.starts_with("PUT")).count(), 1);
 
-    // Of that name but not ours: left alone, and one is made.
+    // The former name belongs to another team: it is left alone, and a team is created.
     let host = cluster("True");
     host.answer("GET", NEW, 404, Value::Null);
     host.answer("GET", PATH, 200, shown("alpha", 8));
     host.answer("PUT", NEW, 201, json!({ "team": shown("beta", 9) }));
     host.reconcile(&Teams, &team).expect("is ready");
 
-    // Deleted before it was renamed.
+    // The team is deleted before it was renamed.
     let host = cluster("True");
     host.answer("DELETE", PATH, 204, Value::Null);
-    host.cleanup(&Teams, &team).expect("lets go");
+    host.cleanup(&Teams, &team).expect("is cleaned up");
 }

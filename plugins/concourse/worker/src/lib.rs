@@ -1,28 +1,35 @@
-//! Reconciles `concourse-ci.org/v1alpha1` Worker: lets it land, or retire and
-//! be forgotten. Deleting the object does nothing to the worker: it was not the
-//! object that made it, and no request brings one that leaves back to work.
+//! Reconciles `concourse-ci.org/v1alpha1` Worker: drains or removes it.
+//!
+//! Deleting the object leaves the worker alone: the object did not create it, and no request returns a worker that
+//! leaves to service.
 
 mod lifecycle;
 
 use concourse_api::{
-    InstanceSpec, Lifecycle, Worker, WorkerSpec, WorkerStatus, escape, first_line, namespace_allowed,
-    refused, suspended,
+    Instance, InstanceSpec, Lifecycle, NamespacedName, Operation, Worker, WorkerSpec, WorkerStatus,
+    check_namespace_allowed, concourse_name, encode_segment, first_line, rest, suspended_outcome,
 };
-use lifecycle::{Step, step};
-use ostler_sdk::{Upstream, prelude::*, rfc3339, serde_json::Value};
+use lifecycle::{MISSING_PHASE, Request, Step, next_step};
+use ostler_sdk::{Response, Upstream, prelude::*, rfc3339};
 
-/// How often a worker is looked at that is as wanted, and one that is on its way.
-const POLL: u64 = 120_000;
-const SOON: u64 = 5_000;
-/// How often one is looked at that gets nowhere by itself.
-const STUCK: u64 = 30_000;
+/// Interval of polling a worker that has the desired state.
+const POLL_INTERVAL_MS: u64 = 120_000;
+/// Interval of polling a worker in transition.
+const TRANSITION_INTERVAL_MS: u64 = 5_000;
+/// Interval of polling a worker that makes no progress by itself.
+const STUCK_INTERVAL_MS: u64 = 30_000;
 
-const WORKERS: &str = "/api/v1/workers";
-/// The list is the same for all Workers of an Instance, so each does with what another has got. One that waits for a
-/// change wants to see it.
-const SHARED: &str = "max-age=120";
-const RECENT: &str = "max-age=2";
-const NOW: &str = "max-age=0";
+const WORKERS_PATH: &str = "/api/v1/workers";
+
+const LIST_WORKERS: Operation = Operation::new("list the workers", "ListFailed");
+
+/// `Cache-Control` of a request for the list, which is the same for all Workers of an Instance: as long as none waits
+/// for a change, they share a cached one.
+const SHARED_LIST: &str = "max-age=120";
+/// `Cache-Control` for a worker that is expected to change.
+const RECENT_LIST: &str = "max-age=2";
+/// `Cache-Control` after a request that changed a worker.
+const UNCACHED_LIST: &str = "max-age=0";
 
 /// Reconciles Workers.
 pub struct Workers;
@@ -32,170 +39,212 @@ impl Reconciler for Workers {
 
     fn reconcile(&self, ctx: &Context, worker: &Worker) -> Result<Outcome, Failure> {
         if worker.spec.suspend {
-            return Ok(suspended());
+            return Ok(suspended_outcome());
         }
-        let reference = &worker.spec.instance_ref;
-        let at = (reference.namespace_or(worker.namespace()), &*reference.name);
-        let instance = ctx
-            .require_ready_json(&InstanceSpec::reference(at.0, at.1))
-            .reason("InstanceNotReady")?;
-        namespace_allowed(&instance, at, worker.namespace())?;
-        let concourse = ctx.upstream_in(at.0, at.1);
-        let name = worker_name(worker);
-
-        let wanted = worker.spec.lifecycle;
-        let before = worker.status.phase.as_deref();
-        let age = match before {
-            Some(phase) if step(wanted, phase) == Step::Done => SHARED,
-            _ => RECENT,
-        };
-        let mut found = find(&concourse, name, age)?;
-        let verb = match step(wanted, phase(&found)) {
-            Step::Land => "land",
-            Step::Retire => "retire",
-            Step::Prune => "prune",
-            _ => "",
-        };
-        if !verb.is_empty() {
-            change(ctx, &concourse, &found, verb)?;
-            found = find(&concourse, name, NOW)?;
-        }
-        let status = describe(name, &found);
-        let phase = phase(&found);
-        let stalled = phase == "stalled";
-        if stalled && before != Some(phase) {
-            ctx.warn("Stalled", "The worker does not answer Concourse any more.");
-        }
-        let (ready, next) = match step(wanted, phase) {
-            Step::Done if wanted == Lifecycle::Removed => (
-                Condition::new_true("Ready", "Removed", "Concourse has no worker of this name."),
-                Outcome::poll(POLL),
-            ),
-            Step::Done => (
-                Condition::new_true("Ready", "Ready", ["The worker is ", phase, "."].concat()),
-                Outcome::poll(POLL),
-            ),
-            Step::NotFound => {
-                let message = "Concourse has no worker of this name; waiting for it to register.";
-                return Err(Failure::wait("WorkerNotFound", message).status(&status));
-            }
-            Step::OutOfService => {
-                let message = [
-                    "The worker is ",
-                    phase,
-                    ", and only starting its process again brings it back to work.",
-                ];
-                let condition = Condition::new_false("Ready", "NotRunning", message.concat());
-                (condition, Outcome::poll(POLL))
-            }
-            _ => {
-                let message = ["The worker is ", phase, "; waiting for it to get on."].concat();
-                let condition = Condition::new_false("Ready", "TransitionPending", message);
-                let stuck =
-                    matches!(step(wanted, phase), Step::Wait) && !matches!(phase, "landing" | "retiring");
-                (condition, Outcome::after(if stuck { STUCK } else { SOON }))
-            }
-        };
-        let transition = match step(wanted, phase) {
-            Step::Done | Step::OutOfService => {
-                Condition::new_false("StateTransitioning", "Converged", "Nothing is under way.")
-            }
-            _ => {
-                let message = ["The worker is ", phase, "."].concat();
-                Condition::new_true("StateTransitioning", "TransitionPending", message)
-            }
-        };
-        let stalled = match stalled {
-            true => Condition::new_true("Stalled", "Stalled", "The worker does not answer Concourse."),
-            false => Condition::new_false("Stalled", "NotStalled", "The worker is not stalled."),
-        };
-        Ok(next.with(ready).with(stalled).with(transition).status(&status))
+        let instance = dereference(ctx, worker)?;
+        check_namespace_allowed(&instance, worker.namespace())?;
+        let concourse = ctx.upstream_in(instance.namespace(), instance.name());
+        let found = apply(ctx, &concourse, worker)?;
+        update_status(ctx, worker, found.as_ref())
     }
 }
 
-fn worker_name(worker: &Worker) -> &str {
-    worker.spec.worker_name.as_deref().unwrap_or(worker.name())
+/// Dereferences the Instance, which has to be Ready.
+fn dereference(ctx: &Context, worker: &Worker) -> Result<Instance, Failure> {
+    let NamespacedName { namespace, name } = worker.spec.instance_ref.resolve(worker.namespace());
+    ctx.require_ready::<InstanceSpec>(namespace, name)
+        .reason("InstanceNotReady")
 }
 
-/// The worker in Concourse's list, which is all there is to ask; null when it is not there.
-fn find(concourse: &Upstream, name: &str, age: &str) -> Result<Value, Failure> {
-    let request = concourse.get(WORKERS).header("Cache-Control", age);
+/// Requests the transition to the desired state, if one is due. Returns the worker as Concourse shows it then.
+fn apply(ctx: &Context, concourse: &Upstream, worker: &Worker) -> Result<Option<rest::Worker>, Failure> {
+    let name = concourse_name(worker);
+    let desired = worker.spec.lifecycle;
+    let last_phase = worker.status.phase.as_deref();
+    let age = match last_phase {
+        Some(phase) if next_step(desired, phase) == Step::Done => SHARED_LIST,
+        _ => RECENT_LIST,
+    };
+    let found = find_worker(concourse, name, age)?;
+    match (&found, next_step(desired, phase_of(found.as_ref()))) {
+        (Some(found), Step::Send(request)) => {
+            send_transition(ctx, concourse, found, request)?;
+            find_worker(concourse, name, UNCACHED_LIST)
+        }
+        _ => Ok(found),
+    }
+}
+
+/// Finds a worker in the list, since Concourse has no request for a single one.
+fn find_worker(concourse: &Upstream, name: &str, age: &str) -> Result<Option<rest::Worker>, Failure> {
+    let request = concourse.get(WORKERS_PATH).header("Cache-Control", age);
     let response = request.send().reason("ClientFailed")?;
-    if response.status() != 200 {
-        return Err(refused(&response, "list the workers", "ListFailed"));
-    }
-    let mut all = response.value().reason("ListFailed")?;
-    let all = all.as_array_mut().into_iter().flatten();
-    let mut ours = all.filter(|worker| worker["name"] == name);
-    Ok(ours.next().map(Value::take).unwrap_or_default())
+    let workers: Vec<rest::Worker> = LIST_WORKERS.read_list(Ok(response))?;
+    Ok(workers.into_iter().find(|worker| worker.name == name))
 }
 
-fn phase(worker: &Value) -> &str {
-    worker["state"].as_str().unwrap_or(lifecycle::MISSING)
+fn phase_of(worker: Option<&rest::Worker>) -> &str {
+    worker
+        .and_then(|worker| worker.state.as_deref())
+        .unwrap_or(MISSING_PHASE)
 }
 
-/// Asks Concourse to let the worker go.
-fn change(ctx: &Context, concourse: &Upstream, worker: &Value, verb: &str) -> Result<(), Failure> {
-    let name = worker["name"].as_str().unwrap_or_default();
-    let path = [WORKERS, "/", &escape(name), "/", verb].concat();
-    // Newer servers want it, and older ones don't look.
-    let body = json!({ "team": worker["team"].as_str().unwrap_or_default() });
+/// Asks Concourse for a transition of the worker.
+fn send_transition(
+    ctx: &Context,
+    concourse: &Upstream,
+    worker: &rest::Worker,
+    request: Request,
+) -> Result<(), Failure> {
+    let verb = request.verb();
+    let (operation, requested, failed) = match request {
+        Request::Land => (
+            Operation::new("land the worker", "TransitionFailed"),
+            "Draining",
+            "DrainFailed",
+        ),
+        Request::Retire => (
+            Operation::new("retire the worker", "TransitionFailed"),
+            "Removing",
+            "PruneFailed",
+        ),
+        Request::Prune => (
+            Operation::new("prune the worker", "TransitionFailed"),
+            "Removing",
+            "PruneFailed",
+        ),
+    };
+    let path = format!("{WORKERS_PATH}/{}/{verb}", encode_segment(&worker.name));
+    // Newer servers require the team, older ones ignore it.
+    let body = json!({ "team": worker.team.as_deref().unwrap_or_default() });
     let response = concourse
         .put(path)
         .json(&body)
         .send()
-        .reason("TransitionFailed")?;
-    let (begun, failed) = match verb {
-        "land" => ("Draining", "DrainFailed"),
-        _ => ("Removing", "PruneFailed"),
-    };
-    match response.status() {
+        .reason(operation.reason())?;
+    let failure = match response.status() {
         200 => {
-            ctx.event(begun, &["Concourse is asked to ", verb, " the worker."].concat());
+            let note = format!("Requested Concourse to {verb} the worker.");
+            ctx.event(requested, &note);
             return Ok(());
         }
-        // It is gone already.
+        // The worker is gone already.
         404 => return Ok(()),
-        _ => {}
-    }
-    let failure = match response.status() {
-        // It has another state or team than a moment ago: what is right now is seen next time.
+        // The state or team of the worker has changed since the list was read; the next attempt sees the new one.
         400 => {
-            let body = response.value().unwrap_or_default();
-            let why = body["stderr"]
-                .as_str()
-                .map_or_else(|| first_line(&response.text()), ToOwned::to_owned);
-            let message = ["Concourse refused to ", verb, " the worker: ", &why].concat();
-            Failure::retry("TransitionFailed", message)
+            let cause = refusal_cause(&response);
+            let message = format!("Concourse refused to {verb} the worker: {cause}");
+            Failure::retry(operation.reason(), message)
         }
-        _ => refused(&response, &[verb, " the worker"].concat(), "TransitionFailed"),
+        _ => operation.failure(&response),
     };
     ctx.warn(failed, &failure.message);
     Err(failure)
 }
 
-fn describe(name: &str, worker: &Value) -> WorkerStatus {
-    let text = |field: &str| worker[field].as_str().filter(|text| !text.is_empty());
-    let owned = |field: &str| text(field).map(ToOwned::to_owned);
-    let list = |field: &str| worker[field].as_array().into_iter().flatten();
+fn refusal_cause(response: &Response) -> String {
+    let body = response.value().unwrap_or_default();
+    let stderr = body["stderr"].as_str().map(ToOwned::to_owned);
+    stderr.unwrap_or_else(|| first_line(&response.text()))
+}
+
+fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -> Result<Outcome, Failure> {
+    let phase = phase_of(found);
+    let is_stalled = phase == "stalled";
+    if is_stalled && worker.status.phase.as_deref() != Some(phase) {
+        ctx.warn("Stalled", "The worker has stopped responding to Concourse.");
+    }
+    let status = build_status(concourse_name(worker), found);
+    let step = next_step(worker.spec.lifecycle, phase);
+    if step == Step::NotFound {
+        let message = "Concourse has no worker of this name; waiting for it to register.";
+        return Err(Failure::wait("WorkerNotFound", message).status(&status));
+    }
+    let interval = match step {
+        Step::Wait if !matches!(phase, "landing" | "retiring") => Some(STUCK_INTERVAL_MS),
+        Step::Wait | Step::Send(_) => Some(TRANSITION_INTERVAL_MS),
+        _ => None,
+    };
+    let outcome = match interval {
+        Some(interval) => Outcome::after(interval),
+        None => Outcome::poll(POLL_INTERVAL_MS),
+    };
+    let stalled = if is_stalled {
+        Condition::new_true(
+            "Stalled",
+            "Stalled",
+            "The worker has stopped responding to Concourse.",
+        )
+    } else {
+        Condition::new_false("Stalled", "NotStalled", "The worker is not stalled.")
+    };
+    Ok(outcome
+        .with(ready_condition(worker.spec.lifecycle, step, phase))
+        .with(stalled)
+        .with(transition_condition(step, phase))
+        .status(&status))
+}
+
+fn ready_condition(desired: Lifecycle, step: Step, phase: &str) -> Condition {
+    const CONDITION_TYPE: &str = "Ready";
+    match step {
+        Step::Done if desired == Lifecycle::Removed => {
+            Condition::new_true(CONDITION_TYPE, "Removed", "Concourse has no worker of this name.")
+        }
+        Step::Done => Condition::new_true(CONDITION_TYPE, "Ready", format!("The worker is {phase}.")),
+        Step::OutOfService => {
+            let message =
+                format!("The worker is {phase}; only a restart of its process returns it to service.");
+            Condition::new_false(CONDITION_TYPE, "NotRunning", message)
+        }
+        _ => {
+            let message = format!("The worker is {phase}; waiting for its next state.");
+            Condition::new_false(CONDITION_TYPE, "TransitionPending", message)
+        }
+    }
+}
+
+fn transition_condition(step: Step, phase: &str) -> Condition {
+    const CONDITION_TYPE: &str = "StateTransitioning";
+    match step {
+        Step::Done | Step::OutOfService => {
+            Condition::new_false(CONDITION_TYPE, "Converged", "No transition is pending.")
+        }
+        _ => Condition::new_true(
+            CONDITION_TYPE,
+            "TransitionPending",
+            format!("The worker is {phase}."),
+        ),
+    }
+}
+
+fn build_status(name: &str, found: Option<&rest::Worker>) -> WorkerStatus {
+    let phase = Some(phase_of(found).to_owned());
+    let resolved_name = Some(name.to_owned());
+    let Some(worker) = found else {
+        return WorkerStatus {
+            resolved_name,
+            phase,
+            ..WorkerStatus::default()
+        };
+    };
+    let non_empty = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     WorkerStatus {
-        resolved_name: Some(name.to_owned()),
-        phase: Some(phase(worker).to_owned()),
-        platform: owned("platform"),
-        tags: list("tags")
-            .filter_map(Value::as_str)
-            .map(ToOwned::to_owned)
-            .collect(),
-        active_containers: worker["active_containers"].as_i64(),
-        active_volumes: worker["active_volumes"].as_i64(),
-        active_tasks: worker["active_tasks"].as_i64(),
-        version: owned("version"),
-        start_time: worker["start_time"].as_u64().map(rfc3339),
-        ephemeral: worker["ephemeral"].as_bool(),
-        team: owned("team"),
-        resource_types: list("resource_types")
-            .filter_map(|kind| kind["type"].as_str())
-            .map(ToOwned::to_owned)
+        resolved_name,
+        phase,
+        platform: non_empty(&worker.platform),
+        tags: worker.tags.clone(),
+        active_containers: worker.active_containers,
+        active_volumes: worker.active_volumes,
+        active_tasks: worker.active_tasks,
+        version: non_empty(&worker.version),
+        start_time: worker.start_time.map(rfc3339),
+        ephemeral: worker.ephemeral,
+        team: non_empty(&worker.team),
+        resource_types: worker
+            .resource_types
+            .iter()
+            .map(|kind| kind.name.clone())
             .collect(),
     }
 }

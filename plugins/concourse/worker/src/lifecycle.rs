@@ -1,41 +1,59 @@
-//! What follows from what a worker is to do and the state it is in.
+//! Transitions of a worker between its states.
 
 use concourse_api::Lifecycle;
 
-/// Stands for the state of a worker Concourse does not have.
-pub const MISSING: &str = "missing";
+/// Stands for the state of a worker that Concourse does not have.
+pub const MISSING_PHASE: &str = "missing";
 
-/// What to do next.
+/// A request that moves a worker to another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// It is as wanted.
-    Done,
-    /// It is on its way there.
-    Wait,
-    /// It is to work, and has been told by somebody to leave.
-    OutOfService,
-    /// It is not there.
-    NotFound,
-    /// Finish what it has, and stay.
+pub enum Request {
+    /// Finish the work and stay registered.
     Land,
-    /// Finish what it has, and go.
+    /// Finish the work and leave.
     Retire,
-    /// Be forgotten.
+    /// Forget the worker, which runs no more.
     Prune,
 }
 
-/// The step for a worker in a state. Nothing is asked for twice, and a running worker is never pruned, which Concourse
-/// refuses: it retires. What a stalled one has to finish will never be finished.
-pub fn step(wanted: Lifecycle, state: &str) -> Step {
-    match (wanted, state) {
-        (Lifecycle::Running, "running") | (Lifecycle::Draining, "landed") | (Lifecycle::Removed, MISSING) => {
-            Step::Done
+impl Request {
+    /// The verb in the path of the REST API.
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Land => "land",
+            Self::Retire => "retire",
+            Self::Prune => "prune",
         }
-        (_, MISSING) => Step::NotFound,
+    }
+}
+
+/// The next step towards the desired state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The worker has the desired state.
+    Done,
+    /// The worker is on its way there.
+    Wait,
+    /// The worker should run, but was told to leave; no request reverts that.
+    OutOfService,
+    /// Concourse has no such worker.
+    NotFound,
+    /// Concourse has to be asked for a transition.
+    Send(Request),
+}
+
+/// The step for a worker in a state. No transition is requested twice. A running worker retires, because Concourse
+/// refuses to prune it; a stalled one is pruned, because it will never finish its work.
+pub fn next_step(desired: Lifecycle, state: &str) -> Step {
+    match (desired, state) {
+        (Lifecycle::Running, "running")
+        | (Lifecycle::Draining, "landed")
+        | (Lifecycle::Removed, MISSING_PHASE) => Step::Done,
+        (_, MISSING_PHASE) => Step::NotFound,
         (Lifecycle::Running, "landing" | "landed" | "retiring") => Step::OutOfService,
-        (Lifecycle::Draining, "running") => Step::Land,
-        (Lifecycle::Removed, "running") => Step::Retire,
-        (Lifecycle::Removed, "landed" | "stalled") => Step::Prune,
+        (Lifecycle::Draining, "running") => Step::Send(Request::Land),
+        (Lifecycle::Removed, "running") => Step::Send(Request::Retire),
+        (Lifecycle::Removed, "landed" | "stalled") => Step::Send(Request::Prune),
         _ => Step::Wait,
     }
 }
@@ -45,18 +63,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_has_its_step() {
-        use Step::{Done, Land, NotFound, OutOfService, Prune, Retire, Wait};
+    fn next_step_covers_every_lifecycle_and_state() {
+        use Request::{Land, Prune, Retire};
+        use Step::{Done, NotFound, OutOfService, Send, Wait};
         let states = [
             "running",
             "stalled",
             "landing",
             "landed",
             "retiring",
-            MISSING,
+            MISSING_PHASE,
             "new to us",
         ];
-        let steps = |wanted| states.map(|state| step(wanted, state));
+        let steps = |desired| states.map(|state| next_step(desired, state));
         assert_eq!(
             steps(Lifecycle::Running),
             [
@@ -71,11 +90,11 @@ mod tests {
         );
         assert_eq!(
             steps(Lifecycle::Draining),
-            [Land, Wait, Wait, Done, Wait, NotFound, Wait]
+            [Send(Land), Wait, Wait, Done, Wait, NotFound, Wait]
         );
         assert_eq!(
             steps(Lifecycle::Removed),
-            [Retire, Prune, Wait, Prune, Wait, Done, Wait]
+            [Send(Retire), Send(Prune), Wait, Send(Prune), Wait, Done, Wait]
         );
     }
 }

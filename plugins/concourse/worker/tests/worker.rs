@@ -1,4 +1,4 @@
-//! The Worker reconciler against a host in memory.
+//! Tests of the Worker reconciler against the in-memory host of the SDK.
 
 use concourse_worker::Workers;
 use ostler_sdk::mock::{Host, response};
@@ -19,7 +19,7 @@ fn cluster(allowed: &str) -> Host {
     host.put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
         "metadata": { "name": "ci", "namespace": "infra" },
-        "spec": { "url": "http://ci", "allowedNamespaces": [allowed] },
+        "spec": { "url": "http://ci", "auth": {}, "allowedNamespaces": [allowed] },
         "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
     }));
     host
@@ -36,7 +36,7 @@ fn list(state: &str) -> Value {
     ])
 }
 
-/// A host whose list shows the worker in these states, one after the other.
+/// A host whose list shows the worker in these states, one after another.
 fn showing(states: &[&str]) -> Host {
     let host = cluster("apps");
     let answers = states.iter().map(|state| Ok(response(200, &[], list(state))));
@@ -57,13 +57,13 @@ fn status(bytes: Option<&[u8]>) -> Value {
     from_slice(bytes.expect("status")).expect("JSON")
 }
 
-/// How old the list may be that the first request asks for.
-fn age(host: &Host) -> String {
+/// Maximum age of the list that the first request accepts.
+fn requested_age(host: &Host) -> String {
     host.sent()[0].headers[0].value.clone()
 }
 
 #[test]
-fn a_running_worker_is_only_looked_at() {
+fn running_worker_costs_one_read_and_no_write() {
     let host = showing(&["running"]);
     let outcome = host.reconcile(&Workers, &worker("Running")).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(120_000)));
@@ -85,16 +85,16 @@ fn a_running_worker_is_only_looked_at() {
             "ephemeral": true, "team": "platform", "resourceTypes": ["git"],
         })
     );
-    assert_eq!(age(&host), "max-age=2", "nothing is known of it yet");
+    assert_eq!(requested_age(&host), "max-age=2", "its state is not known yet");
     host.forget();
     let mut known = worker("Running");
     known["status"] = found;
     host.reconcile(&Workers, &known).expect("is ready");
-    assert_eq!(age(&host), "max-age=120", "the list that another has got will do");
+    assert_eq!(requested_age(&host), "max-age=120", "a shared list suffices");
 }
 
 #[test]
-fn it_lands_once_by_the_name_of_its_team() {
+fn draining_worker_lands_once_with_its_team() {
     let host = showing(&["running", "landing"]);
     host.answer("PUT", "/api/v1/workers/w1/land", 200, Value::Null);
     let outcome = host
@@ -116,12 +116,16 @@ fn it_lands_once_by_the_name_of_its_team() {
         let host = showing(&[state]);
         host.reconcile(&Workers, &worker("Draining"))
             .expect("is looked at");
-        assert_eq!(host.requests().len(), 1, "it is {state}: nothing is asked again");
+        assert_eq!(
+            host.requests().len(),
+            1,
+            "no transition is requested in state {state}"
+        );
     }
 }
 
 #[test]
-fn it_is_removed_by_the_way_that_its_state_allows() {
+fn removed_worker_retires_or_is_pruned_by_state() {
     for (state, verb) in [("running", "retire"), ("stalled", "prune"), ("landed", "prune")] {
         let host = cluster("apps");
         let gone = Ok(response(200, &[], json!([])));
@@ -141,7 +145,7 @@ fn it_is_removed_by_the_way_that_its_state_allows() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_told() {
+fn obstacles_are_reported_in_conditions_and_failures() {
     let host = showing(&["stalled"]);
     let outcome = host
         .reconcile(&Workers, &worker("Running"))

@@ -1,10 +1,10 @@
-//! The example's logic, against the SDK's host in memory.
+//! Tests of the example against the SDK's in-memory host.
 
 use bookmark_rust::{BookmarkSpec, Bookmarks};
 use ostler_sdk::{Resolution, crd, mock::Host, serde_json::json};
 
 #[test]
-fn a_path_that_is_none_is_parked_before_anything_is_asked() {
+fn invalid_path_is_terminal_without_a_request() {
     let host = Host::new();
     let object = json!({
         "metadata": { "name": "a", "namespace": "b" },
@@ -15,14 +15,14 @@ fn a_path_that_is_none_is_parked_before_anything_is_asked() {
     assert_eq!(failure.message, "spec.path: no does not start with /");
     assert!(host.writes().is_empty());
     host.cleanup(&Bookmarks, &object)
-        .expect("nothing is to be undone");
+        .expect("there is nothing to undo");
 }
 
 /// `UPDATE_CRDS=1 cargo test -p bookmark-rust` writes the file.
 #[test]
-fn the_crd_is_current() {
+fn checked_in_crd_matches_generated_one() {
     let (name, text) = crd::file::<BookmarkSpec>();
-    let path = [env!("CARGO_MANIFEST_DIR"), "/../../../crds/", &name].concat();
+    let path = format!("{}/../../../crds/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_CRDS").is_some() {
         std::fs::write(&path, &text).expect("can be written");
     }

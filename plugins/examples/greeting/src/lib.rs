@@ -1,22 +1,22 @@
-//! The smallest correct plugin: a `Greeting` becomes a `ConfigMap`.
+//! The smallest correct plugin: writes a `Greeting` to a `ConfigMap`.
 
 use ostler_sdk::prelude::*;
 
-/// Whom to greet, and how.
+/// A name and the salutation for it.
 #[ostler_sdk::resource(
     group = "examples.ostler.dev",
     version = "v1alpha1",
     kind = "Greeting",
     namespaced,
     category = "examples",
-    doc = "A greeting, kept in a ConfigMap of the same name.",
+    doc = "A greeting, written to a ConfigMap of the same name.",
     printcolumn(name = "Name", type = "string", json_path = ".spec.name")
 )]
 pub struct GreetingSpec {
-    /// Whom to greet.
+    /// Name to greet.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// The word to greet with; "Hello" when there is none.
+    /// Salutation in front of the name; defaults to "Hello".
     pub salutation: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Reconciler for Greeter {
     }
 
     fn cleanup(&self, ctx: &Context, greeting: &Greeting) -> Result<Outcome, Failure> {
-        // The ConfigMap goes with its owner; a farewell is all there is to say.
+        // The ConfigMap is deleted with its owner; only the farewell is left to do.
         ctx.event("Farewell", &format!("Goodbye, {}!", greeting.spec.name));
         Ok(Outcome::await_change())
     }

@@ -1,10 +1,10 @@
-//! The example's logic, against the SDK's host in memory.
+//! Tests of the example against the SDK's in-memory host.
 
 use greeting::{Greeter, GreetingSpec};
 use ostler_sdk::{Condition, Next, Resolution, crd, gvk, mock::Host, serde_json::json};
 
 #[test]
-fn a_greeting_becomes_a_config_map_once() {
+fn greeting_is_applied_as_config_map_once() {
     let host = Host::new();
     let object = json!({
         "metadata": { "name": "world", "namespace": "default" },
@@ -27,7 +27,7 @@ fn a_greeting_becomes_a_config_map_once() {
 }
 
 #[test]
-fn a_missing_grant_and_a_wrong_spec_are_told_apart() {
+fn missing_grant_and_invalid_spec_have_distinct_resolutions() {
     let host = Host::new();
     let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
     host.deny("kubernetes.apply");
@@ -41,7 +41,7 @@ fn a_missing_grant_and_a_wrong_spec_are_told_apart() {
 }
 
 #[test]
-fn cleanup_says_goodbye_and_lets_go() {
+fn cleanup_emits_farewell_and_succeeds() {
     let host = Host::new();
     let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
     let outcome = host.cleanup(&Greeter, &object).expect("cleans up");
@@ -51,9 +51,9 @@ fn cleanup_says_goodbye_and_lets_go() {
 
 /// `UPDATE_CRDS=1 cargo test -p greeting` writes the file.
 #[test]
-fn the_crd_is_current() {
+fn checked_in_crd_matches_generated_one() {
     let (name, text) = crd::file::<GreetingSpec>();
-    let path = [env!("CARGO_MANIFEST_DIR"), "/../../../crds/", &name].concat();
+    let path = format!("{}/../../../crds/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_CRDS").is_some() {
         std::fs::write(&path, &text).expect("can be written");
     }

@@ -5,15 +5,17 @@ use syn::{Attribute, Data, DeriveInput, Field, Fields, LitStr, Result, Type, par
 /// Adds the derives, and makes what only the schema needs vanish on wasm.
 pub fn expand(mut input: DeriveInput) -> Result<TokenStream> {
     let rename = match &input.data {
-        Data::Struct(_) => quote!(, rename_all = "camelCase"),
+        Data::Struct(data) => struct_names(&input.attrs, &data.fields)?,
         _ => quote!(),
     };
+    // Schemas are told apart by this name.
+    let name = input.ident.to_string();
     schema_only(&mut input.attrs)?;
     let own = std::mem::take(&mut input.attrs);
     input.attrs = vec![
         parse_quote!(#[derive(Clone, Debug, PartialEq, ::ostler_sdk::serde::Serialize, ::ostler_sdk::serde::Deserialize)]),
         parse_quote!(#[cfg_attr(not(target_arch = "wasm32"), derive(::ostler_sdk::schemars::JsonSchema))]),
-        parse_quote!(#[cfg_attr(not(target_arch = "wasm32"), schemars(crate = "::ostler_sdk::schemars"))]),
+        parse_quote!(#[cfg_attr(not(target_arch = "wasm32"), schemars(crate = "::ostler_sdk::schemars", rename = #name))]),
         parse_quote!(#[serde(crate = "::ostler_sdk::serde" #rename)]),
     ];
     input.attrs.extend(own);
@@ -26,6 +28,37 @@ pub fn expand(mut input: DeriveInput) -> Result<TokenStream> {
         }
     }
     Ok(input.into_token_stream())
+}
+
+/// Serde attributes for the names of a struct: its fields are in camel case unless it has another `rename_all`, and a
+/// deserializer knows it by an empty name, for which the SDK reads it field by field.
+fn struct_names(attrs: &[Attribute], fields: &Fields) -> Result<TokenStream> {
+    let mut names = if has_serde_word(attrs, "rename_all") {
+        quote!()
+    } else {
+        quote!(, rename_all = "camelCase")
+    };
+    if !matches!(fields, Fields::Named(_)) {
+        return Ok(names);
+    }
+    for field in fields {
+        if has_serde_word(&field.attrs, "alias") {
+            let message = "a field of an API has one name: `alias` is not supported";
+            return Err(syn::Error::new_spanned(field, message));
+        }
+    }
+    names.extend(quote!(, rename(deserialize = "")));
+    Ok(names)
+}
+
+fn has_serde_word(attrs: &[Attribute], word: &str) -> bool {
+    let is_word =
+        |token: proc_macro2::TokenTree| matches!(token, proc_macro2::TokenTree::Ident(name) if name == word);
+    attrs
+        .iter()
+        .filter(|attr| attr.path().is_ident("serde"))
+        .filter_map(|attr| attr.meta.require_list().ok())
+        .any(|list| list.tokens.clone().into_iter().any(is_word))
 }
 
 /// `validation` becomes the schema's CEL rules, and `schemars` conditional.
@@ -85,5 +118,31 @@ fn leave_out_when_empty(field: &mut Field) {
         field
             .attrs
             .push(parse_quote!(#[serde(default, skip_serializing_if = #skip)]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expand_source(source: &str) -> Result<String> {
+        syn::parse_str(source)
+            .and_then(expand)
+            .map(|tokens| tokens.to_string())
+    }
+
+    #[test]
+    fn expand_renames_fields_unless_the_struct_does() {
+        let plain = expand_source("struct A { b_c: u8 }").expect("expands");
+        assert!(plain.contains("\"camelCase\""), "{plain}");
+        let snake = expand_source("#[serde(rename_all = \"snake_case\")] struct A { b_c: u8 }");
+        let snake = snake.expect("expands");
+        assert!(!snake.contains("\"camelCase\""), "{snake}");
+    }
+
+    #[test]
+    fn expand_alias_is_refused() {
+        let error = expand_source("struct A { #[serde(alias = \"x\")] b: u8 }").expect_err("is refused");
+        assert!(error.to_string().contains("alias"), "{error}");
     }
 }

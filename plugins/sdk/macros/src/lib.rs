@@ -8,9 +8,12 @@ mod resource;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// Makes a struct or enum a part of an API: serde with camelCase fields,
-/// optional fields left out when empty, and a schema for the CRD (which a
-/// component does not carry).
+/// Makes a struct or enum a part of an API: serde with camelCase fields, optional fields left out when empty, and a
+/// schema for the CRD (which a component does not carry).
+///
+/// `#[serde(rename_all = "…")]` replaces camelCase, for the types of another API. As in Kubernetes, a field that is
+/// `null` is read like one that is missing. The SDK reads such a struct in less code than serde's own, so that typed
+/// specs keep components small; `#[serde(alias)]` is not supported.
 ///
 /// `#[validation(rule = "…", message = "…")]` adds a CEL rule to the type or to
 /// a field; `#[schemars(…)]` gives lengths, patterns and ranges.

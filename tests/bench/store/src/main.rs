@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use ostler::testing::{
     key::Gvk,
     object::Object,
-    scope::{Form, Scope},
-    store::{Origin, Put, Store},
+    scope::{Projection, Scope},
+    store::{Put, Source, Store},
 };
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -25,12 +25,12 @@ fn main() -> Result<()> {
     let gvk = Gvk::from_api_version(&text("apiVersion"), &text("kind"));
 
     let store = Store::default();
-    store.open(&Scope {
+    store.open_collection(&Scope {
         gvk: gvk.clone(),
         cluster: "".into(),
         namespace: "".into(),
         selector: None,
-        form: Form::Whole,
+        projection: Projection::Full,
     });
     let region = Region::new(ALLOCATOR);
     for i in 0..n {
@@ -43,15 +43,15 @@ fn main() -> Result<()> {
         }
         let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
         if !matches!(
-            store.put(&key, parsed, Form::Whole, Origin::Watched),
-            Put::News(_)
+            store.put(&key, parsed, Projection::Full, Source::Watch),
+            Put::Changed(_)
         ) {
             bail!("object {i} was not taken in");
         }
     }
     let change = region.change();
-    if store.size().0 != n {
-        bail!("the store has {} of {n} objects", store.size().0);
+    if store.size().objects != n {
+        bail!("the store has {} of {n} objects", store.size().objects);
     }
     // What was reallocated is told as a difference.
     let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;

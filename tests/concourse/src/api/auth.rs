@@ -1,4 +1,4 @@
-//! Tokens.
+//! The token endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,42 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-use super::json_as;
+use super::json_response;
 use crate::App;
-use crate::state::Model;
+use crate::state::{Model, User};
 
-/// Where tokens are got.
+/// Path of the token endpoint.
 pub(crate) const TOKEN_PATH: &str = "/sky/issuer/token";
-/// The client that fly is: its name and its well-known secret.
-const CLIENT: (&str, &str) = ("fly", "Zmx5");
+/// OAuth client of fly: its id and its well-known secret.
+const FLY_CLIENT: (&str, &str) = ("fly", "Zmx5");
+
+/// Scopes that dex accepts.
+const KNOWN_SCOPES: [&str; 6] = [
+    "openid",
+    "profile",
+    "email",
+    "groups",
+    "offline_access",
+    IDENTITY_SCOPE,
+];
+/// Scope that adds the connector and the user's id there to the token, by which teams name their members.
+const IDENTITY_SCOPE: &str = "federated:id";
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route(TOKEN_PATH, post(token))
+    Router::new().route(TOKEN_PATH, post(issue_token))
 }
 
-/// The user of an `Authorization` header.
-pub(super) fn bearer(model: &Model, header: &HeaderValue) -> Option<String> {
+/// Returns the user of an `Authorization` header.
+pub(super) fn authenticate(model: &Model, header: &HeaderValue) -> Option<User> {
     let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
     }
-    model.bearer(token).map(str::to_owned)
+    model.token_user(token)
 }
 
-/// A user's id in ID tokens: their name and connector, as dex packs them.
-pub(super) fn subject(user: &str) -> String {
+/// Encodes a user's subject in ID tokens: name and connector as protobuf in base64, as dex does.
+pub(super) fn encode_subject(user: &str) -> String {
     let mut packed = Vec::new();
     for (tag, text) in [(0x0a, user), (0x12, "local")] {
         packed.push(tag);
@@ -51,16 +63,29 @@ pub(super) fn subject(user: &str) -> String {
     URL_SAFE_NO_PAD.encode(packed)
 }
 
-fn refused(status: StatusCode, error: &str, description: &str) -> Response {
+fn oauth_error(status: StatusCode, error: &str, description: &str) -> Response {
     let mut body = json!({"error": error});
     if !description.is_empty() {
         body["error_description"] = description.into();
     }
-    json_as(status, &body)
+    json_response(status, &body)
 }
 
-/// The client's id and secret, from the header or the form; header values are form-encoded (RFC 6749, 2.3.1).
-fn client(headers: &HeaderMap, form: &impl Fn(&str) -> String) -> Option<(String, String)> {
+/// Returns dex's error text for scopes it refuses.
+fn scope_error(scopes: &[&str]) -> Option<String> {
+    if !scopes.contains(&"openid") {
+        return Some("Missing required scope(s) [\"openid\"].".to_owned());
+    }
+    let unknown: Vec<_> = scopes.iter().filter(|s| !KNOWN_SCOPES.contains(s)).collect();
+    if unknown.is_empty() {
+        return None;
+    }
+    let unknown: Vec<_> = unknown.iter().map(|s| format!("{s:?}")).collect();
+    Some(format!("Unrecognized scope(s) [{}]", unknown.join(" ")))
+}
+
+/// Reads the client's id and secret from the header or the form. Header values are form-encoded (RFC 6749, 2.3.1).
+fn client_credentials(headers: &HeaderMap, form: &impl Fn(&str) -> String) -> Option<(String, String)> {
     let Some(header) = headers.get(header::AUTHORIZATION) else {
         return Some((form("client_id"), form("client_secret")));
     };
@@ -81,7 +106,7 @@ fn client(headers: &HeaderMap, form: &impl Fn(&str) -> String) -> Option<(String
     Some((decode(id), decode(secret)))
 }
 
-async fn token(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn issue_token(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     let fields: Vec<(String, String)> = form_urlencoded::parse(&body).into_owned().collect();
     let form = |key: &str| {
         fields
@@ -90,53 +115,66 @@ async fn token(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> 
             .map(|f| f.1.clone())
             .unwrap_or_default()
     };
-    let known = client(&headers, &form).is_some_and(|(id, secret)| (id.as_str(), secret.as_str()) == CLIENT);
+    let known = client_credentials(&headers, &form)
+        .is_some_and(|(id, secret)| (id.as_str(), secret.as_str()) == FLY_CLIENT);
     if !known {
-        return refused(
+        return oauth_error(
             StatusCode::UNAUTHORIZED,
             "invalid_client",
             "Invalid client credentials.",
         );
     }
     if form("grant_type") != "password" {
-        return refused(StatusCode::BAD_REQUEST, "unsupported_grant_type", "");
+        return oauth_error(StatusCode::BAD_REQUEST, "unsupported_grant_type", "");
+    }
+    let scope = form("scope");
+    let scopes: Vec<&str> = scope.split_whitespace().collect();
+    if let Some(error) = scope_error(&scopes) {
+        return oauth_error(StatusCode::BAD_REQUEST, "invalid_request", &error);
     }
     let user = form("username");
     let mut model = app.model();
-    if !model.knows(&user, &form("password")) {
-        return refused(
+    if !model.check_password(&user, &form("password")) {
+        return oauth_error(
             StatusCode::UNAUTHORIZED,
             "access_denied",
             "Invalid username or password",
         );
     }
-    let (token, expiry) = opaque(model.now, app.token_lifetime);
-    model.issue(token.clone(), &user, app.token_lifetime);
-    let claims = json!({"iss": format!("{}/sky/issuer", app.url), "sub": subject(&user), "aud": CLIENT.0,
-        "exp": expiry, "iat": model.seconds(), "email": user, "name": user,
-        "federated_claims": {"connector_id": "local", "user_id": user}});
-    json_as(
+    let (token, expiry) = new_access_token(model.now, app.token_lifetime);
+    let has_identity = scopes.contains(&IDENTITY_SCOPE);
+    let token_user = User {
+        name: user.clone(),
+        has_identity,
+    };
+    model.store_token(token.clone(), token_user, app.token_lifetime);
+    let mut claims = json!({"iss": format!("{}/sky/issuer", app.url), "sub": encode_subject(&user), "aud": FLY_CLIENT.0,
+        "exp": expiry, "iat": model.seconds(), "email": user, "name": user});
+    if has_identity {
+        claims["federated_claims"] = json!({"connector_id": "local", "user_id": user});
+    }
+    json_response(
         StatusCode::OK,
         &json!({
             "access_token": token,
             "token_type": "bearer",
-            // What is left when the answer is written: a little less than the lifetime.
+            // The remaining time when the response is written: a little less than the lifetime.
             "expires_in": app.token_lifetime.saturating_sub(Duration::from_millis(1)).as_secs(),
-            "id_token": unsigned(&claims),
+            "id_token": encode_unsigned_jwt(&claims),
         }),
     )
 }
 
-/// 20 random bytes and the time of expiry.
-fn opaque(now: Duration, lifetime: Duration) -> (String, u64) {
+/// Creates an access token of 20 random bytes and the time of expiry.
+fn new_access_token(now: Duration, lifetime: Duration) -> (String, u64) {
     let expiry = now.saturating_add(lifetime).as_secs();
     let mut bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(20).collect();
     bytes.extend_from_slice(&expiry.to_le_bytes());
     (STANDARD_NO_PAD.encode(bytes), expiry)
 }
 
-/// The shape of an ID token; nobody signed it.
-fn unsigned(claims: &Value) -> String {
+/// Encodes an ID token with a random signature.
+fn encode_unsigned_jwt(claims: &Value) -> String {
     let signature: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(256).collect();
     let header = json!({"alg": "RS256", "kid": "simulator"}).to_string();
     [header.as_bytes(), claims.to_string().as_bytes(), &signature]

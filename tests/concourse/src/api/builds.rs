@@ -11,34 +11,36 @@ use axum::routing::{get, put};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, empty, forbidden, ok, unauthorized, without_nulls,
+    ApiError, ApiResult, BAD_REQUEST, Call, NOT_FOUND, empty_response, forbidden, ok_json, unauthorized,
+    without_nulls,
 };
 use crate::App;
-use crate::page::{self, Window};
+use crate::page::{self, PageRequest};
 use crate::state::{Build, Model, Role};
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    const B: &str = "/api/v1/builds/{build}";
-    let at = |path: &str| format!("{B}{path}");
+    const BUILD_PATH: &str = "/api/v1/builds/{build}";
+    let below = |path: &str| format!("{BUILD_PATH}{path}");
     Router::new()
-        .route("/api/v1/builds", get(list))
-        .route("/api/v1/teams/{team}/builds", get(list_of_team))
+        .route("/api/v1/builds", get(list_builds))
+        .route("/api/v1/teams/{team}/builds", get(list_team_builds))
         .route(
             "/api/v1/teams/{team}/pipelines/{pipeline}/builds",
-            get(list_of_pipeline),
+            get(list_pipeline_builds),
         )
-        .route(B, get(show))
-        .route(&at("/plan"), get(plan))
-        .route(&at("/resources"), get(resources))
-        .route(&at("/preparation"), get(preparation))
-        .route(&at("/artifacts"), get(artifacts))
-        .route(&at("/abort"), put(abort))
-        .route(&at("/comment"), put(comment))
-        .route(&at("/events"), get(events))
+        .route(BUILD_PATH, get(get_build))
+        .route(&below("/plan"), get(get_plan))
+        .route(&below("/resources"), get(get_resources))
+        .route(&below("/preparation"), get(get_preparation))
+        .route(&below("/artifacts"), get(list_artifacts))
+        .route(&below("/abort"), put(abort_build))
+        .route(&below("/comment"), put(set_comment))
+        .route(&below("/events"), get(stream_events))
 }
 
-/// A build as lists of a team's, a pipeline's or all builds have it, and new ones are answered: without its comment.
-pub(super) fn shown(model: &Model, build: &Build) -> Value {
+/// Returns a build as in lists of a team, a pipeline or all builds, and in the response of a trigger: without its
+/// comment.
+pub(super) fn build_json(model: &Model, build: &Build) -> Value {
     let pipeline = build.pipeline_id.and_then(|id| model.pipeline_by_id(id));
     let job = model.jobs.iter().find(|j| Some(j.id) == build.job_id);
     let first = build.rerun_of.and_then(|(id, _)| model.builds.get(&id));
@@ -55,18 +57,18 @@ pub(super) fn shown(model: &Model, build: &Build) -> Value {
     }))
 }
 
-/// A build alone or among its job's: those of its team see the comment.
-pub(super) fn commented(call: &Call, model: &Model, build: &Build) -> Value {
-    let mut value = shown(model, build);
-    if !build.comment.is_empty() && call.may_see(model, build.team_id) {
+/// Returns a build as on its own or in the list of its job, with the comment for members of its team.
+pub(super) fn build_json_with_comment(call: &Call, model: &Model, build: &Build) -> Value {
+    let mut value = build_json(model, build);
+    if !build.comment.is_empty() && call.can_view(model, build.team_id) {
         value["comment"] = build.comment.as_str().into();
     }
     value
 }
 
-/// A build as lists of jobs and resources mention it.
-pub(super) fn summary(model: &Model, build: &Build) -> Value {
-    let mut value = shown(model, build);
+/// Returns a build as nested in jobs and resources.
+pub(super) fn build_summary(model: &Model, build: &Build) -> Value {
+    let mut value = build_json(model, build);
     if let Value::Object(map) = &mut value {
         for key in [
             "api_url",
@@ -81,34 +83,34 @@ pub(super) fn summary(model: &Model, build: &Build) -> Value {
     value
 }
 
-/// The part of these builds (ids upwards) that the query asks for.
-pub(super) fn page(
+/// Returns the page of builds that the query selects, from ids in ascending order.
+pub(super) fn page_of_builds(
     call: &Call,
     model: &Model,
     ids: &[u64],
-    shown: impl Fn(&Model, &Build) -> Value,
-) -> Answered {
-    let window = Window::of(|key| call.query(key));
-    let page = page::cut(ids, window);
+    to_json: impl Fn(&Model, &Build) -> Value,
+) -> ApiResult {
+    let window = PageRequest::from_query(|key| call.query(key));
+    let page = page::cut_page(ids, window);
     let items: Vec<Value> = page
         .ids
         .iter()
         .filter_map(|id| model.builds.get(id))
-        .map(|b| shown(model, b))
+        .map(|b| to_json(model, b))
         .collect();
-    call.paged(&page, window.limit, &items)
+    call.page_response(&page, window.limit, &items)
 }
 
-fn visible(call: &Call, model: &Model, build: &Build) -> bool {
+fn is_visible(call: &Call, model: &Model, build: &Build) -> bool {
     let public = build
         .pipeline_id
         .and_then(|id| model.pipeline_by_id(id))
         .is_some_and(|p| p.public);
-    public || call.may_see(model, build.team_id)
+    public || call.can_view(model, build.team_id)
 }
 
-/// Checks are not listed, as on the real one.
-fn ids(model: &Model, which: impl Fn(&Build) -> bool) -> Vec<u64> {
+/// Returns the ids of builds, without checks, which Concourse does not list.
+fn build_ids(model: &Model, which: impl Fn(&Build) -> bool) -> Vec<u64> {
     model
         .builds
         .values()
@@ -117,86 +119,102 @@ fn ids(model: &Model, which: impl Fn(&Build) -> bool) -> Vec<u64> {
         .collect()
 }
 
-async fn list(call: Call) -> Answered {
+async fn list_builds(call: Call) -> ApiResult {
     let model = call.model();
-    page(&call, &model, &ids(&model, |b| visible(&call, &model, b)), shown)
-}
-
-async fn list_of_team(call: Call) -> Answered {
-    let model = call.model();
-    let team = call.team(&model, Role::Viewer)?;
-    page(&call, &model, &ids(&model, |b| b.team_id == team), shown)
-}
-
-async fn list_of_pipeline(call: Call) -> Answered {
-    let model = call.model();
-    let pipeline = call.shown(&model)?.id;
-    page(
+    page_of_builds(
         &call,
         &model,
-        &ids(&model, |b| b.pipeline_id == Some(pipeline)),
-        shown,
+        &build_ids(&model, |b| is_visible(&call, &model, b)),
+        build_json,
     )
 }
 
-/// The build in the path, for one who may look at it.
-fn find<'m>(call: &Call, model: &'m Model) -> Result<&'m Build, Refused> {
+async fn list_team_builds(call: Call) -> ApiResult {
+    let model = call.model();
+    let team = call.require_team(&model, Role::Viewer)?;
+    page_of_builds(
+        &call,
+        &model,
+        &build_ids(&model, |b| b.team_id == team),
+        build_json,
+    )
+}
+
+async fn list_pipeline_builds(call: Call) -> ApiResult {
+    let model = call.model();
+    let pipeline = call.visible_pipeline(&model)?.id;
+    page_of_builds(
+        &call,
+        &model,
+        &build_ids(&model, |b| b.pipeline_id == Some(pipeline)),
+        build_json,
+    )
+}
+
+/// Returns the build in the path for reading.
+fn visible_build<'m>(call: &Call, model: &'m Model) -> Result<&'m Build, ApiError> {
     let id: u64 = call.param("build").parse().map_err(|_| NOT_FOUND)?;
     let build = model.builds.get(&id).ok_or(NOT_FOUND)?;
     match &call.user {
-        _ if visible(call, model, build) => Ok(build),
+        _ if is_visible(call, model, build) => Ok(build),
         None => Err(unauthorized()),
         Some(_) => Err(forbidden()),
     }
 }
 
-/// The build in the path, for one who may act on it.
-fn own(call: &Call, model: &Model) -> Result<u64, Refused> {
-    let user = call.user()?;
+/// Returns the id of the build in the path, if the user may act on it.
+fn operable_build(call: &Call, model: &Model) -> Result<u64, ApiError> {
+    let user = call.require_user()?;
     let id: u64 = call.param("build").parse().map_err(|_| NOT_FOUND)?;
     let team = model.builds.get(&id).ok_or(NOT_FOUND)?.team_id;
-    if model.may(user, model.team_name(team), Role::Operator) {
+    if model.has_role(user, model.team_name(team), Role::Operator) {
         Ok(id)
     } else {
         Err(forbidden())
     }
 }
 
-async fn show(call: Call) -> Answered {
+async fn get_build(call: Call) -> ApiResult {
     let model = call.model();
-    ok(&commented(&call, &model, find(&call, &model)?))
+    ok_json(&build_json_with_comment(
+        &call,
+        &model,
+        visible_build(&call, &model)?,
+    ))
 }
 
-async fn plan(call: Call) -> Answered {
+async fn get_plan(call: Call) -> ApiResult {
     let model = call.model();
-    let build = find(&call, &model)?;
+    let build = visible_build(&call, &model)?;
     if build.plan.is_null() {
         return Err(NOT_FOUND);
     }
-    ok(&json!({"schema": "exec.v2", "plan": build.plan}))
+    ok_json(&json!({"schema": "exec.v2", "plan": build.plan}))
 }
 
-async fn resources(call: Call) -> Answered {
+async fn get_resources(call: Call) -> ApiResult {
     let model = call.model();
-    let build = find(&call, &model)?;
+    let build = visible_build(&call, &model)?;
     let input = |(name, version): &(String, _)| json!({"name": name, "version": version, "pipeline_id": build.pipeline_id, "first_occurrence": false});
-    ok(&json!({
+    ok_json(&json!({
         "inputs": build.inputs.iter().map(input).collect::<Vec<_>>(),
         "outputs": build.outputs.iter().map(|name| json!({"name": name, "version": {}})).collect::<Vec<_>>(),
     }))
 }
 
-async fn preparation(call: Call) -> Answered {
+async fn get_preparation(call: Call) -> ApiResult {
     let model = call.model();
-    let build = find(&call, &model)?;
+    let build = visible_build(&call, &model)?;
     let state = |blocks: bool| if blocks { "blocking" } else { "not_blocking" };
-    let waiting = !build.status.ended() && build.plan.is_null();
+    let waiting = !build.status.has_ended() && build.plan.is_null();
     let job = model
         .jobs
         .iter()
         .find(|j| Some(j.id) == build.job_id)
         .filter(|_| waiting);
-    let missing = job.and_then(|j| model.inputs(j).err()).unwrap_or_default();
+    let missing = job
+        .and_then(|j| model.resolve_inputs(j).err())
+        .unwrap_or_default();
     let each = |value: &str| {
         missing
             .iter()
@@ -207,7 +225,7 @@ async fn preparation(call: Call) -> Answered {
         .pipeline_id
         .and_then(|id| model.pipeline_by_id(id))
         .is_some_and(|p| p.paused);
-    ok(&json!({
+    ok_json(&json!({
         "build_id": build.id,
         "paused_pipeline": state(waiting && paused),
         "paused_job": state(job.is_some_and(|j| j.paused.is_some())),
@@ -218,32 +236,32 @@ async fn preparation(call: Call) -> Answered {
     }))
 }
 
-async fn artifacts(call: Call) -> Answered {
-    find(&call, &call.model())?;
-    ok(&json!([]))
+async fn list_artifacts(call: Call) -> ApiResult {
+    visible_build(&call, &call.model())?;
+    ok_json(&json!([]))
 }
 
-async fn abort(call: Call) -> Answered {
+async fn abort_build(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = own(&call, &model)?;
-    model.abort(id);
-    Ok(empty(StatusCode::NO_CONTENT))
+    let id = operable_build(&call, &model)?;
+    model.abort_build(id);
+    Ok(empty_response(StatusCode::NO_CONTENT))
 }
 
-async fn comment(call: Call, body: Bytes) -> Answered {
+async fn set_comment(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let id = own(&call, &model)?;
+    let id = operable_build(&call, &model)?;
     let body: Value = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     if let Some(build) = model.builds.get_mut(&id) {
         build.comment = body["comment"].as_str().unwrap_or_default().to_owned();
     }
-    // So it is: JSON that is not there.
+    // Concourse announces JSON here and sends no body.
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")]).into_response())
 }
 
-/// Server-sent events: all so far, all to come, `end`; then open until the client closes.
-async fn events(call: Call, headers: HeaderMap) -> Answered {
-    let id = find(&call, &call.model())?.id;
+/// Streams server-sent events: past ones, future ones, then `end`. The stream stays open until the client closes it.
+async fn stream_events(call: Call, headers: HeaderMap) -> ApiResult {
+    let id = visible_build(&call, &call.model())?.id;
     let next = match headers.get("last-event-id") {
         None => 0,
         Some(last) => last
@@ -260,13 +278,13 @@ async fn events(call: Call, headers: HeaderMap) -> Answered {
         move |(open, mut steps, next)| async move {
             let app = &open.0;
             let Some(next) = next else {
-                // Counted as open for as long as the client stays.
+                // Counted as open until the client disconnects.
                 return std::future::pending().await;
             };
             loop {
-                let (text, after, ended) = frames(&app.model(), id, next)?;
+                let (text, after, ended) = format_frames(&app.model(), id, next)?;
                 if !text.is_empty() {
-                    app.meter.sent(&text);
+                    app.meter.count_frames(&text);
                     let follows = (!ended).then_some(after);
                     return Some((Ok::<_, std::convert::Infallible>(text), (open, steps, follows)));
                 }
@@ -282,7 +300,7 @@ async fn events(call: Call, headers: HeaderMap) -> Answered {
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 
-/// A stream somebody listens to.
+/// An open event stream.
 struct OpenStream(Arc<App>);
 
 impl OpenStream {
@@ -298,8 +316,9 @@ impl Drop for OpenStream {
     }
 }
 
-/// The frames from this event on, the number of the next, and whether that was all; `None` when the build is gone.
-fn frames(model: &Model, id: u64, from: usize) -> Option<(String, usize, bool)> {
+/// Formats the frames from an event on. Returns them with the number of the next event and whether the build has ended;
+/// `None` when the build no longer exists.
+fn format_frames(model: &Model, id: u64, from: usize) -> Option<(String, usize, bool)> {
     let build = model.builds.get(&id)?;
     let mut text: String = build
         .events
@@ -308,7 +327,7 @@ fn frames(model: &Model, id: u64, from: usize) -> Option<(String, usize, bool)> 
         .skip(from)
         .map(|(n, event)| format!("id: {n}\nevent: event\ndata: {event}\n\n"))
         .collect();
-    let ended = build.status.ended();
+    let ended = build.status.has_ended();
     let next = build.events.len().max(from);
     if ended {
         text.push_str(&format!("id: {next}\nevent: end\ndata\n\n"));

@@ -1,4 +1,4 @@
-//! Facts of the server, the user who asks, the wall.
+//! Server information, the current user, and the wall.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use axum::body::Bytes;
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::auth::subject;
-use super::{Answered, BAD_REQUEST, Call, done, ok};
+use super::auth::encode_subject;
+use super::{ApiResult, BAD_REQUEST, Call, ok_empty, ok_json};
 use crate::state::Wall;
-use crate::{App, VERSION, WORKER_VERSION};
+use crate::{App, CONCOURSE_VERSION, WORKER_VERSION};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/api/v1/info", get(info))
-        .route("/api/v1/user", get(user))
-        .route("/api/v1/wall", get(wall).put(set_wall).delete(clear_wall))
+        .route("/api/v1/info", get(get_info))
+        .route("/api/v1/user", get(get_user))
+        .route("/api/v1/wall", get(get_wall).put(set_wall).delete(clear_wall))
 }
 
-async fn info(call: Call) -> Answered {
+async fn get_info(call: Call) -> ApiResult {
     let off = [
         "build_rerun",
         "cache_streamed_volumes",
@@ -31,13 +31,13 @@ async fn info(call: Call) -> Answered {
         .into_iter()
         .map(|flag| (flag.to_owned(), false.into()))
         .collect();
-    ok(
-        &json!({"version": VERSION, "worker_version": WORKER_VERSION, "feature_flags": flags, "external_url": call.app.url}),
+    ok_json(
+        &json!({"version": CONCOURSE_VERSION, "worker_version": WORKER_VERSION, "feature_flags": flags, "external_url": call.app.url}),
     )
 }
 
-async fn user(call: Call) -> Answered {
-    let (model, user) = (call.model(), call.user()?);
+async fn get_user(call: Call) -> ApiResult {
+    let (model, user) = (call.model(), call.require_user()?);
     let roles = model
         .teams
         .iter()
@@ -46,14 +46,15 @@ async fn user(call: Call) -> Answered {
         .filter(|r| !r.1.is_empty())
         .map(|(team, roles)| (team, json!(roles)))
         .collect();
-    ok(&json!({
-        "sub": subject(user), "name": user, "user_id": user, "user_name": "", "email": user,
+    let (name, connector) = (&user.name, if user.has_identity { "local" } else { "" });
+    ok_json(&json!({
+        "sub": encode_subject(name), "name": name, "user_id": name, "user_name": "", "email": name,
         "is_admin": model.is_admin(user), "is_system": false, "teams": teams,
-        "connector": "local", "display_user_id": user,
+        "connector": connector, "display_user_id": name,
     }))
 }
 
-async fn wall(call: Call) -> Answered {
+async fn get_wall(call: Call) -> ApiResult {
     let model = call.model();
     let mut shown = json!({});
     if let Some(wall) = model.wall() {
@@ -63,12 +64,12 @@ async fn wall(call: Call) -> Answered {
             shown["TTL"] = u64::try_from(left).unwrap_or(u64::MAX).into();
         }
     }
-    ok(&shown)
+    ok_json(&shown)
 }
 
-async fn set_wall(call: Call, body: Bytes) -> Answered {
+async fn set_wall(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    call.admin(&model)?;
+    call.require_admin(&model)?;
     let body: Value = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     let lifetime = body["TTL"]
         .as_u64()
@@ -78,12 +79,12 @@ async fn set_wall(call: Call, body: Bytes) -> Answered {
         message: body["message"].as_str().unwrap_or_default().to_owned(),
         until: lifetime.map(|ttl| model.now.saturating_add(ttl)),
     });
-    done()
+    ok_empty()
 }
 
-async fn clear_wall(call: Call) -> Answered {
+async fn clear_wall(call: Call) -> ApiResult {
     let mut model = call.model();
-    call.admin(&model)?;
+    call.require_admin(&model)?;
     model.wall = None;
-    done()
+    ok_empty()
 }

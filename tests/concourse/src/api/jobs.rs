@@ -9,32 +9,35 @@ use axum::routing::{delete, get, post, put};
 use serde_json::{Map, Value, json};
 
 use super::builds;
-use super::{Answered, Call, INTERNAL, NOT_FOUND, Refused, done, ok, without_nulls};
+use super::{ApiError, ApiResult, Call, INTERNAL_ERROR, NOT_FOUND, ok_empty, ok_json, without_nulls};
 use crate::App;
-use crate::config::{each_step, resource_of};
+use crate::config::{step_resource, visit_steps};
 use crate::state::{Job, Model, Pipeline, Role, Trigger};
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    const J: &str = "/api/v1/teams/{team}/pipelines/{pipeline}/jobs/{job}";
-    let at = |path: &str| format!("{J}{path}");
+    const JOB_PATH: &str = "/api/v1/teams/{team}/pipelines/{pipeline}/jobs/{job}";
+    let below = |path: &str| format!("{JOB_PATH}{path}");
     Router::new()
-        .route("/api/v1/jobs", get(list_all))
-        .route("/api/v1/teams/{team}/pipelines/{pipeline}/jobs", get(list))
-        .route(J, get(show))
-        .route(&at("/pause"), put(pause))
-        .route(&at("/unpause"), put(unpause))
-        .route(&at("/schedule"), put(schedule))
-        .route(&at("/inputs"), get(inputs))
-        .route(&at("/builds"), get(list_builds).post(trigger))
-        .route(&at("/builds/{build}"), get(build).merge(post(rerun)))
-        .route(&at("/tasks/{step}/cache"), delete(clear_cache))
+        .route("/api/v1/jobs", get(list_all_jobs))
+        .route("/api/v1/teams/{team}/pipelines/{pipeline}/jobs", get(list_jobs))
+        .route(JOB_PATH, get(get_job))
+        .route(&below("/pause"), put(pause_job))
+        .route(&below("/unpause"), put(unpause_job))
+        .route(&below("/schedule"), put(schedule_job))
+        .route(&below("/inputs"), get(list_inputs))
+        .route(&below("/builds"), get(list_job_builds).post(trigger_build))
+        .route(
+            &below("/builds/{build}"),
+            get(get_job_build).merge(post(rerun_build)),
+        )
+        .route(&below("/tasks/{step}/cache"), delete(clear_task_cache))
 }
 
-/// A job's gets (or puts) as its JSON lists them.
-fn steps(config: &Value, kind: &str, summary: bool) -> Value {
+/// Returns a job's get (or put) steps as in its JSON.
+fn steps_json(config: &Value, kind: &str, summary: bool) -> Value {
     let mut found = Vec::new();
-    each_step(config, &mut |step| {
-        let (Some(name), Some(resource)) = (step.get(kind), resource_of(step)) else {
+    visit_steps(config, &mut |step| {
+        let (Some(name), Some(resource)) = (step.get(kind), step_resource(step)) else {
             return;
         };
         let mut shown = json!({"name": name, "resource": resource});
@@ -55,7 +58,7 @@ fn steps(config: &Value, kind: &str, summary: bool) -> Value {
     }
 }
 
-fn shown(call: &Call, model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value {
+fn job_json(call: &Call, model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value {
     let config = model.job_config(job);
     let groups = pipeline.groups.as_array().into_iter().flatten();
     let mine = groups.filter(|g| {
@@ -72,19 +75,19 @@ fn shown(call: &Call, model: &Model, pipeline: &Pipeline, job: &Job, summary: bo
         "paused_by": job.paused.as_ref().map(|p| &p.0), "paused_at": job.paused.as_ref().map(|p| p.1),
         "groups": if groups.is_empty() { Value::Null } else { json!(groups) },
         "disable_manual_trigger": flag("disable_manual_trigger"), "disable_reruns": flag("disable_reruns"),
-        "inputs": steps(config, "get", summary), "outputs": steps(config, "put", summary),
+        "inputs": steps_json(config, "get", summary), "outputs": steps_json(config, "put", summary),
     }));
-    let build_shown = |b| {
+    let to_json = |b| {
         if summary {
-            builds::summary(model, b)
+            builds::build_summary(model, b)
         } else {
-            builds::commented(call, model, b)
+            builds::build_json_with_comment(call, model, b)
         }
     };
-    let next = model.builds_of(job).find(|b| !b.status.ended()).map(build_shown);
-    let finished = model.builds_of(job).rfind(|b| b.status.ended()).map(build_shown);
+    let next = model.builds_of(job).find(|b| !b.status.has_ended()).map(to_json);
+    let finished = model.builds_of(job).rfind(|b| b.status.has_ended()).map(to_json);
     for (key, build) in [("next_build", next), ("finished_build", finished)] {
-        // A job alone says that there is none, one in a list says nothing.
+        // A single job has null when there is none; in a list the field is omitted.
         if build.is_some() || !summary {
             value[key] = build.unwrap_or_default();
         }
@@ -92,101 +95,107 @@ fn shown(call: &Call, model: &Model, pipeline: &Pipeline, job: &Job, summary: bo
     value
 }
 
-async fn list_all(call: Call) -> Answered {
+async fn list_all_jobs(call: Call) -> ApiResult {
     let model = call.model();
     let seen = model
         .pipelines
         .iter()
-        .filter(|p| p.public || call.may_see(&model, p.team_id));
-    ok(&seen
-        .flat_map(|p| {
-            model
-                .jobs_of(p)
-                .into_iter()
-                .map(|j| shown(&call, &model, p, j, true))
-                .collect::<Vec<_>>()
-        })
-        .collect::<Vec<_>>())
+        .filter(|p| p.public || call.can_view(&model, p.team_id));
+    ok_json(
+        &seen
+            .flat_map(|p| {
+                model
+                    .jobs_of(p)
+                    .into_iter()
+                    .map(|j| job_json(&call, &model, p, j, true))
+                    .collect::<Vec<_>>()
+            })
+            .collect::<Vec<_>>(),
+    )
 }
 
-async fn list(call: Call) -> Answered {
+async fn list_jobs(call: Call) -> ApiResult {
     let model = call.model();
-    let pipeline = call.shown(&model)?;
-    ok(&model
-        .jobs_of(pipeline)
-        .into_iter()
-        .map(|j| shown(&call, &model, pipeline, j, true))
-        .collect::<Vec<_>>())
+    let pipeline = call.visible_pipeline(&model)?;
+    ok_json(
+        &model
+            .jobs_of(pipeline)
+            .into_iter()
+            .map(|j| job_json(&call, &model, pipeline, j, true))
+            .collect::<Vec<_>>(),
+    )
 }
 
-fn find<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Job, Refused> {
+fn find_job<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Job, ApiError> {
     model.job(pipeline.id, call.param("job")).ok_or(NOT_FOUND)
 }
 
-async fn show(call: Call) -> Answered {
+async fn get_job(call: Call) -> ApiResult {
     let model = call.model();
-    let pipeline = call.shown(&model)?;
-    ok(&shown(
+    let pipeline = call.visible_pipeline(&model)?;
+    ok_json(&job_json(
         &call,
         &model,
         pipeline,
-        find(&call, &model, pipeline)?,
+        find_job(&call, &model, pipeline)?,
         false,
     ))
 }
 
-async fn pause(call: Call) -> Answered {
+async fn pause_job(call: Call) -> ApiResult {
     set_paused(&call, true)
 }
 
-async fn unpause(call: Call) -> Answered {
+async fn unpause_job(call: Call) -> ApiResult {
     set_paused(&call, false)
 }
 
-fn set_paused(call: &Call, paused: bool) -> Answered {
+fn set_paused(call: &Call, paused: bool) -> ApiResult {
     let mut model = call.model();
-    let id = find(call, &model, call.pipeline(&model, Role::Operator)?)?.id;
-    let mark = paused.then_some((call.user()?.to_owned(), model.seconds()));
+    let id = find_job(call, &model, call.require_pipeline(&model, Role::Operator)?)?.id;
+    let mark = paused.then_some((call.require_user()?.name.clone(), model.seconds()));
     if let Some(job) = model.job_mut(id) {
         job.paused = mark;
     }
-    done()
+    ok_empty()
 }
 
-async fn schedule(call: Call) -> Answered {
+async fn schedule_job(call: Call) -> ApiResult {
     let model = call.model();
-    find(&call, &model, call.live(&model, Role::Operator)?)?;
-    done()
+    find_job(&call, &model, call.unarchived_pipeline(&model, Role::Operator)?)?;
+    ok_empty()
 }
 
-async fn inputs(call: Call) -> Answered {
+async fn list_inputs(call: Call) -> ApiResult {
     let model = call.model();
-    let job = find(&call, &model, call.pipeline(&model, Role::Viewer)?)?;
+    let job = find_job(&call, &model, call.require_pipeline(&model, Role::Viewer)?)?;
     let mut found = Vec::new();
-    let versions = model.inputs(job).unwrap_or_default();
-    each_step(model.job_config(job), &mut |step| {
-        let (Some(name), Some(resource)) = (step["get"].as_str(), resource_of(step)) else {
+    let versions = model.resolve_inputs(job).unwrap_or_default();
+    visit_steps(model.job_config(job), &mut |step| {
+        let (Some(name), Some(resource)) = (step["get"].as_str(), step_resource(step)) else {
             return;
         };
         if let Some((_, version)) = versions.iter().find(|v| v.0 == name) {
             found.push(json!({"name": name, "resource": resource, "version": version}));
         }
     });
-    ok(&found)
+    ok_json(&found)
 }
 
-async fn list_builds(call: Call) -> Answered {
+async fn list_job_builds(call: Call) -> ApiResult {
     let model = call.model();
-    let job = find(&call, &model, call.shown(&model)?)?;
+    let job = find_job(&call, &model, call.visible_pipeline(&model)?)?;
     let ids: Vec<u64> = model.builds_of(job).map(|b| b.id).collect();
-    builds::page(&call, &model, &ids, |model, b| builds::commented(&call, model, b))
+    builds::page_of_builds(&call, &model, &ids, |model, b| {
+        builds::build_json_with_comment(&call, model, b)
+    })
 }
 
-async fn trigger(call: Call) -> Answered {
+async fn trigger_build(call: Call) -> ApiResult {
     let mut model = call.model();
-    let pipeline = call.live(&model, Role::Operator)?;
-    let Ok(job) = find(&call, &model, pipeline) else {
-        // So it is: JSON that is not there.
+    let pipeline = call.unarchived_pipeline(&model, Role::Operator)?;
+    let Ok(job) = find_job(&call, &model, pipeline) else {
+        // Concourse announces JSON here and sends no body.
         return Ok((
             StatusCode::NOT_FOUND,
             [(header::CONTENT_TYPE, "application/json")],
@@ -194,53 +203,61 @@ async fn trigger(call: Call) -> Answered {
             .into_response());
     };
     if model.job_config(job)["disable_manual_trigger"] == true {
-        return Err(Refused::Empty(StatusCode::CONFLICT));
+        return Err(ApiError::Empty(StatusCode::CONFLICT));
     }
     let what = Trigger::Job(job.id);
-    let id = model.trigger(what, call.user.as_deref()).ok_or(INTERNAL)?;
-    call.app.meter.triggered();
-    ok(&builds::shown(&model, model.builds.get(&id).ok_or(INTERNAL)?))
+    let id = model
+        .trigger_build(what, call.user_name())
+        .ok_or(INTERNAL_ERROR)?;
+    call.app.meter.count_trigger();
+    ok_json(&builds::build_json(
+        &model,
+        model.builds.get(&id).ok_or(INTERNAL_ERROR)?,
+    ))
 }
 
-fn named(call: &Call, model: &Model, job: &Job) -> Result<u64, Refused> {
+fn find_build(call: &Call, model: &Model, job: &Job) -> Result<u64, ApiError> {
     let name = call.param("build");
     let mut builds = model.builds_of(job);
     builds.find(|b| b.name == name).map(|b| b.id).ok_or(NOT_FOUND)
 }
 
-async fn build(call: Call) -> Answered {
+async fn get_job_build(call: Call) -> ApiResult {
     let model = call.model();
-    let job = find(&call, &model, call.shown(&model)?)?;
-    let id = named(&call, &model, job)?;
-    ok(&builds::commented(
+    let job = find_job(&call, &model, call.visible_pipeline(&model)?)?;
+    let id = find_build(&call, &model, job)?;
+    ok_json(&builds::build_json_with_comment(
         &call,
         &model,
         model.builds.get(&id).ok_or(NOT_FOUND)?,
     ))
 }
 
-async fn rerun(call: Call) -> Answered {
+async fn rerun_build(call: Call) -> ApiResult {
     let mut model = call.model();
-    let job = find(&call, &model, call.live(&model, Role::Operator)?)?;
+    let job = find_job(&call, &model, call.unarchived_pipeline(&model, Role::Operator)?)?;
     if model.job_config(job)["disable_reruns"] == true {
-        return Err(Refused::Empty(StatusCode::CONFLICT));
+        return Err(ApiError::Empty(StatusCode::CONFLICT));
     }
-    let id = named(&call, &model, job)?;
-    // A build that never had its inputs has none to be run with again.
-    if model.builds.get(&id).is_some_and(|b| b.plan.is_null()) && model.inputs(job).is_err() {
-        return Err(INTERNAL);
+    let id = find_build(&call, &model, job)?;
+    // A build that never resolved its inputs can't be rerun with them.
+    if model.builds.get(&id).is_some_and(|b| b.plan.is_null()) && model.resolve_inputs(job).is_err() {
+        return Err(INTERNAL_ERROR);
     }
     let again = model
-        .trigger(Trigger::Rerun(id), call.user.as_deref())
-        .ok_or(INTERNAL)?;
-    call.app.meter.triggered();
-    ok(&builds::shown(&model, model.builds.get(&again).ok_or(INTERNAL)?))
+        .trigger_build(Trigger::Rerun(id), call.user_name())
+        .ok_or(INTERNAL_ERROR)?;
+    call.app.meter.count_trigger();
+    ok_json(&builds::build_json(
+        &model,
+        model.builds.get(&again).ok_or(INTERNAL_ERROR)?,
+    ))
 }
 
-async fn clear_cache(call: Call) -> Answered {
+async fn clear_task_cache(call: Call) -> ApiResult {
     let model = call.model();
-    find(&call, &model, call.pipeline(&model, Role::Operator)?)?;
+    find_job(&call, &model, call.require_pipeline(&model, Role::Operator)?)?;
     let mut answer = Map::new();
     answer.insert("caches_removed".into(), 0.into());
-    ok(&answer)
+    ok_json(&answer)
 }

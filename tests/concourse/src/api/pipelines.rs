@@ -9,35 +9,35 @@ use axum::routing::{get, put};
 use serde_json::{Value, json};
 
 use super::{
-    Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, done, empty, errors, json_as, new_name, ok, warned,
-    without_nulls,
+    ApiError, ApiResult, BAD_REQUEST, Call, NOT_FOUND, bad_request_errors, empty_response, json_response,
+    json_with_warnings, ok_empty, ok_json, parse_rename, without_nulls,
 };
 use crate::App;
 use crate::config;
-use crate::state::{InstanceVars, Model, Pipeline, Role, Saved};
+use crate::state::{InstanceVars, Model, Pipeline, Role, SaveOutcome};
 
 const VERSION_HEADER: &str = "x-concourse-config-version";
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    const P: &str = "/api/v1/teams/{team}/pipelines/{pipeline}";
-    let at = |path: &str| format!("{P}{path}");
+    const PIPELINE_PATH: &str = "/api/v1/teams/{team}/pipelines/{pipeline}";
+    let below = |path: &str| format!("{PIPELINE_PATH}{path}");
     Router::new()
-        .route("/api/v1/pipelines", get(list_all))
-        .route("/api/v1/teams/{team}/pipelines", get(list))
-        .route("/api/v1/teams/{team}/pipelines/ordering", put(order))
-        .route(P, get(show).delete(delete))
-        .route(&at("/config"), get(read_config).put(save_config))
-        .route(&at("/pause"), put(pause))
-        .route(&at("/unpause"), put(unpause))
-        .route(&at("/expose"), put(expose))
-        .route(&at("/hide"), put(hide))
-        .route(&at("/archive"), put(archive))
-        .route(&at("/rename"), put(rename))
-        .route(&at("/ordering"), put(order_instances))
-        .route(&at("/resource-types"), get(resource_types))
+        .route("/api/v1/pipelines", get(list_all_pipelines))
+        .route("/api/v1/teams/{team}/pipelines", get(list_pipelines))
+        .route("/api/v1/teams/{team}/pipelines/ordering", put(order_pipelines))
+        .route(PIPELINE_PATH, get(get_pipeline).delete(delete_pipeline))
+        .route(&below("/config"), get(read_config).put(save_config))
+        .route(&below("/pause"), put(pause_pipeline))
+        .route(&below("/unpause"), put(unpause_pipeline))
+        .route(&below("/expose"), put(expose_pipeline))
+        .route(&below("/hide"), put(hide_pipeline))
+        .route(&below("/archive"), put(archive_pipeline))
+        .route(&below("/rename"), put(rename_pipeline))
+        .route(&below("/ordering"), put(order_instances))
+        .route(&below("/resource-types"), get(list_resource_types))
 }
 
-fn shown(model: &Model, pipeline: &Pipeline) -> Value {
+fn pipeline_json(model: &Model, pipeline: &Pipeline) -> Value {
     without_nulls(json!({
         "id": pipeline.id, "name": pipeline.name, "instance_vars": pipeline.instance_vars,
         "paused": pipeline.paused, "paused_by": pipeline.paused_by, "paused_at": pipeline.paused_at,
@@ -47,137 +47,147 @@ fn shown(model: &Model, pipeline: &Pipeline) -> Value {
     }))
 }
 
-async fn list_all(call: Call) -> Answered {
+async fn list_all_pipelines(call: Call) -> ApiResult {
     let model = call.model();
     let mut seen: Vec<&Pipeline> = model
         .pipelines
         .iter()
-        .filter(|p| p.public || call.may_see(&model, p.team_id))
+        .filter(|p| p.public || call.can_view(&model, p.team_id))
         .collect();
     seen.sort_by_key(|p| model.team_name(p.team_id));
-    ok(&seen.into_iter().map(|p| shown(&model, p)).collect::<Vec<_>>())
+    ok_json(
+        &seen
+            .into_iter()
+            .map(|p| pipeline_json(&model, p))
+            .collect::<Vec<_>>(),
+    )
 }
 
-async fn list(call: Call) -> Answered {
+async fn list_pipelines(call: Call) -> ApiResult {
     let model = call.model();
     let team = model.team(call.param("team")).ok_or(NOT_FOUND)?.id;
-    let all = call.may_see(&model, team);
+    let all = call.can_view(&model, team);
     let seen = model
         .pipelines
         .iter()
         .filter(|p| p.team_id == team && (p.public || all));
-    ok(&seen.map(|p| shown(&model, p)).collect::<Vec<_>>())
+    ok_json(&seen.map(|p| pipeline_json(&model, p)).collect::<Vec<_>>())
 }
 
-async fn show(call: Call) -> Answered {
+async fn get_pipeline(call: Call) -> ApiResult {
     let model = call.model();
-    ok(&shown(&model, call.shown(&model)?))
+    ok_json(&pipeline_json(&model, call.visible_pipeline(&model)?))
 }
 
-async fn delete(call: Call) -> Answered {
+async fn delete_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.pipeline(&model, Role::Member)?.id;
+    let id = call.require_pipeline(&model, Role::Member)?.id;
     model.delete_pipeline(id);
-    Ok(empty(StatusCode::NO_CONTENT))
+    Ok(empty_response(StatusCode::NO_CONTENT))
 }
 
-async fn read_config(call: Call) -> Answered {
+async fn read_config(call: Call) -> ApiResult {
     let model = call.model();
-    let pipeline = call.pipeline(&model, Role::Viewer)?;
+    let pipeline = call.require_pipeline(&model, Role::Viewer)?;
     if pipeline.archived {
         return Err(NOT_FOUND);
     }
-    let mut response = json_as(StatusCode::OK, &json!({"config": pipeline.config}));
+    let mut response = json_response(StatusCode::OK, &json!({"config": pipeline.config}));
     response
         .headers_mut()
         .insert(VERSION_HEADER, HeaderValue::from(pipeline.version));
     Ok(response)
 }
 
-async fn save_config(call: Call, headers: HeaderMap, body: Bytes) -> Answered {
+async fn save_config(call: Call, headers: HeaderMap, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    // The team is looked for last, but who may not do this is told at once.
-    match call.team(&model, Role::Member) {
-        Ok(_) | Err(Refused::Empty(StatusCode::NOT_FOUND)) => {}
+    // Concourse checks the role first and whether the team exists last.
+    match call.require_team(&model, Role::Member) {
+        Ok(_) | Err(ApiError::Empty(StatusCode::NOT_FOUND)) => {}
         Err(refused) => return Err(refused),
     }
-    let said = |name: &str| {
+    let header_text = |name: &str| {
         headers
             .get(name)
             .and_then(|v| v.to_str().ok())
             .unwrap_or_default()
     };
-    let version = match said(VERSION_HEADER) {
+    let version = match header_text(VERSION_HEADER) {
         "" => 0,
         version => version
             .parse()
-            .map_err(|_| errors(["config version is malformed: expected integer".to_owned()]))?,
+            .map_err(|_| bad_request_errors(["config version is malformed: expected integer".to_owned()]))?,
     };
-    let media = said(header::CONTENT_TYPE.as_str())
+    let media = header_text(header::CONTENT_TYPE.as_str())
         .split(';')
         .next()
         .unwrap_or_default()
         .trim();
     if !["application/x-yaml", "application/json"].contains(&media) {
-        return Err(Refused::Empty(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        return Err(ApiError::Empty(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
-    let config = config::parse(&String::from_utf8_lossy(&body)).map_err(|e| errors([e]))?;
-    let mut warnings = config::validate(&config).map_err(errors)?;
+    let config =
+        config::parse_config(&String::from_utf8_lossy(&body)).map_err(|e| bad_request_errors([e]))?;
+    let mut warnings = config::validate_config(&config).map_err(bad_request_errors)?;
     let name = call.param("pipeline");
-    warnings.extend(config::identifier(name, "pipeline").map_err(|e| errors([e]))?);
-    let (vars, team) = (call.vars()?, call.team(&model, Role::Member)?);
-    match model.save(team, name, vars, config, version) {
-        Saved::Created => Ok(warned(StatusCode::CREATED, json!({}), &warnings)),
-        Saved::Updated => Ok(warned(StatusCode::OK, json!({}), &warnings)),
-        Saved::Stale => Err(Refused::Text(
+    warnings.extend(config::check_identifier(name, "pipeline").map_err(|e| bad_request_errors([e]))?);
+    let (vars, team) = (call.instance_vars()?, call.require_team(&model, Role::Member)?);
+    match model.save_config(team, name, vars, config, version) {
+        SaveOutcome::Created => Ok(json_with_warnings(StatusCode::CREATED, json!({}), &warnings)),
+        SaveOutcome::Updated => Ok(json_with_warnings(StatusCode::OK, json!({}), &warnings)),
+        SaveOutcome::Stale => Err(ApiError::Text(
             StatusCode::INTERNAL_SERVER_ERROR,
             "failed to save config: comparison with existing config failed during save".into(),
         )),
     }
 }
 
-async fn pause(call: Call) -> Answered {
+async fn pause_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.live(&model, Role::Operator)?.id;
-    model.pause(id, Some(call.user()?));
-    done()
+    let id = call.unarchived_pipeline(&model, Role::Operator)?.id;
+    model.set_paused(id, Some(&call.require_user()?.name));
+    ok_empty()
 }
 
-async fn unpause(call: Call) -> Answered {
+async fn unpause_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.live(&model, Role::Operator)?.id;
-    model.pause(id, None);
-    done()
+    let id = call.unarchived_pipeline(&model, Role::Operator)?.id;
+    model.set_paused(id, None);
+    ok_empty()
 }
 
-async fn expose(call: Call) -> Answered {
+async fn expose_pipeline(call: Call) -> ApiResult {
     set_public(&call, true)
 }
 
-async fn hide(call: Call) -> Answered {
+async fn hide_pipeline(call: Call) -> ApiResult {
     set_public(&call, false)
 }
 
-fn set_public(call: &Call, public: bool) -> Answered {
+fn set_public(call: &Call, public: bool) -> ApiResult {
     let mut model = call.model();
-    let id = call.pipeline(&model, Role::Member)?.id;
+    let id = call.require_pipeline(&model, Role::Member)?.id;
     if let Some(pipeline) = model.pipeline_mut(id) {
         pipeline.public = public;
     }
-    done()
+    ok_empty()
 }
 
-async fn archive(call: Call) -> Answered {
+async fn archive_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.pipeline(&model, Role::Member)?.id;
-    model.archive(id);
-    done()
+    let id = call.require_pipeline(&model, Role::Member)?.id;
+    model.archive_pipeline(id);
+    ok_empty()
 }
 
-async fn rename(call: Call, body: Bytes) -> Answered {
+async fn rename_pipeline(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let team = call.team(&model, Role::Member)?;
-    let (name, warning) = new_name(&body, "pipeline", errors(["malformed request".to_owned()]))?;
+    let team = call.require_team(&model, Role::Member)?;
+    let (name, warning) = parse_rename(
+        &body,
+        "pipeline",
+        bad_request_errors(["malformed request".to_owned()]),
+    )?;
     let old = call.param("pipeline");
     if !model.pipelines.iter().any(|p| p.team_id == team && p.name == old) {
         return Err(NOT_FOUND);
@@ -188,15 +198,15 @@ async fn rename(call: Call, body: Bytes) -> Answered {
             .iter()
             .any(|p| p.team_id == team && p.name == name)
     {
-        return Err(super::INTERNAL);
+        return Err(super::INTERNAL_ERROR);
     }
     model.rename_pipeline(team, old, &name);
-    Ok(warned(StatusCode::OK, json!({}), warning.as_slice()))
+    Ok(json_with_warnings(StatusCode::OK, json!({}), warning.as_slice()))
 }
 
-async fn order(call: Call, body: Bytes) -> Answered {
+async fn order_pipelines(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let team = call.team(&model, Role::Member)?;
+    let team = call.require_team(&model, Role::Member)?;
     let names: Vec<String> = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     for name in &names {
         if !model
@@ -204,29 +214,30 @@ async fn order(call: Call, body: Bytes) -> Answered {
             .iter()
             .any(|p| p.team_id == team && p.name == *name)
         {
-            return Err(Refused::Text(
+            return Err(ApiError::Text(
                 StatusCode::BAD_REQUEST,
                 format!("pipeline '{name}' not found\n"),
             ));
         }
     }
     model.order_pipelines(team, |p| names.iter().position(|n| *n == p.name));
-    done()
+    ok_empty()
 }
 
-async fn order_instances(call: Call, body: Bytes) -> Answered {
+async fn order_instances(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let team = call.team(&model, Role::Member)?;
+    let team = call.require_team(&model, Role::Member)?;
     let wanted: Vec<InstanceVars> = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     let name = call.param("pipeline");
-    fn instance(vars: &InstanceVars) -> Option<&InstanceVars> {
+    fn non_empty(vars: &InstanceVars) -> Option<&InstanceVars> {
         Some(vars).filter(|v| !v.is_empty())
     }
-    if wanted
-        .iter()
-        .any(|vars| model.pipeline(call.param("team"), name, instance(vars)).is_none())
-    {
-        return Err(Refused::Text(
+    if wanted.iter().any(|vars| {
+        model
+            .pipeline(call.param("team"), name, non_empty(vars))
+            .is_none()
+    }) {
+        return Err(ApiError::Text(
             StatusCode::BAD_REQUEST,
             format!("pipeline '{name}' not found\n"),
         ));
@@ -234,14 +245,14 @@ async fn order_instances(call: Call, body: Bytes) -> Answered {
     let place = |p: &Pipeline| {
         wanted
             .iter()
-            .position(|vars| p.instance_vars.as_ref() == instance(vars))
+            .position(|vars| p.instance_vars.as_ref() == non_empty(vars))
     };
     model.order_instances(team, name, place);
-    done()
+    ok_empty()
 }
 
-async fn resource_types(call: Call) -> Answered {
+async fn list_resource_types(call: Call) -> ApiResult {
     let model = call.model();
-    let types = &call.shown(&model)?.config["resource_types"];
-    ok(types.as_array().unwrap_or(&Vec::new()))
+    let types = &call.visible_pipeline(&model)?.config["resource_types"];
+    ok_json(types.as_array().unwrap_or(&Vec::new()))
 }

@@ -11,32 +11,36 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Answered, BAD_REQUEST, Call, INTERNAL, NOT_FOUND, Refused, builds, done, ok, unauthorized, without_nulls,
+    ApiError, ApiResult, BAD_REQUEST, Call, INTERNAL_ERROR, NOT_FOUND, builds, ok_empty, ok_json,
+    unauthorized, without_nulls,
 };
 use crate::App;
-use crate::page::{self, Window};
+use crate::page::{self, PageRequest};
 use crate::state::{InstanceVars, Model, Pipeline, Resource, Role, Trigger, Version};
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    const R: &str = "/api/v1/teams/{team}/pipelines/{pipeline}/resources/{resource}";
-    let at = |path: &str| format!("{R}{path}");
+    const RESOURCE_PATH: &str = "/api/v1/teams/{team}/pipelines/{pipeline}/resources/{resource}";
+    let below = |path: &str| format!("{RESOURCE_PATH}{path}");
     Router::new()
-        .route("/api/v1/resources", get(list_all))
-        .route("/api/v1/teams/{team}/pipelines/{pipeline}/resources", get(list))
-        .route(R, get(show))
-        .route(&at("/check"), post(check))
-        .route(&at("/check/webhook"), post(webhook))
-        .route(&at("/versions"), get(versions).delete(clear_versions))
-        .route(&at("/versions/{version}"), get(version))
-        .route(&at("/versions/{version}/enable"), put(enable))
-        .route(&at("/versions/{version}/disable"), put(disable))
-        .route(&at("/versions/{version}/pin"), put(pin))
-        .route(&at("/unpin"), put(unpin))
-        .route(&at("/pin_comment"), put(pin_comment))
-        .route(&at("/cache"), delete(clear_cache))
+        .route("/api/v1/resources", get(list_all_resources))
+        .route(
+            "/api/v1/teams/{team}/pipelines/{pipeline}/resources",
+            get(list_resources),
+        )
+        .route(RESOURCE_PATH, get(get_resource))
+        .route(&below("/check"), post(check_resource))
+        .route(&below("/check/webhook"), post(check_by_webhook))
+        .route(&below("/versions"), get(list_versions).delete(clear_versions))
+        .route(&below("/versions/{version}"), get(get_version))
+        .route(&below("/versions/{version}/enable"), put(enable_version))
+        .route(&below("/versions/{version}/disable"), put(disable_version))
+        .route(&below("/versions/{version}/pin"), put(pin_version))
+        .route(&below("/unpin"), put(unpin_resource))
+        .route(&below("/pin_comment"), put(set_pin_comment))
+        .route(&below("/cache"), delete(clear_resource_cache))
 }
 
-fn shown(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
+fn resource_json(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
     let config = model.resource_config(resource);
     let in_config = config.get("version");
     let pinned = resource
@@ -46,7 +50,7 @@ fn shown(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
     let check = resource
         .check
         .and_then(|id| model.builds.get(&id))
-        .map(|b| builds::summary(model, b));
+        .map(|b| builds::build_summary(model, b));
     without_nulls(json!({
         "name": resource.name, "pipeline_id": pipeline.id, "pipeline_name": pipeline.name,
         "pipeline_instance_vars": pipeline.instance_vars, "team_name": model.team_name(pipeline.team_id),
@@ -56,59 +60,67 @@ fn shown(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
     }))
 }
 
-async fn list_all(call: Call) -> Answered {
+async fn list_all_resources(call: Call) -> ApiResult {
     let model = call.model();
     let seen = model
         .pipelines
         .iter()
-        .filter(|p| p.public || call.may_see(&model, p.team_id));
+        .filter(|p| p.public || call.can_view(&model, p.team_id));
     let model = &model;
-    ok(&seen
-        .flat_map(|p| model.resources_of(p).map(move |r| shown(model, p, r)))
-        .collect::<Vec<_>>())
+    ok_json(
+        &seen
+            .flat_map(|p| model.resources_of(p).map(move |r| resource_json(model, p, r)))
+            .collect::<Vec<_>>(),
+    )
 }
 
-async fn list(call: Call) -> Answered {
+async fn list_resources(call: Call) -> ApiResult {
     let model = call.model();
-    let pipeline = call.shown(&model)?;
-    ok(&model
-        .resources_of(pipeline)
-        .map(|r| shown(&model, pipeline, r))
-        .collect::<Vec<_>>())
+    let pipeline = call.visible_pipeline(&model)?;
+    ok_json(
+        &model
+            .resources_of(pipeline)
+            .map(|r| resource_json(&model, pipeline, r))
+            .collect::<Vec<_>>(),
+    )
 }
 
-fn find<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Resource, Refused> {
+fn find_resource<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Resource, ApiError> {
     model
         .resource(pipeline.id, call.param("resource"))
         .ok_or(NOT_FOUND)
 }
 
-/// The resource in the path, to change.
-fn own<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Resource, Refused> {
-    let pipeline = call.live(model, Role::Operator)?.id;
+/// Returns the resource in the path for changes.
+fn unarchived_resource<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Resource, ApiError> {
+    let pipeline = call.unarchived_pipeline(model, Role::Operator)?.id;
     model
         .resource_mut(pipeline, call.param("resource"))
         .ok_or(NOT_FOUND)
 }
 
-async fn show(call: Call) -> Answered {
+async fn get_resource(call: Call) -> ApiResult {
     let model = call.model();
-    let pipeline = call.shown(&model)?;
-    ok(&shown(&model, pipeline, find(&call, &model, pipeline)?))
+    let pipeline = call.visible_pipeline(&model)?;
+    ok_json(&resource_json(
+        &model,
+        pipeline,
+        find_resource(&call, &model, pipeline)?,
+    ))
 }
 
 #[derive(Deserialize)]
-struct From {
+struct CheckRequest {
     #[serde(rename = "from")]
     _from: Option<InstanceVars>,
 }
 
-fn start_check(model: &mut Model, pipeline: u64, resource: &str) -> Answered {
+fn start_check(model: &mut Model, pipeline: u64, resource: &str) -> ApiResult {
     let id = model
-        .trigger(Trigger::Check(pipeline, resource), None)
-        .ok_or(INTERNAL)?;
-    let build = builds::shown(model, model.builds.get(&id).ok_or(INTERNAL)?);
-    // So it is: the real one does not say that it is JSON.
+        .trigger_build(Trigger::Check(pipeline, resource), None)
+        .ok_or(INTERNAL_ERROR)?;
+    let build = builds::build_json(model, model.builds.get(&id).ok_or(INTERNAL_ERROR)?);
+    // Concourse does not declare this response as JSON.
     Ok((
         StatusCode::CREATED,
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
@@ -117,22 +129,22 @@ fn start_check(model: &mut Model, pipeline: u64, resource: &str) -> Answered {
         .into_response())
 }
 
-async fn check(call: Call, body: Bytes) -> Answered {
+async fn check_resource(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let pipeline = call.live(&model, Role::Operator)?;
-    serde_json::from_slice::<From>(&body).map_err(|_| BAD_REQUEST)?;
-    let (pipeline, resource) = (pipeline.id, find(&call, &model, pipeline)?.name.clone());
+    let pipeline = call.unarchived_pipeline(&model, Role::Operator)?;
+    serde_json::from_slice::<CheckRequest>(&body).map_err(|_| BAD_REQUEST)?;
+    let (pipeline, resource) = (pipeline.id, find_resource(&call, &model, pipeline)?.name.clone());
     start_check(&mut model, pipeline, &resource)
 }
 
-async fn webhook(call: Call) -> Answered {
+async fn check_by_webhook(call: Call) -> ApiResult {
     let mut model = call.model();
     let token = call
         .query("webhook_token")
         .filter(|t| !t.is_empty())
         .ok_or(BAD_REQUEST)?;
     let pipeline = call.find_pipeline(&model)?.ok_or(NOT_FOUND)?;
-    let resource = find(&call, &model, pipeline)?;
+    let resource = find_resource(&call, &model, pipeline)?;
     if model.resource_config(resource)["webhook_token"] != token {
         return Err(unauthorized());
     }
@@ -140,14 +152,14 @@ async fn webhook(call: Call) -> Answered {
     start_check(&mut model, pipeline, &resource)
 }
 
-fn version_shown(version: &Version) -> Value {
+fn version_json(version: &Version) -> Value {
     json!({"id": version.id, "version": version.version, "enabled": version.enabled})
 }
 
-async fn versions(call: Call) -> Answered {
+async fn list_versions(call: Call) -> ApiResult {
     let model = call.model();
-    let resource = find(&call, &model, call.shown(&model)?)?;
-    // A filter without a colon filters nothing.
+    let resource = find_resource(&call, &model, call.visible_pipeline(&model)?)?;
+    // A filter without a colon is ignored.
     let filters: Vec<(&str, &str)> = call
         .query
         .iter()
@@ -159,94 +171,94 @@ async fn versions(call: Call) -> Answered {
             .iter()
             .all(|(key, value)| v.version.get(*key).is_some_and(|found| found == value.trim()))
     };
-    let window = Window::of(|key| call.query(key));
+    let window = PageRequest::from_query(|key| call.query(key));
     let ids: Vec<u64> = resource.versions.iter().filter(fits).map(|v| v.id).collect();
-    let page = page::cut(&ids, window);
+    let page = page::cut_page(&ids, window);
     let items = page
         .ids
         .iter()
         .filter_map(|id| resource.versions.iter().find(|v| v.id == *id))
-        .map(version_shown);
-    call.paged(&page, window.limit, &items.collect::<Vec<_>>())
+        .map(version_json);
+    call.page_response(&page, window.limit, &items.collect::<Vec<_>>())
 }
 
-async fn clear_versions(call: Call) -> Answered {
+async fn clear_versions(call: Call) -> ApiResult {
     let mut model = call.model();
-    call.admin(&model)?;
-    let resource = own(&call, &mut model)?;
+    call.require_admin(&model)?;
+    let resource = unarchived_resource(&call, &mut model)?;
     let removed = std::mem::take(&mut resource.versions).len();
-    ok(&json!({"versions_removed": removed}))
+    ok_json(&json!({"versions_removed": removed}))
 }
 
-fn version_id(call: &Call) -> Result<u64, Refused> {
+fn parse_version_id(call: &Call) -> Result<u64, ApiError> {
     call.param("version").parse().map_err(|_| BAD_REQUEST)
 }
 
-async fn version(call: Call) -> Answered {
-    let (model, id) = (call.model(), version_id(&call)?);
-    let resource = find(&call, &model, call.shown(&model)?)?;
-    ok(&version_shown(
+async fn get_version(call: Call) -> ApiResult {
+    let (model, id) = (call.model(), parse_version_id(&call)?);
+    let resource = find_resource(&call, &model, call.visible_pipeline(&model)?)?;
+    ok_json(&version_json(
         resource.versions.iter().find(|v| v.id == id).ok_or(NOT_FOUND)?,
     ))
 }
 
-async fn enable(call: Call) -> Answered {
+async fn enable_version(call: Call) -> ApiResult {
     set_enabled(&call, true)
 }
 
-async fn disable(call: Call) -> Answered {
+async fn disable_version(call: Call) -> ApiResult {
     set_enabled(&call, false)
 }
 
-fn set_enabled(call: &Call, enabled: bool) -> Answered {
-    let (mut model, id) = (call.model(), version_id(call)?);
-    let resource = own(call, &mut model)?;
+fn set_enabled(call: &Call, enabled: bool) -> ApiResult {
+    let (mut model, id) = (call.model(), parse_version_id(call)?);
+    let resource = unarchived_resource(call, &mut model)?;
     resource
         .versions
         .iter_mut()
         .find(|v| v.id == id)
         .ok_or(NOT_FOUND)?
         .enabled = enabled;
-    done()
+    ok_empty()
 }
 
-async fn pin(call: Call) -> Answered {
-    let (mut model, id) = (call.model(), version_id(&call)?);
-    let pipeline = call.live(&model, Role::Operator)?;
-    let resource = find(&call, &model, pipeline)?;
-    // In both cases the real one fails rather than refuses.
+async fn pin_version(call: Call) -> ApiResult {
+    let (mut model, id) = (call.model(), parse_version_id(&call)?);
+    let pipeline = call.unarchived_pipeline(&model, Role::Operator)?;
+    let resource = find_resource(&call, &model, pipeline)?;
+    // In both cases Concourse answers 500.
     if model.resource_config(resource).get("version").is_some()
         || !resource.versions.iter().any(|v| v.id == id)
     {
-        return Err(INTERNAL);
+        return Err(INTERNAL_ERROR);
     }
-    let resource = own(&call, &mut model)?;
+    let resource = unarchived_resource(&call, &mut model)?;
     resource.pinned = Some(id);
     resource.pin_comment.clear();
-    done()
+    ok_empty()
 }
 
-async fn unpin(call: Call) -> Answered {
+async fn unpin_resource(call: Call) -> ApiResult {
     let mut model = call.model();
-    let resource = own(&call, &mut model)?;
+    let resource = unarchived_resource(&call, &mut model)?;
     resource.pin_comment.clear();
-    // What is not pinned cannot be unpinned.
-    resource.pinned.take().ok_or(INTERNAL)?;
-    done()
+    // Concourse answers 500 when the resource is not pinned.
+    resource.pinned.take().ok_or(INTERNAL_ERROR)?;
+    ok_empty()
 }
 
-async fn pin_comment(call: Call, body: Bytes) -> Answered {
+async fn set_pin_comment(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let resource = own(&call, &mut model)?;
+    let resource = unarchived_resource(&call, &mut model)?;
     let body: Value = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     if resource.pinned.is_some() {
         resource.pin_comment = body["pin_comment"].as_str().unwrap_or_default().to_owned();
     }
-    done()
+    ok_empty()
 }
 
-async fn clear_cache(call: Call) -> Answered {
+async fn clear_resource_cache(call: Call) -> ApiResult {
     let model = call.model();
-    find(&call, &model, call.live(&model, Role::Operator)?)?;
-    ok(&json!({"caches_removed": 0}))
+    find_resource(&call, &model, call.unarchived_pipeline(&model, Role::Operator)?)?;
+    ok_json(&json!({"caches_removed": 0}))
 }

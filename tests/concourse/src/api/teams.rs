@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    Answered, BAD_REQUEST, Call, INTERNAL, NOT_FOUND, Refused, empty, forbidden, new_name, ok, warned,
+    ApiError, ApiResult, BAD_REQUEST, Call, INTERNAL_ERROR, NOT_FOUND, empty_response, forbidden,
+    json_with_warnings, ok_json, parse_rename,
 };
 use crate::App;
 use crate::config;
@@ -18,36 +19,41 @@ use crate::state::{Auth, Role};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/api/v1/teams", get(list))
-        .route("/api/v1/teams/{team}", get(show).put(set).delete(destroy))
-        .route("/api/v1/teams/{team}/rename", put(rename))
+        .route("/api/v1/teams", get(list_teams))
+        .route(
+            "/api/v1/teams/{team}",
+            get(get_team).put(set_team).delete(delete_team),
+        )
+        .route("/api/v1/teams/{team}/rename", put(rename_team))
 }
 
-async fn list(call: Call) -> Answered {
+async fn list_teams(call: Call) -> ApiResult {
     let model = call.model();
-    ok(&model
-        .teams
-        .iter()
-        .filter(|t| call.may_see(&model, t.id))
-        .collect::<Vec<_>>())
+    ok_json(
+        &model
+            .teams
+            .iter()
+            .filter(|t| call.can_view(&model, t.id))
+            .collect::<Vec<_>>(),
+    )
 }
 
-async fn show(call: Call) -> Answered {
+async fn get_team(call: Call) -> ApiResult {
     let model = call.model();
-    call.team(&model, Role::Viewer)?;
-    ok(&model.team(call.param("team")).ok_or(NOT_FOUND)?)
+    call.require_team(&model, Role::Viewer)?;
+    ok_json(&model.team(call.param("team")).ok_or(NOT_FOUND)?)
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct SetTeamRequest {
     #[serde(default)]
     auth: Auth,
 }
 
-async fn set(call: Call, body: Bytes) -> Answered {
+async fn set_team(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let (user, name) = (call.user()?, call.param("team"));
-    let wanted: Wanted = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
+    let (user, name) = (call.require_user()?, call.param("team"));
+    let wanted: SetTeamRequest = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     if wanted.auth.is_empty()
         || wanted
             .auth
@@ -57,14 +63,14 @@ async fn set(call: Call, body: Bytes) -> Answered {
         return Err(BAD_REQUEST);
     }
     let allowed = if model.team(name).is_some() {
-        model.may(user, name, Role::Owner)
+        model.has_role(user, name, Role::Owner)
     } else {
         model.is_admin(user)
     };
     if !allowed {
         return Err(forbidden());
     }
-    let warnings: Vec<_> = config::identifier(name, "team")
+    let warnings: Vec<_> = config::check_identifier(name, "team")
         .map_err(|_| BAD_REQUEST)?
         .into_iter()
         .collect();
@@ -74,28 +80,28 @@ async fn set(call: Call, body: Bytes) -> Answered {
     } else {
         StatusCode::OK
     };
-    Ok(warned(status, json!({"team": team}), &warnings))
+    Ok(json_with_warnings(status, json!({"team": team}), &warnings))
 }
 
-async fn rename(call: Call, body: Bytes) -> Answered {
+async fn rename_team(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    call.team(&model, Role::Owner)?;
-    let (name, warning) = new_name(&body, "team", INTERNAL)?;
+    call.require_team(&model, Role::Owner)?;
+    let (name, warning) = parse_rename(&body, "team", INTERNAL_ERROR)?;
     if !model.rename_team(call.param("team"), &name) {
-        return Err(INTERNAL);
+        return Err(INTERNAL_ERROR);
     }
-    Ok(warned(StatusCode::OK, json!({}), warning.as_slice()))
+    Ok(json_with_warnings(StatusCode::OK, json!({}), warning.as_slice()))
 }
 
-async fn destroy(call: Call) -> Answered {
+async fn delete_team(call: Call) -> ApiResult {
     let mut model = call.model();
-    call.admin(&model)?;
+    call.require_admin(&model)?;
     let name = call.param("team");
     model.team(name).ok_or(NOT_FOUND)?;
-    // The last team of admins stays.
+    // Concourse refuses to delete the last admin team.
     if name == "main" {
-        return Err(Refused::Empty(StatusCode::FORBIDDEN));
+        return Err(ApiError::Empty(StatusCode::FORBIDDEN));
     }
     model.delete_team(name);
-    Ok(empty(StatusCode::NO_CONTENT))
+    Ok(empty_response(StatusCode::NO_CONTENT))
 }

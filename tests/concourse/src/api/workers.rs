@@ -9,40 +9,40 @@ use axum::routing::{get, put};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, done, forbidden, ok};
+use super::{ApiError, ApiResult, BAD_REQUEST, Call, NOT_FOUND, forbidden, ok_empty, ok_json};
 use crate::App;
 use crate::state::{Model, Role, Worker};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/api/v1/workers", get(list).post(system_only))
-        .route("/api/v1/workers/{worker}", axum::routing::delete(system_only))
-        .route("/api/v1/workers/{worker}/heartbeat", put(system_only))
-        .route("/api/v1/workers/{worker}/land", put(land))
-        .route("/api/v1/workers/{worker}/retire", put(retire))
-        .route("/api/v1/workers/{worker}/prune", put(prune))
+        .route("/api/v1/workers", get(list_workers).post(refuse_user))
+        .route("/api/v1/workers/{worker}", axum::routing::delete(refuse_user))
+        .route("/api/v1/workers/{worker}/heartbeat", put(refuse_user))
+        .route("/api/v1/workers/{worker}/land", put(land_worker))
+        .route("/api/v1/workers/{worker}/retire", put(retire_worker))
+        .route("/api/v1/workers/{worker}/prune", put(prune_worker))
 }
 
-async fn list(call: Call) -> Answered {
+async fn list_workers(call: Call) -> ApiResult {
     let model = call.model();
-    let user = call.user()?;
+    let user = call.require_user()?;
     let all = model.is_admin(user);
     let seen = model
         .workers
         .iter()
-        .filter(|w| all || w.team.is_empty() || model.may(user, &w.team, Role::Viewer));
-    ok(&seen.collect::<Vec<_>>())
+        .filter(|w| all || w.team.is_empty() || model.has_role(user, &w.team, Role::Viewer));
+    ok_json(&seen.collect::<Vec<_>>())
 }
 
-/// Workers speak of themselves with tokens no user has.
-async fn system_only(call: Call) -> Answered {
-    call.user()?;
+/// Refuses endpoints that need the system token of a worker.
+async fn refuse_user(call: Call) -> ApiResult {
+    call.require_user()?;
     Err(forbidden())
 }
 
-/// The worker in the path, for an admin or an owner of its team.
-fn own<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker, Refused> {
-    let (user, name) = (call.user()?, call.param("worker"));
+/// Returns the worker in the path, for an admin or an owner of its team.
+fn owned_worker<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker, ApiError> {
+    let (user, name) = (call.require_user()?, call.param("worker"));
     let team = model
         .workers
         .iter()
@@ -50,7 +50,7 @@ fn own<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker, Refused>
         .map(|w| w.team.clone());
     let allowed = team
         .as_ref()
-        .is_some_and(|t| !t.is_empty() && model.may(user, t, Role::Owner));
+        .is_some_and(|t| !t.is_empty() && model.has_role(user, t, Role::Owner));
     if !allowed && !model.is_admin(user) {
         return Err(forbidden());
     }
@@ -58,41 +58,41 @@ fn own<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker, Refused>
 }
 
 #[derive(Deserialize)]
-struct Body {
+struct TeamBody {
     #[serde(default)]
     team: String,
 }
 
-/// Lands or retires: the body has to name the worker's team.
-fn leave(call: &Call, body: &[u8], state: &str) -> Answered {
+/// Lands or retires a worker. The body must name the worker's team.
+fn set_leaving(call: &Call, body: &[u8], state: &str) -> ApiResult {
     let mut model = call.model();
-    let body = serde_json::from_slice::<Body>(body);
-    let worker = own(call, &mut model)?;
+    let body = serde_json::from_slice::<TeamBody>(body);
+    let worker = owned_worker(call, &mut model)?;
     if body.map_err(|_| BAD_REQUEST)?.team != worker.team {
         return Err(BAD_REQUEST);
     }
     state.clone_into(&mut worker.state);
-    done()
+    ok_empty()
 }
 
-async fn land(call: Call, body: Bytes) -> Answered {
-    leave(&call, &body, "landing")
+async fn land_worker(call: Call, body: Bytes) -> ApiResult {
+    set_leaving(&call, &body, "landing")
 }
 
-async fn retire(call: Call, body: Bytes) -> Answered {
-    leave(&call, &body, "retiring")
+async fn retire_worker(call: Call, body: Bytes) -> ApiResult {
+    set_leaving(&call, &body, "retiring")
 }
 
-async fn prune(call: Call) -> Answered {
+async fn prune_worker(call: Call) -> ApiResult {
     let mut model = call.model();
-    let worker = own(&call, &mut model)?;
+    let worker = owned_worker(&call, &mut model)?;
     if worker.state == "running" {
-        return Err(Refused::Json(
+        return Err(ApiError::Json(
             StatusCode::BAD_REQUEST,
             json!({"stderr": "cannot prune running worker"}),
         ));
     }
     let name = worker.name.clone();
     model.workers.retain(|w| w.name != name);
-    done()
+    ok_empty()
 }

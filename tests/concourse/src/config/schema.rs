@@ -1,4 +1,4 @@
-//! The types of a pipeline config: which fields, which are left out when empty, what is said of a wrong type.
+//! The types of a pipeline config: fields, `omitempty`, and the error texts of Go's JSON decoder.
 
 use serde_json::{Map, Value};
 
@@ -11,9 +11,9 @@ pub(super) enum Type {
     Text,
     Number,
     Flag,
-    /// A map of anything, with its Go name.
+    /// A map with values of any type, and its Go name.
     Object(&'static str),
-    /// A map of strings; numbers and flags become strings.
+    /// A map of strings, to which numbers and booleans are converted.
     Texts(&'static str),
     List(&'static Type, &'static str),
     Struct(&'static Struct),
@@ -25,17 +25,17 @@ pub(super) enum Type {
 #[derive(Debug)]
 pub(super) struct Struct(pub &'static str, pub &'static [Field]);
 
-/// A field: name, type, and whether it is written when empty.
+/// A field: name, type, and true when it is written although empty.
 #[derive(Debug)]
 pub(super) struct Field(pub &'static str, pub Type, pub bool);
 
-/// Left out when empty.
-const fn omit(name: &'static str, kind: Type) -> Field {
+/// Declares a field that is omitted when empty.
+const fn omit_empty(name: &'static str, kind: Type) -> Field {
     Field(name, kind, false)
 }
 
-/// Always written.
-const fn keep(name: &'static str, kind: Type) -> Field {
+/// Declares a field that is always written.
+const fn keep_empty(name: &'static str, kind: Type) -> Field {
     Field(name, kind, true)
 }
 
@@ -50,144 +50,165 @@ pub(super) const STEPS: Type = List(&Step, "[]atc.Step");
 static CONFIG: Struct = Struct(
     "Config",
     &[
-        omit("groups", List(&Type::Struct(&GROUP), "atc.GroupConfigs")),
-        omit(
+        omit_empty("groups", List(&Type::Struct(&GROUP), "atc.GroupConfigs")),
+        omit_empty(
             "var_sources",
             List(&Type::Struct(&VAR_SOURCE), "atc.VarSourceConfigs"),
         ),
-        omit("resources", List(&Type::Struct(&RESOURCE), "atc.ResourceConfigs")),
-        omit(
+        omit_empty("resources", List(&Type::Struct(&RESOURCE), "atc.ResourceConfigs")),
+        omit_empty(
             "resource_types",
             List(&Type::Struct(&RESOURCE_TYPE), "atc.ResourceTypes"),
         ),
-        omit("prototypes", List(&Type::Struct(&PROTOTYPE), "atc.Prototypes")),
-        omit("jobs", List(&Type::Struct(&JOB), "atc.JobConfigs")),
-        omit("display", Type::Struct(&DISPLAY)),
+        omit_empty("prototypes", List(&Type::Struct(&PROTOTYPE), "atc.Prototypes")),
+        omit_empty("jobs", List(&Type::Struct(&JOB), "atc.JobConfigs")),
+        omit_empty("display", Type::Struct(&DISPLAY)),
     ],
 );
 static GROUP: Struct = Struct(
     "GroupConfig",
-    &[keep("name", Text), omit("jobs", TEXTS), omit("resources", TEXTS)],
+    &[
+        keep_empty("name", Text),
+        omit_empty("jobs", TEXTS),
+        omit_empty("resources", TEXTS),
+    ],
 );
 static VAR_SOURCE: Struct = Struct(
     "VarSourceConfig",
-    &[keep("name", Text), keep("type", Text), keep("config", Any)],
+    &[
+        keep_empty("name", Text),
+        keep_empty("type", Text),
+        keep_empty("config", Any),
+    ],
 );
 static DISPLAY: Struct = Struct(
     "DisplayConfig",
-    &[omit("background_image", Text), omit("background_filter", Text)],
+    &[
+        omit_empty("background_image", Text),
+        omit_empty("background_filter", Text),
+    ],
 );
 static RESOURCE: Struct = Struct(
     "ResourceConfig",
     &[
-        keep("name", Text),
-        omit("old_name", Text),
-        omit("public", Flag),
-        omit("webhook_token", Text),
-        keep("type", Text),
-        keep("source", SOURCE),
-        omit("check_every", Text),
-        omit("check_timeout", Text),
-        omit("tags", TAGS),
-        omit("version", Texts("atc.Version")),
-        omit("icon", Text),
-        omit("expose_build_created_by", Flag),
+        keep_empty("name", Text),
+        omit_empty("old_name", Text),
+        omit_empty("public", Flag),
+        omit_empty("webhook_token", Text),
+        keep_empty("type", Text),
+        keep_empty("source", SOURCE),
+        omit_empty("check_every", Text),
+        omit_empty("check_timeout", Text),
+        omit_empty("tags", TAGS),
+        omit_empty("version", Texts("atc.Version")),
+        omit_empty("icon", Text),
+        omit_empty("expose_build_created_by", Flag),
     ],
 );
 const TYPE_FIELDS: &[Field] = &[
-    keep("name", Text),
-    keep("type", Text),
-    keep("source", SOURCE),
-    omit("defaults", SOURCE),
-    omit("privileged", Flag),
-    omit("check_every", Text),
-    omit("tags", TAGS),
-    omit("params", PARAMS),
+    keep_empty("name", Text),
+    keep_empty("type", Text),
+    keep_empty("source", SOURCE),
+    omit_empty("defaults", SOURCE),
+    omit_empty("privileged", Flag),
+    omit_empty("check_every", Text),
+    omit_empty("tags", TAGS),
+    omit_empty("params", PARAMS),
 ];
 static RESOURCE_TYPE: Struct = Struct("ResourceType", TYPE_FIELDS);
 static PROTOTYPE: Struct = Struct("Prototype", TYPE_FIELDS);
 static RETENTION: Struct = Struct(
     "BuildLogRetention",
     &[
-        omit("builds", Number),
-        omit("minimum_succeeded_builds", Number),
-        omit("days", Number),
+        omit_empty("builds", Number),
+        omit_empty("minimum_succeeded_builds", Number),
+        omit_empty("days", Number),
     ],
 );
 static JOB: Struct = Struct(
     "JobConfig",
     &[
-        keep("name", Text),
-        omit("old_name", Text),
-        omit("public", Flag),
-        omit("disable_manual_trigger", Flag),
-        omit("disable_reruns", Flag),
-        omit("serial", Flag),
-        omit("interruptible", Flag),
-        omit("serial_groups", TEXTS),
-        omit("max_in_flight", Number),
-        omit("build_logs_to_retain", Number),
-        omit("build_log_retention", Type::Struct(&RETENTION)),
-        omit("on_success", Step),
-        omit("on_failure", Step),
-        omit("on_abort", Step),
-        omit("on_error", Step),
-        omit("ensure", Step),
-        keep("plan", STEPS),
+        keep_empty("name", Text),
+        omit_empty("old_name", Text),
+        omit_empty("public", Flag),
+        omit_empty("disable_manual_trigger", Flag),
+        omit_empty("disable_reruns", Flag),
+        omit_empty("serial", Flag),
+        omit_empty("interruptible", Flag),
+        omit_empty("serial_groups", TEXTS),
+        omit_empty("max_in_flight", Number),
+        omit_empty("build_logs_to_retain", Number),
+        omit_empty("build_log_retention", Type::Struct(&RETENTION)),
+        omit_empty("on_success", Step),
+        omit_empty("on_failure", Step),
+        omit_empty("on_abort", Step),
+        omit_empty("on_error", Step),
+        omit_empty("ensure", Step),
+        keep_empty("plan", STEPS),
     ],
 );
 static IMAGE: Struct = Struct(
     "ImageResource",
     &[
-        omit("name", Text),
-        keep("type", Text),
-        keep("source", SOURCE),
-        omit("version", Texts("atc.Version")),
-        omit("params", PARAMS),
-        omit("tags", TAGS),
+        omit_empty("name", Text),
+        keep_empty("type", Text),
+        keep_empty("source", SOURCE),
+        omit_empty("version", Texts("atc.Version")),
+        omit_empty("params", PARAMS),
+        omit_empty("tags", TAGS),
     ],
 );
 static RUN: Struct = Struct(
     "TaskRunConfig",
     &[
-        keep("path", Text),
-        omit("args", TEXTS),
-        omit("dir", Text),
-        omit("user", Text),
+        keep_empty("path", Text),
+        omit_empty("args", TEXTS),
+        omit_empty("dir", Text),
+        omit_empty("user", Text),
     ],
 );
 static INPUT: Struct = Struct(
     "TaskInputConfig",
-    &[keep("name", Text), omit("path", Text), omit("optional", Flag)],
+    &[
+        keep_empty("name", Text),
+        omit_empty("path", Text),
+        omit_empty("optional", Flag),
+    ],
 );
-static OUTPUT: Struct = Struct("TaskOutputConfig", &[keep("name", Text), omit("path", Text)]);
-static CACHE: Struct = Struct("TaskCacheConfig", &[omit("path", Text)]);
-static LIMITS: Struct = Struct("ContainerLimits", &[omit("cpu", Any), omit("memory", Any)]);
+static OUTPUT: Struct = Struct(
+    "TaskOutputConfig",
+    &[keep_empty("name", Text), omit_empty("path", Text)],
+);
+static CACHE: Struct = Struct("TaskCacheConfig", &[omit_empty("path", Text)]);
+static LIMITS: Struct = Struct(
+    "ContainerLimits",
+    &[omit_empty("cpu", Any), omit_empty("memory", Any)],
+);
 pub(super) static TASK: Struct = Struct(
     "TaskConfig",
     &[
-        omit("platform", Text),
-        omit("rootfs_uri", Text),
-        omit("image_resource", Type::Struct(&IMAGE)),
-        omit("container_limits", Type::Struct(&LIMITS)),
-        omit("params", Texts("atc.TaskEnv")),
-        keep("run", Type::Struct(&RUN)),
-        omit("inputs", List(&Type::Struct(&INPUT), "[]atc.TaskInputConfig")),
-        omit("outputs", List(&Type::Struct(&OUTPUT), "[]atc.TaskOutputConfig")),
-        omit("caches", List(&Type::Struct(&CACHE), "[]atc.TaskCacheConfig")),
+        omit_empty("platform", Text),
+        omit_empty("rootfs_uri", Text),
+        omit_empty("image_resource", Type::Struct(&IMAGE)),
+        omit_empty("container_limits", Type::Struct(&LIMITS)),
+        omit_empty("params", Texts("atc.TaskEnv")),
+        keep_empty("run", Type::Struct(&RUN)),
+        omit_empty("inputs", List(&Type::Struct(&INPUT), "[]atc.TaskInputConfig")),
+        omit_empty("outputs", List(&Type::Struct(&OUTPUT), "[]atc.TaskOutputConfig")),
+        omit_empty("caches", List(&Type::Struct(&CACHE), "[]atc.TaskCacheConfig")),
     ],
 );
 pub(super) static PARALLEL: Struct = Struct(
     "InParallelConfig",
     &[
-        omit("steps", STEPS),
-        omit("limit", Number),
-        omit("fail_fast", Flag),
+        omit_empty("steps", STEPS),
+        omit_empty("limit", Number),
+        omit_empty("fail_fast", Flag),
     ],
 );
 
-/// Reads a whole config; what else stands at its top is dropped.
-pub(super) fn config(value: Value) -> Result<Value, String> {
+/// Reads a whole config. Unknown top-level fields are dropped.
+pub(super) fn read_config(value: Value) -> Result<Value, String> {
     let value = match value {
         Value::Object(mut map) => {
             map.retain(|key, _| CONFIG.1.iter().any(|f| f.0 == key));
@@ -200,20 +221,20 @@ pub(super) fn config(value: Value) -> Result<Value, String> {
         path: Vec::new(),
         owner: "Config",
     }
-    .object(value, &CONFIG, "atc.Config")
+    .read_struct(value, &CONFIG, "atc.Config")
 }
 
-/// Reads values of a type, knowing where it is.
+/// Reads values of a type and tracks their path for error texts.
 pub(super) struct Reader {
-    /// Whether unknown fields are refused, and scalars become strings where strings are wanted;
-    /// neither holds inside of steps, which Concourse decodes on their own.
+    /// Refuses unknown fields, and converts scalars to strings where strings are expected. Not set inside of steps,
+    /// which Concourse decodes separately.
     pub strict: bool,
     pub path: Vec<&'static str>,
     pub owner: &'static str,
 }
 
 impl Reader {
-    pub(super) fn read(&mut self, value: Value, wanted: Type) -> Result<Value, String> {
+    pub(super) fn read_value(&mut self, value: Value, wanted: Type) -> Result<Value, String> {
         match (wanted, value) {
             (_, Value::Null) => Ok(Value::Null),
             (Any, value)
@@ -238,23 +259,23 @@ impl Reader {
             }
             (List(inner, _), Value::Array(items)) => items
                 .into_iter()
-                .map(|item| self.read(item, *inner))
+                .map(|item| self.read_value(item, *inner))
                 .collect::<Result<Vec<_>, _>>()
                 .map(Value::Array),
-            (Type::Struct(kind), value) => self.object(value, kind, kind.0),
-            (Step, value) => steps::read(value),
+            (Type::Struct(kind), value) => self.read_struct(value, kind, kind.0),
+            (Step, value) => steps::read_step(value),
             (Parallel, Value::Array(items)) => {
-                self.object(serde_json::json!({ "steps": items }), &PARALLEL, "")
+                self.read_struct(serde_json::json!({ "steps": items }), &PARALLEL, "")
             }
-            (Parallel, value) => self.object(value, &PARALLEL, "atc.InParallelConfig"),
-            (Text, value) => Err(self.wrong(&value, "string")),
-            (Number, value) => Err(self.wrong(&value, "int")),
-            (Flag, value) => Err(self.wrong(&value, "bool")),
-            (Object(name) | Texts(name) | List(_, name), value) => Err(self.wrong(&value, name)),
+            (Parallel, value) => self.read_struct(value, &PARALLEL, "atc.InParallelConfig"),
+            (Text, value) => Err(self.type_error(&value, "string")),
+            (Number, value) => Err(self.type_error(&value, "int")),
+            (Flag, value) => Err(self.type_error(&value, "bool")),
+            (Object(name) | Texts(name) | List(_, name), value) => Err(self.type_error(&value, name)),
         }
     }
 
-    pub(super) fn object(
+    pub(super) fn read_struct(
         &mut self,
         value: Value,
         kind: &'static Struct,
@@ -263,22 +284,22 @@ impl Reader {
         let mut map = match value {
             Value::Object(map) => map,
             Value::Null => Map::new(),
-            other if name.contains('.') => return Err(self.wrong(&other, name)),
-            other => return Err(self.wrong(&other, &format!("atc.{name}"))),
+            other if name.contains('.') => return Err(self.type_error(&other, name)),
+            other => return Err(self.type_error(&other, &format!("atc.{name}"))),
         };
         let mut written = Map::new();
         for Field(field, wanted, always) in kind.1 {
             let value = map.remove(*field).unwrap_or(Value::Null);
             let outer = std::mem::replace(&mut self.owner, kind.0);
             self.path.push(field);
-            let value = self.read(value, *wanted)?;
+            let value = self.read_value(value, *wanted)?;
             self.path.pop();
             self.owner = outer;
             let value = match (value, wanted) {
                 (Value::Null, Text) => "".into(),
                 (value, _) => value,
             };
-            if *always || !empty(&value) {
+            if *always || !is_go_zero(&value) {
                 written.insert((*field).to_owned(), value);
             }
         }
@@ -288,7 +309,7 @@ impl Reader {
         }
     }
 
-    fn wrong(&self, value: &Value, wanted: &str) -> String {
+    fn type_error(&self, value: &Value, wanted: &str) -> String {
         let found = match value {
             Value::Null => "null",
             Value::Bool(_) => "bool",
@@ -308,7 +329,7 @@ impl Reader {
     }
 }
 
-fn empty(value: &Value) -> bool {
+fn is_go_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(flag) => !flag,

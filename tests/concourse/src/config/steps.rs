@@ -1,10 +1,10 @@
-//! Steps: a core step (task, get, put, …) and modifiers around it, all in one map.
+//! Steps: a map with the fields of a core step (task, get, put, …) and of its modifiers.
 
 use serde_json::{Map, Value};
 
 use super::schema::{Field, PARAMS, Reader, STEPS, Struct, TAGS, TASK, TEXTS, Type};
 
-/// Modifiers first, in the order Concourse looks for them; then the core steps, of which the first found counts.
+/// Modifiers in the order in which Concourse looks for them, before the core steps, of which the first found is used.
 static MODIFIERS: [(&str, Type); 8] = [
     ("ensure", Type::Step),
     ("on_error", Type::Step),
@@ -16,11 +16,11 @@ static MODIFIERS: [(&str, Type); 8] = [
     ("timeout", Type::Text),
 ];
 
-const fn key(name: &'static str, kind: Type) -> Field {
+const fn keep_empty(name: &'static str, kind: Type) -> Field {
     Field(name, kind, true)
 }
 
-const fn omit(name: &'static str, kind: Type) -> Field {
+const fn omit_empty(name: &'static str, kind: Type) -> Field {
     Field(name, kind, false)
 }
 
@@ -28,87 +28,87 @@ static CORES: [Struct; 9] = [
     Struct(
         "run",
         &[
-            key("run", Type::Text),
-            omit("type", Type::Text),
-            omit("params", PARAMS),
-            omit("privileged", Type::Flag),
-            omit("tags", TAGS),
+            keep_empty("run", Type::Text),
+            omit_empty("type", Type::Text),
+            omit_empty("params", PARAMS),
+            omit_empty("privileged", Type::Flag),
+            omit_empty("tags", TAGS),
         ],
     ),
     Struct(
         "task",
         &[
-            key("task", Type::Text),
-            omit("privileged", Type::Flag),
-            omit("hermetic", Type::Flag),
-            omit("file", Type::Text),
-            omit("container_limits", Type::Any),
-            omit("config", Type::Struct(&TASK)),
-            omit("params", Type::Texts("atc.TaskEnv")),
-            omit("vars", PARAMS),
-            omit("tags", TAGS),
-            omit("input_mapping", Type::Texts("map[string]string")),
-            omit("output_mapping", Type::Texts("map[string]string")),
-            omit("image", Type::Text),
+            keep_empty("task", Type::Text),
+            omit_empty("privileged", Type::Flag),
+            omit_empty("hermetic", Type::Flag),
+            omit_empty("file", Type::Text),
+            omit_empty("container_limits", Type::Any),
+            omit_empty("config", Type::Struct(&TASK)),
+            omit_empty("params", Type::Texts("atc.TaskEnv")),
+            omit_empty("vars", PARAMS),
+            omit_empty("tags", TAGS),
+            omit_empty("input_mapping", Type::Texts("map[string]string")),
+            omit_empty("output_mapping", Type::Texts("map[string]string")),
+            omit_empty("image", Type::Text),
         ],
     ),
     Struct(
         "put",
         &[
-            key("put", Type::Text),
-            omit("resource", Type::Text),
-            omit("params", PARAMS),
-            omit("inputs", Type::Any),
-            omit("tags", TAGS),
-            omit("get_params", PARAMS),
-            omit("no_get", Type::Flag),
-            omit("expose_build_created_by", Type::Flag),
+            keep_empty("put", Type::Text),
+            omit_empty("resource", Type::Text),
+            omit_empty("params", PARAMS),
+            omit_empty("inputs", Type::Any),
+            omit_empty("tags", TAGS),
+            omit_empty("get_params", PARAMS),
+            omit_empty("no_get", Type::Flag),
+            omit_empty("expose_build_created_by", Type::Flag),
         ],
     ),
     Struct(
         "get",
         &[
-            key("get", Type::Text),
-            omit("resource", Type::Text),
-            omit("version", Type::Any),
-            omit("params", PARAMS),
-            omit("passed", TEXTS),
-            omit("trigger", Type::Flag),
-            omit("tags", TAGS),
+            keep_empty("get", Type::Text),
+            omit_empty("resource", Type::Text),
+            omit_empty("version", Type::Any),
+            omit_empty("params", PARAMS),
+            omit_empty("passed", TEXTS),
+            omit_empty("trigger", Type::Flag),
+            omit_empty("tags", TAGS),
         ],
     ),
     Struct(
         "set_pipeline",
         &[
-            key("set_pipeline", Type::Text),
-            omit("file", Type::Text),
-            omit("team", Type::Text),
-            omit("vars", PARAMS),
-            omit("var_files", TEXTS),
-            omit("instance_vars", PARAMS),
+            keep_empty("set_pipeline", Type::Text),
+            omit_empty("file", Type::Text),
+            omit_empty("team", Type::Text),
+            omit_empty("vars", PARAMS),
+            omit_empty("var_files", TEXTS),
+            omit_empty("instance_vars", PARAMS),
         ],
     ),
     Struct(
         "load_var",
         &[
-            key("load_var", Type::Text),
-            omit("file", Type::Text),
-            omit("format", Type::Text),
-            omit("reveal", Type::Flag),
+            keep_empty("load_var", Type::Text),
+            omit_empty("file", Type::Text),
+            omit_empty("format", Type::Text),
+            omit_empty("reveal", Type::Flag),
         ],
     ),
-    Struct("try", &[key("try", Type::Step)]),
-    Struct("do", &[key("do", STEPS)]),
-    Struct("in_parallel", &[key("in_parallel", Type::Parallel)]),
+    Struct("try", &[keep_empty("try", Type::Step)]),
+    Struct("do", &[keep_empty("do", STEPS)]),
+    Struct("in_parallel", &[keep_empty("in_parallel", Type::Parallel)]),
 ];
 
-/// The name of a step's core: what it does.
-pub(super) fn core(step: &Map<String, Value>) -> Option<&'static str> {
+/// Returns the name of a step's core.
+pub(super) fn core_kind(step: &Map<String, Value>) -> Option<&'static str> {
     CORES.iter().map(|c| c.0).find(|name| step.contains_key(*name))
 }
 
-/// The fields a step has that it should not.
-pub(super) fn unknown(step: &Map<String, Value>) -> Vec<&str> {
+/// Returns the fields that a step may not have.
+pub(super) fn unknown_fields(step: &Map<String, Value>) -> Vec<&str> {
     let fields = CORES
         .iter()
         .find(|c| step.contains_key(c.0))
@@ -120,8 +120,8 @@ pub(super) fn unknown(step: &Map<String, Value>) -> Vec<&str> {
         .collect()
 }
 
-/// Reads one step. Unknown fields stay in it: they are a matter of validation.
-pub(super) fn read(value: Value) -> Result<Value, String> {
+/// Reads one step. Unknown fields are kept, because validation reports them.
+pub(super) fn read_step(value: Value) -> Result<Value, String> {
     let Value::Object(mut map) = value else {
         return Err("json: cannot unmarshal step: not an object".into());
     };
@@ -143,7 +143,7 @@ pub(super) fn read(value: Value) -> Result<Value, String> {
     for (name, wanted) in &MODIFIERS {
         if let Some(value) = map.remove(*name) {
             let value = reader("")
-                .read(value, *wanted)
+                .read_value(value, *wanted)
                 .map_err(|e| format!("malformed {name} step: {e}"))?;
             written.insert((*name).to_owned(), value);
         }
@@ -152,7 +152,7 @@ pub(super) fn read(value: Value) -> Result<Value, String> {
         .into_iter()
         .partition(|(key, _)| core.1.iter().any(|f| f.0 == key));
     let known = reader(core.0)
-        .object(known.into(), core, core.0)
+        .read_struct(known.into(), core, core.0)
         .map_err(|e| format!("malformed {} step: {e}", core.0))?;
     if let Value::Object(known) = known {
         written.extend(known);
@@ -161,14 +161,14 @@ pub(super) fn read(value: Value) -> Result<Value, String> {
     Ok(Value::Object(written))
 }
 
-/// The resource a get or a put is of.
-pub fn resource_of(step: &Value) -> Option<&str> {
+/// Returns the resource of a get or put step.
+pub fn step_resource(step: &Value) -> Option<&str> {
     let name = step.get("put").or_else(|| step.get("get"))?.as_str()?;
     Some(step["resource"].as_str().unwrap_or(name))
 }
 
-/// The steps right inside of this one, hooks included.
-pub(super) fn inside(step: &Value) -> impl Iterator<Item = &Value> {
+/// Returns the direct children of a step, including hooks.
+pub(super) fn child_steps(step: &Value) -> impl Iterator<Item = &Value> {
     let hooks = [
         "try",
         "on_success",
@@ -187,10 +187,10 @@ pub(super) fn inside(step: &Value) -> impl Iterator<Item = &Value> {
         .chain(hooks)
 }
 
-/// Visits every step of a job or a step.
-pub fn each_step<'a>(of: &'a Value, visit: &mut dyn FnMut(&'a Value)) {
-    for step in inside(of) {
+/// Visits every step of a job or a step, depth first.
+pub fn visit_steps<'a>(of: &'a Value, visit: &mut dyn FnMut(&'a Value)) {
+    for step in child_steps(of) {
         visit(step);
-        each_step(step, visit);
+        visit_steps(step, visit);
     }
 }

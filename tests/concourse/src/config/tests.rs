@@ -3,15 +3,15 @@ use serde_json::json;
 use super::*;
 
 fn errors(text: &str) -> Vec<String> {
-    match parse(text) {
-        Ok(config) => validate(&config).expect_err("it should not be valid"),
+    match parse_config(text) {
+        Ok(config) => validate_config(&config).expect_err("it should not be valid"),
         Err(error) => vec![error],
     }
 }
 
 #[test]
 fn normalised_as_concourse_writes_it() {
-    let config = parse(
+    let config = parse_config(
         "x-anchor: &a {ignored: true}\nresources:\n- {name: r, type: git, source: {}, check_every: 1m, tags: [], public: false}\n\
          jobs:\n- name: 5\n  serial: true\n  plan:\n  - in_parallel:\n    - get: r\n      trigger: false\n  \
          - task: t\n    attempts: 2\n    config: {platform: linux, params: {A: 1, B: true}, run: {path: x}, nonsense: 1}\n",
@@ -31,9 +31,9 @@ fn normalised_as_concourse_writes_it() {
 #[test]
 fn json_is_read_too() {
     let text = r#"{"jobs": [{"name": "j", "plan": [{"task": "t", "file": "f"}]}]}"#;
-    let config = parse(text).expect("it parses");
+    let config = parse_config(text).expect("it parses");
     assert_eq!(config, serde_json::from_str::<Value>(text).expect("JSON"));
-    assert_eq!(validate(&config), Ok(vec![]));
+    assert_eq!(validate_config(&config), Ok(vec![]));
 }
 
 #[test]
@@ -112,7 +112,11 @@ fn invalid_ones_say_all_that_is_wrong() {
 
 #[test]
 fn odd_names_only_warn() {
-    let message = |name| identifier(name, "team").expect("not empty").map(|w| w.message);
+    let message = |name| {
+        check_identifier(name, "team")
+            .expect("not empty")
+            .map(|w| w.message)
+    };
     assert_eq!(message("a-1_b.c"), None);
     assert_eq!(message("1a"), None);
     assert_eq!(
@@ -123,5 +127,5 @@ fn odd_names_only_warn() {
         message("a b").as_deref(),
         Some("team: 'a b' is not a valid identifier: illegal character ' '")
     );
-    assert!(identifier("", "team").is_err());
+    assert!(check_identifier("", "team").is_err());
 }

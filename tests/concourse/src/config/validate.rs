@@ -1,11 +1,11 @@
-//! What Concourse refuses in a config that it could read, and what it only warns of.
+//! Validation of a parsed config: errors and warnings of Concourse.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::steps::{core, each_step, resource_of, unknown};
-use super::{Warning, identifier};
+use super::steps::{core_kind, step_resource, unknown_fields, visit_steps};
+use super::{Warning, check_identifier};
 
 #[derive(Default)]
 struct Findings {
@@ -14,21 +14,21 @@ struct Findings {
 }
 
 impl Findings {
-    fn name(&mut self, name: &str, context: &str) {
-        match identifier(name, context) {
+    fn check_name(&mut self, name: &str, context: &str) {
+        match check_identifier(name, context) {
             Ok(warning) => self.warnings.extend(warning),
             Err(error) => self.errors.push(error),
         }
     }
 }
 
-/// Gives warnings, or one error text per part of the config.
-pub fn validate(config: &Value) -> Result<Vec<Warning>, Vec<String>> {
+/// Validates a config. Returns warnings, or one error text per part of the config.
+pub fn validate_config(config: &Value) -> Result<Vec<Warning>, Vec<String>> {
     let parts: [(&str, fn(&Value, &mut Findings)); 4] = [
-        ("groups", groups),
-        ("resources", resources),
-        ("resource types", resource_types),
-        ("jobs", jobs),
+        ("groups", check_groups),
+        ("resources", check_resources),
+        ("resource types", check_resource_types),
+        ("jobs", check_jobs),
     ];
     let (mut warnings, mut errors) = (Vec::new(), Vec::new());
     for (part, check) in parts {
@@ -49,38 +49,40 @@ pub fn validate(config: &Value) -> Result<Vec<Warning>, Vec<String>> {
     }
 }
 
-fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
+fn list_field<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text<'a>(of: &'a Value, key: &str) -> &'a str {
+fn text_field<'a>(of: &'a Value, key: &str) -> &'a str {
     of[key].as_str().unwrap_or_default()
 }
 
-fn texts<'a>(of: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
-    list(of, key).iter().filter_map(Value::as_str)
+fn text_list<'a>(of: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
+    list_field(of, key).iter().filter_map(Value::as_str)
 }
 
-fn named<'a>(config: &'a Value, key: &str, name: &str) -> Option<&'a Value> {
-    list(config, key).iter().find(|item| text(item, "name") == name)
+fn find_named<'a>(config: &'a Value, key: &str, name: &str) -> Option<&'a Value> {
+    list_field(config, key)
+        .iter()
+        .find(|item| text_field(item, "name") == name)
 }
 
-/// Names of a list: what each is called in messages, duplicates, missing ones.
-fn names<'a>(
+/// Checks the names of a list (valid, unique, present) and calls `each` with every item and its name in messages.
+fn check_names<'a>(
     config: &'a Value,
     key: &str,
     found: &mut Findings,
     mut each: impl FnMut(&'a Value, &str, &mut Findings),
 ) {
     let mut seen = HashMap::new();
-    for (i, item) in list(config, key).iter().enumerate() {
-        let name = text(item, "name");
+    for (i, item) in list_field(config, key).iter().enumerate() {
+        let name = text_field(item, "name");
         let called = if name.is_empty() {
             format!("{key}[{i}]")
         } else {
             format!("{key}.{name}")
         };
-        found.name(name, &called);
+        found.check_name(name, &called);
         if name.is_empty() {
             found.errors.push(format!("{called} has no name"));
         } else if let Some(other) = seen.get(name) {
@@ -94,11 +96,11 @@ fn names<'a>(
     }
 }
 
-fn groups(config: &Value, found: &mut Findings) {
+fn check_groups(config: &Value, found: &mut Findings) {
     let mut count: Vec<(&str, usize)> = Vec::new();
-    for (i, group) in list(config, "groups").iter().enumerate() {
-        let name = text(group, "name");
-        found.name(
+    for (i, group) in list_field(config, "groups").iter().enumerate() {
+        let name = text_field(group, "name");
+        found.check_name(
             name,
             &if name.is_empty() {
                 format!("groups[{i}]")
@@ -111,11 +113,11 @@ fn groups(config: &Value, found: &mut Findings) {
             None => count.push((name, 1)),
         }
         for (key, what) in [("jobs", "job"), ("resources", "resource")] {
-            for member in texts(group, key) {
-                // A group may name jobs by a pattern.
-                if !list(config, key)
+            for member in text_list(group, key) {
+                // A group may refer to jobs by a pattern.
+                if !list_field(config, key)
                     .iter()
-                    .any(|item| glob(member, text(item, "name")))
+                    .any(|item| matches_glob(member, text_field(item, "name")))
                 {
                     found
                         .errors
@@ -129,11 +131,14 @@ fn groups(config: &Value, found: &mut Findings) {
             "group '{name}' appears {times} times. Duplicate names are not allowed."
         ));
     }
-    if !list(config, "groups").is_empty() {
-        for job in list(config, "jobs").iter().map(|job| text(job, "name")) {
-            if !list(config, "groups")
+    if !list_field(config, "groups").is_empty() {
+        for job in list_field(config, "jobs")
+            .iter()
+            .map(|job| text_field(job, "name"))
+        {
+            if !list_field(config, "groups")
                 .iter()
-                .any(|g| texts(g, "jobs").any(|pattern| glob(pattern, job)))
+                .any(|g| text_list(g, "jobs").any(|pattern| matches_glob(pattern, job)))
             {
                 found.errors.push(format!("job '{job}' belongs to no group"));
             }
@@ -141,57 +146,60 @@ fn groups(config: &Value, found: &mut Findings) {
     }
 }
 
-/// `*` and `?`, as group members and `passed` may use them.
-fn glob(pattern: &str, name: &str) -> bool {
+/// Matches a name against a pattern with `*` and `?`, as in group members and `passed`.
+fn matches_glob(pattern: &str, name: &str) -> bool {
     match pattern.chars().next() {
         None => name.is_empty(),
         Some('*') => name
             .char_indices()
             .map(|(i, _)| i)
             .chain([name.len()])
-            .any(|i| glob(&pattern[1..], &name[i..])),
+            .any(|i| matches_glob(&pattern[1..], &name[i..])),
         Some(c) => match name.chars().next() {
-            Some(n) if c == '?' || c == n => glob(&pattern[c.len_utf8()..], &name[n.len_utf8()..]),
+            Some(n) if c == '?' || c == n => matches_glob(&pattern[c.len_utf8()..], &name[n.len_utf8()..]),
             _ => false,
         },
     }
 }
 
-fn resources(config: &Value, found: &mut Findings) {
-    names(config, "resources", found, |resource, called, found| {
-        if text(resource, "type").is_empty() {
+fn check_resources(config: &Value, found: &mut Findings) {
+    check_names(config, "resources", found, |resource, called, found| {
+        if text_field(resource, "type").is_empty() {
             found.errors.push(format!("{called} has no type"));
         }
     });
-    for resource in list(config, "resources") {
-        let name = text(resource, "name");
-        if !list(config, "jobs").iter().any(|job| uses(job, name)) {
+    for resource in list_field(config, "resources") {
+        let name = text_field(resource, "name");
+        if !list_field(config, "jobs")
+            .iter()
+            .any(|job| uses_resource(job, name))
+        {
             found.errors.push(format!("resource '{name}' is not used"));
         }
     }
 }
 
-fn resource_types(config: &Value, found: &mut Findings) {
-    names(config, "resource_types", found, |kind, called, found| {
-        if text(kind, "type").is_empty() {
+fn check_resource_types(config: &Value, found: &mut Findings) {
+    check_names(config, "resource_types", found, |kind, called, found| {
+        if text_field(kind, "type").is_empty() {
             found.errors.push(format!("{called} has no type"));
         }
     });
 }
 
-fn uses(job: &Value, resource: &str) -> bool {
+fn uses_resource(job: &Value, resource: &str) -> bool {
     let mut found = false;
-    each_step(job, &mut |step| found |= resource_of(step) == Some(resource));
+    visit_steps(job, &mut |step| found |= step_resource(step) == Some(resource));
     found
 }
 
-fn jobs(config: &Value, found: &mut Findings) {
-    if list(config, "jobs").is_empty() {
+fn check_jobs(config: &Value, found: &mut Findings) {
+    if list_field(config, "jobs").is_empty() {
         found
             .errors
             .push("jobs: pipeline must contain at least one job".into());
     }
-    names(config, "jobs", found, |job, called, found| {
+    check_names(config, "jobs", found, |job, called, found| {
         let retain = job["build_logs_to_retain"].as_i64().unwrap_or_default();
         if retain != 0 && !job["build_log_retention"].is_null() {
             found.errors.push(format!(
@@ -202,136 +210,136 @@ fn jobs(config: &Value, found: &mut Findings) {
                 .errors
                 .push(format!("{called} has negative build_logs_to_retain: {retain}"));
         }
-        let mut steps = Steps {
+        let mut steps = StepChecker {
             config,
             found,
             gets: Vec::new(),
         };
-        steps.sequence(list(job, "plan"), &format!("{called}.plan.do"), "");
-        steps.hooks(job, &format!("{called}.plan"));
+        steps.check_sequence(list_field(job, "plan"), &format!("{called}.plan.do"), "");
+        steps.check_hooks(job, &format!("{called}.plan"));
     });
 }
 
-struct Steps<'a, 'f> {
+struct StepChecker<'a, 'f> {
     config: &'a Value,
     found: &'f mut Findings,
     gets: Vec<&'a str>,
 }
 
-impl<'a> Steps<'a, '_> {
-    fn sequence(&mut self, steps: &'a [Value], context: &str, each: &str) {
+impl<'a> StepChecker<'a, '_> {
+    fn check_sequence(&mut self, steps: &'a [Value], context: &str, each: &str) {
         for (i, step) in steps.iter().enumerate() {
-            self.step(step, &format!("{context}{each}[{i}]"));
+            self.check_step(step, &format!("{context}{each}[{i}]"));
         }
     }
 
-    fn error(&mut self, context: &str, message: impl std::fmt::Display) {
+    fn add_error(&mut self, context: &str, message: impl std::fmt::Display) {
         self.found.errors.push(format!("{context}: {message}"));
     }
 
-    fn step(&mut self, step: &'a Value, context: &str) {
+    fn check_step(&mut self, step: &'a Value, context: &str) {
         let Some(map) = step.as_object() else { return };
-        let unknown = unknown(map);
+        let unknown = unknown_fields(map);
         if !unknown.is_empty() {
-            self.error(
+            self.add_error(
                 context,
                 format!("unknown fields {unknown:?}").replace("\", \"", "\" \""),
             );
         }
-        let core = core(map).unwrap_or_default();
-        let name = text(step, core);
+        let core = core_kind(map).unwrap_or_default();
+        let name = text_field(step, core);
         let here = match core {
             "do" | "in_parallel" | "try" => format!("{context}.{core}"),
             _ => format!("{context}.{core}({name})"),
         };
         match core {
-            "do" => self.sequence(list(step, "do"), &here, ""),
-            "in_parallel" => self.sequence(list(&step["in_parallel"], "steps"), &here, ".steps"),
-            "try" => self.step(&step["try"], &here),
-            _ => self.found.name(name, &here),
+            "do" => self.check_sequence(list_field(step, "do"), &here, ""),
+            "in_parallel" => self.check_sequence(list_field(&step["in_parallel"], "steps"), &here, ".steps"),
+            "try" => self.check_step(&step["try"], &here),
+            _ => self.found.check_name(name, &here),
         }
         match core {
-            "get" | "put" => self.resource(step, core, name, &here),
-            "task" => self.task(step, &here),
-            "set_pipeline" | "load_var" if text(step, "file").is_empty() => {
-                self.error(&here, "no file specified")
+            "get" | "put" => self.check_resource(step, core, name, &here),
+            "task" => self.check_task(step, &here),
+            "set_pipeline" | "load_var" if text_field(step, "file").is_empty() => {
+                self.add_error(&here, "no file specified")
             }
-            "run" if named(self.config, "prototypes", text(step, "type")).is_none() => {
-                self.error(&here, format!("unknown prototype '{}'", text(step, "type")));
+            "run" if find_named(self.config, "prototypes", text_field(step, "type")).is_none() => {
+                self.add_error(&here, format!("unknown prototype '{}'", text_field(step, "type")));
             }
             _ => {}
         }
         if step["attempts"].as_i64().is_some_and(|n| n <= 0) {
-            self.error(&format!("{context}.attempts"), "must be greater than 0");
+            self.add_error(&format!("{context}.attempts"), "must be greater than 0");
         }
-        if let Some(timeout) = step["timeout"].as_str().filter(|t| !duration(t)) {
-            self.error(
+        if let Some(timeout) = step["timeout"].as_str().filter(|t| !is_go_duration(t)) {
+            self.add_error(
                 &format!("{context}.timeout"),
                 format!("invalid duration '{timeout}'"),
             );
         }
-        self.hooks(step, context);
+        self.check_hooks(step, context);
     }
 
-    fn hooks(&mut self, of: &'a Value, context: &str) {
+    fn check_hooks(&mut self, of: &'a Value, context: &str) {
         for hook in ["on_success", "on_failure", "on_abort", "on_error", "ensure"] {
             if let Some(step) = of.get(hook) {
-                self.step(step, &format!("{context}.{hook}"));
+                self.check_step(step, &format!("{context}.{hook}"));
             }
         }
     }
 
-    fn resource(&mut self, step: &'a Value, core: &str, name: &'a str, here: &str) {
+    fn check_resource(&mut self, step: &'a Value, core: &str, name: &'a str, here: &str) {
         if core == "get" {
             if self.gets.contains(&name) {
-                self.error(here, "repeated name");
+                self.add_error(here, "repeated name");
             }
             self.gets.push(name);
         }
-        let resource = resource_of(step).unwrap_or_default();
-        if named(self.config, "resources", resource).is_none() {
-            self.error(here, format!("unknown resource '{resource}'"));
+        let resource = step_resource(step).unwrap_or_default();
+        if find_named(self.config, "resources", resource).is_none() {
+            self.add_error(here, format!("unknown resource '{resource}'"));
         }
-        for pattern in texts(step, "passed") {
+        for pattern in text_list(step, "passed") {
             let passed = format!("{here}.passed");
-            let mut jobs = list(self.config, "jobs")
+            let mut jobs = list_field(self.config, "jobs")
                 .iter()
-                .filter(|job| glob(pattern, text(job, "name")))
+                .filter(|job| matches_glob(pattern, text_field(job, "name")))
                 .peekable();
             if jobs.peek().is_none() {
-                self.error(&passed, format!("unknown job '{pattern}'"));
+                self.add_error(&passed, format!("unknown job '{pattern}'"));
             }
-            for job in jobs.filter(|job| !uses(job, resource)) {
-                self.error(
+            for job in jobs.filter(|job| !uses_resource(job, resource)) {
+                self.add_error(
                     &passed,
                     format!(
                         "job '{}' does not interact with resource '{resource}'",
-                        text(job, "name")
+                        text_field(job, "name")
                     ),
                 );
             }
         }
     }
 
-    fn task(&mut self, step: &Value, here: &str) {
+    fn check_task(&mut self, step: &Value, here: &str) {
         match (step.get("config"), step.get("file")) {
-            (None, None) => self.error(here, "must specify either `file:` or `config:`"),
-            (Some(_), Some(_)) => self.error(here, "must specify one of `file:` or `config:`, not both"),
+            (None, None) => self.add_error(here, "must specify either `file:` or `config:`"),
+            (Some(_), Some(_)) => self.add_error(here, "must specify one of `file:` or `config:`, not both"),
             _ => {}
         }
         let Some(config) = step.get("config") else { return };
         let inside = format!("{here}.config");
-        if text(config, "platform").is_empty() {
-            self.error(&inside, "missing 'platform'");
+        if text_field(config, "platform").is_empty() {
+            self.add_error(&inside, "missing 'platform'");
         }
-        if text(&config["run"], "path").is_empty() {
-            self.error(&inside, "missing path to executable to run");
+        if text_field(&config["run"], "path").is_empty() {
+            self.add_error(&inside, "missing path to executable to run");
         }
     }
 }
 
-/// Whether Go's `time.ParseDuration` takes it: numbers with units, or a bare zero.
-fn duration(text: &str) -> bool {
+/// Returns whether Go's `time.ParseDuration` accepts a text: numbers with units, or a bare zero.
+fn is_go_duration(text: &str) -> bool {
     let mut rest = text.trim_start_matches(['+', '-']);
     if rest == "0" {
         return true;

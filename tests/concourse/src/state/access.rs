@@ -1,13 +1,13 @@
-//! Who is asking, and what they may do.
+//! Users, tokens and roles.
 
 use std::time::Duration;
 
 use super::Model;
 
-/// A role in a team; each may what those before it may.
+/// A role in a team. Each has the rights of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Looks.
+    /// Reads.
     Viewer,
     /// Triggers, pauses, pins.
     Operator,
@@ -18,8 +18,8 @@ pub enum Role {
 }
 
 impl Role {
-    /// By its name in a team's auth.
-    fn named(name: &str) -> Option<Self> {
+    /// Parses the name of a role in a team's auth.
+    fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "viewer" => Self::Viewer,
             "pipeline-operator" => Self::Operator,
@@ -30,70 +30,77 @@ impl Role {
     }
 }
 
+/// The user a token was issued to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Name of the user.
+    pub name: String,
+    /// True when the token names the connector and the user's id there. Concourse matches team members by
+    /// `connector:user`, so that a token without them has no role in any team.
+    pub has_identity: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Issued {
-    user: String,
+    user: User,
     until: Duration,
 }
 
 impl Model {
-    /// Whether this is the user's password.
-    pub fn knows(&self, user: &str, password: &str) -> bool {
+    /// Returns whether this is the user's password.
+    pub fn check_password(&self, user: &str, password: &str) -> bool {
         self.passwords.get(user).is_some_and(|p| p == password)
     }
 
-    /// Changes a password, or makes a user.
+    /// Changes a password, or adds a user.
     pub fn set_password(&mut self, user: &str, password: &str) {
         self.passwords.insert(user.to_owned(), password.to_owned());
     }
 
-    /// Keeps an issued token.
-    pub fn issue(&mut self, token: String, user: &str, lifetime: Duration) {
+    /// Stores an issued token.
+    pub fn store_token(&mut self, token: String, user: User, lifetime: Duration) {
         let now = self.now;
         self.tokens.retain(|_, issued| issued.until > now);
         let until = now.saturating_add(lifetime);
-        self.tokens.insert(
-            token,
-            Issued {
-                user: user.to_owned(),
-                until,
-            },
-        );
+        self.tokens.insert(token, Issued { user, until });
     }
 
-    /// Ends every issued token. Configured ones last.
+    /// Invalidates every issued token. Configured tokens stay valid.
     pub fn expire_tokens(&mut self) {
         self.tokens.clear();
     }
 
-    /// Whose token this is, if it still counts.
-    pub fn bearer(&self, token: &str) -> Option<&str> {
-        let issued = self
-            .tokens
-            .get(token)
-            .filter(|t| t.until > self.now)
-            .map(|t| &t.user);
-        issued
-            .or_else(|| self.fixed_tokens.get(token))
-            .map(String::as_str)
+    /// Returns the user of a token that has not expired.
+    pub fn token_user(&self, token: &str) -> Option<User> {
+        let issued = self.tokens.get(token).filter(|t| t.until > self.now);
+        let issued = issued.map(|t| t.user.clone());
+        issued.or_else(|| {
+            let name = self.fixed_tokens.get(token)?.clone();
+            Some(User {
+                name,
+                has_identity: true,
+            })
+        })
     }
 
-    /// The roles a user has in a team.
-    pub fn roles<'a>(&'a self, user: &str, team: &str) -> Vec<&'a str> {
-        let me = format!("local:{user}");
-        let auth = self.team(team).into_iter().flat_map(|t| &t.auth);
-        let mine = auth.filter(|(_, members)| members.get("users").is_some_and(|users| users.contains(&me)));
-        mine.map(|(role, _)| role.as_str()).collect()
+    /// Returns the roles of a user in a team.
+    pub fn roles<'a>(&'a self, user: &User, team: &str) -> Vec<&'a str> {
+        let member = format!("local:{}", user.name);
+        let auth = self.team(team).filter(|_| user.has_identity);
+        let auth = auth.into_iter().flat_map(|t| &t.auth);
+        let own =
+            auth.filter(|(_, members)| members.get("users").is_some_and(|users| users.contains(&member)));
+        own.map(|(role, _)| role.as_str()).collect()
     }
 
-    /// Owners of `main` may everything.
-    pub fn is_admin(&self, user: &str) -> bool {
+    /// Returns whether a user is an admin: an owner of the team `main`.
+    pub fn is_admin(&self, user: &User) -> bool {
         self.roles(user, "main").contains(&"owner")
     }
 
-    /// Whether a user may what this role may.
-    pub fn may(&self, user: &str, team: &str, role: Role) -> bool {
-        let mut roles = self.roles(user, team).into_iter().filter_map(Role::named);
+    /// Returns whether a user has a role, or a higher one, in a team.
+    pub fn has_role(&self, user: &User, team: &str, role: Role) -> bool {
+        let mut roles = self.roles(user, team).into_iter().filter_map(Role::from_name);
         roles.any(|r| r >= role) || self.is_admin(user)
     }
 }

@@ -1,4 +1,4 @@
-//! Builds: triggered, started, run step by step, ended.
+//! The life cycle of builds: triggered, started, run step by step, ended.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{InstanceVars, Job, Model};
-use crate::config::{each_step, resource_of};
+use crate::config::{step_resource, visit_steps};
 use crate::task;
 
-/// How far a build is.
+/// Status of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "they say it themselves")]
@@ -22,18 +22,18 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether it has ended.
-    pub fn ended(self) -> bool {
+    /// Returns whether the build has ended.
+    pub fn has_ended(self) -> bool {
         !matches!(self, Self::Pending | Self::Started)
     }
 }
 
-/// What a build is of.
+/// Subject of a build.
 #[derive(Debug, Clone, Copy)]
 pub enum Trigger<'a> {
     /// A job, by id.
     Job(u64),
-    /// A build again, by id.
+    /// A rerun of a build, by its id.
     Rerun(u64),
     /// A check of a pipeline's resource.
     Check(u64, &'a str),
@@ -54,21 +54,21 @@ pub struct Build {
     pub start_time: Option<u64>,
     pub end_time: Option<u64>,
     pub created_by: Option<String>,
-    /// The first build of this, and how often it was run again.
+    /// For a rerun: the id of the original build, and the number of this rerun.
     pub rerun_of: Option<(u64, u64)>,
-    /// What it runs, as shown; null until it starts.
+    /// Plan in Concourse's JSON; null until the build starts.
     pub plan: Value,
-    /// What happened, as in its event stream.
+    /// Events of its event stream.
     pub events: Vec<Value>,
     /// Resource and version for each `get`.
     pub inputs: Vec<(String, InstanceVars)>,
     /// Names of resources for each `put`.
     pub outputs: Vec<String>,
     aborted: bool,
-    ahead: VecDeque<Action>,
+    pending_actions: VecDeque<Action>,
 }
 
-/// What the clock's next step does to a running build.
+/// A pending action of a running build, executed by a step of the clock.
 #[derive(Debug, Clone)]
 enum Action {
     Event(&'static str, &'static str, Value),
@@ -77,7 +77,7 @@ enum Action {
 }
 
 impl Build {
-    fn event(&mut self, kind: &str, version: &str, data: Value) {
+    fn add_event(&mut self, kind: &str, version: &str, data: Value) {
         let id = self.events.len().to_string();
         self.events
             .push(json!({"data": data, "event": kind, "version": version, "event_id": id}));
@@ -86,36 +86,36 @@ impl Build {
     fn start(&mut self, now: u64) {
         self.status = Status::Started;
         self.start_time = Some(now);
-        self.event("status", "1.0", json!({"status": "started", "time": now}));
+        self.add_event("status", "1.0", json!({"status": "started", "time": now}));
     }
 
     fn end(&mut self, status: Status, now: u64) {
         self.status = status;
         self.end_time = Some(now);
-        self.ahead.clear();
-        self.event("status", "1.0", json!({"status": status, "time": now}));
+        self.pending_actions.clear();
+        self.add_event("status", "1.0", json!({"status": status, "time": now}));
     }
 }
 
-/// Turns a job's steps into a plan and into what will happen.
-struct Script<'a> {
+/// Translates a job's steps into a plan and pending actions.
+struct Planner<'a> {
     next_id: &'a mut dyn FnMut() -> String,
-    ahead: VecDeque<Action>,
+    pending_actions: VecDeque<Action>,
 }
 
-impl Script<'_> {
-    /// A step's plan, and whether it will succeed.
-    fn step(&mut self, step: &Value) -> (Value, bool) {
-        let (mut plan, mut ok) = self.core(step);
+impl Planner<'_> {
+    /// Plans a step. Returns the plan and whether the step will succeed.
+    fn plan_step(&mut self, step: &Value) -> (Value, bool) {
+        let (mut plan, mut ok) = self.plan_core(step);
         for _ in 1..step["attempts"].as_u64().unwrap_or(1).min(100) {
             if ok {
                 break;
             }
-            ok = self.core(step).1;
+            ok = self.plan_core(step).1;
         }
         for (hook, runs) in [("on_success", ok), ("on_failure", !ok), ("ensure", true)] {
             if let Some(next) = step.get(hook).filter(|_| runs) {
-                let (next, went_well) = self.step(next);
+                let (next, went_well) = self.plan_step(next);
                 plan = json!({"id": (self.next_id)(), hook: {"step": plan, hook: next}});
                 ok &= went_well || hook == "on_failure";
             }
@@ -123,15 +123,15 @@ impl Script<'_> {
         (plan, ok)
     }
 
-    fn core(&mut self, step: &Value) -> (Value, bool) {
+    fn plan_core(&mut self, step: &Value) -> (Value, bool) {
         let list = |v: &Value| v.as_array().cloned().unwrap_or_default();
         if step.get("do").is_some() {
-            return self.sequence(&list(&step["do"]));
+            return self.plan_sequence(&list(&step["do"]));
         }
         if step.get("in_parallel").is_some() {
             let (plans, went): (Vec<_>, Vec<_>) = list(&step["in_parallel"]["steps"])
                 .iter()
-                .map(|s| self.step(s))
+                .map(|s| self.plan_step(s))
                 .unzip();
             return (
                 json!({"id": (self.next_id)(), "in_parallel": {"steps": plans}}),
@@ -139,12 +139,12 @@ impl Script<'_> {
             );
         }
         if let Some(inner) = step.get("try") {
-            let (plan, _) = self.step(inner);
+            let (plan, _) = self.plan_step(inner);
             return (json!({"id": (self.next_id)(), "try": {"step": plan}}), true);
         }
         let id = (self.next_id)();
         if let Some(name) = step.get("task") {
-            let ok = self.task(&id, &step["config"]);
+            let ok = self.plan_task(&id, &step["config"]);
             let privileged = step["privileged"] == true;
             return (
                 json!({"id": id, "task": {"name": name, "privileged": privileged, "hermetic": step["hermetic"] == true}}),
@@ -153,7 +153,7 @@ impl Script<'_> {
         }
         for kind in ["get", "put", "set_pipeline", "load_var", "run"] {
             if let Some(name) = step.get(kind) {
-                let plan = match resource_of(step) {
+                let plan = match step_resource(step) {
                     Some(resource) => json!({"name": name, "resource": resource}),
                     None => json!({"name": name}),
                 };
@@ -163,32 +163,34 @@ impl Script<'_> {
         (json!({"id": id}), true)
     }
 
-    fn sequence(&mut self, steps: &[Value]) -> (Value, bool) {
+    fn plan_sequence(&mut self, steps: &[Value]) -> (Value, bool) {
         let mut plans = Vec::new();
         let mut ok = true;
         let mut end = None;
         for step in steps {
-            let (plan, went_well) = self.step(step);
+            let (plan, went_well) = self.plan_step(step);
             plans.push(plan);
             if ok && !went_well {
                 ok = false;
-                end = Some(self.ahead.len());
+                end = Some(self.pending_actions.len());
             }
         }
-        // All are planned; those after the first that fails never run.
-        self.ahead.truncate(end.unwrap_or(self.ahead.len()));
+        // All steps are planned, but those after the first failure never run.
+        self.pending_actions
+            .truncate(end.unwrap_or(self.pending_actions.len()));
         (json!({"id": (self.next_id)(), "do": plans}), ok)
     }
 
-    fn task(&mut self, id: &str, config: &Value) -> bool {
+    fn plan_task(&mut self, id: &str, config: &Value) -> bool {
         let origin = json!({"id": id});
         let shown = |platform: &Value, run: &Value| {
             let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
             json!({"platform": text(platform), "image": "",
                 "run": {"path": text(&run["path"]), "args": run["args"], "dir": text(&run["dir"])}, "inputs": null})
         };
-        let outcome = task::run(config);
-        let mut event = |kind, version, data| self.ahead.push_back(Action::Event(kind, version, data));
+        let outcome = task::run_task(config);
+        let mut event =
+            |kind, version, data| self.pending_actions.push_back(Action::Event(kind, version, data));
         event(
             "initialize-task",
             "4.0",
@@ -211,17 +213,18 @@ impl Script<'_> {
                 json!({"origin": {"id": id, "source": "stdout"}, "payload": outcome.output}),
             );
         }
-        self.ahead
+        self.pending_actions
             .push_back(Action::Sleep(outcome.seconds.saturating_add(1)));
         let finish = json!({"exit_status": outcome.status, "origin": origin});
-        self.ahead.push_back(Action::Event("finish-task", "4.0", finish));
+        self.pending_actions
+            .push_back(Action::Event("finish-task", "4.0", finish));
         outcome.status == 0
     }
 }
 
 impl Model {
-    /// Makes a build; `None` when there is nothing to build.
-    pub fn trigger(&mut self, what: Trigger<'_>, by: Option<&str>) -> Option<u64> {
+    /// Creates a build. Returns `None` when its subject does not exist.
+    pub fn trigger_build(&mut self, what: Trigger<'_>, by: Option<&str>) -> Option<u64> {
         let (job, rerun_of, pipeline_id, resource) = match what {
             Trigger::Job(job) => (
                 Some(job),
@@ -274,35 +277,36 @@ impl Model {
             inputs: Vec::new(),
             outputs: Vec::new(),
             aborted: false,
-            ahead: VecDeque::new(),
+            pending_actions: VecDeque::new(),
         };
         if job.is_none() {
             build.start(self.seconds());
-            build.plan = json!({"id": self.plan_id(), "check": {"name": build.resource}});
-            let ends = match self.check_fails(&build) {
-                true => Status::Failed,
-                false => Status::Succeeded,
+            build.plan = json!({"id": self.next_plan_id(), "check": {"name": build.resource}});
+            let ends = if self.check_fails(&build) {
+                Status::Failed
+            } else {
+                Status::Succeeded
             };
-            build.ahead.push_back(Action::End(ends));
+            build.pending_actions.push_back(Action::End(ends));
         }
         self.builds.insert(id, build);
         Some(id)
     }
 
-    /// Asks a build to end; the clock's next step ends it.
-    pub fn abort(&mut self, id: u64) {
+    /// Aborts a build. It ends at the next step of the clock.
+    pub fn abort_build(&mut self, id: u64) {
         if let Some(build) = self.builds.get_mut(&id) {
-            build.aborted = !build.status.ended();
+            build.aborted = !build.status.has_ended();
         }
     }
 
-    /// A job's builds by id.
+    /// Returns a job's builds in the order of their ids.
     pub fn builds_of(&self, job: &Job) -> impl DoubleEndedIterator<Item = &Build> {
         let id = job.id;
         self.builds.values().filter(move |b| b.job_id == Some(id))
     }
 
-    fn plan_id(&mut self) -> String {
+    fn next_plan_id(&mut self) -> String {
         format!("{:08x}", self.ids.plan.next())
     }
 
@@ -310,7 +314,7 @@ impl Model {
         let running: Vec<u64> = self
             .builds
             .values()
-            .filter(|b| !b.status.ended())
+            .filter(|b| !b.status.has_ended())
             .map(|b| b.id)
             .collect();
         for id in running {
@@ -320,22 +324,22 @@ impl Model {
             let now = self.seconds();
             match build.status {
                 _ if build.aborted => build.end(Status::Aborted, now),
-                Status::Pending => self.start(&mut build),
-                _ => advance(&mut build, now),
+                Status::Pending => self.start_build(&mut build),
+                _ => run_actions(&mut build, now),
             }
             let ended = build.status;
             self.builds.insert(id, build.clone());
-            if ended.ended() {
-                self.checked(&build);
+            if ended.has_ended() {
+                self.record_check(&build);
             }
             if ended == Status::Succeeded {
-                self.succeeded(&build);
+                self.trigger_downstream(&build);
             }
         }
     }
 
-    /// Starts a pending build, unless something holds it.
-    fn start(&mut self, build: &mut Build) {
+    /// Starts a pending build, unless its job or pipeline is paused or inputs are missing.
+    fn start_build(&mut self, build: &mut Build) {
         let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id).cloned() else {
             return;
         };
@@ -343,40 +347,42 @@ impl Model {
         if paused || job.paused.is_some() || !job.active {
             return;
         }
-        let Ok(inputs) = self.inputs(&job) else { return };
+        let Ok(inputs) = self.resolve_inputs(&job) else {
+            return;
+        };
         let config = self.job_config(&job).clone();
         build.inputs = inputs;
-        each_step(&config, &mut |step| {
+        visit_steps(&config, &mut |step| {
             if step.get("put").is_some() {
-                build.outputs.extend(resource_of(step).map(str::to_owned));
+                build.outputs.extend(step_resource(step).map(str::to_owned));
             }
         });
-        let mut script = Script {
-            next_id: &mut || self.plan_id(),
-            ahead: VecDeque::new(),
+        let mut script = Planner {
+            next_id: &mut || self.next_plan_id(),
+            pending_actions: VecDeque::new(),
         };
         let steps = config["plan"].as_array().cloned().unwrap_or_default();
-        let (mut plan, mut ok) = script.sequence(&steps);
+        let (mut plan, mut ok) = script.plan_sequence(&steps);
         for (hook, runs) in [("on_success", ok), ("on_failure", !ok), ("ensure", true)] {
             if let Some(step) = config.get(hook).filter(|_| runs) {
-                let (next, went_well) = script.step(step);
+                let (next, went_well) = script.plan_step(step);
                 plan = json!({"id": (script.next_id)(), hook: {"step": plan, hook: next}});
                 ok &= went_well || hook == "on_failure";
             }
         }
-        build.ahead = script.ahead;
+        build.pending_actions = script.pending_actions;
         build
-            .ahead
+            .pending_actions
             .push_back(Action::End(if ok { Status::Succeeded } else { Status::Failed }));
         build.plan = plan;
         build.start(self.seconds());
     }
 
-    /// The versions a job's gets would use now, or the names of those without any.
-    pub fn inputs(&self, job: &Job) -> Result<Vec<(String, InstanceVars)>, Vec<String>> {
+    /// Resolves the versions of a job's get steps, or returns the names of those without a version.
+    pub fn resolve_inputs(&self, job: &Job) -> Result<Vec<(String, InstanceVars)>, Vec<String>> {
         let (mut inputs, mut missing) = (Vec::new(), Vec::new());
-        each_step(self.job_config(job), &mut |step| {
-            let (Some(name), Some(resource)) = (step["get"].as_str(), resource_of(step)) else {
+        visit_steps(self.job_config(job), &mut |step| {
+            let (Some(name), Some(resource)) = (step["get"].as_str(), step_resource(step)) else {
                 return;
             };
             let usable = self.resource(job.pipeline_id, resource).and_then(|r| {
@@ -395,7 +401,7 @@ impl Model {
         }
     }
 
-    /// Whether a check fails: as that of the mock resource type does, when its source says so.
+    /// Returns whether a check fails: that of the mock resource type does if its source has `check_failure`.
     fn check_fails(&self, build: &Build) -> bool {
         let resource = build.pipeline_id.zip(build.resource.as_deref());
         let resource = resource.and_then(|(pipeline, name)| self.resource(pipeline, name));
@@ -405,8 +411,8 @@ impl Model {
         })
     }
 
-    /// A resource shows the last of its checks that ended.
-    fn checked(&mut self, build: &Build) {
+    /// Records the last finished check of a resource.
+    fn record_check(&mut self, build: &Build) {
         let (Some(pipeline), now) = (build.pipeline_id, self.seconds()) else {
             return;
         };
@@ -417,8 +423,8 @@ impl Model {
         }
     }
 
-    /// What a success brings about: builds of jobs that waited for this one.
-    fn succeeded(&mut self, build: &Build) {
+    /// Triggers the jobs that wait for this build's job by `passed`.
+    fn trigger_downstream(&mut self, build: &Build) {
         let Some(pipeline) = build.pipeline_id else {
             return;
         };
@@ -426,28 +432,28 @@ impl Model {
             return;
         };
         let (name, mut touched) = (job.name.clone(), Vec::new());
-        each_step(self.job_config(job), &mut |step| {
-            touched.extend(resource_of(step).map(str::to_owned))
+        visit_steps(self.job_config(job), &mut |step| {
+            touched.extend(step_resource(step).map(str::to_owned))
         });
         touched.sort();
         touched.dedup();
         for resource in touched {
-            self.trigger_by(pipeline, &resource, Some(&name));
+            self.trigger_dependents(pipeline, &resource, Some(&name));
         }
     }
 }
 
-/// Does what comes until time has to pass.
-fn advance(build: &mut Build, now: u64) {
-    while let Some(action) = build.ahead.pop_front() {
+/// Executes pending actions until the next sleep.
+fn run_actions(build: &mut Build, now: u64) {
+    while let Some(action) = build.pending_actions.pop_front() {
         match action {
             Action::Event(kind, version, mut data) => {
                 data["time"] = now.into();
-                build.event(kind, version, data);
+                build.add_event(kind, version, data);
             }
             Action::Sleep(seconds) => {
                 if seconds > 1 {
-                    build.ahead.push_front(Action::Sleep(seconds - 1));
+                    build.pending_actions.push_front(Action::Sleep(seconds - 1));
                 }
                 return;
             }

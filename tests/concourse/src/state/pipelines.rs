@@ -16,29 +16,29 @@ pub struct Pipeline {
     pub team_id: u64,
     /// Its name.
     pub name: String,
-    /// What tells it apart from others of that name.
+    /// Variables that distinguish it from other instances of the same name.
     pub instance_vars: Option<InstanceVars>,
-    /// Whether it is paused.
+    /// True when paused.
     pub paused: bool,
-    /// By whom.
+    /// Name of the user who paused it.
     pub paused_by: Option<String>,
-    /// When, in seconds since the epoch.
+    /// Time of the pause in seconds since the epoch.
     pub paused_at: Option<u64>,
-    /// Whether everybody may see it.
+    /// True when exposed: visible without a login.
     pub public: bool,
-    /// Whether it is archived.
+    /// True when archived.
     pub archived: bool,
-    /// Its config as Concourse shows it; null when archived.
+    /// Config as Concourse shows it; null when archived.
     pub config: Value,
-    /// Its groups; they outlast the config.
+    /// Groups, which are kept when the config is archived.
     pub groups: Value,
-    /// How it looks.
+    /// Display settings.
     pub display: Value,
-    /// The version of its config; 0 when archived.
+    /// Version of the config; 0 when archived.
     pub version: u64,
-    /// How often its config was saved.
+    /// Number of times its config was saved.
     pub saves: u64,
-    /// When it last changed, in seconds since the epoch.
+    /// Time of the last change in seconds since the epoch.
     pub last_updated: u64,
 }
 
@@ -51,27 +51,27 @@ pub struct Job {
     pub pipeline_id: u64,
     /// Its name.
     pub name: String,
-    /// Whether the config still has it.
+    /// False when the config no longer has it.
     pub active: bool,
-    /// By whom and when it was paused.
+    /// Name of the user who paused it, and the time in seconds since the epoch.
     pub paused: Option<(String, u64)>,
-    /// How many builds were triggered.
+    /// Number of triggered builds.
     pub triggered: u64,
 }
 
-/// What became of a save.
+/// Outcome of saving a config.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Saved {
+pub enum SaveOutcome {
     /// A new pipeline.
     Created,
-    /// A new config of one that was there.
+    /// A new config of an existing pipeline.
     Updated,
-    /// The version was not the present one.
+    /// The version of the request was not the current one.
     Stale,
 }
 
 impl Model {
-    /// A pipeline by team, name and instance vars.
+    /// Finds a pipeline by team, name and instance vars.
     pub fn pipeline(&self, team: &str, name: &str, vars: Option<&InstanceVars>) -> Option<&Pipeline> {
         let team = self.team(team)?.id;
         self.pipelines
@@ -79,32 +79,32 @@ impl Model {
             .find(|p| p.team_id == team && p.name == name && p.instance_vars.as_ref() == vars)
     }
 
-    /// A pipeline by id.
+    /// Finds a pipeline by id.
     pub fn pipeline_by_id(&self, id: u64) -> Option<&Pipeline> {
         self.pipelines.iter().find(|p| p.id == id)
     }
 
-    /// A pipeline by id, to change.
+    /// Finds a pipeline by id, mutably.
     pub fn pipeline_mut(&mut self, id: u64) -> Option<&mut Pipeline> {
         self.pipelines.iter_mut().find(|p| p.id == id)
     }
 
-    /// Saves a config; a new pipeline starts paused.
-    pub fn save(
+    /// Saves a config. A new pipeline is paused.
+    pub fn save_config(
         &mut self,
         team_id: u64,
         name: &str,
         vars: Option<InstanceVars>,
         config: Value,
         version: u64,
-    ) -> Saved {
+    ) -> SaveOutcome {
         let now = self.seconds();
         let found = self
             .pipelines
             .iter()
             .position(|p| p.team_id == team_id && p.name == name && p.instance_vars == vars);
         if found.is_some_and(|i| self.pipelines[i].version != version) {
-            return Saved::Stale;
+            return SaveOutcome::Stale;
         }
         let index = found.unwrap_or_else(|| {
             self.pipelines.push(Pipeline {
@@ -138,9 +138,9 @@ impl Model {
         self.sync_jobs(id, &config["jobs"]);
         self.sync_resources(id, &config["resources"]);
         if found.is_some() {
-            Saved::Updated
+            SaveOutcome::Updated
         } else {
-            Saved::Created
+            SaveOutcome::Created
         }
     }
 
@@ -174,8 +174,8 @@ impl Model {
         }
     }
 
-    /// Archives: paused for good, the config forgotten.
-    pub fn archive(&mut self, id: u64) {
+    /// Archives a pipeline, which pauses it and drops its config.
+    pub fn archive_pipeline(&mut self, id: u64) {
         let now = self.seconds();
         if let Some(pipeline) = self.pipeline_mut(id) {
             pipeline.archived = true;
@@ -194,8 +194,8 @@ impl Model {
         }
     }
 
-    /// Pauses (by somebody) or unpauses.
-    pub fn pause(&mut self, id: u64, by: Option<&str>) {
+    /// Pauses a pipeline as a user, or unpauses it with `None`.
+    pub fn set_paused(&mut self, id: u64, by: Option<&str>) {
         let now = self.seconds();
         if let Some(pipeline) = self.pipeline_mut(id) {
             pipeline.paused = by.is_some();
@@ -223,17 +223,17 @@ impl Model {
         self.builds.retain(|_, b| b.pipeline_id != Some(id));
     }
 
-    /// Puts a team's pipelines in order: those that `rank` knows first.
+    /// Orders a team's pipelines by `rank`; those without a rank come last.
     pub fn order_pipelines(&mut self, team_id: u64, rank: impl Fn(&Pipeline) -> Option<usize>) {
         self.reorder(|p| p.team_id == team_id, rank);
     }
 
-    /// Puts the instances of a pipeline in order.
+    /// Orders the instances of a pipeline.
     pub fn order_instances(&mut self, team_id: u64, name: &str, rank: impl Fn(&Pipeline) -> Option<usize>) {
         self.reorder(|p| p.team_id == team_id && p.name == name, rank);
     }
 
-    /// Sorts some pipelines among the places they have.
+    /// Sorts the selected pipelines among the positions they occupy.
     fn reorder(&mut self, which: impl Fn(&Pipeline) -> bool, rank: impl Fn(&Pipeline) -> Option<usize>) {
         let places: Vec<usize> = (0..self.pipelines.len())
             .filter(|i| which(&self.pipelines[*i]))
@@ -245,7 +245,7 @@ impl Model {
         }
     }
 
-    /// The jobs a pipeline has, in the order of its config.
+    /// Returns the jobs of a pipeline in the order of its config.
     pub fn jobs_of(&self, pipeline: &Pipeline) -> Vec<&Job> {
         let configs = pipeline.config["jobs"].as_array().into_iter().flatten();
         let mut seen = HashSet::new();
@@ -256,19 +256,19 @@ impl Model {
             .collect()
     }
 
-    /// A job its pipeline's config has.
+    /// Finds a job that is in its pipeline's config.
     pub fn job(&self, pipeline_id: u64, name: &str) -> Option<&Job> {
         self.jobs
             .iter()
             .find(|j| j.pipeline_id == pipeline_id && j.name == name && j.active)
     }
 
-    /// A job by id, to change.
+    /// Finds a job by id, mutably.
     pub fn job_mut(&mut self, id: u64) -> Option<&mut Job> {
         self.jobs.iter_mut().find(|j| j.id == id)
     }
 
-    /// A job's part of its pipeline's config.
+    /// Returns a job's part of its pipeline's config.
     pub fn job_config(&self, job: &Job) -> &Value {
         let config = self
             .pipeline_by_id(job.pipeline_id)

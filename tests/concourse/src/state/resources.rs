@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::builds::Trigger;
 use super::{InstanceVars, Model, Pipeline};
-use crate::config::{each_step, resource_of};
+use crate::config::{step_resource, visit_steps};
 
 /// A resource.
 #[derive(Debug, Clone)]
@@ -13,17 +13,17 @@ pub struct Resource {
     pub pipeline_id: u64,
     /// Its name.
     pub name: String,
-    /// Whether the config still has it.
+    /// False when the config no longer has it.
     pub active: bool,
-    /// What was found, oldest first.
+    /// Versions, oldest first.
     pub versions: Vec<Version>,
-    /// The id of the version it is pinned to.
+    /// Id of the pinned version.
     pub pinned: Option<u64>,
-    /// Why it is pinned.
+    /// Comment of the pin.
     pub pin_comment: String,
-    /// When it was last checked, in seconds since the epoch.
+    /// Time of the last check in seconds since the epoch.
     pub last_checked: Option<u64>,
-    /// The build of its last check that ended.
+    /// Id of the build of the last finished check.
     pub check: Option<u64>,
 }
 
@@ -32,9 +32,9 @@ pub struct Resource {
 pub struct Version {
     /// Its id.
     pub id: u64,
-    /// What it is.
+    /// Fields of the version.
     pub version: InstanceVars,
-    /// Whether builds may use it.
+    /// False when builds may not use it.
     pub enabled: bool,
 }
 
@@ -66,7 +66,7 @@ impl Model {
         }
     }
 
-    /// The resources a pipeline has.
+    /// Returns the resources of a pipeline.
     pub fn resources_of(&self, pipeline: &Pipeline) -> impl Iterator<Item = &Resource> {
         let id = pipeline.id;
         self.resources
@@ -74,21 +74,21 @@ impl Model {
             .filter(move |r| r.pipeline_id == id && r.active)
     }
 
-    /// A resource its pipeline's config has.
+    /// Finds a resource that is in its pipeline's config.
     pub fn resource(&self, pipeline_id: u64, name: &str) -> Option<&Resource> {
         self.resources
             .iter()
             .find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
     }
 
-    /// A resource, to change.
+    /// Finds a resource, mutably.
     pub fn resource_mut(&mut self, pipeline_id: u64, name: &str) -> Option<&mut Resource> {
         self.resources
             .iter_mut()
             .find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
     }
 
-    /// A resource's part of its pipeline's config.
+    /// Returns a resource's part of its pipeline's config.
     pub fn resource_config(&self, resource: &Resource) -> &Value {
         let config = self
             .pipeline_by_id(resource.pipeline_id)
@@ -99,7 +99,7 @@ impl Model {
             .unwrap_or(&Value::Null)
     }
 
-    /// A version is found; jobs it triggers get builds. False when there is no such resource.
+    /// Adds a version and triggers the jobs that wait for it. Returns false when there is no such resource.
     pub fn add_version(&mut self, pipeline_id: u64, name: &str, version: InstanceVars) -> bool {
         let id = self.ids.version.next();
         let Some(resource) = self.resource_mut(pipeline_id, name) else {
@@ -113,22 +113,23 @@ impl Model {
             version,
             enabled: true,
         });
-        self.trigger_by(pipeline_id, name, None);
+        self.trigger_dependents(pipeline_id, name, None);
         true
     }
 
-    /// Triggers jobs that wait for a resource, after this job passed (or that ask for no such thing).
-    pub(super) fn trigger_by(&mut self, pipeline_id: u64, resource: &str, passed: Option<&str>) {
+    /// Triggers jobs with a triggering get of a resource: those with the job `passed` in their `passed`, or with `None`
+    /// those without `passed`.
+    pub(super) fn trigger_dependents(&mut self, pipeline_id: u64, resource: &str, passed: Option<&str>) {
         let Some(pipeline) = self.pipeline_by_id(pipeline_id).filter(|p| !p.paused) else {
             return;
         };
         let waits = |job: &Value| {
             let mut waits = false;
-            each_step(job, &mut |step| {
+            visit_steps(job, &mut |step| {
                 let after = step["passed"].as_array().map_or(&[][..], Vec::as_slice);
                 waits |= step.get("get").is_some()
                     && step["trigger"] == true
-                    && resource_of(step) == Some(resource)
+                    && step_resource(step) == Some(resource)
                     && passed.map_or(after.is_empty(), |job| after.iter().any(|a| a == job));
             });
             waits
@@ -138,7 +139,7 @@ impl Model {
             .into_iter()
             .filter(|job| waits(self.job_config(job)));
         for job in waiting.map(|j| j.id).collect::<Vec<_>>() {
-            self.trigger(Trigger::Job(job), None);
+            self.trigger_build(Trigger::Job(job), None);
         }
     }
 }

@@ -16,22 +16,22 @@ pub struct Team {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// Who may what.
+    /// Members by role.
     pub auth: Auth,
 }
 
 impl Model {
-    /// A team by name.
+    /// Finds a team by name.
     pub fn team(&self, name: &str) -> Option<&Team> {
         self.teams.iter().find(|t| t.name == name)
     }
 
-    /// A team's name by id.
+    /// Returns a team's name by id.
     pub fn team_name(&self, id: u64) -> &str {
         self.teams.iter().find(|t| t.id == id).map_or("", |t| &t.name)
     }
 
-    /// Makes or changes a team; true when it is new.
+    /// Creates or updates a team. Returns true for a new one.
     pub fn set_team(&mut self, name: &str, auth: Auth) -> (Team, bool) {
         if let Some(team) = self.teams.iter_mut().find(|t| t.name == name) {
             team.auth = auth;
@@ -46,7 +46,7 @@ impl Model {
         (team, true)
     }
 
-    /// Renames a team; false when the name is taken.
+    /// Renames a team. Returns false when the name is taken.
     pub fn rename_team(&mut self, name: &str, new: &str) -> bool {
         if name != new && self.team(new).is_some() {
             return false;
@@ -57,7 +57,7 @@ impl Model {
         true
     }
 
-    /// Deletes a team with all it has.
+    /// Deletes a team with its pipelines and builds.
     pub fn delete_team(&mut self, name: &str) {
         let Some(id) = self.team(name).map(|t| t.id) else {
             return;

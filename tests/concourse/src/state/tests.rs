@@ -10,18 +10,20 @@ fn server(text: &str) -> (Model, u64) {
         vec![("a".into(), "p".into(), true)],
         vec![],
     );
-    let config = config::parse(text).expect("a config");
-    config::validate(&config).expect("a valid one");
-    assert_eq!(model.save(1, "p", None, config, 0), Saved::Created);
-    model.pause(1, None);
+    let config = config::parse_config(text).expect("a config");
+    config::validate_config(&config).expect("a valid one");
+    assert_eq!(model.save_config(1, "p", None, config, 0), SaveOutcome::Created);
+    model.set_paused(1, None);
     (model, 1)
 }
 
 fn run(model: &mut Model, job: &str) -> Build {
     let job = model.job(1, job).expect("the job").id;
-    let id = model.trigger(Trigger::Job(job), Some("a")).expect("a build");
+    let id = model
+        .trigger_build(Trigger::Job(job), Some("a"))
+        .expect("a build");
     for _ in 0..20 {
-        model.step();
+        model.advance();
     }
     model.builds[&id].clone()
 }
@@ -81,11 +83,11 @@ fn modifiers() {
 #[test]
 fn one_step_of_the_clock_at_a_time() {
     let (mut model, _) = server(&format!("jobs: [{{name: j, plan: [{}]}}]", task("sleep 2")));
-    let id = model.trigger(Trigger::Job(1), None).expect("a build");
+    let id = model.trigger_build(Trigger::Job(1), None).expect("a build");
     let mut seen = Vec::new();
     for _ in 0..6 {
         seen.push(model.builds[&id].status);
-        model.step();
+        model.advance();
     }
     use Status::{Pending, Started, Succeeded};
     assert_eq!(seen, [Pending, Started, Started, Started, Started, Succeeded]);
@@ -103,7 +105,7 @@ fn versions_trigger_jobs_and_jobs_trigger_jobs() {
     assert!(model.add_version(1, "r", version.clone()));
     assert!(!model.add_version(1, "nope", version.clone()));
     for _ in 0..9 {
-        model.step();
+        model.advance();
     }
     let ran: Vec<_> = model
         .builds
@@ -120,9 +122,9 @@ fn versions_trigger_jobs_and_jobs_trigger_jobs() {
 #[test]
 fn pauses_hold_builds() {
     let (mut model, pipeline) = server(&format!("jobs: [{{name: j, plan: [{}]}}]", task("true")));
-    model.pause(pipeline, Some("a"));
+    model.set_paused(pipeline, Some("a"));
     assert_eq!(run(&mut model, "j").status, Status::Pending);
-    model.pause(pipeline, None);
+    model.set_paused(pipeline, None);
     model.job_mut(1).expect("the job").paused = Some(("a".into(), 0));
     assert_eq!(run(&mut model, "j").status, Status::Pending);
     model.job_mut(1).expect("the job").paused = None;
@@ -137,13 +139,16 @@ fn a_saved_config_keeps_what_its_jobs_were() {
         task("true")
     ));
     run(&mut model, "j");
-    let renamed = config::parse(&format!(
+    let renamed = config::parse_config(&format!(
         "jobs: [{{name: new, old_name: j, plan: [{}]}}]",
         task("true")
     ))
     .expect("a config");
-    assert_eq!(model.save(1, "p", None, renamed.clone(), 7), Saved::Stale);
-    assert_eq!(model.save(1, "p", None, renamed, 1), Saved::Updated);
+    assert_eq!(
+        model.save_config(1, "p", None, renamed.clone(), 7),
+        SaveOutcome::Stale
+    );
+    assert_eq!(model.save_config(1, "p", None, renamed, 1), SaveOutcome::Updated);
     assert_eq!(
         model.job(pipeline, "new").map(|j| (j.id, j.triggered)),
         Some((1, 1))
@@ -154,10 +159,22 @@ fn a_saved_config_keeps_what_its_jobs_were() {
 #[test]
 fn tokens_and_passwords() {
     let (mut model, _) = server(&format!("jobs: [{{name: j, plan: [{}]}}]", task("true")));
-    model.issue("t".into(), "a", Duration::from_secs(5));
+    let user = User {
+        name: "a".into(),
+        has_identity: true,
+    };
+    model.store_token("t".into(), user.clone(), Duration::from_secs(5));
     model.set_password("a", "new");
-    assert!(model.knows("a", "new") && !model.knows("a", "p") && !model.knows("b", "new"));
-    assert_eq!(model.bearer("t"), Some("a"), "a rotation ends no token");
+    assert!(
+        model.check_password("a", "new")
+            && !model.check_password("a", "p")
+            && !model.check_password("b", "new")
+    );
+    assert_eq!(
+        model.token_user("t"),
+        Some(user),
+        "changing a password revokes no token"
+    );
     model.now += Duration::from_secs(5);
-    assert_eq!(model.bearer("t"), None);
+    assert_eq!(model.token_user("t"), None);
 }

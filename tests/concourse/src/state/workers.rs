@@ -18,19 +18,19 @@ pub struct Worker {
     resource_types: Option<Vec<String>>,
     platform: String,
     tags: Option<Vec<String>>,
-    /// The team it works for; empty for all.
+    /// Team it is assigned to; empty for all teams.
     pub team: String,
     /// Its name.
     pub name: String,
     version: String,
     start_time: u64,
     ephemeral: bool,
-    /// running, stalled, landing, landed or retiring.
+    /// State: running, stalled, landing, landed or retiring.
     pub state: String,
 }
 
 impl Worker {
-    /// A running worker for all teams.
+    /// Creates a running worker for all teams.
     pub fn new(name: &str, now: Duration) -> Self {
         Self {
             addr: "127.0.0.1:7777".into(),
@@ -53,7 +53,7 @@ impl Worker {
 }
 
 impl Model {
-    /// Puts a worker into a state; one that is not there appears.
+    /// Sets the state of a worker, which is created if needed.
     pub fn set_worker(&mut self, name: &str, state: &str) {
         let now = self.now;
         let index = self
@@ -67,7 +67,7 @@ impl Model {
         state.clone_into(&mut self.workers[index].state);
     }
 
-    /// Gives a worker to a team; one that is not there appears.
+    /// Assigns a worker to a team. The worker is created if needed.
     pub fn set_worker_team(&mut self, name: &str, team: &str) {
         if !self.workers.iter().any(|w| w.name == name) {
             self.workers.push(Worker::new(name, self.now));

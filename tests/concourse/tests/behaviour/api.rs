@@ -91,6 +91,37 @@ async fn log_ins_that_are_refused() {
     assert_eq!(answer(in_the_form).await, (401, "access_denied".to_owned()));
 }
 
+#[tokio::test]
+async fn token_without_identity_scope_has_no_role() {
+    let (_simulator, client) = start().await;
+    let login = async |scope: &str| {
+        let form = format!("grant_type=password&username=test&password=test&scope={scope}");
+        let answer = client.login(&form).send().await.expect("a response");
+        let status = answer.status().as_u16();
+        let body: Value = serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON");
+        (status, body)
+    };
+    for (scope, description) in [
+        ("", "Missing required scope(s) [\"openid\"]."),
+        ("openid+teams", "Unrecognized scope(s) [\"teams\"]"),
+    ] {
+        let (code, body) = login(scope).await;
+        assert_eq!((code, &body["error"]), (400, &json!("invalid_request")));
+        assert_eq!(body["error_description"], description);
+    }
+    for (scope, expected) in [("openid", 403), ("openid+federated%3Aid", 200)] {
+        let (code, body) = login(scope).await;
+        assert_eq!(code, 200, "{body}");
+        let client = client.with_token(body["access_token"].as_str());
+        assert_eq!(status(&client, "GET", "/api/v1/user").await, 200, "{scope}");
+        assert_eq!(
+            status(&client, "GET", "/api/v1/teams/main").await,
+            expected,
+            "{scope}"
+        );
+    }
+}
+
 /// A client for each of: a viewer of `main`, one without a role, nobody.
 async fn others(admin: &Client) -> [Client; 3] {
     let auth = json!({"auth": {"owner": {"users": ["local:test"]}, "viewer": {"users": ["local:ann"]}}});

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use concourse_simulator::Answer;
 
-use super::common::read_until;
+use super::common::{LOGIN, read_until};
 use super::{CONFIG, pipeline, start, status, trigger, until};
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn a_status_instead_of_the_answer() {
         assert_eq!(answer.status().as_u16(), 503);
         assert_eq!(
             answer.headers()["x-concourse-version"],
-            concourse_simulator::VERSION
+            concourse_simulator::CONCOURSE_VERSION
         );
         assert_eq!(answer.text().await.expect("a body"), "busy");
         assert!(simulator.pipeline("main", "p").is_none(), "it is not carried out");
@@ -77,7 +77,7 @@ async fn hanging_until_released() {
         assert_eq!(status(&client, "GET", "/api/v1/info").await, 200, "others go on");
         assert!(simulator.pipeline("main", name).is_none() && !request.is_finished());
         if name == "a" {
-            simulator.faults().release()
+            simulator.faults().release_hanging()
         } else {
             simulator.faults().clear()
         }
@@ -94,7 +94,7 @@ async fn hanging_until_released() {
 async fn latency() {
     let (simulator, client) = start().await;
     let wait = Duration::from_millis(80);
-    simulator.faults().latency(wait);
+    simulator.faults().set_latency(wait);
     let began = Instant::now();
     assert_eq!(status(&client, "GET", "/api/v1/info").await, 200);
     assert!(began.elapsed() >= wait);
@@ -112,7 +112,7 @@ async fn an_outage_takes_open_connections_too() {
         .await
         .expect("an answer");
     read_until(&mut stream, "\"started\"").await.expect("a stream");
-    simulator.faults().outage(true);
+    simulator.faults().set_outage(true);
     read_until(&mut stream, "event: end").await.expect_err("it broke");
     let before = simulator.counters();
     client.save("q", CONFIG).await.expect_err("no answer");
@@ -123,7 +123,7 @@ async fn an_outage_takes_open_connections_too() {
         .expect_err("no answer");
     assert_eq!(simulator.counters(), before, "nobody was there to count");
     assert!(simulator.pipeline("main", "q").is_none());
-    simulator.faults().outage(false);
+    simulator.faults().set_outage(false);
     assert_eq!(client.save("q", CONFIG).await.expect("an answer"), 201);
 }
 
@@ -160,7 +160,7 @@ async fn counters_and_the_log() {
     assert_eq!(status(&client, "GET", "/api/v1/teams/main?secret=1").await, 200);
     assert_eq!(status(&client, "GET", "/api/v1/nothing").await, 501);
     client
-        .login("grant_type=password&username=test&password=wrong")
+        .login(&format!("{LOGIN}wrong"))
         .send()
         .await
         .expect("an answer");

@@ -68,8 +68,9 @@ impl Lab {
 
     /// Waits until the host has no reconcile running or due.
     pub async fn wait_idle(&self) {
-        let router = &self.host().services().router;
-        self.wait_until("the host is idle", async || router.idle()).await;
+        let router = &self.host().services().dispatcher;
+        self.wait_until("the host is idle", async || router.is_idle())
+            .await;
     }
 
     /// Waits until all CRDs are served, which is a moment after they were applied.

@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 use crate::{person::Person, poll, reconciles, requests};
 
 scenarios!(
-    a_job_waits_for_its_pipeline_and_is_woken_by_it,
-    a_pause_that_drifts_is_put_right,
-    a_job_that_is_not_there_yet,
-    the_history_is_pruned,
-    deletion_resumes_what_it_paused,
-    deletion_leaves_the_pause_of_another,
-    deletion_of_everything_at_once,
-    names_and_references_stay,
+    job_waits_for_pipeline_and_is_woken_by_it,
+    drifted_pause_is_restored,
+    job_missing_from_config_is_waited_for,
+    builds_beyond_history_limits_are_deleted,
+    deletion_unpauses_owned_pause,
+    deletion_keeps_pause_of_another_user,
+    chain_with_job_deleted_at_once_is_gone,
+    job_name_and_pipeline_ref_are_immutable,
 );
 
 scenarios!(
-    simulated: one_read_and_no_write_per_poll,
-    an_archived_pipeline_is_waited_for,
-    a_lost_answer_is_no_lost_pause,
+    simulated: unchanged_job_costs_one_read_and_no_write_per_poll,
+    job_in_archived_pipeline_waits_without_requests,
+    pause_with_lost_response_stays_owned,
 );
 
 fn job(lab: &Lab, name: &str, spec: Value) -> Value {
@@ -33,17 +33,17 @@ fn job(lab: &Lab, name: &str, spec: Value) -> Value {
     lab.pack_object("Job", name, spec)
 }
 
-async fn chained(mut lab: Lab) -> Lab {
+async fn start_with_chain(mut lab: Lab) -> Lab {
     lab.start_pack().await;
     lab.apply_chain().await;
     lab
 }
 
-async fn paused(person: &Person, job: &str) -> bool {
+async fn is_paused(person: &Person, job: &str) -> bool {
     person.get(&format!("/jobs/{job}")).await["paused"] == true
 }
 
-async fn a_job_waits_for_its_pipeline_and_is_woken_by_it(mut lab: Lab) {
+async fn job_waits_for_pipeline_and_is_woken_by_it(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(job(&lab, "build", json!({}))).await;
     lab.wait_condition(&kind("Job"), "build", "Ready", "False", "PipelineNotReady")
@@ -69,8 +69,8 @@ async fn a_job_waits_for_its_pipeline_and_is_woken_by_it(mut lab: Lab) {
     assert_eq!(find_condition(&ready, "LastBuildSucceeded")["reason"], "NoBuild");
 }
 
-async fn a_pause_that_drifts_is_put_right(lab: Lab) {
-    let lab = chained(lab).await;
+async fn drifted_pause_is_restored(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
     lab.apply(job(&lab, "build", json!({}))).await;
     let ready = lab.wait_ready(&kind("Job"), "test").await;
@@ -80,22 +80,22 @@ async fn a_pause_that_drifts_is_put_right(lab: Lab) {
         (&json!(true), &json!(true))
     );
     let person = Person::log_in(&lab).await;
-    assert!(paused(&person, "test").await && !paused(&person, "build").await);
+    assert!(is_paused(&person, "test").await && !is_paused(&person, "build").await);
     person.put("/jobs/test/unpause").await;
     person.put("/jobs/build/pause").await;
     poll(&lab, "Job", "test").await;
     poll(&lab, "Job", "build").await;
-    assert!(paused(&person, "test").await && !paused(&person, "build").await);
+    assert!(is_paused(&person, "test").await && !is_paused(&person, "build").await);
     lab.patch(&kind("Job"), "test", json!({"spec": {"paused": false}}))
         .await;
-    lab.wait_until("it is resumed", async || !paused(&person, "test").await)
+    lab.wait_until("it is resumed", async || !is_paused(&person, "test").await)
         .await;
     let resumed = lab.wait_ready(&kind("Job"), "test").await;
     assert_eq!(resumed["status"]["pauseOwned"], Value::Null);
 }
 
-async fn one_read_and_no_write_per_poll(lab: Lab) {
-    let lab = chained(lab).await;
+async fn unchanged_job_costs_one_read_and_no_write_per_poll(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     let names = ["test", "build"];
     for name in names {
         lab.apply(job(&lab, name, json!({"paused": name == "test"})))
@@ -124,8 +124,8 @@ async fn one_read_and_no_write_per_poll(lab: Lab) {
     assert_eq!(lab.api_writes(), writes, "writes to the API server");
 }
 
-async fn a_job_that_is_not_there_yet(lab: Lab) {
-    let lab = chained(lab).await;
+async fn job_missing_from_config_is_waited_for(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "deploy", json!({"paused": true}))).await;
     lab.wait_condition(&kind("Job"), "deploy", "Ready", "False", "JobNotFound")
         .await;
@@ -137,11 +137,11 @@ async fn a_job_that_is_not_there_yet(lab: Lab) {
         .replace("[test, build]", "[test, build, deploy]");
     lab.apply(lab.pipeline_config_map(&more)).await;
     lab.wait_ready(&kind("Job"), "deploy").await;
-    assert!(paused(&Person::log_in(&lab).await, "deploy").await);
+    assert!(is_paused(&Person::log_in(&lab).await, "deploy").await);
 }
 
-async fn an_archived_pipeline_is_waited_for(lab: Lab) {
-    let lab = chained(lab).await;
+async fn job_in_archived_pipeline_waits_without_requests(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "test", json!({}))).await;
     lab.wait_ready(&kind("Job"), "test").await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
@@ -153,14 +153,17 @@ async fn an_archived_pipeline_is_waited_for(lab: Lab) {
     for _ in 0..10 {
         poll(&lab, "Job", "test").await;
     }
-    assert!(requests(&lab, "/jobs/test").is_empty(), "Concourse is not asked");
+    assert!(
+        requests(&lab, "/jobs/test").is_empty(),
+        "no request is sent to Concourse"
+    );
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
         .await;
     lab.wait_ready(&kind("Job"), "test").await;
 }
 
-async fn the_history_is_pruned(mut lab: Lab) {
-    // Without the reconciler of Builds: their status says here what the test wants.
+async fn builds_beyond_history_limits_are_deleted(mut lab: Lab) {
+    // Without the reconciler of Builds, so that the test can set their status.
     lab.install(&[
         "concourse/concourse-instance",
         "concourse/concourse-team",
@@ -222,14 +225,14 @@ async fn the_history_is_pruned(mut lab: Lab) {
     assert!(names().await.iter().any(|n| n == "bad-5"));
 }
 
-async fn deletion_resumes_what_it_paused(lab: Lab) {
-    let lab = chained(lab).await;
+async fn deletion_unpauses_owned_pause(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     let person = Person::log_in(&lab).await;
     for name in ["test", "build"] {
         lab.apply(job(&lab, name, json!({"paused": true}))).await;
         lab.wait_ready(&kind("Job"), name).await;
     }
-    // One of them while it is suspended.
+    // One of them is deleted while it is suspended.
     lab.patch(&kind("Job"), "build", json!({"spec": {"suspend": true}}))
         .await;
     lab.wait_condition(&kind("Job"), "build", "Ready", "False", "Suspended")
@@ -237,40 +240,40 @@ async fn deletion_resumes_what_it_paused(lab: Lab) {
     for name in ["test", "build"] {
         lab.delete(&kind("Job"), name).await;
         lab.wait_gone(&kind("Job"), name).await;
-        assert!(!paused(&person, name).await, "{name} is resumed");
+        assert!(!is_paused(&person, name).await, "{name} is resumed");
     }
 }
 
-async fn a_lost_answer_is_no_lost_pause(lab: Lab) {
-    let lab = chained(lab).await;
+async fn pause_with_lost_response_stays_owned(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     let path = "/jobs/test/pause";
     lab.concourse
         .faults()
         .fail_next(1, "PUT", path, Answer::DropAnswer);
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
     lab.wait_ready(&kind("Job"), "test").await;
-    assert_eq!(requests(&lab, path).len(), 1, "it was paused at the first");
+    assert_eq!(requests(&lab, path).len(), 1, "the first request set the pause");
     lab.delete(&kind("Job"), "test").await;
     lab.wait_gone(&kind("Job"), "test").await;
     assert!(
-        !paused(&Person::log_in(&lab).await, "test").await,
-        "it is known whose pause it was"
+        !is_paused(&Person::log_in(&lab).await, "test").await,
+        "the owner of the pause is known"
     );
 }
 
-async fn deletion_leaves_the_pause_of_another(lab: Lab) {
-    let lab = chained(lab).await;
+async fn deletion_keeps_pause_of_another_user(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     let person = Person::log_in(&lab).await;
     person.put("/jobs/test/pause").await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
     lab.wait_ready(&kind("Job"), "test").await;
     lab.delete(&kind("Job"), "test").await;
     lab.wait_gone(&kind("Job"), "test").await;
-    assert!(paused(&person, "test").await);
+    assert!(is_paused(&person, "test").await);
 }
 
-async fn deletion_of_everything_at_once(lab: Lab) {
-    let lab = chained(lab).await;
+async fn chain_with_job_deleted_at_once_is_gone(lab: Lab) {
+    let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
     lab.wait_ready(&kind("Job"), "test").await;
     let all = [
@@ -288,7 +291,7 @@ async fn deletion_of_everything_at_once(lab: Lab) {
     assert!(lab.concourse.team("platform").is_none());
 }
 
-async fn names_and_references_stay(lab: Lab) {
+async fn job_name_and_pipeline_ref_are_immutable(lab: Lab) {
     let mut wrong = job(&lab, "test", json!({"jobName": "-x"}));
     lab.try_apply(wrong.clone())
         .await

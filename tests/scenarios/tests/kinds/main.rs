@@ -1,4 +1,4 @@
-//! Jobs, Resources and Workers: what they say is so in Concourse, stays so, and is undone when they go.
+//! Jobs, Resources and Workers: their specs are applied to Concourse, restored after drift, and undone by deletion.
 
 mod jobs;
 mod person;
@@ -8,19 +8,19 @@ mod workers;
 use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, concourse::kind, scenarios};
 
-scenarios!(simulated: the_examples_work);
+scenarios!(simulated: samples_become_ready);
 
-/// Lets the interval of an object end now, and waits until all is done.
+/// Ends the poll interval of an object now, and waits until the queue is empty.
 pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {
     let key = lab.key(&kind(kind_name), name);
     lab.host()
         .services()
-        .router
-        .add(&key, Priority::Normal, Cause::Poll);
+        .dispatcher
+        .enqueue(&key, Priority::Normal, Cause::Poll);
     lab.wait_idle().await;
 }
 
-/// How often an object was reconciled.
+/// Number of reconciles of an object.
 pub fn reconciles(lab: &Lab, kind_name: &str, name: &str) -> u64 {
     let key = lab.key(&kind(kind_name), name);
     lab.host()
@@ -29,14 +29,14 @@ pub fn reconciles(lab: &Lab, kind_name: &str, name: &str) -> u64 {
         .map_or(0, |facts| facts.reconciles)
 }
 
-/// The requests Concourse was asked since its counters were reset, as method and path, below a part of a path.
+/// Requests to Concourse since its counters were reset whose path contains a part, as method and path.
 pub fn requests(lab: &Lab, part: &str) -> Vec<String> {
     let requests = lab.concourse.requests();
     let of_part = requests.iter().filter(|r| r.path.contains(part));
     of_part.map(|r| format!("{} {}", r.method, r.path)).collect()
 }
 
-async fn the_examples_work(mut lab: Lab) {
+async fn samples_become_ready(mut lab: Lab) {
     lab.concourse.set_worker("worker-1", "running");
     lab.start_pack().await;
     for text in [

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use crate::{person::Person, poll, reconciles, requests};
 
 scenarios!(
-    simulated: a_version_is_pinned_and_let_go,
-    the_pin_of_another_stays,
-    a_pin_in_the_config_goes_first,
+    simulated: version_is_pinned_restored_and_unpinned,
+    pin_of_another_user_is_kept,
+    pin_in_config_takes_precedence,
     versions_are_disabled_and_enabled_again,
-    checks_on_demand_are_followed_to_their_end,
-    two_reads_and_no_write_per_poll,
-    an_archived_pipeline_is_waited_for,
-    a_lost_answer_is_no_lost_pin,
-    deletion_takes_back_what_it_did,
+    check_now_annotation_starts_and_follows_check,
+    unchanged_resource_costs_two_reads_and_no_write_per_poll,
+    resource_in_archived_pipeline_waits_without_requests,
+    pin_with_lost_response_stays_owned,
+    deletion_undoes_pin_and_disabled_versions,
 );
 
 fn resource(lab: &Lab, spec: Value) -> Value {
@@ -26,8 +26,8 @@ fn resource(lab: &Lab, spec: Value) -> Value {
     lab.pack_object("Resource", "source", spec)
 }
 
-/// The chain, and three versions of the resource `source`.
-async fn chained(mut lab: Lab) -> (Lab, Person) {
+/// Starts the pack with a chain and three versions of the resource `source`.
+async fn start_with_chain(mut lab: Lab) -> (Lab, Person) {
     lab.start_pack().await;
     lab.apply_chain().await;
     for name in ["a", "b", "c"] {
@@ -39,20 +39,20 @@ async fn chained(mut lab: Lab) -> (Lab, Person) {
     (lab, person)
 }
 
-async fn pin(person: &Person) -> Value {
+async fn read_pinned_ref(person: &Person) -> Value {
     person.get("/resources/source").await["pinned_version"]["ref"].clone()
 }
 
-/// Number of a version, and whether it is enabled.
-async fn version(person: &Person, name: &str) -> (Value, bool) {
+/// ID of a version, and whether it is enabled.
+async fn find_version(person: &Person, name: &str) -> (Value, bool) {
     let found = person
         .get(&format!("/resources/source/versions?filter=ref:{name}"))
         .await;
     (found[0]["id"].clone(), found[0]["enabled"] == true)
 }
 
-async fn a_version_is_pinned_and_let_go(lab: Lab) {
-    let (lab, person) = chained(lab).await;
+async fn version_is_pinned_restored_and_unpinned(lab: Lab) {
+    let (lab, person) = start_with_chain(lab).await;
     lab.apply(resource(
         &lab,
         json!({"pinnedVersion": {"ref": "b"}, "pinComment": "the last good one"}),
@@ -67,25 +67,27 @@ async fn a_version_is_pinned_and_let_go(lab: Lab) {
     let status = &ready["status"];
     assert_eq!(status["latestVersion"], json!({"ref": "c", "branch": "main"}));
     assert_eq!(status["pinnedVersion"], json!({"ref": "b", "branch": "main"}));
-    assert_eq!(status["pinnedVersionID"], version(&person, "b").await.0);
-    // Somebody takes it away, and somebody else pins another.
+    assert_eq!(status["pinnedVersionID"], find_version(&person, "b").await.0);
+    // A user removes the pin, and later pins another version.
     person.put("/resources/source/unpin").await;
     poll(&lab, "Resource", "source").await;
-    assert_eq!(pin(&person).await, "b");
-    let other = version(&person, "c").await.0;
+    assert_eq!(read_pinned_ref(&person).await, "b");
+    let other = find_version(&person, "c").await.0;
     person
         .put(&format!("/resources/source/versions/{other}/pin"))
         .await;
     poll(&lab, "Resource", "source").await;
-    assert_eq!(pin(&person).await, "b");
+    assert_eq!(read_pinned_ref(&person).await, "b");
     lab.patch(
         &kind("Resource"),
         "source",
         json!({"spec": {"pinnedVersion": {"ref": "a"}}}),
     )
     .await;
-    lab.wait_until("the other version is pinned", async || pin(&person).await == "a")
-        .await;
+    lab.wait_until("the other version is pinned", async || {
+        read_pinned_ref(&person).await == "a"
+    })
+    .await;
     lab.apply(resource(&lab, json!({}))).await;
     lab.patch(
         &kind("Resource"),
@@ -93,15 +95,17 @@ async fn a_version_is_pinned_and_let_go(lab: Lab) {
         json!({"spec": {"pinnedVersion": null, "pinComment": null}}),
     )
     .await;
-    lab.wait_until("it is not pinned", async || pin(&person).await.is_null())
-        .await;
+    lab.wait_until("it is not pinned", async || {
+        read_pinned_ref(&person).await.is_null()
+    })
+    .await;
     let ready = lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(ready["status"]["pinned"], false);
 }
 
-async fn the_pin_of_another_stays(lab: Lab) {
-    let (lab, person) = chained(lab).await;
-    let theirs = version(&person, "a").await.0;
+async fn pin_of_another_user_is_kept(lab: Lab) {
+    let (lab, person) = start_with_chain(lab).await;
+    let theirs = find_version(&person, "a").await.0;
     person
         .put(&format!("/resources/source/versions/{theirs}/pin"))
         .await;
@@ -113,14 +117,14 @@ async fn the_pin_of_another_stays(lab: Lab) {
     );
     lab.delete(&kind("Resource"), "source").await;
     lab.wait_gone(&kind("Resource"), "source").await;
-    assert_eq!(pin(&person).await, "a");
+    assert_eq!(read_pinned_ref(&person).await, "a");
 }
 
-async fn a_pin_in_the_config_goes_first(lab: Lab) {
-    let (lab, person) = chained(lab).await;
+async fn pin_in_config_takes_precedence(lab: Lab) {
+    let (lab, person) = start_with_chain(lab).await;
     let pinning = PIPELINE_YAML.replace("type: git\n", "type: git\n  version: {ref: a}\n");
     lab.apply(lab.pipeline_config_map(&pinning)).await;
-    lab.wait_until("the config pins", async || pin(&person).await == "a")
+    lab.wait_until("the config pins", async || read_pinned_ref(&person).await == "a")
         .await;
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
@@ -132,41 +136,46 @@ async fn a_pin_in_the_config_goes_first(lab: Lab) {
     lab.wait_idle().await;
     assert!(
         !requests(&lab, "/pin").iter().any(|r| r.starts_with("PUT")),
-        "it is not even tried"
+        "no pin is attempted"
     );
     lab.apply(lab.pipeline_config_map(PIPELINE_YAML)).await;
     lab.wait_ready(&kind("Resource"), "source").await;
-    assert_eq!(pin(&person).await, "b");
+    assert_eq!(read_pinned_ref(&person).await, "b");
 }
 
 async fn versions_are_disabled_and_enabled_again(lab: Lab) {
-    let (lab, person) = chained(lab).await;
-    let theirs = version(&person, "c").await.0;
+    let (lab, person) = start_with_chain(lab).await;
+    let theirs = find_version(&person, "c").await.0;
     person
         .put(&format!("/resources/source/versions/{theirs}/disable"))
         .await;
     let spec = json!({"disabledVersions": [{"ref": "b"}, {"ref": "c"}, {"ref": "none"}]});
     lab.apply(resource(&lab, spec)).await;
     let ready = lab.wait_ready(&kind("Resource"), "source").await;
-    assert!(!version(&person, "b").await.1 && version(&person, "a").await.1);
+    assert!(!find_version(&person, "b").await.1 && find_version(&person, "a").await.1);
     let message = find_condition(&ready, "Ready")["message"].to_string();
     assert!(message.contains("No version matches {ref: none}"), "{message}");
-    let ours = version(&person, "b").await.0;
+    let ours = find_version(&person, "b").await.0;
     assert_eq!(ready["status"]["disabledVersionIDs"], json!([ours]));
     person
         .put(&format!("/resources/source/versions/{ours}/enable"))
         .await;
     poll(&lab, "Resource", "source").await;
-    assert!(!version(&person, "b").await.1, "drift is put right");
+    assert!(!find_version(&person, "b").await.1, "drift is reverted");
     lab.apply(resource(&lab, json!({"disabledVersions": []}))).await;
-    lab.wait_until("ours is enabled again", async || version(&person, "b").await.1)
-        .await;
+    lab.wait_until("the owned version is enabled again", async || {
+        find_version(&person, "b").await.1
+    })
+    .await;
     lab.wait_ready(&kind("Resource"), "source").await;
-    assert!(!version(&person, "c").await.1, "that of somebody else is not");
+    assert!(
+        !find_version(&person, "c").await.1,
+        "the version that another user disabled stays disabled"
+    );
 }
 
-async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
-    let (lab, _) = chained(lab).await;
+async fn check_now_annotation_starts_and_follows_check(lab: Lab) {
+    let (lab, _) = start_with_chain(lab).await;
     lab.apply(resource(&lab, json!({}))).await;
     lab.wait_condition(
         &kind("Resource"),
@@ -217,8 +226,8 @@ async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
     assert_eq!(checks(), 2);
 }
 
-async fn two_reads_and_no_write_per_poll(lab: Lab) {
-    let (lab, _) = chained(lab).await;
+async fn unchanged_resource_costs_two_reads_and_no_write_per_poll(lab: Lab) {
+    let (lab, _) = start_with_chain(lab).await;
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
     lab.wait_ready(&kind("Resource"), "source").await;
@@ -238,8 +247,8 @@ async fn two_reads_and_no_write_per_poll(lab: Lab) {
     assert_eq!(lab.api_writes(), writes, "writes to the API server");
 }
 
-async fn an_archived_pipeline_is_waited_for(lab: Lab) {
-    let (lab, person) = chained(lab).await;
+async fn resource_in_archived_pipeline_waits_without_requests(lab: Lab) {
+    let (lab, person) = start_with_chain(lab).await;
     lab.apply(resource(&lab, json!({}))).await;
     lab.wait_ready(&kind("Resource"), "source").await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
@@ -258,29 +267,36 @@ async fn an_archived_pipeline_is_waited_for(lab: Lab) {
     for _ in 0..10 {
         poll(&lab, "Resource", "source").await;
     }
-    assert!(requests(&lab, "/resources/source").is_empty(), "a 409 is no loop");
+    assert!(
+        requests(&lab, "/resources/source").is_empty(),
+        "HTTP 409 causes no retries"
+    );
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
         .await;
     lab.wait_ready(&kind("Resource"), "source").await;
-    assert_eq!(pin(&person).await, "b");
+    assert_eq!(read_pinned_ref(&person).await, "b");
 }
 
-async fn a_lost_answer_is_no_lost_pin(lab: Lab) {
-    let (lab, person) = chained(lab).await;
+async fn pin_with_lost_response_stays_owned(lab: Lab) {
+    let (lab, person) = start_with_chain(lab).await;
     lab.concourse
         .faults()
         .fail_next(1, "PUT", "/pin$", Answer::DropAnswer);
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
     lab.wait_ready(&kind("Resource"), "source").await;
-    assert_eq!(requests(&lab, "/pin").len(), 1, "it was pinned at the first");
+    assert_eq!(requests(&lab, "/pin").len(), 1, "the first request set the pin");
     lab.delete(&kind("Resource"), "source").await;
     lab.wait_gone(&kind("Resource"), "source").await;
-    assert_eq!(pin(&person).await, Value::Null, "it is known whose pin it was");
+    assert_eq!(
+        read_pinned_ref(&person).await,
+        Value::Null,
+        "the owner of the pin is known"
+    );
 }
 
-async fn deletion_takes_back_what_it_did(lab: Lab) {
-    let (lab, person) = chained(lab).await;
+async fn deletion_undoes_pin_and_disabled_versions(lab: Lab) {
+    let (lab, person) = start_with_chain(lab).await;
     lab.apply(resource(
         &lab,
         json!({"pinnedVersion": {"ref": "b"}, "disabledVersions": [{"ref": "a"}]}),
@@ -292,13 +308,13 @@ async fn deletion_takes_back_what_it_did(lab: Lab) {
     lab.wait_condition(&kind("Resource"), "source", "Ready", "False", "Suspended")
         .await;
     assert_eq!(
-        (pin(&person).await, version(&person, "a").await.1),
+        (read_pinned_ref(&person).await, find_version(&person, "a").await.1),
         (json!("b"), false)
     );
     lab.delete(&kind("Resource"), "source").await;
     lab.wait_gone(&kind("Resource"), "source").await;
     assert_eq!(
-        (pin(&person).await, version(&person, "a").await.1),
+        (read_pinned_ref(&person).await, find_version(&person, "a").await.1),
         (Value::Null, true)
     );
 }

@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 use crate::{poll, reconciles, requests};
 
 scenarios!(
-    simulated: one_list_serves_all,
-    it_drains,
-    it_is_removed,
-    a_stalled_one_is_told_and_pruned,
-    a_missing_one_is_told,
-    deletion_does_nothing_to_it,
+    simulated: workers_share_one_list,
+    draining_workers_land_once,
+    removed_worker_retires_once,
+    stalled_worker_is_reported_and_pruned,
+    missing_worker_is_reported_until_it_registers,
+    deletion_leaves_worker_running,
 );
 
-async fn with_workers(mut lab: Lab, lifecycle: &str, names: &[&str]) -> Lab {
+async fn start_with_workers(mut lab: Lab, lifecycle: &str, names: &[&str]) -> Lab {
     lab.start_pack().await;
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     lab.apply(lab.instance_object()).await;
@@ -24,20 +24,20 @@ async fn with_workers(mut lab: Lab, lifecycle: &str, names: &[&str]) -> Lab {
     lab
 }
 
-fn state(lab: &Lab, name: &str) -> Option<Value> {
+fn find_worker_state(lab: &Lab, name: &str) -> Option<Value> {
     let state = lab.concourse.state();
     let workers = state["workers"].as_array().expect("workers");
     let found = workers.iter().find(|w| w["name"] == name);
     found.map(|w| w["state"].clone())
 }
 
-async fn one_list_serves_all(lab: Lab) {
+async fn workers_share_one_list(lab: Lab) {
     let names: Vec<String> = (0..20).map(|number| format!("worker-{number}")).collect();
     for name in &names {
         lab.concourse.set_worker(name, "running");
     }
     let borrowed: Vec<&str> = names.iter().map(String::as_str).collect();
-    let lab = with_workers(lab, "Running", &borrowed).await;
+    let lab = start_with_workers(lab, "Running", &borrowed).await;
     for name in &names {
         lab.wait_ready(&kind("Worker"), name).await;
     }
@@ -57,13 +57,13 @@ async fn one_list_serves_all(lab: Lab) {
     }
     assert!(sum() - before >= 60, "each poll is a reconcile");
     let lists = requests(&lab, "/api/v1/workers");
-    // It was listed before, and one that is two minutes old will do; how long this test takes is not known.
+    // A list is shared for two minutes. The duration of this test is unknown, so it may be read once more.
     assert!(lists.len() <= 2, "{} lists", lists.len());
 }
 
-async fn it_drains(lab: Lab) {
+async fn draining_workers_land_once(lab: Lab) {
     lab.concourse.set_worker_team("w2", "main");
-    let lab = with_workers(lab, "Draining", &["w1", "w2"]).await;
+    let lab = start_with_workers(lab, "Draining", &["w1", "w2"]).await;
     for name in ["w1", "w2"] {
         let ready = lab.wait_ready(&kind("Worker"), name).await;
         assert_eq!(ready["status"]["phase"], "landed");
@@ -83,8 +83,8 @@ async fn it_drains(lab: Lab) {
         .await;
 }
 
-async fn it_is_removed(lab: Lab) {
-    let lab = with_workers(lab, "Running", &["w1"]).await;
+async fn removed_worker_retires_once(lab: Lab) {
+    let lab = start_with_workers(lab, "Running", &["w1"]).await;
     lab.wait_ready(&kind("Worker"), "w1").await;
     lab.patch(&kind("Worker"), "w1", json!({"spec": {"lifecycle": "Removed"}}))
         .await;
@@ -92,7 +92,7 @@ async fn it_is_removed(lab: Lab) {
         .wait_condition(&kind("Worker"), "w1", "Ready", "True", "Removed")
         .await;
     assert_eq!(gone["status"]["phase"], "missing");
-    assert_eq!(state(&lab, "w1"), None);
+    assert_eq!(find_worker_state(&lab, "w1"), None);
     poll(&lab, "Worker", "w1").await;
     assert_eq!(
         requests(&lab, "/workers/w1/"),
@@ -101,9 +101,9 @@ async fn it_is_removed(lab: Lab) {
     );
 }
 
-async fn a_stalled_one_is_told_and_pruned(lab: Lab) {
+async fn stalled_worker_is_reported_and_pruned(lab: Lab) {
     lab.concourse.set_worker("w1", "stalled");
-    let lab = with_workers(lab, "Running", &["w1"]).await;
+    let lab = start_with_workers(lab, "Running", &["w1"]).await;
     let stalled = lab
         .wait_condition(&kind("Worker"), "w1", "Stalled", "True", "Stalled")
         .await;
@@ -112,12 +112,12 @@ async fn a_stalled_one_is_told_and_pruned(lab: Lab) {
         .await;
     lab.wait_condition(&kind("Worker"), "w1", "Ready", "True", "Removed")
         .await;
-    assert_eq!(state(&lab, "w1"), None);
+    assert_eq!(find_worker_state(&lab, "w1"), None);
     assert_eq!(requests(&lab, "/workers/w1/"), ["PUT /api/v1/workers/w1/prune"]);
 }
 
-async fn a_missing_one_is_told(lab: Lab) {
-    let lab = with_workers(lab, "Running", &["w9"]).await;
+async fn missing_worker_is_reported_until_it_registers(lab: Lab) {
+    let lab = start_with_workers(lab, "Running", &["w9"]).await;
     let missing = lab
         .wait_condition(&kind("Worker"), "w9", "Ready", "False", "WorkerNotFound")
         .await;
@@ -132,12 +132,12 @@ async fn a_missing_one_is_told(lab: Lab) {
     lab.wait_ready(&kind("Worker"), "w9").await;
 }
 
-async fn deletion_does_nothing_to_it(lab: Lab) {
-    let lab = with_workers(lab, "Running", &["w1"]).await;
+async fn deletion_leaves_worker_running(lab: Lab) {
+    let lab = start_with_workers(lab, "Running", &["w1"]).await;
     lab.wait_ready(&kind("Worker"), "w1").await;
     lab.delete(&kind("Worker"), "w1").await;
     lab.wait_gone(&kind("Worker"), "w1").await;
     lab.wait_idle().await;
-    assert_eq!(state(&lab, "w1"), Some("running".into()));
+    assert_eq!(find_worker_state(&lab, "w1"), Some("running".into()));
     assert!(requests(&lab, "/workers/w1/").is_empty());
 }

@@ -18,7 +18,7 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-use super::{file, planned, probe, settings, settled, plan_request};
+use super::{file, plan_request, planned, probe, settings, settled};
 
 scenarios!(
     a_new_build_says_what_it_would_change,

@@ -1,15 +1,15 @@
 //! What a plan never does or shows, and what it says it can't know.
 
 use ostler::testing::{
-    api::{ApiError, Cluster, Patch},
-    fence::Gate,
+    api::{ApiClient, ApiError, PatchType},
+    fence::WriteFence,
     grants::Grants,
     plan::{PlanRequest, Verdict, plan},
 };
 use ostler_test_harness::{Lab, probe::write, scenarios};
 use serde_json::json;
 
-use super::{planned, planned_with, probe, refused_with, settings, snapshot, plan_request};
+use super::{plan_request, planned, planned_with, probe, refused_with, settings, snapshot};
 scenarios!(
     a_secret_is_never_shown,
     a_missing_grant_is_told,
@@ -113,20 +113,20 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
 async fn no_write_gets_out(lab: Lab) {
     lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
-    let cluster = Cluster::new(lab.client.clone()).gated(Gate::shut());
+    let cluster = ApiClient::new(lab.client.clone()).with_fence(WriteFence::closed());
     let maps = format!("/api/v1/namespaces/{}/configmaps", lab.namespace);
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}).to_string();
     let there = format!("{maps}/there");
     let patch = json!({"data": {"v": "2"}}).to_string().into_bytes();
     let refused =
-        |result: Result<_, ApiError>| assert!(matches!(result, Err(ApiError::Deposed(_))), "{result:?}");
+        |result: Result<_, ApiError>| assert!(matches!(result, Err(ApiError::NotLeader(_))), "{result:?}");
     refused(cluster.create(&maps, object.clone().into_bytes()).await);
     refused(
         cluster
             .create(&format!("{maps}?dryRun=None"), object.clone().into_bytes())
             .await,
     );
-    refused(cluster.patch(&there, Patch::Merge, patch.clone()).await);
+    refused(cluster.patch(&there, PatchType::Merge, patch.clone()).await);
     refused(cluster.delete(&there, b"{}".to_vec()).await);
     // The server would not look at the query of this one.
     refused(
@@ -135,7 +135,7 @@ async fn no_write_gets_out(lab: Lab) {
             .await,
     );
     let tried = cluster
-        .patch(&format!("{there}?dryRun=All"), Patch::Merge, patch)
+        .patch(&format!("{there}?dryRun=All"), PatchType::Merge, patch)
         .await;
     assert!(tried.is_ok(), "{tried:?}");
     let options = json!({"dryRun": ["All"]}).to_string().into_bytes();

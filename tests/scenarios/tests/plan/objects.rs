@@ -7,7 +7,7 @@ use ostler::testing::{
 use ostler_test_harness::{Lab, probe::write, scenarios};
 use serde_json::json;
 
-use super::{file, planned, planned_with, probe, settled, snapshot, plan_request, would_be};
+use super::{file, plan_request, planned, planned_with, probe, settled, snapshot, would_be};
 scenarios!(
     nothing_to_do_is_nothing_to_say,
     an_edit_is_shown_as_it_would_be_written,

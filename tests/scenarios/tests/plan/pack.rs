@@ -8,7 +8,7 @@ use ostler_test_harness::{
 };
 use serde_json::json;
 
-use super::{planned, planned_with, snapshot, plan_request};
+use super::{plan_request, planned, planned_with, snapshot};
 scenarios!(the_chain_is_planned_from_files);
 
 scenarios!(simulated: requests_are_shown_and_not_sent);

@@ -41,8 +41,8 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
     // From the answer's head on it is followed: nothing of this reconcile is missed.
     lab.host()
         .services()
-        .router
-        .add(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
+        .dispatcher
+        .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
     let mut body = answer.bytes_stream();
     let (mut text, mut lines) = (String::new(), Vec::<Line>::new());
     while !matches!(lines.last(), Some(Line::End { .. })) {
@@ -105,8 +105,8 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
     lab.wait_until("nobody follows", async || {
         lab.host()
             .services()
-            .router
-            .add(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
+            .dispatcher
+            .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
         !lab.host().services().tapes.followed()
     })
     .await;

@@ -1,4 +1,4 @@
-//! Builds whom the bench measures: as their users would, optimised.
+//! Builds of the measured operators, optimized as their users would build them.
 
 use std::{
     fs,
@@ -9,72 +9,75 @@ use std::{
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use super::plan::Play;
+use super::plan::Run;
 use crate::{
     cargo, components, paths,
-    process::{Child, check_interrupt, tail},
+    process::{Child, check_interrupt, read_tail},
     progress::Step,
 };
 
-/// What is built.
+/// Paths of the built programs.
 pub struct Programs {
-    /// The driver.
+    /// Path of the driver.
     pub driver: PathBuf,
-    /// The driver's arguments that say where the operators are.
+    /// Arguments of the driver with the paths of the operators.
     pub arguments: Vec<String>,
 }
 
 impl Programs {
-    /// Builds what these plays need.
-    pub fn build(plays: &[Play]) -> Result<Self> {
-        let has = |play: &Play, name: &str| play.subjects.iter().any(|s| s.starts_with(name));
-        let needs = |name: &str| plays.iter().any(|p| has(p, name));
-        let (pack, samples) = plays
+    /// Builds the programs that these runs need.
+    pub fn build(runs: &[Run]) -> Result<Self> {
+        let has = |run: &Run, name: &str| run.subjects.iter().any(|s| s.starts_with(name));
+        let needs = |name: &str| runs.iter().any(|p| has(p, name));
+        let (pack, samples) = runs
             .iter()
             .filter(|p| has(p, "ostler"))
             .partition::<Vec<_>, _>(|p| p.has_pack());
-        let bench = paths::root().join("tests/bench");
+        let bench = paths::workspace_root().join("tests/bench");
         let mut arguments = Vec::new();
         let mut program = |flag: &str, path: &Path| {
             arguments.extend([format!("--{flag}"), path.display().to_string()]);
         };
         if needs("ostler") {
-            program("ostler", &cargo::release_binary("ostler")?);
+            program("ostler", &cargo::build_release_binary("ostler")?);
         }
         if !pack.is_empty() {
-            let built = components::build(|guest| guest.pack == "concourse")?;
+            let built = components::build_components(|guest| guest.pack == "concourse")?;
             let component = built.first().context("the pack is built")?;
             program("pack", component.path.parent().context("in a folder")?);
-            program("pack-grants", &paths::root().join("deploy/grants.yaml"));
-            program("crds", &paths::root().join("crds"));
-            program("simulator", &cargo::release_binary("concourse-simulator")?);
+            program("pack-grants", &paths::workspace_root().join("deploy/grants.yaml"));
+            program("crds", &paths::workspace_root().join("crds"));
+            program("simulator", &cargo::build_release_binary("concourse-simulator")?);
         }
         if !samples.is_empty() {
-            let built = components::build(|guest| guest.name == "bench-plugin")?;
+            let built = components::build_components(|guest| guest.name == "bench-plugin")?;
             let component = built.first().context("the bench's plugin is built")?;
             program("component", &component.path);
             program("grants", &bench.join("grants.yaml"));
-            program("store", &cargo::release_binary("bench-store")?);
+            program("store", &cargo::build_release_binary("bench-store")?);
         }
         if needs("kube-rs") {
-            program("kube-rs", &cargo::release_binary("bench-kube-rs")?);
+            program("kube-rs", &cargo::build_release_binary("bench-kube-rs")?);
         }
         if needs("controller-runtime") {
-            program("controller-runtime", &go(&bench.join("controller-runtime"))?);
+            program(
+                "controller-runtime",
+                &build_go(&bench.join("controller-runtime"))?,
+            );
         }
         if needs("kopf") {
-            program("kopf", &python(&bench.join("kopf/requirements.txt"))?);
+            program("kopf", &install_python(&bench.join("kopf/requirements.txt"))?);
             program("kopf-operator", &bench.join("kopf/operator.py"));
         }
         Ok(Self {
-            driver: cargo::release_binary("bench-driver")?,
+            driver: cargo::build_release_binary("bench-driver")?,
             arguments,
         })
     }
 }
 
-/// What sources are, in a few letters.
-fn key(files: &[PathBuf]) -> Result<String> {
+/// Returns a short hash of source files.
+fn source_key(files: &[PathBuf]) -> Result<String> {
     let mut key = Sha256::new();
     for file in files {
         key.update(fs::read(file).with_context(|| format!("reading {}", file.display()))?);
@@ -82,9 +85,9 @@ fn key(files: &[PathBuf]) -> Result<String> {
     Ok(format!("{:x}", key.finalize())[..16].to_owned())
 }
 
-fn go(source: &Path) -> Result<PathBuf> {
+fn build_go(source: &Path) -> Result<PathBuf> {
     let files = ["go.mod", "go.sum", "api.go", "main.go", "meter.go"].map(|f| source.join(f));
-    let folder = paths::target("bench")?.join(format!("go-{}", key(&files)?));
+    let folder = paths::create_target_subdir("bench")?.join(format!("go-{}", source_key(&files)?));
     let binary = folder.join("operator");
     if binary.is_file() {
         return Ok(binary);
@@ -100,14 +103,15 @@ fn go(source: &Path) -> Result<PathBuf> {
         .current_dir(source)
         .env("CGO_ENABLED", "0")
         .env("GOFLAGS", "-mod=readonly");
-    run("go build", command, &folder.join("build.log"))?;
+    run_logged("go build", command, &folder.join("build.log"))?;
     fs::rename(partial, &binary)?;
-    step.done("");
+    step.finish("");
     Ok(binary)
 }
 
-fn python(requirements: &Path) -> Result<PathBuf> {
-    let folder = paths::target("bench")?.join(format!("python-{}", key(&[requirements.to_owned()])?));
+fn install_python(requirements: &Path) -> Result<PathBuf> {
+    let folder = paths::create_target_subdir("bench")?
+        .join(format!("python-{}", source_key(&[requirements.to_owned()])?));
     let (kopf, complete) = (folder.join("bin/kopf"), folder.join("complete"));
     if complete.is_file() {
         return Ok(kopf);
@@ -117,23 +121,27 @@ fn python(requirements: &Path) -> Result<PathBuf> {
     let log = folder.join("install.log");
     let mut command = Command::new("python3");
     command.args(["-m", "venv"]).arg(&folder);
-    run("python3 -m venv", command, &log)?;
+    run_logged("python3 -m venv", command, &log)?;
     let mut command = Command::new(folder.join("bin/pip"));
     command
         .args(["install", "--quiet", "--requirement"])
         .arg(requirements);
-    run("pip install", command, &log)?;
+    run_logged("pip install", command, &log)?;
     fs::write(complete, "")?;
-    step.done("");
+    step.finish("");
     Ok(kopf)
 }
 
-fn run(name: &str, command: Command, log: &Path) -> Result<()> {
+fn run_logged(name: &str, command: Command, log: &Path) -> Result<()> {
     let mut child = Child::spawn_logged(name, command, log)?;
     let status = child.wait()?;
     check_interrupt()?;
     if !status.success() {
-        bail!("{name}: {status}; the end of {}:\n{}", log.display(), tail(log));
+        bail!(
+            "{name}: {status}; the end of {}:\n{}",
+            log.display(),
+            read_tail(log)
+        );
     }
     Ok(())
 }

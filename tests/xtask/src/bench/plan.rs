@@ -1,7 +1,7 @@
-//! Which scenes are played for the benches and subjects asked for.
+//! The plan: runs of the driver for the selected benches and subjects.
 
-/// The benches.
-pub const BENCHES: [&str; 8] = [
+/// Names of the benches.
+pub const BENCH_NAMES: [&str; 8] = [
     "converge-1k",
     "fanout-1k",
     "converge-10k",
@@ -12,8 +12,8 @@ pub const BENCHES: [&str; 8] = [
     "concourse",
 ];
 
-/// Who is measured, the ceiling first.
-pub const SUBJECTS: [&str; 8] = [
+/// Names of the measured subjects, starting with the upper bound.
+pub const SUBJECT_NAMES: [&str; 8] = [
     "raw",
     "raw-apply",
     "ostler",
@@ -24,44 +24,44 @@ pub const SUBJECTS: [&str; 8] = [
     "original",
 ];
 
-/// How many objects.
+/// Number of objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// As the benches' names say.
+    /// The number in the bench's name.
     Full,
-    /// A tenth.
+    /// A tenth of it.
     Quick,
 }
 
 /// One run of the driver.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Play {
+pub struct Run {
     scene: &'static str,
-    /// Who is measured in it.
+    /// Measured subjects.
     pub subjects: Vec<&'static str>,
     benches: Vec<&'static str>,
     objects: Vec<usize>,
-    /// More arguments.
+    /// Further arguments of the driver.
     extra: &'static [&'static str],
 }
 
-impl Play {
-    /// What people are told is going on.
+impl Run {
+    /// Returns the name of the run in progress and error messages.
     pub fn title(&self) -> String {
-        let who = match self.subjects[..] {
+        let subject = match self.subjects[..] {
             [one] => one,
             _ => "all",
         };
-        format!("{} {who}", self.benches.join("+"))
+        format!("{} {subject}", self.benches.join("+"))
     }
 
-    /// Whether it is of the Concourse pack.
+    /// Returns whether the run needs the Concourse pack.
     pub fn has_pack(&self) -> bool {
         self.scene == "concourse"
     }
 
-    /// The driver's arguments.
-    pub fn arguments(&self) -> Vec<String> {
+    /// Returns the arguments of the driver.
+    pub fn driver_arguments(&self) -> Vec<String> {
         let mut arguments = vec![self.scene.to_owned()];
         for (flag, values) in [("--subject", &self.subjects), ("--bench", &self.benches)] {
             for value in values {
@@ -75,34 +75,34 @@ impl Play {
     }
 }
 
-/// The scenes for the benches and subjects asked for (all without any), in the order they are played.
-pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
-    let asked = |list: &[String], one: &str| list.is_empty() || list.iter().any(|l| l == one);
+/// Plans the runs for the selected benches and subjects (empty: all), in the order of execution.
+pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run> {
+    let selected = |list: &[String], one: &str| list.is_empty() || list.iter().any(|l| l == one);
     let scaled = |n: usize| if size == Size::Quick { n / 10 } else { n };
     let of = |group: &[&'static str]| -> Vec<&'static str> {
         let group = group.iter().copied();
-        group.filter(|bench| asked(benches, bench)).collect()
+        group.filter(|bench| selected(benches, bench)).collect()
     };
-    let asked_for = SUBJECTS.into_iter().filter(|s| asked(subjects, s));
-    // The original is no operator of Samples.
-    let who: Vec<_> = asked_for.clone().filter(|s| *s != "original").collect();
-    let mut plays = Vec::new();
-    // One operator after the other at the same work, so that they meet the same state of the machine.
+    let selected_subjects = SUBJECT_NAMES.into_iter().filter(|s| selected(subjects, s));
+    // The original concourse-operator does not know Samples.
+    let sample_subjects: Vec<_> = selected_subjects.clone().filter(|s| *s != "original").collect();
+    let mut runs = Vec::new();
+    // The subjects follow each other in the same bench, so that they meet the same state of the machine.
     for (group, objects) in [
         (["converge-1k", "fanout-1k"], 1000),
         (["converge-10k", "noop-10k"], 10_000),
     ] {
-        for subject in &who {
+        for subject in &sample_subjects {
             let mut benches = of(&group);
             if subject.starts_with("raw") {
                 benches.retain(|bench| bench.starts_with("converge"));
             }
-            // A second variant only where it can make a difference.
+            // The second variant differs only with many objects.
             if *subject == "controller-runtime-strip" && objects == 1000 {
                 continue;
             }
             if !benches.is_empty() {
-                plays.push(Play {
+                runs.push(Run {
                     scene: "converge",
                     subjects: vec![subject],
                     benches,
@@ -113,13 +113,13 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
         }
     }
     let operators = |without: &[&str]| -> Vec<&'static str> {
-        let all = who.iter().copied();
+        let all = sample_subjects.iter().copied();
         all.filter(|s| !s.starts_with("raw") && !without.contains(s))
             .collect()
     };
     if !of(&["failover"]).is_empty() {
         for subject in operators(&["controller-runtime-strip"]) {
-            plays.push(Play {
+            runs.push(Run {
                 scene: "failover",
                 subjects: vec![subject],
                 benches: vec!["failover"],
@@ -131,7 +131,7 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
     let benches = of(&["cache-100k", "growth"]);
     let subjects = operators(&[]);
     if !benches.is_empty() && !subjects.is_empty() {
-        plays.push(Play {
+        runs.push(Run {
             scene: "growth",
             subjects,
             benches,
@@ -141,11 +141,11 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
     }
     let (benches, subjects) = (
         of(&["concourse"]),
-        asked_for.filter(|s| matches!(*s, "ostler" | "original")),
+        selected_subjects.filter(|s| matches!(*s, "ostler" | "original")),
     );
     let subjects: Vec<_> = subjects.collect();
     if !benches.is_empty() && !subjects.is_empty() {
-        plays.push(Play {
+        runs.push(Run {
             scene: "concourse",
             subjects,
             benches,
@@ -156,7 +156,7 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
             },
         });
     }
-    plays
+    runs
 }
 
 #[cfg(test)]
@@ -164,23 +164,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bench_and_subject_is_played() {
-        let plays = plan(&[], &[], Size::Full);
-        for bench in BENCHES {
-            assert!(plays.iter().any(|p| p.benches.contains(&bench)), "{bench}");
+    fn default_plan_has_every_bench_and_subject() {
+        let runs = plan_runs(&[], &[], Size::Full);
+        for bench in BENCH_NAMES {
+            assert!(runs.iter().any(|p| p.benches.contains(&bench)), "{bench}");
         }
-        for subject in SUBJECTS {
-            assert!(plays.iter().any(|p| p.subjects.contains(&subject)), "{subject}");
+        for subject in SUBJECT_NAMES {
+            assert!(runs.iter().any(|p| p.subjects.contains(&subject)), "{subject}");
         }
     }
 
     #[test]
-    fn one_can_be_run_alone() {
-        let plays = plan(&["noop-10k".into()], &["ostler".into()], Size::Quick);
-        let [play] = &plays[..] else { panic!("{plays:?}") };
-        assert_eq!(play.title(), "noop-10k ostler");
+    fn single_bench_and_subject_is_one_run() {
+        let runs = plan_runs(&["noop-10k".into()], &["ostler".into()], Size::Quick);
+        let [run] = &runs[..] else { panic!("{runs:?}") };
+        assert_eq!(run.title(), "noop-10k ostler");
         assert_eq!(
-            play.arguments(),
+            run.driver_arguments(),
             [
                 "converge",
                 "--subject",

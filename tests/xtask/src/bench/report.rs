@@ -1,4 +1,4 @@
-//! What came of it: target/bench/report.json, and docs/benchmarks.md.
+//! The report: target/bench/report.json and docs/benchmarks.md.
 
 use std::{fmt::Write, fs, path::Path};
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    plan::{BENCHES, SUBJECTS},
+    plan::{BENCH_NAMES, SUBJECT_NAMES},
     plot,
 };
 use crate::paths;
 
 /// A measured value.
 #[derive(Debug, Serialize, Deserialize)]
-struct Value {
+struct Measurement {
     bench: String,
     subject: String,
     metric: String,
@@ -22,7 +22,7 @@ struct Value {
     unit: String,
 }
 
-/// Why there is none.
+/// A remark, such as the reason for a missing value.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Note {
     bench: String,
@@ -33,19 +33,19 @@ struct Note {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
-    Value(Value),
+    Measurement(Measurement),
     Note(Note),
 }
 
-/// Everything that was measured in one run.
+/// All results of one benchmark.
 pub struct Report {
     quick: bool,
-    values: Vec<Value>,
+    values: Vec<Measurement>,
     notes: Vec<Note>,
 }
 
-/// The columns of a bench's table: metric and heading.
-fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
+/// Returns the columns of a bench's table: metric and heading.
+fn table_columns(bench: &str) -> &'static [(&'static str, &'static str)] {
     match bench {
         "converge-1k" | "converge-10k" => &[
             ("throughput", "objects/s"),
@@ -62,7 +62,7 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("total_s", "to all"),
             ("cpu_seconds", "CPU"),
             ("api_requests", "requests"),
-            ("running_throughput", "made while running, objects/s"),
+            ("running_throughput", "created while running, objects/s"),
         ],
         "noop-10k" => &[
             ("per_second_per_core", "per second and core"),
@@ -81,7 +81,7 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
         ],
         "concourse" => &[
             ("requests_per_minute", "requests per minute"),
-            ("writes_per_minute", "of them writes"),
+            ("writes_per_minute", "writes per minute"),
             ("requests_per_minute.Instance", "Instance"),
             ("requests_per_minute.Team", "Team"),
             ("requests_per_minute.Pipeline", "Pipelines"),
@@ -91,11 +91,11 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("rss_peak", "peak"),
             ("cpu_seconds", "CPU"),
             ("api_requests", "API requests"),
-            ("total_s", "from nothing to all"),
-            ("start_requests", "its requests"),
-            ("start_logins", "its logins"),
-            ("start_cpu_seconds", "its CPU"),
-            ("start_api_requests", "its API requests"),
+            ("total_s", "start to all"),
+            ("start_requests", "start: requests"),
+            ("start_logins", "start: logins"),
+            ("start_cpu_seconds", "start: CPU"),
+            ("start_api_requests", "start: API requests"),
         ],
         _ => &[
             ("rss_1k", "memory, 1k"),
@@ -110,46 +110,46 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What a bench is about.
-fn about(bench: &str) -> &'static str {
+/// Returns the description of a bench.
+fn describe_bench(bench: &str) -> &'static str {
     match bench {
         "converge-1k" => {
-            "1,000 objects are there, then the operator starts. Throughput counts from the first \
-             object that is Ready to the last; the start is told beside it."
+            "1,000 objects exist when the operator starts. Throughput is measured from the first \
+            object that becomes Ready to the last; the time until the first is a column of its own."
         }
-        "converge-10k" => "The same with 10,000 objects.",
+        "converge-10k" => "As converge-1k, with 10,000 objects.",
         "fanout-1k" => {
-            "A ConfigMap that 1,000 objects read changes. Time runs from the change to the last \
-             child with the new value."
+            "A ConfigMap that 1,000 objects read changes. Measured from the change to the last \
+            child with the new value."
         }
         "noop-10k" => {
-            "All 10,000 objects are reconciled again, with nothing to do: five rounds. Per core means \
-             per second of CPU time of the process. p50 and p99 are of one reconcile: for Ostler all of \
-             it, a fresh WebAssembly instance included; for the others the reconcile function alone."
+            "All 10,000 objects are reconciled again without any change to make, in five rounds. Per core means \
+            per second of the process' CPU time. p50 and p99 are the duration of one reconcile: for Ostler including \
+            a fresh WebAssembly instance, for the others the reconcile function only."
         }
         "failover" => {
-            "Two replicas with a Lease of 15 s. Time runs from the signal to the leader until an object \
-             made right after it is Ready."
+            "Two replicas with a Lease of 15 s. Measured from the signal to the leader until an object \
+            created right after it is Ready."
         }
         "cache-100k" => {
-            "100,000 ConfigMaps of 1.3 KiB, which the operator keeps because it reads one of them. \
-             Resident per object is what the process has more than with none, divided by their number; \
-             allocated is counted in a process of the store alone."
+            "100,000 ConfigMaps of 1.3 KiB, which the operator caches because it reads one of them. \
+            Resident per object is the growth of the process' memory divided by the number of objects; \
+            allocated is measured in a process that has only the store."
         }
         "concourse" => {
-            "A Concourse of 50 pipelines with 10 jobs each, 4 builds of each job, 20 of the 2,000 running: the \
-             Concourse pack, and the simulator, which counts what it is asked. All objects are there, then the \
-             operator starts; *from nothing to all* is until each is Ready and each build that ends is Complete, and \
-             what stands right of it is of that time. Left of it is the steady state at the pack's own intervals, \
-             nothing happening: ten minutes, beginning two and a half after that. The original is concourse-operator; \
-             it is not run, its requests are computed from what its code does."
+            "A Concourse with 50 pipelines of 10 jobs each, 4 builds per job, 20 of the 2,000 builds running: the \
+            Concourse pack and the simulator, which counts requests. All objects exist when the operator starts; \
+            *start to all* is the time until each is Ready and each build that ends is Complete, and the columns \
+            *start: …* cover that time. The other columns are the steady state at the pack's default intervals \
+            without any change: ten minutes, starting two and a half minutes later. The original is \
+            concourse-operator. It is not run; its requests are computed from its code."
         }
-        _ => "Memory once settled, and CPU time from the start to there, by number of objects kept.",
+        _ => "Memory in the steady state and CPU time until then, by number of cached objects.",
     }
 }
 
 impl Report {
-    /// Nothing is measured yet.
+    /// Creates an empty report.
     pub fn new(quick: bool) -> Self {
         Self {
             quick,
@@ -158,73 +158,80 @@ impl Report {
         }
     }
 
-    /// Takes a line of the driver.
-    pub fn take(&mut self, line: &str) -> Result<()> {
-        let read = serde_json::from_str(line).with_context(|| format!("the driver said {line}"))?;
+    /// Adds a line of the driver's output.
+    pub fn add_line(&mut self, line: &str) -> Result<()> {
+        let read = serde_json::from_str(line).with_context(|| format!("the driver printed {line}"))?;
         match read {
-            Line::Value(value) => self.values.push(value),
-            // Said at each step of a bench that has several.
+            Line::Measurement(value) => self.values.push(value),
+            // A bench with several steps repeats its notes.
             Line::Note(note) if self.notes.contains(&note) => {}
             Line::Note(note) => self.notes.push(note),
         }
         Ok(())
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Writes the values for programs.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    /// Writes the report as JSON.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
         let report = json!({
             "results": self.values,
             "notes": self.notes,
             "quick": self.quick,
-            "machine": {"cores": cores(), "memory_bytes": memory()},
+            "machine": {"cores": core_count(), "memory_bytes": total_memory()},
         });
-        paths::replace(path, format!("{report:#}\n").as_bytes())?;
+        paths::replace_file(path, format!("{report:#}\n").as_bytes())?;
         Ok(())
     }
 
-    fn get(&self, bench: &str, subject: &str, metric: &str) -> Option<&Value> {
+    fn find_value(&self, bench: &str, subject: &str, metric: &str) -> Option<&Measurement> {
         self.values
             .iter()
             .find(|v| v.bench == bench && v.subject == subject && v.metric == metric)
     }
 
-    fn benches(&self) -> impl Iterator<Item = &'static str> {
-        let told = |bench: &str| {
+    fn measured_benches(&self) -> impl Iterator<Item = &'static str> {
+        let has_results = |bench: &str| {
             self.values.iter().any(|v| v.bench == bench) || self.notes.iter().any(|n| n.bench == bench)
         };
-        BENCHES.into_iter().filter(move |bench| told(bench))
+        BENCH_NAMES.into_iter().filter(move |bench| has_results(bench))
     }
 
-    /// All tables, as Markdown.
-    pub fn table(&self) -> String {
-        let tables = self.benches().map(|bench| self.table_of(bench));
+    /// Renders all sections as Markdown.
+    pub fn markdown_tables(&self) -> String {
+        let tables = self.measured_benches().map(|bench| self.markdown_section(bench));
         tables.collect::<Vec<_>>().join("\n")
     }
 
-    fn table_of(&self, bench: &str) -> String {
-        let columns: Vec<_> = columns(bench)
+    fn markdown_section(&self, bench: &str) -> String {
+        let columns: Vec<_> = table_columns(bench)
             .iter()
-            .filter(|(metric, _)| SUBJECTS.iter().any(|s| self.get(bench, s, metric).is_some()))
+            .filter(|(metric, _)| {
+                SUBJECT_NAMES
+                    .iter()
+                    .any(|s| self.find_value(bench, s, metric).is_some())
+            })
             .collect();
-        let mut out = format!("## {bench}\n\n{}\n\n| |", about(bench));
+        let mut out = format!("## {bench}\n\n{}\n\n| |", describe_bench(bench));
         for (_, heading) in &columns {
             let _ = write!(out, " {heading} |");
         }
         out.push_str("\n|---|");
         out.push_str(&"--:|".repeat(columns.len()));
         out.push('\n');
-        for subject in SUBJECTS {
+        for subject in SUBJECT_NAMES {
             let cells: Vec<_> = columns
                 .iter()
                 .map(|(metric, _)| {
-                    let cell = self.get(bench, subject, metric).map(shown).unwrap_or_default();
+                    let cell = self
+                        .find_value(bench, subject, metric)
+                        .map(format_value)
+                        .unwrap_or_default();
                     match *metric {
-                        "api_requests" => cell + &self.verbs(bench, subject),
+                        "api_requests" => cell + &self.requests_by_verb(bench, subject),
                         _ => cell,
                     }
                 })
@@ -236,14 +243,14 @@ impl Report {
         for note in self.notes.iter().filter(|n| n.bench == bench) {
             let _ = writeln!(out, "\n{}: {}.", note.subject, note.note);
         }
-        for ratio in self.ratios(bench) {
+        for ratio in self.ratio_lines(bench) {
             let _ = writeln!(out, "\n{ratio}");
         }
         out
     }
 
-    fn verbs(&self, bench: &str, subject: &str) -> String {
-        let of = |v: &&Value| v.bench == bench && v.subject == subject;
+    fn requests_by_verb(&self, bench: &str, subject: &str) -> String {
+        let of = |v: &&Measurement| v.bench == bench && v.subject == subject;
         let verbs: Vec<_> = self
             .values
             .iter()
@@ -252,18 +259,18 @@ impl Report {
                 Some(format!(
                     "{} {}",
                     v.metric.strip_prefix("api_requests.")?,
-                    shown(v)
+                    format_value(v)
                 ))
             })
             .collect();
-        match verbs.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", verbs.join(", ")),
+        if verbs.is_empty() {
+            return String::new();
         }
+        format!(" ({})", verbs.join(", "))
     }
 
-    /// Ostler beside each other: what timings on a shared machine can tell.
-    fn ratios(&self, bench: &str) -> Vec<String> {
+    /// Compares Ostler with each other subject. Ratios within one run are meaningful on a shared machine, times are not.
+    fn ratio_lines(&self, bench: &str) -> Vec<String> {
         let metrics: &[&str] = match bench {
             "converge-1k" | "converge-10k" => &["throughput", "rss_peak", "cpu_seconds", "api_requests"],
             "fanout-1k" => &["throughput", "cpu_seconds", "api_requests"],
@@ -274,65 +281,66 @@ impl Report {
             _ => &[],
         };
         let mut lines = Vec::new();
-        for other in SUBJECTS.into_iter().filter(|s| *s != "ostler") {
-            let told: Vec<_> = metrics
+        for other in SUBJECT_NAMES.into_iter().filter(|s| *s != "ostler") {
+            let ratios: Vec<_> = metrics
                 .iter()
                 .filter_map(|metric| {
-                    let ours = self.get(bench, "ostler", metric)?.value;
-                    let theirs = self.get(bench, other, metric)?.value;
+                    let ours = self.find_value(bench, "ostler", metric)?.value;
+                    let theirs = self.find_value(bench, other, metric)?.value;
                     (theirs > 0.0).then(|| format!("{} {:.2}×", metric.replace('_', " "), ours / theirs))
                 })
                 .collect();
-            if !told.is_empty() {
-                lines.push(format!("Ostler has {} of {other}.", told.join(", ")));
+            if !ratios.is_empty() {
+                lines.push(format!("Ostler compared with {other}: {}.", ratios.join(", ")));
             }
         }
         lines
     }
 
-    /// Writes the page for people, with its plots: all of it, or only the sections of what was measured.
+    /// Writes docs/benchmarks.md and its plots: the whole page, or only the measured sections.
     pub fn write_docs(&self, folder: &Path, whole: bool) -> Result<()> {
         fs::create_dir_all(folder)?;
         let file = folder.join("benchmarks.md");
         let machine = format!(
             "{} cores, {:.0} GiB of memory{}.",
-            cores(),
-            memory() as f64 / f64::from(1 << 30),
+            core_count(),
+            total_memory() as f64 / f64::from(1 << 30),
             if self.quick {
                 ", a tenth of the objects"
             } else {
                 ""
             }
         );
-        let before = match whole {
-            true => None,
-            false => fs::read_to_string(&file).ok(),
+        let before = if whole {
+            None
+        } else {
+            fs::read_to_string(&file).ok()
         };
         let mut page = match &before {
             Some(page) => page.trim_end().to_owned() + "\n\n",
             None => format!("{}\nThis run: {machine}\n\n", include_str!("intro.md")),
         };
-        for bench in self.benches() {
-            let mut section = self.table_of(bench);
+        for bench in self.measured_benches() {
+            let mut section = self.markdown_section(bench);
             if before.is_some() {
-                let _ = writeln!(section, "\nMeasured apart from the others: {machine}");
+                let _ = writeln!(section, "\nMeasured in a separate run: {machine}");
             }
-            for (name, svg) in self.plots(bench) {
-                paths::replace(&folder.join(&name), svg.as_bytes())?;
+            for (name, svg) in self.render_plots(bench) {
+                paths::replace_file(&folder.join(&name), svg.as_bytes())?;
                 let _ = writeln!(section, "\n![{}]({name})", name.trim_end_matches(".svg"));
             }
             section.push('\n');
-            put_section(&mut page, bench, &section);
+            replace_section(&mut page, bench, &section);
         }
-        paths::replace(&file, (page.trim_end().to_owned() + "\n").as_bytes())?;
+        paths::replace_file(&file, (page.trim_end().to_owned() + "\n").as_bytes())?;
         Ok(())
     }
 
-    fn plots(&self, bench: &str) -> Vec<(String, String)> {
+    fn render_plots(&self, bench: &str) -> Vec<(String, String)> {
         let wanted: &[(&str, &str)] = match bench {
             "converge-1k" | "converge-10k" => &[
                 ("throughput", "Objects per second"),
-                ("rss_peak", "Memory at most, MiB"),
+                ("rss_peak", "Peak memory, MiB"),
             ],
             "fanout-1k" => &[("total_s", "Seconds until all have the new value")],
             "noop-10k" => &[("per_second_per_core", "Reconciles per second and core")],
@@ -342,28 +350,28 @@ impl Report {
             ],
             "cache-100k" => &[("bytes_per_object", "Resident bytes per object")],
             "concourse" => &[("requests_per_minute", "Requests per minute to Concourse")],
-            "growth" => return self.growth().into_iter().collect(),
+            "growth" => return self.growth_plot().into_iter().collect(),
             _ => &[],
         };
         let mut plots = Vec::new();
         for (metric, title) in wanted {
-            let bars: Vec<_> = SUBJECTS
+            let bars: Vec<_> = SUBJECT_NAMES
                 .into_iter()
-                .filter_map(|s| Some((s, scaled(self.get(bench, s, metric)?))))
+                .filter_map(|s| Some((s, scale_bytes(self.find_value(bench, s, metric)?))))
                 .collect();
             if !bars.is_empty() {
                 let name = metric.trim_end_matches("_s").replace('_', "-");
                 plots.push((
                     format!("bench-{bench}-{name}.svg"),
-                    plot::bars(&format!("{bench}: {title}"), &bars),
+                    plot::bar_chart(&format!("{bench}: {title}"), &bars),
                 ));
             }
         }
         plots
     }
 
-    fn growth(&self) -> Option<(String, String)> {
-        let lines: Vec<_> = SUBJECTS
+    fn growth_plot(&self) -> Option<(String, String)> {
+        let lines: Vec<_> = SUBJECT_NAMES
             .into_iter()
             .filter_map(|s| {
                 let points = [
@@ -375,18 +383,18 @@ impl Report {
                 ];
                 let points = points
                     .into_iter()
-                    .filter_map(|(x, metric)| Some((x, scaled(self.get("growth", s, metric)?))));
+                    .filter_map(|(x, metric)| Some((x, scale_bytes(self.find_value("growth", s, metric)?))));
                 let points: Vec<_> = points.collect();
                 (!points.is_empty()).then_some((s, points))
             })
             .collect();
-        let title = "growth: memory in MiB by thousands of objects kept";
-        (!lines.is_empty()).then(|| ("bench-growth.svg".to_owned(), plot::lines(title, &lines)))
+        let title = "growth: memory in MiB by thousands of cached objects";
+        (!lines.is_empty()).then(|| ("bench-growth.svg".to_owned(), plot::line_chart(title, &lines)))
     }
 }
 
-/// Puts a section where the one of its name is, else at the end.
-fn put_section(page: &mut String, name: &str, section: &str) {
+/// Replaces the section of this name, or appends it.
+fn replace_section(page: &mut String, name: &str, section: &str) {
     let Some(start) = page.find(&format!("\n## {name}\n")).map(|at| at + 1) else {
         return page.push_str(section);
     };
@@ -396,29 +404,29 @@ fn put_section(page: &mut String, name: &str, section: &str) {
     page.replace_range(start..end, section);
 }
 
-/// As people read it; bytes of whole processes in MiB.
-fn shown(value: &Value) -> String {
+/// Formats a value with its unit. Large numbers of bytes are shown in MiB.
+fn format_value(value: &Measurement) -> String {
     let v = value.value;
     match &*value.unit {
         "bytes" if v >= 1e6 => format!("{:.1} MiB", v / f64::from(1 << 20)),
-        "bytes" => format!("{} B", thousands(v)),
+        "bytes" => format!("{} B", group_thousands(v)),
         "s" => format!("{v:.2} s"),
-        "us" => format!("{} µs", thousands(v)),
-        // Of few, tenths tell.
+        "us" => format!("{} µs", group_thousands(v)),
+        // Tenths matter for small numbers.
         unit if unit.starts_with("requests/min") && v < 100.0 => format!("{v:.1}"),
-        _ => thousands(v),
+        _ => group_thousands(v),
     }
 }
 
-fn scaled(value: &Value) -> f64 {
+fn scale_bytes(value: &Measurement) -> f64 {
     match &*value.unit {
         "bytes" if value.value >= 1e6 => value.value / f64::from(1 << 20),
         _ => value.value,
     }
 }
 
-/// 12,345.
-fn thousands(v: f64) -> String {
+/// Formats an integer with thousands separators, as in 12,345.
+fn group_thousands(v: f64) -> String {
     let digits = format!("{v:.0}");
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -430,11 +438,11 @@ fn thousands(v: f64) -> String {
     out
 }
 
-fn cores() -> usize {
+fn core_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn memory() -> u64 {
+fn total_memory() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text
         .lines()
@@ -446,33 +454,33 @@ fn memory() -> u64 {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn sample_report() -> Report {
         let mut report = Report::new(false);
         for (subject, value) in [("ostler", 1234.5), ("controller-runtime", 617.25)] {
             let line = json!({"bench": "converge-1k", "subject": subject, "metric": "throughput",
                 "value": value, "unit": "objects/s"});
-            report.take(&line.to_string()).unwrap();
+            report.add_line(&line.to_string()).unwrap();
         }
         let note = json!({"bench": "converge-1k", "subject": "kopf", "note": "900 of 1000 objects in 60 s"});
-        report.take(&note.to_string()).unwrap();
+        report.add_line(&note.to_string()).unwrap();
         report
     }
 
     #[test]
-    fn tables_have_values_ratios_and_reasons() {
-        let table = report().table();
+    fn table_has_values_ratios_and_notes() {
+        let table = sample_report().markdown_tables();
         assert!(table.contains("| ostler | 1,234 |"), "{table}");
         assert!(
-            table.contains("Ostler has throughput 2.00× of controller-runtime."),
+            table.contains("Ostler compared with controller-runtime: throughput 2.00×."),
             "{table}"
         );
         assert!(table.contains("kopf: 900 of 1000 objects in 60 s."), "{table}");
     }
 
     #[test]
-    fn the_page_has_its_plots() {
+    fn page_links_its_plots() {
         let folder = tempfile::tempdir().unwrap();
-        report().write_docs(folder.path(), true).unwrap();
+        sample_report().write_docs(folder.path(), true).unwrap();
         let page = fs::read_to_string(folder.path().join("benchmarks.md")).unwrap();
         assert!(page.contains("(bench-converge-1k-throughput.svg)"), "{page}");
         let svg = fs::read_to_string(folder.path().join("bench-converge-1k-throughput.svg")).unwrap();
@@ -480,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_replaces_its_own_section() {
+    fn partial_run_replaces_only_its_section() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("benchmarks.md");
         fs::write(
@@ -489,7 +497,7 @@ mod tests {
         )
         .unwrap();
         for _ in 0..2 {
-            report().write_docs(folder.path(), false).unwrap();
+            sample_report().write_docs(folder.path(), false).unwrap();
             let page = fs::read_to_string(&file).unwrap();
             assert!(
                 page.starts_with("# Benchmarks\n\n## converge-1k\n\n1,000"),
@@ -499,19 +507,23 @@ mod tests {
             assert!(!page.contains("outdated"), "{page}");
         }
         let mut page = "# Benchmarks\n".to_owned();
-        put_section(&mut page, "growth", "## growth\n");
+        replace_section(&mut page, "growth", "## growth\n");
         assert_eq!(page, "# Benchmarks\n## growth\n");
     }
 
     #[test]
-    fn what_is_no_result_is_an_error() {
-        assert!(Report::new(false).take("hello").is_err());
+    fn line_that_is_not_json_is_refused() {
+        assert!(Report::new(false).add_line("hello").is_err());
     }
 
     #[test]
-    fn numbers_are_grouped() {
+    fn thousands_are_grouped() {
         assert_eq!(
-            [thousands(7.0), thousands(1234.4), thousands(1_234_567.0)],
+            [
+                group_thousands(7.0),
+                group_thousands(1234.4),
+                group_thousands(1_234_567.0)
+            ],
             ["7", "1,234", "1,234,567"]
         );
     }

@@ -1,74 +1,74 @@
-//! What the host tells of itself, and what the demo tells of that.
+//! Statistics of the host's admin endpoint, and the report of the demo.
+//!
+//! The types repeat fields of the host's own, because this crate does not depend on the host.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// An object, as the host's `/objects` tells it.
+/// An object in the response of `/objects`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
-pub struct Object {
-    /// Its kind.
+pub struct ObjectStats {
+    /// Kind of the object.
     pub kind: String,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Whether it is Ready.
+    /// True when its Ready condition is.
     pub ready: bool,
-    /// The reason of its Ready condition.
+    /// Reason of its Ready condition.
     pub reason: String,
-    /// The message of its Ready condition.
+    /// Message of its Ready condition.
     pub message: String,
-    /// Milliseconds from when the host first saw it to its first Ready.
+    /// Milliseconds from when the host first saw the object until it was first Ready.
     pub ready_ms: Option<f64>,
-    /// Reconciles so far.
+    /// Number of reconciles.
     pub reconciles: u64,
-    /// Writes to the API server so far.
+    /// Number of writes to the API server.
     pub api_writes: u64,
-    /// Reads from upstreams so far.
+    /// Number of reads from upstreams.
     pub upstream_reads: u64,
-    /// Writes to upstreams so far.
+    /// Number of writes to upstreams.
     pub upstream_writes: u64,
-    /// The plugin that reconciles it.
+    /// Plugin that reconciles the object.
     pub plugin: String,
-    /// The build of the plugin that reconciled it last.
+    /// SHA-256 of the build that reconciled it last.
     pub plugin_digest: String,
 }
 
-/// A plugin, as the host's `/plugins` tells it.
+/// A plugin in the response of `/plugins`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
-pub struct Plugin {
-    /// Its name.
+pub struct PluginStats {
+    /// Name of the object.
     pub name: String,
-    /// Its version.
-    pub version: String,
-    /// SHA-256 of the build that serves.
+    /// SHA-256 of the active build.
     pub digest: String,
-    /// Whether it serves.
+    /// State of the plugin.
     pub state: String,
-    /// What is wrong with the newest build.
+    /// Error of the newest build.
     pub message: String,
-    /// Milliseconds from the file's change to serving.
+    /// Milliseconds from the change of the file until the build was active.
     pub swapped_ms: Option<f64>,
 }
 
-/// Which object is meant.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// Its kind.
+pub struct ObjectKey {
+    /// Kind of the object.
     pub kind: String,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 
-impl Key {
-    /// Of an object's JSON.
-    pub fn of(object: &Value) -> Self {
+impl ObjectKey {
+    /// Returns the key of a manifest.
+    pub fn from_manifest(object: &Value) -> Self {
         let text = |pointer| {
             object
                 .pointer(pointer)
@@ -84,9 +84,9 @@ impl Key {
     }
 }
 
-/// What the host says, for the objects the demo applied: also for one it hasn't seen.
-pub fn merge(wanted: &[Key], seen: Vec<Object>) -> Vec<Object> {
-    let key = |o: &Object| Key {
+/// Merges the host's statistics with the objects the demo applied, which include objects the host has not seen yet.
+pub fn merge_stats(wanted: &[ObjectKey], seen: Vec<ObjectStats>) -> Vec<ObjectStats> {
+    let key = |o: &ObjectStats| ObjectKey {
         kind: o.kind.clone(),
         namespace: o.namespace.clone(),
         name: o.name.clone(),
@@ -95,13 +95,13 @@ pub fn merge(wanted: &[Key], seen: Vec<Object>) -> Vec<Object> {
     let mut objects: Vec<_> = wanted
         .iter()
         .map(|key| {
-            seen.remove(key).unwrap_or_else(|| Object {
+            seen.remove(key).unwrap_or_else(|| ObjectStats {
                 kind: key.kind.clone(),
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
                 reason: "NotReconciled".into(),
                 message: "no plugin has reconciled it yet".into(),
-                ..Object::default()
+                ..ObjectStats::default()
             })
         })
         .collect();
@@ -109,8 +109,8 @@ pub fn merge(wanted: &[Key], seen: Vec<Object>) -> Vec<Object> {
     objects
 }
 
-/// Why an object isn't Ready, in a line.
-pub fn why(object: &Object) -> String {
+/// Returns the reason why an object is not Ready, as one line.
+pub fn ready_reason(object: &ObjectStats) -> String {
     match (object.reason.as_str(), object.message.as_str()) {
         ("", "") => "no Ready condition yet".into(),
         (reason, "") => reason.into(),
@@ -118,10 +118,10 @@ pub fn why(object: &Object) -> String {
     }
 }
 
-/// What `-o json` prints.
-pub fn report(objects: &[Object], swap_ms: Option<f64>, host_rss_bytes: Option<u64>) -> Value {
+/// Builds the report of `-o json`.
+pub fn json_report(objects: &[ObjectStats], swap_ms: Option<f64>, host_rss_bytes: Option<u64>) -> Value {
     #[derive(Serialize)]
-    struct Line<'a> {
+    struct ObjectReport<'a> {
         kind: &'a str,
         namespace: &'a str,
         name: &'a str,
@@ -135,17 +135,17 @@ pub fn report(objects: &[Object], swap_ms: Option<f64>, host_rss_bytes: Option<u
     }
     let lines: Vec<_> = objects
         .iter()
-        .map(|o| Line {
+        .map(|o| ObjectReport {
             kind: &o.kind,
             namespace: &o.namespace,
             name: &o.name,
-            // One that was Ready and is no more isn't.
+            // An object that is no longer Ready counts as not Ready.
             ready_ms: o.ready_ms.filter(|_| o.ready),
             reconciles: o.reconciles,
             api_writes: o.api_writes,
             upstream_reads: o.upstream_reads,
             upstream_writes: o.upstream_writes,
-            reason: (!o.ready).then(|| why(o)),
+            reason: (!o.ready).then(|| ready_reason(o)),
         })
         .collect();
     json!({"objects": lines, "swap_ms": swap_ms, "host_rss_bytes": host_rss_bytes})
@@ -155,8 +155,8 @@ pub fn report(objects: &[Object], swap_ms: Option<f64>, host_rss_bytes: Option<u
 mod tests {
     use super::*;
 
-    fn team(ready: bool) -> Object {
-        Object {
+    fn team(ready: bool) -> ObjectStats {
+        ObjectStats {
             kind: "Team".into(),
             namespace: "ci".into(),
             name: "a".into(),
@@ -165,26 +165,29 @@ mod tests {
             message: "waiting".into(),
             ready_ms: Some(12.5),
             reconciles: 3,
-            ..Object::default()
+            ..ObjectStats::default()
         }
     }
 
     #[test]
-    fn an_object_the_host_has_not_seen_is_told() {
-        let key = |name: &str| Key {
+    fn object_unknown_to_the_host_is_listed_as_not_reconciled() {
+        let key = |name: &str| ObjectKey {
             kind: "Team".into(),
             namespace: "ci".into(),
             name: name.into(),
         };
-        let objects = merge(&[key("a"), key("b")], vec![team(true)]);
+        let objects = merge_stats(&[key("a"), key("b")], vec![team(true)]);
         assert_eq!(objects.len(), 2);
         assert!(objects[0].ready);
-        assert_eq!(why(&objects[1]), "NotReconciled: no plugin has reconciled it yet");
+        assert_eq!(
+            ready_reason(&objects[1]),
+            "NotReconciled: no plugin has reconciled it yet"
+        );
     }
 
     #[test]
-    fn the_report_has_a_reason_exactly_where_it_is_not_ready() {
-        let report = report(&[team(true), team(false)], Some(80.0), Some(1024));
+    fn report_has_a_reason_exactly_for_objects_that_are_not_ready() {
+        let report = json_report(&[team(true), team(false)], Some(80.0), Some(1024));
         assert_eq!(report["objects"][0]["ready_ms"], 12.5);
         assert_eq!(report["objects"][0].get("reason"), None);
         assert_eq!(report["objects"][1]["ready_ms"], Value::Null);

@@ -1,4 +1,4 @@
-//! As much of a Kubernetes client as applying manifests takes.
+//! A minimal Kubernetes client that applies manifests.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use ureq::Agent;
 
-/// HTTP on loopback: no proxy, and an answer whatever the status.
-pub fn agent() -> Agent {
+/// Creates an HTTP client for loopback: without proxy, and a response of any status is not an error.
+pub fn http_agent() -> Agent {
     Agent::config_builder()
         .timeout_global(Some(Duration::from_secs(10)))
         .http_status_as_error(false)
@@ -16,26 +16,26 @@ pub fn agent() -> Agent {
         .new_agent()
 }
 
-/// GETs JSON.
-pub fn get(agent: &Agent, url: &str) -> Result<Value> {
+/// Sends a GET and parses the response as JSON.
+pub fn get_json(agent: &Agent, url: &str) -> Result<Value> {
     let mut response = agent.get(url).call().with_context(|| format!("GET {url}"))?;
     let (status, body) = (response.status(), response.body_mut().read_to_string()?);
     if !status.is_success() {
         bail!("GET {url}: {status}: {}", body.trim());
     }
-    serde_json::from_str(&body).with_context(|| format!("GET {url}: no JSON"))
+    serde_json::from_str(&body).with_context(|| format!("GET {url}: the response is not JSON"))
 }
 
-/// The objects of a YAML file, with `${NAME}` filled in.
-pub fn manifests(path: &Path, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
+/// Reads the objects of a YAML file and substitutes `${NAME}`.
+pub fn read_manifests(path: &Path, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    parse(&text, variables).with_context(|| path.display().to_string())
+    parse_manifests(&text, variables).with_context(|| path.display().to_string())
 }
 
-fn parse(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
+fn parse_manifests(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
     let mut text = text.to_owned();
     for (name, value) in variables {
-        // Quoted as JSON is, which YAML reads alike; bare where it stands in a longer word.
+        // A whole value is quoted as JSON, which is valid YAML; a part of a longer value is not.
         text = text.replace(
             &format!(": ${{{name}}}\n"),
             &format!(": {}\n", Value::from(*value)),
@@ -46,22 +46,22 @@ fn parse(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
     Ok(objects.into_iter().filter(|object| !object.is_null()).collect())
 }
 
-/// Applies objects to a server.
-pub struct Cluster {
+/// A client of an API server.
+pub struct ApiClient {
     agent: Agent,
     url: String,
 }
 
-impl Cluster {
-    /// A cluster at a URL, without credentials.
+impl ApiClient {
+    /// Creates a client without credentials.
     pub fn new(url: &str) -> Self {
         Self {
-            agent: agent(),
+            agent: http_agent(),
             url: url.trim_end_matches('/').into(),
         }
     }
 
-    /// Server-side apply. `Ok(false)` when the server doesn't know the kind (yet).
+    /// Applies an object (server-side apply). Returns `Ok(false)` when the server does not serve the kind (yet).
     pub fn apply(&self, object: &Value) -> Result<bool> {
         let text = |pointer| {
             object
@@ -72,10 +72,10 @@ impl Cluster {
         let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
         let base = if api_version.contains('/') { "apis" } else { "api" };
         let group = format!("{}/{base}/{api_version}", self.url);
-        let Ok(discovered) = get(&self.agent, &group) else {
+        let Ok(discovered) = get_json(&self.agent, &group) else {
             return Ok(false);
         };
-        let Some((plural, namespaced)) = resource(&discovered, kind) else {
+        let Some((plural, namespaced)) = find_resource(&discovered, kind) else {
             return Ok(false);
         };
         let namespace = match text("/metadata/namespace") {
@@ -104,10 +104,10 @@ impl Cluster {
     }
 }
 
-/// The plural of a kind, and whether it is namespaced, in a discovery document.
-fn resource<'a>(discovered: &'a Value, kind: &str) -> Option<(&'a str, bool)> {
+/// Finds a kind in a discovery document. Returns its plural and whether it is namespaced.
+fn find_resource<'a>(discovered: &'a Value, kind: &str) -> Option<(&'a str, bool)> {
     let resources = discovered["resources"].as_array()?;
-    // A subresource such as `pods/status` has the same kind.
+    // Subresources such as `pods/status` have the same kind.
     let found = resources
         .iter()
         .find(|r| r["kind"] == kind && !r["name"].as_str().unwrap_or("/").contains('/'))?;
@@ -121,31 +121,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_filled_in_and_documents_told_apart() {
+    fn variables_are_substituted_in_each_document() {
         let text = "a: ${X}\nb: local:${X}\n---\n# nothing\n---\nc: 1\n";
-        let objects = parse(text, &BTreeMap::from([("X", "yes")])).unwrap();
+        let objects = parse_manifests(text, &BTreeMap::from([("X", "yes")])).unwrap();
         assert_eq!(objects, [json!({"a": "yes", "b": "local:yes"}), json!({"c": 1})]);
     }
 
     #[test]
-    fn the_plural_is_the_servers() {
+    fn plural_is_found_in_the_discovery_document() {
         let discovered = json!({"resources": [
             {"name": "teams/status", "kind": "Team", "namespaced": true},
             {"name": "teams", "kind": "Team", "namespaced": true},
         ]});
-        assert_eq!(resource(&discovered, "Team"), Some(("teams", true)));
-        assert_eq!(resource(&discovered, "Job"), None);
+        assert_eq!(find_resource(&discovered, "Team"), Some(("teams", true)));
+        assert_eq!(find_resource(&discovered, "Job"), None);
     }
 
     #[test]
-    fn the_example_parses() {
-        let path = crate::paths::root().join("deploy/examples/concourse.yaml");
+    fn example_manifests_parse() {
+        let path = crate::paths::workspace_root().join("deploy/examples/concourse.yaml");
         let variables = BTreeMap::from([
             ("CONCOURSE_URL", "http://x"),
             ("CONCOURSE_USER", "u"),
             ("CONCOURSE_PASSWORD", "1: 2"),
         ]);
-        let objects = manifests(&path, &variables).unwrap();
+        let objects = read_manifests(&path, &variables).unwrap();
         let kinds: Vec<_> = objects.iter().filter_map(|o| o["kind"].as_str()).collect();
         assert_eq!(
             kinds,

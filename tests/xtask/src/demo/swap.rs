@@ -1,4 +1,4 @@
-//! New builds of plugins: one made to order for `--once`, and one per save of a source file.
+//! Swaps of plugins: one artificial build for `--once`, and a rebuild whenever a source file is saved.
 
 use std::{
     collections::BTreeSet,
@@ -9,116 +9,107 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use ostler_builder::component::append_section;
 use sha2::{Digest, Sha256};
 
-use super::stage::{Stage, install};
+use super::stage::{Stage, install_components};
 use crate::{
     components::{self, Guest},
     paths, process, progress,
 };
 
-/// A save is several events; this long after the last of them there is a build.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+/// Delay between the last event of a file and the build. A save consists of several events.
+const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 
-/// Puts a different build of a plugin in its place and waits until it serves; gives the
-/// milliseconds the host took from the file's change to serving.
-pub fn once(stage: &mut Stage, component: &str, limit: Duration) -> Result<f64> {
+/// Replaces a plugin by a build with other bytes and waits until that is active. Returns the milliseconds from the
+/// change of the file until then, as measured by the host.
+pub fn swap_once(stage: &mut Stage, component: &str, limit: Duration) -> Result<f64> {
     let path = stage.plugin_folder().join(format!("{component}.wasm"));
-    let old = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut new = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let stamp = SystemTime::now()
         .duration_since(UNIX_EPOCH)?
         .as_nanos()
         .to_string();
-    let new = stamped(old, &stamp);
+    // A custom section changes the digest and nothing else.
+    append_section(&mut new, "demo-stamp", stamp.as_bytes());
     let digest = format!("{:x}", Sha256::digest(&new));
-    paths::replace(&path, &new)?;
+    paths::replace_file(&path, &new)?;
     let began = Instant::now();
     loop {
         let plugins = stage.plugins()?;
         if let Some(plugin) = plugins.iter().find(|plugin| plugin.digest == digest) {
             return plugin
                 .swapped_ms
-                .context("the host does not say how long the swap took");
+                .context("the host does not report the duration of the swap");
         }
-        stage.check()?;
+        stage.check_processes()?;
         if began.elapsed() > limit {
-            let told = plugins
+            let reason = plugins
                 .iter()
                 .find(|plugin| plugin.name == component)
                 .map_or("not loaded", |p| &p.message);
             bail!(
-                "the new build of {component} does not serve after {} s: {told}",
+                "the new build of {component} is not active after {} s: {reason}",
                 limit.as_secs()
             );
         }
-        if process::interrupted_within(Duration::from_millis(20)) {
+        if process::wait_for_interrupt(Duration::from_millis(20)) {
             bail!("interrupted");
         }
     }
 }
 
-/// The same component with a custom section more: another content, so another build.
-fn stamped(mut component: Vec<u8>, stamp: &str) -> Vec<u8> {
-    const NAME: &[u8] = b"demo-stamp";
-    // Lengths below 128 are one LEB128 byte.
-    let stamp = &stamp.as_bytes()[..stamp.len().min(100)];
-    component.extend([0, (1 + NAME.len() + stamp.len()) as u8, NAME.len() as u8]);
-    component.extend(NAME);
-    component.extend(stamp);
-    component
-}
-
-/// Rebuilds plugins when their sources are saved, as long as it is kept.
+/// Rebuilds plugins when their sources are saved, until it is dropped.
 pub struct Rebuilder {
     _watcher: RecommendedWatcher,
 }
 
 impl Rebuilder {
-    /// Watches the sources; puts new builds into the plugin directory.
+    /// Watches the sources and installs new builds into the plugin directory.
     pub fn start(plugins: PathBuf) -> Result<Self> {
         let (sender, events) = channel();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // Fails when the rebuilder has ended, and then nobody waits for it.
+            // Fails only after the receiver has ended.
             let _ = sender.send(event);
         })?;
-        watcher.watch(&paths::root().join("plugins"), RecursiveMode::Recursive)?;
-        let guests: Vec<_> = components::guests()?
+        watcher.watch(&paths::workspace_root().join("plugins"), RecursiveMode::Recursive)?;
+        let guests: Vec<_> = components::list_guests()?
             .into_iter()
-            .filter(|guest| guest.pack == super::PACK)
+            .filter(|guest| guest.pack == super::DEMO_PACK)
             .collect();
-        // Ends with the watcher, whose end closes the channel.
-        std::thread::spawn(move || follow(&events, &guests, &plugins));
+        // The thread ends when the watcher is dropped, which closes the channel.
+        std::thread::spawn(move || rebuild_on_save(&events, &guests, &plugins));
         Ok(Self { _watcher: watcher })
     }
 }
 
-fn follow(events: &Receiver<notify::Result<Event>>, guests: &[Guest], plugins: &Path) {
+fn rebuild_on_save(events: &Receiver<notify::Result<Event>>, guests: &[Guest], plugins: &Path) {
     while let Ok(first) = events.recv() {
-        let mut saved: BTreeSet<_> = sources(first).into_iter().collect();
-        while let Ok(event) = events.recv_timeout(DEBOUNCE) {
-            saved.extend(sources(event));
+        let mut saved: BTreeSet<_> = source_paths(first).into_iter().collect();
+        while let Ok(event) = events.recv_timeout(DEBOUNCE_DELAY) {
+            saved.extend(source_paths(event));
         }
-        let touched = touched(guests, &saved);
+        let touched = affected_guests(guests, &saved);
         if touched.is_empty() {
             continue;
         }
-        progress::say(&format!(
-            "Saved: rebuilding {}",
+        progress::print_status(&format!(
+            "Sources saved: rebuilding {}",
             touched.iter().copied().collect::<Vec<_>>().join(", ")
         ));
-        let built = components::build(|guest| touched.contains(guest.name.as_str()));
-        match built.and_then(|built| install(plugins, &built)) {
+        let built = components::build_components(|guest| touched.contains(guest.name.as_str()));
+        match built.and_then(|built| install_components(plugins, &built)) {
             Ok(()) => {}
             Err(e) if process::check_interrupt().is_ok() => {
-                progress::say(&format!("{e:#}\nThe build before keeps serving."));
+                progress::print_status(&format!("{e:#}\nThe previous build stays active."));
             }
             Err(_) => return,
         }
     }
 }
 
-/// The source files an event is about; reading one is no event.
-fn sources(event: notify::Result<Event>) -> Vec<PathBuf> {
+/// Returns the source files that an event changed. Read access is ignored.
+fn source_paths(event: notify::Result<Event>) -> Vec<PathBuf> {
     let Ok(event) = event else { return Vec::new() };
     if matches!(event.kind, EventKind::Access(_)) {
         return Vec::new();
@@ -127,8 +118,8 @@ fn sources(event: notify::Result<Event>) -> Vec<PathBuf> {
     event.paths.into_iter().filter(is_source).collect()
 }
 
-/// The guests to build anew: the one a file belongs to, or all when they share it.
-fn touched<'a>(guests: &'a [Guest], saved: &BTreeSet<PathBuf>) -> BTreeSet<&'a str> {
+/// Returns the guests to rebuild: the one that owns a saved file, or all for a shared file.
+fn affected_guests<'a>(guests: &'a [Guest], saved: &BTreeSet<PathBuf>) -> BTreeSet<&'a str> {
     let mut touched = BTreeSet::new();
     for path in saved {
         match guests.iter().find(|guest| path.starts_with(&guest.folder)) {
@@ -144,15 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamped_component_is_valid_and_another() {
-        let empty = b"\0asm\x0d\0\x01\0".to_vec();
-        let stamped = stamped(empty.clone(), "123");
-        assert_ne!(stamped, empty);
-        wasmparser::Validator::new().validate_all(&stamped).unwrap();
-    }
-
-    #[test]
-    fn a_file_of_a_guest_builds_that_guest_and_a_shared_one_all() {
+    fn saved_file_rebuilds_its_guest_and_a_shared_file_rebuilds_all() {
         let guest = |name: &str| Guest {
             name: name.into(),
             pack: "p".into(),
@@ -162,23 +145,26 @@ mod tests {
         };
         let guests = [guest("a"), guest("b")];
         let saved = |path: &str| BTreeSet::from([PathBuf::from(path)]);
-        assert_eq!(touched(&guests, &saved("/p/a/src/lib.rs")), BTreeSet::from(["a"]));
         assert_eq!(
-            touched(&guests, &saved("/p/sdk/src/lib.rs")),
+            affected_guests(&guests, &saved("/p/a/src/lib.rs")),
+            BTreeSet::from(["a"])
+        );
+        assert_eq!(
+            affected_guests(&guests, &saved("/p/sdk/src/lib.rs")),
             BTreeSet::from(["a", "b"])
         );
-        assert_eq!(touched(&guests, &BTreeSet::new()), BTreeSet::new());
+        assert_eq!(affected_guests(&guests, &BTreeSet::new()), BTreeSet::new());
     }
 
     #[test]
-    fn only_written_sources_count() {
+    fn only_writes_to_source_files_trigger_a_build() {
         use notify::event::{AccessKind, ModifyKind};
         let event = |kind, path: &str| Ok(Event::new(kind).add_path(path.into()));
         assert_eq!(
-            sources(event(EventKind::Modify(ModifyKind::Any), "/x/lib.rs")),
+            source_paths(event(EventKind::Modify(ModifyKind::Any), "/x/lib.rs")),
             [PathBuf::from("/x/lib.rs")]
         );
-        assert!(sources(event(EventKind::Modify(ModifyKind::Any), "/x/.lib.rs.swp")).is_empty());
-        assert!(sources(event(EventKind::Access(AccessKind::Any), "/x/lib.rs")).is_empty());
+        assert!(source_paths(event(EventKind::Modify(ModifyKind::Any), "/x/.lib.rs.swp")).is_empty());
+        assert!(source_paths(event(EventKind::Access(AccessKind::Any), "/x/lib.rs")).is_empty());
     }
 }

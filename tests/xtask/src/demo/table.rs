@@ -1,13 +1,13 @@
-//! The live table; where there is no terminal, a line per change.
+//! The live table of objects and plugins; without a terminal, a line per change.
 
 use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::facts::{Object, Plugin, why};
+use super::facts::{ObjectStats, PluginStats, ready_reason};
 use crate::progress;
 
-const HEADER: [&str; 8] = [
+const TABLE_HEADER: [&str; 8] = [
     "KIND",
     "OBJECT",
     "READY",
@@ -18,7 +18,7 @@ const HEADER: [&str; 8] = [
     "PLUGIN",
 ];
 
-/// Shows objects and plugins as they change.
+/// The table, or the lines printed so far.
 pub struct Table {
     lines: Vec<ProgressBar>,
     shown: BTreeMap<String, String>,
@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self {
             lines: Vec::new(),
@@ -35,18 +35,18 @@ impl Table {
         }
     }
 
-    /// Shows the state of things.
-    pub fn show(&mut self, objects: &[Object], plugins: &[Plugin], note: &str) {
+    /// Updates the table, or prints a line for everything that changed.
+    pub fn update(&mut self, objects: &[ObjectStats], plugins: &[PluginStats], note: &str) {
         if !self.terminal {
-            for (what, now) in changes(&mut self.shown, objects, plugins) {
-                progress::say(&format!("{what}: {now}"));
+            for (subject, state) in take_changes(&mut self.shown, objects, plugins) {
+                progress::print_status(&format!("{subject}: {state}"));
             }
             return;
         }
-        let mut lines = render(objects, plugins);
+        let mut lines = render_lines(objects, plugins);
         lines.push(note.to_owned());
         while self.lines.len() < lines.len() {
-            let bar = progress::add(ProgressBar::new_spinner());
+            let bar = progress::add_bar(ProgressBar::new_spinner());
             bar.set_style(
                 ProgressStyle::with_template("{wide_msg}")
                     .unwrap_or_else(|_| ProgressStyle::default_spinner()),
@@ -61,26 +61,26 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // The last state stays to be read.
+        // The last state stays on the screen.
         for line in &self.lines {
             line.abandon();
         }
     }
 }
 
-/// The table's lines: objects, then what the plugins are at.
-fn render(objects: &[Object], plugins: &[Plugin]) -> Vec<String> {
-    let mut rows = vec![HEADER.map(str::to_owned)];
+/// Renders the lines of the table: objects, then the states of the plugins.
+fn render_lines(objects: &[ObjectStats], plugins: &[PluginStats]) -> Vec<String> {
+    let mut rows = vec![TABLE_HEADER.map(str::to_owned)];
     rows.extend(objects.iter().map(|o| {
         [
             o.kind.clone(),
             format!("{}/{}", o.namespace, o.name),
-            if o.ready { "True".into() } else { why(o) },
+            if o.ready { "True".into() } else { ready_reason(o) },
             o.ready_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.0} ms")),
             o.reconciles.to_string(),
             o.api_writes.to_string(),
             format!("{}/{}", o.upstream_reads, o.upstream_writes),
-            format!("{}@{}", o.plugin, short(&o.plugin_digest)),
+            format!("{}@{}", o.plugin, short_digest(&o.plugin_digest)),
         ]
     }));
     for row in &mut rows {
@@ -107,13 +107,13 @@ fn render(objects: &[Object], plugins: &[Plugin]) -> Vec<String> {
     lines.extend(
         plugins
             .iter()
-            .map(|plugin| format!("{}  {}", plugin.name, state(plugin))),
+            .map(|plugin| format!("{}  {}", plugin.name, plugin_state(plugin))),
     );
     lines
 }
 
-fn state(plugin: &Plugin) -> String {
-    let mut text = format!("{} {}", plugin.state, short(&plugin.digest));
+fn plugin_state(plugin: &PluginStats) -> String {
+    let mut text = format!("{} {}", plugin.state, short_digest(&plugin.digest));
     if let Some(ms) = plugin.swapped_ms {
         text.push_str(&format!(", swapped in {ms:.0} ms"));
     }
@@ -123,30 +123,30 @@ fn state(plugin: &Plugin) -> String {
     text
 }
 
-/// What is not as it was shown; remembers it as shown.
-fn changes(
+/// Returns what has changed since the last call, and stores it as shown.
+fn take_changes(
     shown: &mut BTreeMap<String, String>,
-    objects: &[Object],
-    plugins: &[Plugin],
+    objects: &[ObjectStats],
+    plugins: &[PluginStats],
 ) -> Vec<(String, String)> {
     let objects = objects.iter().map(|o| {
         let now = match o.ready_ms {
             Some(ms) if o.ready => format!("Ready after {ms:.0} ms"),
             _ if o.ready => "Ready".into(),
-            _ => why(o),
+            _ => ready_reason(o),
         };
         (format!("{} {}/{}", o.kind, o.namespace, o.name), now)
     });
     let plugins = plugins
         .iter()
-        .map(|plugin| (format!("plugin {}", plugin.name), state(plugin)));
+        .map(|plugin| (format!("plugin {}", plugin.name), plugin_state(plugin)));
     let now: Vec<_> = objects.chain(plugins).collect();
     now.into_iter()
         .filter(|(what, now)| shown.insert(what.clone(), now.clone()).as_ref() != Some(now))
         .collect()
 }
 
-fn short(digest: &str) -> &str {
+fn short_digest(digest: &str) -> &str {
     digest.get(..8).unwrap_or(digest)
 }
 
@@ -154,31 +154,31 @@ fn short(digest: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn team() -> Object {
-        Object {
+    fn team() -> ObjectStats {
+        ObjectStats {
             kind: "Team".into(),
             namespace: "ci".into(),
             name: "a".into(),
             reason: "InstanceNotReady".into(),
-            ..Object::default()
+            ..ObjectStats::default()
         }
     }
 
     #[test]
-    fn columns_line_up() {
-        let long = Object {
+    fn columns_are_aligned() {
+        let long = ObjectStats {
             kind: "Pipeline".into(),
             ready: true,
             ready_ms: Some(12.4),
             ..team()
         };
-        let plugin = Plugin {
+        let plugin = PluginStats {
             name: "p".into(),
             state: "Serving".into(),
             digest: "0123456789".into(),
-            ..Plugin::default()
+            ..PluginStats::default()
         };
-        let lines = render(&[team(), long], &[plugin]);
+        let lines = render_lines(&[team(), long], &[plugin]);
         let at = |line: &str, word: &str| line.find(word).unwrap();
         assert_eq!(at(&lines[0], "OBJECT"), at(&lines[1], "ci/a"));
         assert_eq!(at(&lines[0], "AFTER"), at(&lines[2], "12 ms"));
@@ -186,20 +186,20 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_told() {
+    fn only_changes_are_printed() {
         let mut shown = BTreeMap::new();
         assert_eq!(
-            changes(&mut shown, &[team()], &[]),
+            take_changes(&mut shown, &[team()], &[]),
             [("Team ci/a".into(), "InstanceNotReady".into())]
         );
-        assert_eq!(changes(&mut shown, &[team()], &[]), []);
-        let ready = Object {
+        assert_eq!(take_changes(&mut shown, &[team()], &[]), []);
+        let ready = ObjectStats {
             ready: true,
             ready_ms: Some(5.0),
             ..team()
         };
         assert_eq!(
-            changes(&mut shown, &[ready], &[]),
+            take_changes(&mut shown, &[ready], &[]),
             [("Team ci/a".into(), "Ready after 5 ms".into())]
         );
     }

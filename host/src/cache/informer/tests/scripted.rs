@@ -85,7 +85,7 @@ fn an_edit_that_is_read_while_the_holds_are_written_is_news() {
 fn what_others_wrote_before_an_own_write_is_told_though_a_list_shows_the_last_version_alone() {
     for answered_first in [true, false] {
         scripted(async {
-            let mut test = well(Reading::Whole).await;
+            let mut test = well(Reading::Full).await;
             test.asking("children/a").await;
             test.edit("Child", "others");
             test.serve(0);
@@ -103,7 +103,7 @@ fn what_others_wrote_before_an_own_write_is_told_though_a_list_shows_the_last_ve
 #[test]
 fn what_others_wrote_is_told_where_an_apply_changed_nothing() {
     scripted(async {
-        let mut test = well(Reading::Whole).await;
+        let mut test = well(Reading::Full).await;
         test.asking("children/a").await;
         test.answer(0, true);
         test.settle().await;
@@ -119,7 +119,7 @@ fn what_others_wrote_is_told_where_an_apply_changed_nothing() {
 #[test]
 fn what_an_own_write_made_anew_was_deleted_by_somebody() {
     scripted(async {
-        let mut test = well(Reading::Whole).await;
+        let mut test = well(Reading::Full).await;
         test.edit("Child", "others");
         test.end(0).await;
         test.asking("children/a").await;

@@ -14,7 +14,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
     },
     plan::merge::merge,
 };
@@ -104,13 +104,13 @@ fn key(kind: &str, name: &str) -> Key {
 fn within(scope: &Scope, object: &Value) -> bool {
     let (key, object): (ObjectRef, Object) =
         Object::parse(&scope.gvk, object.to_string().as_bytes()).expect("an object");
-    scope.has(&key, &object.labels)
+    scope.contains(&key, &object.labels)
 }
 
 fn shown(scope: &Scope, object: &Value) -> Value {
-    match scope.form {
-        Form::Whole => object.clone(),
-        Form::Metadata => metadata(object),
+    match scope.projection {
+        Projection::Full => object.clone(),
+        Projection::Metadata => metadata(object),
     }
 }
 

@@ -12,17 +12,17 @@ use super::server;
 use crate::{
     cache::store::{Query, Store},
     client::api::ApiError,
-    effect::writer::{Effects, Writer},
+    effect::writer::{ApiWriter, WriteContext},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
         selector::Selector,
     },
     schedule::{
         dependencies::{Dependency, List},
-        dispatcher::{Cause, Router},
-        queue::{Next, Work},
+        dispatcher::{Cause, Dispatcher},
+        queue::{Requeue, Work},
     },
 };
 
@@ -42,8 +42,8 @@ pub(super) enum Reading {
     /// There are none.
     None,
     /// One watch for all.
-    Whole,
-    /// Whole in a namespace, and the metadata of all, which is listed.
+    Full,
+    /// Full in a namespace, and the metadata of all, which is listed.
     Both,
     /// Those of a label, besides all.
     Overlapping,
@@ -58,16 +58,22 @@ impl Reading {
             cluster: "".into(),
             namespace: namespace.into(),
             selector: selector.map(|s| Selector::parse(s).expect("a selector")),
-            form,
+            projection: form,
         };
         match self {
             Self::None => Vec::new(),
-            Self::Whole => vec![scope("", None, Form::Whole)],
-            Self::Both => vec![scope("n", None, Form::Whole), scope("", None, Form::Metadata)],
-            Self::Overlapping => vec![scope("", None, Form::Whole), scope("", Some("l=0"), Form::Whole)],
+            Self::Full => vec![scope("", None, Projection::Full)],
+            Self::Both => vec![
+                scope("n", None, Projection::Full),
+                scope("", None, Projection::Metadata),
+            ],
+            Self::Overlapping => vec![
+                scope("", None, Projection::Full),
+                scope("", Some("l=0"), Projection::Full),
+            ],
             Self::Metadata => vec![
-                scope("", Some("l=0"), Form::Whole),
-                scope("", None, Form::Metadata),
+                scope("", Some("l=0"), Projection::Full),
+                scope("", None, Projection::Metadata),
             ],
         }
     }
@@ -96,8 +102,8 @@ pub(super) struct Saw {
 pub(super) struct World {
     pub(super) reading: Reading,
     pub(super) store: Arc<Store>,
-    pub(super) router: Arc<Router>,
-    pub(super) effects: Effects,
+    pub(super) dispatcher: Arc<Dispatcher>,
+    pub(super) writer: ApiWriter,
     /// Reconciles that wait to go on.
     pub(super) paused: Mutex<Vec<oneshot::Sender<()>>>,
     pub(super) saw: Mutex<BTreeMap<String, Saw>>,
@@ -114,17 +120,17 @@ impl World {
     /// As the host's workers do it.
     pub(super) async fn work(self: Arc<Self>, work: Work<ObjectRef, Cause>) {
         let key = &work.key;
-        match self.store.get(key, Form::Whole) {
+        match self.store.get(key, Projection::Full) {
             None => {
                 self.saw.lock().expect("lock").remove(&*key.name);
-                self.router.forget(key);
+                self.dispatcher.forget(key);
             }
             Some(object) => match self.reconcile(key, object).await {
                 Ok((saw, reads)) => {
                     self.saw.lock().expect("lock").insert(key.name.to_string(), saw);
-                    self.router.done(key, Next::Settled, Some(reads));
+                    self.dispatcher.done(key, Requeue::AwaitChange, Some(reads));
                 }
-                Err(_) => self.router.done(key, Next::Retry(Cause::Retry), None),
+                Err(_) => self.dispatcher.done(key, Requeue::Retry(Cause::Retry), None),
             },
         }
         *self.running.lock().expect("lock") -= 1;
@@ -135,11 +141,11 @@ impl World {
         key: &ObjectRef,
         mut object: Arc<Object>,
     ) -> Result<(Saw, Vec<Dependency>), ApiError> {
-        let effects = &self.effects;
+        let writer = &self.writer;
         if object.finalizers.is_empty() {
-            object = effects.set_finalizers(key, &object, &[FINALIZER.into()]).await?;
+            object = writer.set_finalizers(key, &object, &[FINALIZER.into()]).await?;
         }
-        let whole = object.value();
+        let whole = object.to_value();
         let mut saw = Saw {
             uid: whole["metadata"]["uid"].clone(),
             spec: whole["spec"].clone(),
@@ -152,11 +158,11 @@ impl World {
             let odd = saw.spec["v"].as_u64().is_some_and(|v| v % 2 == 1);
             let held = odd.then(|| ObjectRef::new(child(), "n", "held"));
             let held = held.into_iter().collect();
-            effects.set_holds(key, &object.uid, &held).await?;
+            writer.set_holds(key, &object.uid, &held).await?;
         }
         let status = json!({"seen": saw.spec});
         if whole["status"] != status {
-            effects.patch_status(key, &object.uid, &status).await?;
+            writer.patch_status(key, &object.uid, &status).await?;
         }
         Ok((saw, reads))
     }
@@ -170,41 +176,43 @@ impl World {
         reads: &mut Vec<Dependency>,
     ) -> Result<(), ApiError> {
         let mut read = |dependency: Dependency| {
-            self.router.reads(key, dependency.clone());
+            self.dispatcher.record_read(key, dependency.clone());
             reads.push(dependency);
         };
         let mine = ObjectRef::new(child(), &key.namespace, &key.name);
         let form = match self.reading {
-            Reading::Metadata => Form::Metadata,
-            _ => Form::Whole,
+            Reading::Metadata => Projection::Metadata,
+            _ => Projection::Full,
         };
         read(Dependency::Object(mine.clone(), form));
         self.pause().await;
         let there = self.store.get(&mine, form);
-        saw.child = there.map(|o| self.reading.view(&o.value())).unwrap_or_default();
+        saw.child = there
+            .map(|o| self.reading.view(&o.to_value()))
+            .unwrap_or_default();
         read(Dependency::List(Box::new(List {
             gvk: child(),
             cluster: "".into(),
             namespace: "".into(),
             labels: scope.selector.clone(),
             fields: None,
-            form: scope.form,
+            projection: scope.projection,
         })));
         self.pause().await;
         let listed = self.store.list(&scope, &Query::default()).into_iter();
-        saw.listed = labels(&key.name, listed.map(|(_, o)| o.value()));
+        saw.listed = labels(&key.name, listed.map(|(_, o)| o.to_value()));
         if self.reading != Reading::Metadata {
             let applied = json!({"apiVersion": "g/v1", "kind": "Child",
                 "metadata": {"name": &*key.name, "namespace": "n"}, "spec": {"own": saw.spec["v"]}});
-            let writer = Writer {
+            let writer = WriteContext {
                 manager: "test",
                 by: key,
-                said: 0,
+                request_digest: 0,
                 account: None,
             };
-            let written = self.effects.apply(writer, &mine, &applied, true).await?;
+            let written = self.writer.apply(writer, &mine, &applied, true).await?;
             if saw.child.is_null() {
-                saw.child = self.reading.view(&written.object.value());
+                saw.child = self.reading.view(&written.object.to_value());
             }
         }
         Ok(())

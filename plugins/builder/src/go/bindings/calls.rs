@@ -1,4 +1,4 @@
-//! Calls of the host's functions, and the host's of the plugin's.
+//! Functions for both directions of calls: imports (the plugin calls the host) and exports (the host calls the plugin).
 
 use std::fmt::Write;
 
@@ -10,14 +10,20 @@ use wit_parser::{
 
 use super::{
     Generator, Shape,
-    names::{camel, pascal},
-    types::comment,
+    names::{to_camel_case, to_pascal_case},
+    types::write_comment,
 };
 
 impl Generator<'_> {
-    /// The core values of a parameter, after statements that make them.
-    fn flatten(&mut self, ty: &Type, value: &str, before: &mut String, flat: &mut Vec<String>) -> Result<()> {
-        match self.shape(ty)? {
+    /// Appends the core values of a parameter to `flat`, and the statements that compute them to `before`.
+    fn flatten_parameter(
+        &mut self,
+        ty: &Type,
+        value: &str,
+        before: &mut String,
+        flat: &mut Vec<String>,
+    ) -> Result<()> {
+        match self.resolve_shape(ty)? {
             Shape::Plain("bool") => flat.push(format!("flag({value})")),
             Shape::Plain(name @ ("uint64" | "int64" | "float32" | "float64")) => {
                 flat.push(match name {
@@ -29,9 +35,9 @@ impl Generator<'_> {
             Shape::Kind(_, TypeDefKind::Enum(_)) => flat.push(format!("uint32({value})")),
             Shape::Kind(_, TypeDefKind::Record(record)) => {
                 for field in &record.fields {
-                    self.flatten(
+                    self.flatten_parameter(
                         &field.ty,
-                        &format!("{value}.{}", pascal(&field.name)),
+                        &format!("{value}.{}", to_pascal_case(&field.name)),
                         before,
                         flat,
                     )?;
@@ -39,18 +45,18 @@ impl Generator<'_> {
             }
             Shape::Kind(_, TypeDefKind::Tuple(tuple)) => {
                 for (i, ty) in tuple.types.iter().enumerate() {
-                    self.flatten(ty, &format!("{value}.F{i}"), before, flat)?;
+                    self.flatten_parameter(ty, &format!("{value}.F{i}"), before, flat)?;
                 }
             }
             Shape::Kind(_, TypeDefKind::Option(some)) => {
                 let (mut inside, mut values) = (String::new(), Vec::new());
-                self.flatten(some, &format!("(*{value})"), &mut inside, &mut values)?;
-                let tag = self.fresh("some");
+                self.flatten_parameter(some, &format!("(*{value})"), &mut inside, &mut values)?;
+                let tag = self.fresh_variable("some");
                 writeln!(before, "\tvar {tag} uint32")?;
                 flat.push(tag.clone());
                 let mut sets = String::new();
-                for (value, core) in values.iter().zip(self.core(some)?) {
-                    let name = self.fresh("flat");
+                for (value, core) in values.iter().zip(self.core_types(some)?) {
+                    let name = self.fresh_variable("flat");
                     writeln!(before, "\tvar {name} {core}")?;
                     writeln!(sets, "\t{name} = {value}")?;
                     flat.push(name);
@@ -58,12 +64,12 @@ impl Generator<'_> {
                 writeln!(before, "\tif {value} != nil {{\n\t{tag} = 1\n{inside}{sets}\t}}")?;
             }
             Shape::String | Shape::Bytes | Shape::Kind(_, TypeDefKind::List(_)) => {
-                self.functions(ty)?;
-                let (address, count) = (self.fresh("address"), self.fresh("count"));
+                self.write_functions(ty)?;
+                let (address, count) = (self.fresh_variable("address"), self.fresh_variable("count"));
                 writeln!(
                     before,
                     "\t{address}, {count} := lower{}({value})",
-                    self.mangled(ty)?
+                    self.mangle_name(ty)?
                 )?;
                 flat.extend([address, count]);
             }
@@ -72,28 +78,32 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// The core types of a type.
-    fn core(&self, ty: &Type) -> Result<Vec<&'static str>> {
+    /// Returns the core types a type is flattened to.
+    fn core_types(&self, ty: &Type) -> Result<Vec<&'static str>> {
         let mut function_types = [WasmType::I32; 64];
         let mut flat = wit_parser::abi::FlatTypes::new(&mut function_types);
         if !self.resolve.push_flat(ty, &mut flat) {
             bail!("too large for a parameter");
         }
-        Ok(flat.to_vec().iter().map(|ty| core(*ty)).collect())
+        Ok(flat.to_vec().iter().map(|ty| core_type_name(*ty)).collect())
     }
 
-    pub(super) fn import(
+    pub(super) fn write_import(
         &mut self,
         interface_name: &str,
         interface: InterfaceId,
         function: &Function,
     ) -> Result<()> {
         let signature = self.resolve.wasm_signature(AbiVariant::GuestImport, function);
-        let name = self.prefix(interface) + &pascal(&function.name);
+        let name = self.interface_prefix(interface) + &to_pascal_case(&function.name);
         let raw = format!("host{name}");
         let mut parameters = Vec::new();
         for parameter in &function.params {
-            parameters.push(format!("{} {}", camel(&parameter.name), self.go(&parameter.ty)?));
+            parameters.push(format!(
+                "{} {}",
+                to_camel_case(&parameter.name),
+                self.go_type(&parameter.ty)?
+            ));
         }
         let parameters = parameters.join(", ");
         let (mut before, mut flat) = (String::new(), Vec::new());
@@ -106,45 +116,54 @@ impl Generator<'_> {
                 record.size.size_wasm32(),
                 record.align.align_wasm32()
             )?;
-            let offsets = self.offsets(&types);
+            let offsets = self.field_offsets(&types);
             for (parameter, offset) in function.params.iter().zip(offsets) {
-                let store = self.store(&parameter.ty, &format!("p+{offset}"), &camel(&parameter.name))?;
+                let store = self.store_statement(
+                    &parameter.ty,
+                    &format!("p+{offset}"),
+                    &to_camel_case(&parameter.name),
+                )?;
                 writeln!(before, "\t{store}")?;
             }
             flat.push("p".into());
         } else {
             for parameter in &function.params {
-                self.flatten(&parameter.ty, &camel(&parameter.name), &mut before, &mut flat)?;
+                self.flatten_parameter(
+                    &parameter.ty,
+                    &to_camel_case(&parameter.name),
+                    &mut before,
+                    &mut flat,
+                )?;
             }
         }
-        // A result is what Go has for it: a value and an error.
+        // A `result` becomes Go's pair of a value and an error.
         let (results, give) = match &function.result {
             None => (String::new(), String::new()),
-            Some(ty) => match self.shape(ty)? {
+            Some(ty) => match self.resolve_shape(ty)? {
                 Shape::Kind(_, TypeDefKind::Result(r)) => {
-                    let err = self.go_of(r.err.as_ref())?;
+                    let err = self.go_type_or_unit(r.err.as_ref())?;
                     match &r.ok {
                         Some(ok) => (
-                            format!("({}, *{err})", self.go(ok)?),
+                            format!("({}, *{err})", self.go_type(ok)?),
                             "\treturn r.Ok, r.Err\n".into(),
                         ),
                         None => (format!("*{err}"), "\treturn r.Err\n".into()),
                     }
                 }
-                _ => (self.go(ty)?, "\treturn r\n".to_owned()),
+                _ => (self.go_type(ty)?, "\treturn r\n".to_owned()),
             },
         };
         let mut after = String::new();
         let mut call = format!("{raw}({})", flat.join(", "));
         if let Some(ty) = &function.result {
             if signature.retptr {
-                let (size, align) = self.size(ty);
+                let (size, align) = self.size_and_align(ty);
                 writeln!(before, "\tanswer := allocate({size}, {align})")?;
                 flat.push("answer".into());
                 call = format!("{raw}({})", flat.join(", "));
-                writeln!(after, "\tr := {}", self.load(ty, "answer")?)?;
+                writeln!(after, "\tr := {}", self.load_expression(ty, "answer")?)?;
             } else {
-                let Shape::Plain(plain) = self.shape(ty)? else {
+                let Shape::Plain(plain) = self.resolve_shape(ty)? else {
                     bail!("{name}: its result is not supported");
                 };
                 call = match plain {
@@ -157,11 +176,11 @@ impl Generator<'_> {
             .params
             .iter()
             .enumerate()
-            .map(|(i, ty)| format!("a{i} {}", core(*ty)))
+            .map(|(i, ty)| format!("a{i} {}", core_type_name(*ty)))
             .collect();
-        let core_result = signature.results.first().map_or("", |ty| core(*ty));
+        let core_result = signature.results.first().map_or("", |ty| core_type_name(*ty));
         let mut docs = String::new();
-        comment(&mut docs, "", &name, &function.docs);
+        write_comment(&mut docs, "", &name, &function.docs);
         write!(
             self.abi,
             "//go:wasmimport {interface_name} {}\nfunc {raw}({}) {core_result}\n\n{docs}func {name}({parameters}) {results} {{\n\
@@ -177,9 +196,9 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// What a plugin exports is an interface in Go, and whoever implements it.
-    pub(super) fn exports(&mut self, interface_name: &str, interface: InterfaceId) -> Result<()> {
-        let name = self.prefix(interface);
+    /// Writes an exported interface as a Go interface, and a variable for its implementation.
+    pub(super) fn write_exports(&mut self, interface_name: &str, interface: InterfaceId) -> Result<()> {
+        let name = self.interface_prefix(interface);
         let mut methods = String::new();
         for function in self.resolve.interfaces[interface].functions.values() {
             let Some(result) = &function.result else {
@@ -189,24 +208,24 @@ impl Generator<'_> {
             if !signature.retptr || (!function.params.is_empty() && !signature.indirect_params) {
                 bail!("{}: an export of few values is not supported", function.name);
             }
-            let (go_name, go_result) = (pascal(&function.name), self.go(result)?);
+            let (go_name, go_result) = (to_pascal_case(&function.name), self.go_type(result)?);
             let (mut parameters, mut loads, mut arguments) = (Vec::new(), String::new(), Vec::new());
             let types: Vec<_> = function.params.iter().map(|p| p.ty).collect();
-            let offsets = self.offsets(&types);
+            let offsets = self.field_offsets(&types);
             for (parameter, offset) in function.params.iter().zip(offsets) {
-                let local = camel(&parameter.name);
-                parameters.push(format!("{local} {}", self.go(&parameter.ty)?));
+                let local = to_camel_case(&parameter.name);
+                parameters.push(format!("{local} {}", self.go_type(&parameter.ty)?));
                 writeln!(
                     loads,
                     "\t{local} := {}",
-                    self.load(&parameter.ty, &format!("p+{offset}"))?
+                    self.load_expression(&parameter.ty, &format!("p+{offset}"))?
                 )?;
                 arguments.push(local);
             }
-            comment(&mut methods, "\t", &go_name, &function.docs);
+            write_comment(&mut methods, "\t", &go_name, &function.docs);
             writeln!(methods, "\t{go_name}({}) {go_result}", parameters.join(", "))?;
-            let (size, align) = self.size(result);
-            let store = self.store(result, "answer", "result")?;
+            let (size, align) = self.size_and_align(result);
+            let store = self.store_statement(result, "answer", "result")?;
             let p = if types.is_empty() { "" } else { "p uint32" };
             write!(
                 self.abi,
@@ -226,7 +245,7 @@ impl Generator<'_> {
     }
 }
 
-fn core(ty: WasmType) -> &'static str {
+fn core_type_name(ty: WasmType) -> &'static str {
     match ty {
         WasmType::I64 | WasmType::PointerOrI64 => "uint64",
         WasmType::F32 => "float32",

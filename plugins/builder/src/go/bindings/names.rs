@@ -1,6 +1,6 @@
-//! Names as Go has them.
+//! Go names of WIT identifiers.
 
-pub(super) fn pascal(name: &str) -> String {
+pub(super) fn to_pascal_case(name: &str) -> String {
     let parts = name.split('-').map(|part| {
         let mut letters = part.chars();
         letters.next().map_or(String::new(), |first| {
@@ -10,9 +10,9 @@ pub(super) fn pascal(name: &str) -> String {
     parts.collect()
 }
 
-/// In camelCase; with an underscore, where Go has a word of its own.
-pub(super) fn camel(name: &str) -> String {
-    let name = pascal(name);
+/// Converts a name to camelCase. A keyword of Go, or a variable of the generated code, gets an underscore.
+pub(super) fn to_camel_case(name: &str) -> String {
+    let name = to_pascal_case(name);
     let mut letters = name.chars();
     let first = letters.next().map(|c| c.to_ascii_lowercase());
     let name: String = first.into_iter().chain(letters).collect();
@@ -27,9 +27,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_go() {
-        assert_eq!(pascal("object-ref"), "ObjectRef");
-        assert_eq!(camel("path-and-query"), "pathAndQuery");
-        assert_eq!(camel("type"), "type_");
+    fn kebab_case_becomes_go_names() {
+        assert_eq!(to_pascal_case("object-ref"), "ObjectRef");
+        assert_eq!(to_camel_case("path-and-query"), "pathAndQuery");
+        assert_eq!(to_camel_case("type"), "type_");
     }
 }

@@ -1,14 +1,14 @@
-//! The contract's types, declared.
+//! Go declarations of the contract's types.
 
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
 use wit_parser::{Docs, InterfaceId, TypeDefKind, TypeId};
 
-use super::{Generator, names::pascal};
+use super::{Generator, names::to_pascal_case};
 
 impl Generator<'_> {
-    pub(super) fn declare(&mut self, interface: InterfaceId) -> Result<()> {
+    pub(super) fn declare_types(&mut self, interface: InterfaceId) -> Result<()> {
         if !self.declared.insert(interface) {
             return Ok(());
         }
@@ -20,33 +20,38 @@ impl Generator<'_> {
 
     fn declare_type(&mut self, id: TypeId) -> Result<()> {
         let ty = &self.resolve.types[id];
-        let name = self.name(id);
+        let name = self.type_name(id);
         let mut out = String::new();
         match &ty.kind {
             TypeDefKind::Record(record) => {
-                comment(&mut out, "", &name, &ty.docs);
+                write_comment(&mut out, "", &name, &ty.docs);
                 writeln!(out, "type {name} struct {{")?;
                 for field in &record.fields {
-                    comment(&mut out, "\t", "", &field.docs);
-                    writeln!(out, "\t{} {}", pascal(&field.name), self.go(&field.ty)?)?;
+                    write_comment(&mut out, "\t", "", &field.docs);
+                    writeln!(
+                        out,
+                        "\t{} {}",
+                        to_pascal_case(&field.name),
+                        self.go_type(&field.ty)?
+                    )?;
                 }
                 out.push_str("}\n\n");
             }
             TypeDefKind::Enum(e) => {
-                comment(&mut out, "", &name, &ty.docs);
+                write_comment(&mut out, "", &name, &ty.docs);
                 writeln!(out, "type {name} uint8\n\n// The cases of [{name}].\nconst (")?;
                 for (i, case) in e.cases.iter().enumerate() {
-                    comment(&mut out, "\t", "", &case.docs);
-                    writeln!(out, "\t{name}{} {name} = {i}", pascal(&case.name))?;
+                    write_comment(&mut out, "\t", "", &case.docs);
+                    writeln!(out, "\t{name}{} {name} = {i}", to_pascal_case(&case.name))?;
                 }
                 out.push_str(")\n\n");
             }
             TypeDefKind::Variant(variant) => {
-                comment(&mut out, "", &name, &ty.docs);
+                write_comment(&mut out, "", &name, &ty.docs);
                 writeln!(out, "type {name} struct {{\n\tCase {name}Case")?;
                 for case in &variant.cases {
                     if let Some(ty) = &case.ty {
-                        writeln!(out, "\t{} {}", pascal(&case.name), self.go(ty)?)?;
+                        writeln!(out, "\t{} {}", to_pascal_case(&case.name), self.go_type(ty)?)?;
                     }
                 }
                 writeln!(
@@ -55,12 +60,12 @@ impl Generator<'_> {
                      // The cases of [{name}].\nconst ("
                 )?;
                 for (i, case) in variant.cases.iter().enumerate() {
-                    comment(&mut out, "\t", "", &case.docs);
-                    writeln!(out, "\t{name}{} {name}Case = {i}", pascal(&case.name))?;
+                    write_comment(&mut out, "\t", "", &case.docs);
+                    writeln!(out, "\t{name}{} {name}Case = {i}", to_pascal_case(&case.name))?;
                 }
                 out.push_str(")\n\n");
             }
-            // Written as what they stand for.
+            // Written inline where they are used.
             TypeDefKind::Type(_) | TypeDefKind::List(_) | TypeDefKind::Option(_) | TypeDefKind::Tuple(_) => {}
             other => bail!("{name}: {} is not supported", other.as_str()),
         }
@@ -69,7 +74,7 @@ impl Generator<'_> {
     }
 }
 
-pub(super) fn comment(out: &mut String, indent: &str, name: &str, docs: &Docs) {
+pub(super) fn write_comment(out: &mut String, indent: &str, name: &str, docs: &Docs) {
     let Some(text) = docs.contents.as_deref().map(str::trim) else {
         if !name.is_empty() {
             out.push_str(&format!("{indent}// {name} is of the contract.\n"));

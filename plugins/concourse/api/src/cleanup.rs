@@ -1,0 +1,113 @@
+//! Cleanup of what objects have in Concourse, and of objects.
+
+use ostler_sdk::{
+    Context, DeleteOptions, Error, Failure, Gvk, Object, ObjectRef, Outcome, Preconditions, Resource,
+    Response, ResultExt, Selection, serde_json::Value,
+};
+
+use crate::{
+    InstanceSpec, NamespacedName, location::upstream_ref, response::pipeline_archived, unexpected_status,
+};
+
+const DELETE_FAILED: &str = "DeleteFailed";
+
+/// The outcome of a cleanup, by the response to its last request to Concourse. HTTP 404 counts as success: what does
+/// not exist needs no cleanup. The action and the thing complete the sentence "Could not …".
+///
+/// # Errors
+/// A fault that may pass, so that no deletion is lost.
+pub fn finish_cleanup(
+    ctx: &Context,
+    instance: NamespacedName,
+    answer: Result<Response, Error>,
+    action: &str,
+    what: &str,
+) -> Result<Outcome, Failure> {
+    match answer {
+        Ok(response) => match response.status() {
+            200 | 204 | 404 => Ok(Outcome::await_change()),
+            409 => Err(pipeline_archived()),
+            _ => {
+                let action = format!("{action} {what}");
+                Err(unexpected_status(&response, &action, DELETE_FAILED))
+            }
+        },
+        Err(Error::NotFound(missing)) => abandon_without_instance(ctx, instance, &missing, what),
+        Err(error) => Err(error).reason(DELETE_FAILED),
+    }
+}
+
+/// The outcome of a cleanup that cannot reach Concourse because an object is `missing`. Once Instance or Upstream are
+/// gone the thing in Concourse is abandoned with a warning, since waiting would never end.
+///
+/// # Errors
+/// Both exist, so a Secret is missing, which may come back.
+pub fn abandon_without_instance(
+    ctx: &Context,
+    instance: NamespacedName,
+    missing: &str,
+    what: &str,
+) -> Result<Outcome, Failure> {
+    // As JSON, because neither spec nor status matter.
+    let object = ctx.get_json(&instance.object_ref::<InstanceSpec>())?;
+    let in_use = object.is_some_and(|object| object["metadata"]["deletionTimestamp"].is_null());
+    if in_use && ctx.get_json(&upstream_ref(instance))?.is_some() {
+        return Err(Failure::wait(DELETE_FAILED, format!("Not found: {missing}")));
+    }
+    let note = format!("{what} stays in Concourse: its Instance is gone.");
+    ctx.warn("Orphaned", &note);
+    Ok(Outcome::await_change())
+}
+
+/// Deletes exactly this object. It stays if another object has taken its name meanwhile.
+///
+/// # Errors
+/// As `kubernetes.delete`.
+pub fn delete_object(ctx: &Context, object: &ObjectRef, uid: &str) -> Result<(), Error> {
+    let options = DeleteOptions {
+        preconditions: Preconditions::uid(uid),
+        ..DeleteOptions::default()
+    };
+    match ctx.delete_with(object, &options) {
+        Err(Error::Conflict(_)) => Ok(()),
+        deleted => deleted,
+    }
+}
+
+/// Namespaces and names of the objects of a kind that refer to an object by a field of their spec. They are read as
+/// JSON, because a deletion must not fail when one of them is invalid.
+///
+/// # Errors
+/// As `kubernetes.list`.
+pub fn list_dependents<S: Resource>(
+    ctx: &Context,
+    kind: &Gvk,
+    field: &str,
+    referred: &Object<S>,
+) -> Result<Vec<String>, Error> {
+    let objects = ctx.list_json(kind, &Selection::default(), &[])?;
+    let refers = |object: &&Value| resolve_json(object, field) == NamespacedName::of(referred);
+    let dependents = objects.iter().filter(refers);
+    Ok(dependents.map(|object| metadata_of(object).to_string()).collect())
+}
+
+/// The object that a field of another object's spec refers to, both read as JSON.
+#[must_use]
+pub fn resolve_json<'a>(object: &'a Value, field: &str) -> NamespacedName<'a> {
+    let reference = &object["spec"][field];
+    let namespace = reference["namespace"]
+        .as_str()
+        .filter(|namespace| !namespace.is_empty());
+    NamespacedName {
+        namespace: namespace.unwrap_or(metadata_of(object).namespace),
+        name: reference["name"].as_str().unwrap_or_default(),
+    }
+}
+
+fn metadata_of(object: &Value) -> NamespacedName<'_> {
+    let field = |name| object["metadata"][name].as_str().unwrap_or_default();
+    NamespacedName {
+        namespace: field("namespace"),
+        name: field("name"),
+    }
+}

@@ -1,0 +1,169 @@
+//! Responses of Concourse, and the failures and conditions that follow from them.
+
+use ostler_sdk::{
+    Condition, Error, Failure, Response, ResultExt, serde::de::DeserializeOwned, serde_json::Value,
+};
+
+/// A request to Concourse: its purpose and the reason of the failure when it does not succeed.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    action: &'static str,
+    reason: &'static str,
+    in_pipeline: bool,
+}
+
+impl Operation {
+    /// An operation. The action completes the sentence "Could not …".
+    #[must_use]
+    pub const fn new(action: &'static str, reason: &'static str) -> Self {
+        Self {
+            action,
+            reason,
+            in_pipeline: false,
+        }
+    }
+
+    /// Treats HTTP 409 as the answer of an archived pipeline, in which nothing can be changed: the object waits for
+    /// the pipeline instead of retrying.
+    #[must_use]
+    pub const fn in_pipeline(mut self) -> Self {
+        self.in_pipeline = true;
+        self
+    }
+
+    /// The reason of a failure of this operation.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// The failure for a response with an unexpected status.
+    #[must_use]
+    pub fn failure(&self, response: &Response) -> Failure {
+        if self.in_pipeline && response.status() == 409 {
+            return pipeline_archived();
+        }
+        unexpected_status(response, self.action, self.reason)
+    }
+
+    /// The response, if its status is 2xx.
+    ///
+    /// # Errors
+    /// The request failed, or its response has another status.
+    pub fn check(&self, answer: Result<Response, Error>) -> Result<Response, Failure> {
+        let response = answer.reason(self.reason)?;
+        if response.is_success() {
+            Ok(response)
+        } else {
+            Err(self.failure(&response))
+        }
+    }
+
+    /// The body of a response with status 200.
+    ///
+    /// # Errors
+    /// The request failed, its response has another status, or its body is of another type.
+    pub fn read<T: DeserializeOwned>(&self, answer: Result<Response, Error>) -> Result<T, Failure> {
+        let response = answer.reason(self.reason)?;
+        if response.status() == 200 {
+            response.json().reason(self.reason)
+        } else {
+            Err(self.failure(&response))
+        }
+    }
+
+    /// As [`Operation::read`]; none for a response with status 404.
+    ///
+    /// # Errors
+    /// As [`Operation::read`].
+    pub fn read_optional<T: DeserializeOwned>(
+        &self,
+        answer: Result<Response, Error>,
+    ) -> Result<Option<T>, Failure> {
+        match answer {
+            Ok(response) if response.status() == 404 => Ok(None),
+            answer => self.read(answer).map(Some),
+        }
+    }
+
+    /// As [`Operation::read`] for a list, which Concourse writes as `null` when it is empty.
+    ///
+    /// # Errors
+    /// As [`Operation::read`].
+    pub fn read_list<T: DeserializeOwned>(&self, answer: Result<Response, Error>) -> Result<Vec<T>, Failure> {
+        let list: Option<Vec<T>> = self.read(answer)?;
+        Ok(list.unwrap_or_default())
+    }
+}
+
+/// The failure for a response with an unexpected status. Invalid input (HTTP 400, 413, 415, 422) is terminal; server
+/// errors and a refused login are retried.
+#[must_use]
+pub fn unexpected_status(response: &Response, action: &str, reason: &str) -> Failure {
+    let status = response.status();
+    let body = response.value().unwrap_or_default();
+    let errors = read_messages(&body["errors"]).join("; ");
+    let detail = match (errors.as_str(), status) {
+        ("", 401) => {
+            let line = first_line(&response.text());
+            format!("Concourse does not accept the credentials: {line}")
+        }
+        ("", 403) => "the account has no permission for this".to_owned(),
+        ("", 400) => "Concourse reports a malformed request".to_owned(),
+        ("", _) => first_line(&response.text()),
+        _ => errors,
+    };
+    let message = format!("Could not {action} (HTTP {status}): {detail}");
+    match status {
+        400 | 413 | 415 | 422 => Failure::terminal(reason, message),
+        _ => Failure::retry(reason, message),
+    }
+}
+
+/// The failure for an object in an archived pipeline: it waits until the pipeline is active again.
+pub(crate) fn pipeline_archived() -> Failure {
+    Failure::wait(
+        "PipelineArchived",
+        "The pipeline is archived: nothing in it can be changed.",
+    )
+}
+
+/// The warnings in the response to a save: texts, or objects with a `message`.
+#[must_use]
+pub fn read_warnings(body: &Value) -> Vec<String> {
+    let mut warnings = read_messages(&body["warnings"]);
+    warnings.append(&mut read_messages(&body["errors"]));
+    warnings
+}
+
+fn read_messages(list: &Value) -> Vec<String> {
+    let items = list.as_array().into_iter().flatten();
+    items
+        .filter_map(|item| item.as_str().or(item["message"].as_str()))
+        .map(|text| text.trim().to_owned())
+        .collect()
+}
+
+/// The condition `ConfigWarning`.
+#[must_use]
+pub fn config_warning_condition(warnings: &[String]) -> Condition {
+    const CONDITION_TYPE: &str = "ConfigWarning";
+    if warnings.is_empty() {
+        Condition::new_false(CONDITION_TYPE, "NoWarnings", "Concourse reports no warnings.")
+    } else {
+        Condition::new_true(CONDITION_TYPE, "HasWarnings", warnings.join("; "))
+    }
+}
+
+/// The beginning of a text: enough to recognise an HTML page or a stack trace.
+#[must_use]
+pub fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().take(200).collect()
+}
+
+/// Returns whether a build in this state has finished.
+#[must_use]
+pub fn is_finished(state: Option<&str>) -> bool {
+    matches!(state, Some("succeeded" | "failed" | "errored" | "aborted"))
+}

@@ -1,0 +1,190 @@
+//! Following of a build until it finishes.
+
+use concourse_api::{BuildStatus, Operation, build_path, encode_segment, is_finished, rest};
+use ostler_sdk::{
+    EventMatch, Response,
+    prelude::*,
+    serde_json::{Value, from_str},
+};
+
+use crate::{RemoteJob, finish, is_comment_different, observe, tracked};
+
+/// Interval of polling a build whose events are followed.
+const FOLLOWED_INTERVAL_MS: u64 = 600_000;
+/// Interval of polling a build whose events cannot be followed.
+const POLLED_INTERVAL_MS: u64 = 30_000;
+/// Delay before the next reconcile after a build has vanished.
+const RETRIGGER_DELAY_MS: u64 = 1;
+
+/// Events and bytes of a log that are read for its tail.
+const MAX_LOG_EVENTS: u32 = 200;
+const MAX_LOG_BYTES: u32 = 64 << 10;
+
+const READ_BUILD: Operation = Operation::new("read the build", "FetchFailed");
+const WRITE_COMMENT: Operation = Operation::new("comment on the build", "CommentFailed");
+const ABORT_BUILD: Operation = Operation::new("abort the build", "CancelFailed");
+
+impl RemoteJob<'_> {
+    /// Subscribes to the build's events, which wake the object, and reads the build.
+    pub fn follow(&self, id: i64) -> Result<Outcome, Failure> {
+        let last = &self.build.status;
+        // A build that is adopted inherits nothing from the one before.
+        let is_known = last.build_id == Some(id);
+        let mut status = if is_known {
+            last.clone()
+        } else {
+            BuildStatus::default()
+        };
+        // Before the read, so that no event between the two is missed.
+        let subscribed = self.concourse.subscribe(
+            build_path(id, "/events"),
+            &[EventMatch::named("event").with("/event", "status")],
+            &[EventMatch::named("end")],
+        );
+        let [found, resources] = self.concourse.send_all([
+            self.concourse.get(build_path(id, "")),
+            self.concourse.get(build_path(id, "/resources")),
+        ]);
+        let found = found.reason(READ_BUILD.reason())?;
+        if is_concourse_not_found(&found) {
+            return self.handle_vanished(id);
+        }
+        let found: rest::Build = READ_BUILD.read(Ok(found))?;
+        if found.job_name.as_deref() != Some(self.job) {
+            let message = format!("Build {id} does not belong to the job {}.", self.job);
+            return Err(Failure::terminal("InvalidSpec", message));
+        }
+        self.update_status(&mut status, &found);
+        if let Ok(resources) = resources
+            && resources.status() == 200
+        {
+            observe::update_from_resources(&mut status, resources.json().unwrap_or_default());
+        }
+        let has_finished = is_finished(status.concourse_status.as_deref());
+        if has_finished && !is_finished(last.concourse_status.as_deref()) {
+            self.record_end(id, &mut status);
+        }
+        if !has_finished && self.build.spec.canceled {
+            self.abort(id)?;
+        }
+        // Last, because a failure of the comment must not prevent the rest.
+        self.apply_comment(id, &mut status)?;
+        if has_finished {
+            return finish(self.ctx, self.build, &status);
+        }
+        let interval = match subscribed {
+            Ok(()) => FOLLOWED_INTERVAL_MS,
+            Err(error) => {
+                let message = format!(
+                    "Polling the build instead of following its events: {}",
+                    error.text()
+                );
+                self.ctx.info(&message);
+                POLLED_INTERVAL_MS
+            }
+        };
+        Ok(tracked(Outcome::poll(interval), &status))
+    }
+
+    fn update_status(&self, status: &mut BuildStatus, found: &rest::Build) {
+        observe::update_from_build(status, found);
+        status.trigger = None;
+        let name = found.name.as_deref().unwrap_or_default();
+        let page = format!("/jobs/{}/builds/{name}", encode_segment(self.job));
+        status.web_url = self.location.web_url(&page);
+    }
+
+    fn apply_comment(&self, id: i64, status: &mut BuildStatus) -> Result<(), Failure> {
+        let Some(comment) = &self.build.spec.comment else {
+            return Ok(());
+        };
+        if !is_comment_different(&self.build.spec, status) {
+            return Ok(());
+        }
+        let request = self.concourse.put(build_path(id, "/comment"));
+        let answer = request.json(&json!({ "comment": comment })).send();
+        match WRITE_COMMENT.check(answer) {
+            Ok(_) => {
+                status.comment = Some(comment.clone());
+                Ok(())
+            }
+            Err(failure) => Err(failure.status(status)),
+        }
+    }
+
+    fn abort(&self, id: i64) -> Result<(), Failure> {
+        ABORT_BUILD.check(self.concourse.put(build_path(id, "/abort")).send())?;
+        let note = "Requested Concourse to abort the build: spec.canceled is true.";
+        self.ctx.event("Canceling", note);
+        Ok(())
+    }
+
+    /// Records the end of the build when it is first seen: an Event, and the end of the log of a failed build.
+    fn record_end(&self, id: i64, status: &mut BuildStatus) {
+        let name = status.build_name.as_deref().unwrap_or_default();
+        let result = status.concourse_status.as_deref().unwrap_or_default();
+        let has_failed = matches!(result, "failed" | "errored");
+        let note = format!("Build {name} {result}.");
+        if has_failed {
+            self.ctx.warn("BuildFailed", &note);
+        } else {
+            self.ctx.event("BuildFinished", &note);
+        }
+        let lines = usize::try_from(self.build.spec.log_tail_lines).unwrap_or_default();
+        if has_failed && lines > 0 && status.log_tail.is_none() {
+            status.log_tail = self.read_log_tail(id, lines);
+        }
+    }
+
+    fn read_log_tail(&self, id: i64, lines: usize) -> Option<String> {
+        let match_event = |kind: &str| EventMatch::named("event").with("/event", kind);
+        let tail = self.concourse.read_events(
+            build_path(id, "/events"),
+            &[match_event("log"), match_event("error")],
+            &[EventMatch::named("end")],
+            MAX_LOG_EVENTS,
+            MAX_LOG_BYTES,
+        );
+        match tail {
+            Ok(tail) => {
+                let events = tail.events.iter();
+                let events: Vec<Value> = events.filter_map(|event| from_str(&event.data).ok()).collect();
+                let text = observe::build_log_tail(events.iter(), lines);
+                Some(text).filter(|text| !text.is_empty())
+            }
+            Err(error) => {
+                let message = format!("The log could not be read: {}", error.text());
+                self.ctx.info(&message);
+                None
+            }
+        }
+    }
+
+    /// The outcome for a build that Concourse does not have any more.
+    fn handle_vanished(&self, id: i64) -> Result<Outcome, Failure> {
+        let last = &self.build.status;
+        if last.build_id == Some(id) && is_finished(last.concourse_status.as_deref()) {
+            // Concourse deletes old builds. The build has finished, and nothing is left to comment on.
+            let mut status = last.clone();
+            status.comment.clone_from(&self.build.spec.comment);
+            return finish(self.ctx, self.build, &status);
+        }
+        if self.build.spec.build_id.is_some() {
+            let message = format!("Concourse has no build {id}.");
+            return Err(Failure::terminal("BuildVanished", message));
+        }
+        let note =
+            format!("Build {id} vanished from Concourse before it finished; another one is triggered.");
+        self.ctx.warn("BuildVanished", &note);
+        Ok(Outcome::after(RETRIGGER_DELAY_MS)
+            .with(Condition::new_false("Ready", "BuildVanished", &note))
+            .with(Condition::new_unknown("Complete", "Pending", note))
+            .status(&BuildStatus::default()))
+    }
+}
+
+/// Returns whether Concourse reports that something does not exist. The header distinguishes its response from the HTTP 404
+/// of a proxy in between.
+fn is_concourse_not_found(response: &Response) -> bool {
+    response.status() == 404 && response.header("x-concourse-version").is_some()
+}
