@@ -1,4 +1,4 @@
-//! A plugin that misbehaves as it is told, to show that it costs only its own reconcile.
+//! A plugin that misbehaves as its objects' specs say, to show that this costs only its own reconcile.
 
 mod trespass;
 
@@ -19,10 +19,10 @@ pub struct HostileSpec {
     pub target: Option<String>,
 }
 
-/// Which build this is. Tests put another word of the same length in its place, which makes another build.
+/// Marker of the build. Tests replace it by another word of the same length, which changes the digest.
 pub static BUILD: &str = "ostler-hostile-build:sound--";
 
-/// Misbehaves.
+/// The misbehaving reconciler.
 pub struct Misbehaviour;
 
 impl Reconciler for Misbehaviour {
@@ -35,12 +35,12 @@ impl Reconciler for Misbehaviour {
             "trap" => std::process::abort(),
             "brittle" if std::hint::black_box(BUILD).contains("brittle") => std::process::abort(),
             "panic" => panic!("as told"),
-            // Sometimes, and one never knows when.
+            // It fails at random.
             "random" if !ctx.now().is_multiple_of(3) => std::process::abort(),
-            "loop" => forever(),
-            "grow" => grow(),
+            "loop" => loop_forever(),
+            "grow" => allocate_forever(),
             "recurse" => drop(recurse(u64::MAX)),
-            // A status is an object; this is none.
+            // Invalid, because a status must be an object.
             "nonsense" => return Ok(Outcome::await_change().status(&"nonsense")),
             "call" => while ctx.now() > 0 {},
             "chatter" => (0..100_000).for_each(|i| ctx.info(&i.to_string())),
@@ -54,7 +54,7 @@ impl Reconciler for Misbehaviour {
                 ctx.gauge("depth_meters", 1.5);
             }
             "series" => (0..900).for_each(|i| ctx.counter(&format!("series_{i}"), 1)),
-            // Again and again, as fast as it is let.
+            // Requeues at once, every time.
             "hurry" => {
                 (0..50).for_each(|_| {
                     let _ = ctx.now();
@@ -63,7 +63,7 @@ impl Reconciler for Misbehaviour {
             }
             "hurry-and-write" => {
                 let text = ctx.now().to_string();
-                ctx.apply_owned(&map(here, &object.metadata.name, &text))?;
+                ctx.apply_owned(&config_map_object(here, &object.metadata.name, &text))?;
                 return Ok(Outcome::poll(0));
             }
             "ask" => {
@@ -73,19 +73,19 @@ impl Reconciler for Misbehaviour {
                 }
                 return Ok(Outcome::poll(0));
             }
-            "hoard" => return Ok(said(trespass::hoard(ctx))),
+            "hoard" => return Ok(report_attempts(trespass::hoard(ctx))),
             "bulk" => {
-                ctx.apply_owned(&map(here, "bulk", &"x".repeat(2 << 20)))?;
+                ctx.apply_owned(&config_map_object(here, "bulk", &"x".repeat(2 << 20)))?;
             }
-            "bulks" => return Ok(said(trespass::bulks(ctx, here))),
-            "list" => return Ok(said(trespass::list(ctx, here))),
-            "hold" => return Ok(said(trespass::hold(ctx, here))),
-            "subscribe" => return Ok(said(trespass::subscribe(ctx, target))),
-            "checkpoint" => return Ok(said(trespass::checkpoint(ctx))),
-            "trespass" => return Ok(said(trespass::trespass(ctx, object, target))),
-            "inject" => return Ok(said(trespass::inject(ctx, here, target))),
-            "smuggle" => return Ok(said(trespass::smuggle(ctx, target))),
-            "exfiltrate" => return Ok(said(trespass::exfiltrate(ctx, target))),
+            "bulks" => return Ok(report_attempts(trespass::bulks(ctx, here))),
+            "list" => return Ok(report_attempts(trespass::list(ctx, here))),
+            "hold" => return Ok(report_attempts(trespass::hold(ctx, here))),
+            "subscribe" => return Ok(report_attempts(trespass::subscribe(ctx, target))),
+            "checkpoint" => return Ok(report_attempts(trespass::checkpoint(ctx))),
+            "trespass" => return Ok(report_attempts(trespass::trespass(ctx, object, target))),
+            "inject" => return Ok(report_attempts(trespass::inject(ctx, here, target))),
+            "smuggle" => return Ok(report_attempts(trespass::smuggle(ctx, target))),
+            "exfiltrate" => return Ok(report_attempts(trespass::exfiltrate(ctx, target))),
             "forge" => {
                 let forged = json!({
                     "conditions": [{"type": "Ready", "status": "True", "reason": "Forged", "message": "",
@@ -111,24 +111,24 @@ impl Reconciler for Misbehaviour {
     }
 }
 
-fn map(namespace: &str, name: &str, text: &str) -> Value {
+fn config_map_object(namespace: &str, name: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace},
         "data": {"text": text}})
 }
 
-/// What came of the attempts, for the test to read.
-fn said(attempts: Vec<String>) -> Outcome {
+/// Reports the results of the attempts in the status, for the test to read.
+fn report_attempts(attempts: Vec<String>) -> Outcome {
     Outcome::await_change().with(Condition::new_true("Tried", "Tried", attempts.join("\n")))
 }
 
-fn forever() {
+fn loop_forever() {
     let mut i = 0u64;
     loop {
         i = std::hint::black_box(i.wrapping_add(1));
     }
 }
 
-fn grow() {
+fn allocate_forever() {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     loop {
         kept.push(std::hint::black_box(vec![1; 1 << 20]));

@@ -1,8 +1,8 @@
-//! Attempts to go where it may not. Each says in a word what came of it.
+//! Attempts to access what the plugin may not. Each returns its results as short texts.
 
 use ostler_sdk::{Encoding, Error, SecretKeyRef, Selection, Substitution, prelude::*, serde_json::Value};
 
-use crate::{Hostile, map};
+use crate::{Hostile, config_map_object};
 
 fn word(what: &str, result: Result<String, Error>) -> String {
     let came = match result {
@@ -37,7 +37,7 @@ fn all(namespace: Option<&str>) -> Selection<'_> {
     }
 }
 
-/// What one may not see, in another namespace.
+/// Reads and writes in a namespace that the plugin may not access.
 pub fn trespass(ctx: &Context, object: &Hostile, target: &str) -> Vec<String> {
     let (config_map, secret) = (gvk("", "v1", "ConfigMap"), gvk("", "v1", "Secret"));
     let here = object.namespace();
@@ -51,9 +51,9 @@ pub fn trespass(ctx: &Context, object: &Hostile, target: &str) -> Vec<String> {
         word("get there", ctx.get_json(&config_map.clone().named(target, "kube-root-ca.crt")).map(seen)),
         word("list there", ctx.list_json(&config_map, &all(Some(target)), &[]).map(count)),
         word("list everywhere", ctx.list_json(&config_map, &all(None), &[]).map(count)),
-        word("apply there", ctx.apply(&map(target, "planted", ""), true).and_then(|w| w.json()).map(|v| seen(Some(v)))),
-        word("own there", ctx.apply_owned(&map(target, "planted", "")).and_then(|w| w.json()).map(|v| seen(Some(v)))),
-        word("create there", ctx.create(&map(target, "planted", ""), false).and_then(|w| w.json()).map(|v| seen(Some(v)))),
+        word("apply there", ctx.apply(&config_map_object(target, "planted", ""), true).and_then(|w| w.json()).map(|v| seen(Some(v)))),
+        word("own there", ctx.apply_owned(&config_map_object(target, "planted", "")).and_then(|w| w.json()).map(|v| seen(Some(v)))),
+        word("create there", ctx.create(&config_map_object(target, "planted", ""), false).and_then(|w| w.json()).map(|v| seen(Some(v)))),
         word("delete there", ctx.delete(&config_map.clone().named(target, "kube-root-ca.crt")).map(|()| String::new())),
         word("hold there", ctx.hold(&config_map.clone().named(target, "kube-root-ca.crt")).map(|()| String::new())),
         word("get Secret", ctx.get_json(&secret.clone().named(here, "treasure")).map(seen)),
@@ -73,7 +73,7 @@ pub fn trespass(ctx: &Context, object: &Hostile, target: &str) -> Vec<String> {
     ]
 }
 
-/// Names that are more than names.
+/// Names that contain path segments or queries.
 pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
     let config_map = gvk("", "v1", "ConfigMap");
     let names = [
@@ -100,7 +100,7 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ));
         attempts.push(word(
             "apply",
-            ctx.apply(&map(here, name, ""), true)
+            ctx.apply(&config_map_object(here, name, ""), true)
                 .and_then(|w| w.json())
                 .map(|v| seen(Some(v))),
         ));
@@ -135,7 +135,7 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ));
         attempts.push(word(
             "apply",
-            ctx.apply(&map(place, "x", ""), true)
+            ctx.apply(&config_map_object(place, "x", ""), true)
                 .and_then(|w| w.json())
                 .map(|v| seen(Some(v))),
         ));
@@ -161,7 +161,7 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
     attempts
 }
 
-/// Requests that are more than one, or go elsewhere.
+/// Requests that smuggle a second request or another destination.
 pub fn smuggle(ctx: &Context, upstream: &str) -> Vec<String> {
     let upstream = ctx.upstream(upstream);
     let status = |answer: ostler_sdk::Response| answer.status().to_string();
@@ -205,7 +205,7 @@ pub fn smuggle(ctx: &Context, upstream: &str) -> Vec<String> {
     attempts
 }
 
-/// A secret to be mirrored by a server that echoes.
+/// A secret sent to a server that echoes it.
 pub fn exfiltrate(ctx: &Context, upstream: &str) -> Vec<String> {
     let upstream = ctx.upstream(upstream);
     let placeholder = "{{a-placeholder-of-mine}}";
@@ -232,7 +232,7 @@ pub fn exfiltrate(ctx: &Context, upstream: &str) -> Vec<String> {
     attempts
 }
 
-/// Caches as much as it can.
+/// Stores as much as possible in the per-object cache.
 pub fn hoard(ctx: &Context) -> Vec<String> {
     (0..5)
         .map(|i| {
@@ -245,20 +245,21 @@ pub fn hoard(ctx: &Context) -> Vec<String> {
         .collect()
 }
 
-/// Many applies, each of them within the limit.
+/// Many applies, each within the size limit.
 pub fn bulks(ctx: &Context, here: &str) -> Vec<String> {
     let text = "x".repeat(512 << 10);
     (0..9)
         .map(|_| {
             word(
                 "bulk",
-                ctx.apply(&map(here, "..", &text), true).map(|_| String::new()),
+                ctx.apply(&config_map_object(here, "..", &text), true)
+                    .map(|_| String::new()),
             )
         })
         .collect()
 }
 
-/// Lists the same again and again.
+/// Lists the same objects repeatedly.
 pub fn list(ctx: &Context, here: &str) -> Vec<String> {
     let kind = gvk("", "v1", "ConfigMap");
     (0..10)
@@ -272,7 +273,7 @@ pub fn list(ctx: &Context, here: &str) -> Vec<String> {
         .collect()
 }
 
-/// Holds everything there is.
+/// Holds every object.
 pub fn hold(ctx: &Context, here: &str) -> Vec<String> {
     let kind = gvk("", "v1", "ConfigMap");
     let found = ctx.list_json(&kind, &all(Some(here)), &["metadata.name"]);
@@ -288,7 +289,7 @@ pub fn hold(ctx: &Context, here: &str) -> Vec<String> {
         .collect()
 }
 
-/// Follows many streams.
+/// Subscribes to many streams.
 pub fn subscribe(ctx: &Context, upstream: &str) -> Vec<String> {
     (0..20)
         .map(|i| {
@@ -302,7 +303,7 @@ pub fn subscribe(ctx: &Context, upstream: &str) -> Vec<String> {
         .collect()
 }
 
-/// Progress that is none.
+/// Invalid checkpoints.
 pub fn checkpoint(ctx: &Context) -> Vec<String> {
     vec![
         word(

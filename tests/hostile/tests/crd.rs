@@ -1,11 +1,11 @@
-//! The CRD the hostile scenarios apply.
+//! Compares the checked-in CRD of the hostile scenarios with the Rust types.
 
 use hostile::HostileSpec;
 use ostler_sdk::crd;
 
 /// `UPDATE_CRDS=1 cargo test -p hostile` writes the file.
 #[test]
-fn the_crd_is_current() {
+fn checked_in_crd_is_current() {
     let (_, text) = crd::file::<HostileSpec>();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/crd.yaml");
     if std::env::var_os("UPDATE_CRDS").is_some() {

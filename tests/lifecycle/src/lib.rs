@@ -1,5 +1,5 @@
-//! A plugin that leaves traces of who called it and when: each reconcile writes into a ConfigMap beside its
-//! object, `initialize` counts itself in another, `upgrade` in an annotation.
+//! A plugin that records its calls: each reconcile writes into a ConfigMap beside its object, `initialize` counts its
+//! calls in another, `upgrade` in an annotation.
 
 use ostler_sdk::prelude::*;
 use ostler_sdk::serde_json::Value;
@@ -33,10 +33,10 @@ struct Config {
     failure: Option<String>,
 }
 
-/// How often an object was upgraded.
+/// Annotation with the number of upgrades of an object.
 pub const UPGRADES: &str = "tests.ostler.dev/upgrades";
 
-/// Leaves traces.
+/// The reconciler, which records its calls.
 pub struct Heart;
 
 impl Reconciler for Heart {
@@ -75,7 +75,7 @@ impl Reconciler for Heart {
     }
 }
 
-/// Counts its calls.
+/// The hooks, which count their calls.
 pub struct Counted;
 
 impl Lifecycle for Counted {
@@ -96,7 +96,7 @@ impl Lifecycle for Counted {
         });
         let reference = gvk("", "v1", "ConfigMap").named(&namespace, "initialized");
         let before = ctx.get_json(&reference)?.unwrap_or_default();
-        counter["data"] = json!({ "times": increased(&before["data"]["times"]) });
+        counter["data"] = json!({ "times": increment_count(&before["data"]["times"]) });
         ctx.apply(&counter, false).map(drop)
     }
 
@@ -106,7 +106,7 @@ impl Lifecycle for Counted {
             "fail" => return Err(Error::Unavailable("as told".into())),
             "overreach" => upgraded["spec"]["interval"] = json!(1),
             _ => {
-                let count = increased(&object["metadata"]["annotations"][UPGRADES]);
+                let count = increment_count(&object["metadata"]["annotations"][UPGRADES]);
                 upgraded["metadata"]["annotations"][UPGRADES] = json!(count);
             }
         }
@@ -114,7 +114,7 @@ impl Lifecycle for Counted {
     }
 }
 
-fn increased(count: &Value) -> String {
+fn increment_count(count: &Value) -> String {
     let before = count.as_str().and_then(|n| n.parse::<u32>().ok());
     (before.unwrap_or(0) + 1).to_string()
 }

@@ -1,11 +1,11 @@
-//! The CRD the scenarios of leadership apply.
+//! Compares the checked-in CRD of the leadership scenarios with the Rust types.
 
 use lifecycle::BeatSpec;
 use ostler_sdk::crd;
 
 /// `UPDATE_CRDS=1 cargo test -p lifecycle` writes the file.
 #[test]
-fn the_crd_is_current() {
+fn checked_in_crd_is_current() {
     let (_, text) = crd::file::<BeatSpec>();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/crd.yaml");
     if std::env::var_os("UPDATE_CRDS").is_some() {

@@ -1,4 +1,4 @@
-//! The hooks on the SDK's mock of the host.
+//! Tests of the lifecycle hooks with the SDK's mock of the host.
 
 use lifecycle::{Counted, UPGRADES};
 use ostler_sdk::serde_json::json;

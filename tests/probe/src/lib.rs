@@ -1,8 +1,8 @@
-//! A plugin that does, step by step, what its objects say: scenarios of the host are written as objects.
+//! A plugin that executes the steps in its objects' specs, so that scenarios of the host can be written as objects.
 
 use ostler_sdk::{Gvk, ObjectRef, Selection, prelude::*, serde_json::Value};
 
-/// What to do in each reconcile.
+/// Steps of each reconcile and of the cleanup.
 #[ostler_sdk::resource(
     group = "tests.ostler.dev",
     version = "v1alpha1",
@@ -12,47 +12,47 @@ use ostler_sdk::{Gvk, ObjectRef, Selection, prelude::*, serde_json::Value};
     doc = "An object whose reconcile does what its steps say."
 )]
 pub struct ProbeSpec {
-    /// What to do, in this order.
+    /// Steps of a reconcile, in order.
     #[serde(default)]
     pub steps: Vec<Step>,
-    /// What to do when it is deleted.
+    /// Steps of the cleanup.
     #[serde(default)]
     pub cleanup: Vec<Step>,
 }
 
-/// What the steps came to.
+/// Results of the steps.
 #[ostler_sdk::api]
 #[derive(Default)]
 pub struct ProbeStatus {
-    /// The host's word for how it is.
+    /// Phase, as computed by the host.
     pub phase: Option<String>,
-    /// What each step saw.
+    /// Result of each step.
     pub seen: Vec<String>,
 }
 
-/// One thing to do. What it gave is in `status.seen`.
+/// One step. Its result is in `status.seen`.
 #[ostler_sdk::api]
 pub struct Step {
-    /// `get`, `metadata`, `ready`, `list`, `apply`, `force`, `create`, `hold`, `poll`, `after`, or how to fail:
+    /// Action: `get`, `metadata`, `ready`, `list`, `apply`, `force`, `create`, `hold`, `poll`, `after`, or a failure:
     /// `retry`, `yield`, `park`.
     pub r#do: String,
-    /// Of the object or the list.
+    /// API version of the object or the list.
     pub api_version: Option<String>,
-    /// Of the object or the list.
+    /// Kind of the object or the list.
     pub kind: Option<String>,
-    /// Of the object.
+    /// Name of the object.
     pub name: Option<String>,
-    /// A label selector.
+    /// Label selector of the list.
     pub labels: Option<String>,
-    /// A field selector.
+    /// Field selector of the list.
     pub fields: Option<String>,
-    /// The object to write, as JSON text; its namespace is the probe's.
+    /// Object to write, as JSON. Its namespace is the probe's.
     pub object: Option<String>,
-    /// For `poll` and `after`.
+    /// Milliseconds of `poll` and `after`.
     pub milliseconds: Option<u64>,
 }
 
-/// Does it.
+/// Executes the steps.
 pub struct Prober;
 
 impl Reconciler for Prober {
@@ -61,15 +61,15 @@ impl Reconciler for Prober {
     const PHASE: bool = true;
 
     fn reconcile(&self, ctx: &Context, probe: &Probe) -> Result<Outcome, Failure> {
-        run(ctx, &probe.spec.steps, &probe.metadata.namespace)
+        run_steps(ctx, &probe.spec.steps, &probe.metadata.namespace)
     }
 
     fn cleanup(&self, ctx: &Context, probe: &Probe) -> Result<Outcome, Failure> {
-        run(ctx, &probe.spec.cleanup, &probe.metadata.namespace)
+        run_steps(ctx, &probe.spec.cleanup, &probe.metadata.namespace)
     }
 }
 
-fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failure> {
+fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::await_change();
     let mut seen: Vec<String> = Vec::new();
     for step in steps {
@@ -95,10 +95,10 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
             object["metadata"]["namespace"] = namespace.into();
             Ok(object)
         };
-        let said = match &*step.r#do {
-            "get" => shown(ctx.get_json(&reference())?),
-            "metadata" => shown(ctx.get_metadata(&reference())?),
-            "ready" => shown(Some(ctx.require_ready_json(&reference())?)),
+        let result = match &*step.r#do {
+            "get" => format_object(ctx.get_json(&reference())?),
+            "metadata" => format_object(ctx.get_metadata(&reference())?),
+            "ready" => format_object(Some(ctx.require_ready_json(&reference())?)),
             "list" => {
                 let selection = Selection {
                     namespace: Some(namespace),
@@ -112,9 +112,9 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
                     .collect();
                 names.join(",")
             }
-            "apply" => shown(Some(ctx.apply_owned(&object()?)?.json()?)),
-            "force" => shown(Some(ctx.apply(&object()?, true)?.json()?)),
-            "create" => shown(Some(ctx.create(&object()?, true)?.json()?)),
+            "apply" => format_object(Some(ctx.apply_owned(&object()?)?.json()?)),
+            "force" => format_object(Some(ctx.apply(&object()?, true)?.json()?)),
+            "create" => format_object(Some(ctx.create(&object()?, true)?.json()?)),
             "hold" => {
                 ctx.hold(&reference())?;
                 "held".into()
@@ -137,13 +137,13 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
                 ));
             }
         };
-        seen.push(said);
+        seen.push(result);
     }
     Ok(outcome.status(&json!({ "seen": seen })))
 }
 
-/// What a step shows of an object: its data, or that there is none.
-fn shown(object: Option<Value>) -> String {
+/// Formats the result of a step that read an object: its data, or that there is none.
+fn format_object(object: Option<Value>) -> String {
     match object {
         None => "absent".into(),
         Some(object) => match &object["data"] {

@@ -1,11 +1,11 @@
-//! The CRD the scenarios of the host apply.
+//! Compares the checked-in CRD of the host scenarios with the Rust types.
 
 use ostler_sdk::crd;
 use probe::ProbeSpec;
 
 /// `UPDATE_CRDS=1 cargo test -p probe` writes the file.
 #[test]
-fn the_crd_is_current() {
+fn checked_in_crd_is_current() {
     let (_, text) = crd::file::<ProbeSpec>();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/crd.yaml");
     if std::env::var_os("UPDATE_CRDS").is_some() {

@@ -1,4 +1,4 @@
-//! The control plane as the driver uses it: raw JSON, and the server's own count of requests.
+//! A client of the control plane: raw JSON objects, and the server's own request metrics.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -10,10 +10,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// Where the objects of a bench are.
+/// Namespace of a bench's objects.
 pub const NAMESPACE: &str = "bench";
-/// Creations at the same time.
-const CONCURRENCY: usize = 32;
+/// Number of concurrent creates.
+const CREATE_CONCURRENCY: usize = 32;
 
 /// The control plane.
 #[derive(Clone)]
@@ -35,20 +35,20 @@ pub fn config_maps() -> String {
 }
 
 impl Cluster {
-    /// A client of it.
+    /// Creates a client.
     pub async fn connect(kubeconfig: &Path) -> Result<Self> {
-        // Fails only when somebody was faster, which is as good.
+        // Fails only when a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let read = Kubeconfig::read_from(kubeconfig)?;
         let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
-        // A watch is silent while nothing happens.
+        // No read timeout: a watch sends nothing while nothing changes.
         config.read_timeout = None;
         Ok(Self {
             client: Client::try_from(config)?,
         })
     }
 
-    /// Makes the namespace and the kind of the benches, unless they are there.
+    /// Creates the namespace and the CRD of the benches, unless they exist.
     pub async fn prepare(&self) -> Result<()> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         self.create_unless_there("/api/v1/namespaces", &namespace).await?;
@@ -57,7 +57,7 @@ impl Cluster {
         self.served(&samples()).await
     }
 
-    /// Makes a CRD, unless it is there.
+    /// Creates a CRD, unless it exists.
     pub async fn install(&self, crd: &Value) -> Result<()> {
         self.create_unless_there("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
             .await
@@ -96,18 +96,18 @@ impl Cluster {
         Ok(self.client.request::<Value>(request).await?)
     }
 
-    /// GETs JSON.
+    /// Sends a GET and parses the response.
     pub async fn get(&self, path: &str) -> Result<Value> {
         self.send("GET", path, "application/json", Vec::new()).await
     }
 
-    /// POSTs an object.
+    /// Creates an object.
     pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
         self.send("POST", path, "application/json", serde_json::to_vec(object)?)
             .await
     }
 
-    /// PATCHes an object.
+    /// Patches an object by a merge patch.
     pub async fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
         self.send(
             "PATCH",
@@ -118,7 +118,7 @@ impl Cluster {
         .await
     }
 
-    /// PATCHes an object by server-side apply.
+    /// Applies an object (server-side apply).
     pub async fn apply(&self, path: &str, object: &Value) -> Result<Value> {
         let path = format!("{path}?fieldManager=bench&force=true");
         let body = serde_json::to_vec(object)?;
@@ -126,7 +126,7 @@ impl Cluster {
             .await
     }
 
-    /// POSTs many objects; `progress` is told how many are done.
+    /// Creates many objects. `progress` receives the number created so far.
     pub async fn create_all(
         &self,
         path: &str,
@@ -134,7 +134,7 @@ impl Cluster {
         progress: impl Fn(usize),
     ) -> Result<()> {
         let creating = stream::iter(objects).map(|object| async move { self.create(path, &object).await });
-        let mut creating = creating.buffer_unordered(CONCURRENCY).enumerate();
+        let mut creating = creating.buffer_unordered(CREATE_CONCURRENCY).enumerate();
         while let Some((done, created)) = creating.next().await {
             created?;
             if (done + 1) % 1000 == 0 {
@@ -144,14 +144,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// The version of a collection, now.
+    /// Returns the current resourceVersion of a collection.
     pub async fn version(&self, path: &str) -> Result<String> {
         let list = self.get(&format!("{path}?limit=1")).await?;
         let version = list["metadata"]["resourceVersion"].as_str();
         Ok(version.context("a list has a version")?.to_owned())
     }
 
-    /// Lines of a watch from a version on.
+    /// Watches a collection from a resourceVersion on, and returns the lines.
     pub async fn watch(
         &self,
         path: &str,
@@ -163,21 +163,21 @@ impl Cluster {
         Ok(futures::AsyncBufReadExt::lines(body).map_err(Into::into))
     }
 
-    /// Requests for the objects of benches that the server has answered so far.
+    /// Counts the requests for objects of benches that the server has answered.
     pub async fn requests(&self) -> Result<Requests> {
         self.requests_of(&["samples", "configmaps"]).await
     }
 
-    /// Requests for these resources that the server has answered so far.
+    /// Counts the requests for these resources that the server has answered.
     pub async fn requests_of(&self, resources: &[&str]) -> Result<Requests> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.client.request_text(request).await?;
-        counted(&text, resources)
+        sum_requests(&text, resources)
     }
 }
 
-/// The requests of these resources among the server's metrics.
-fn counted(metrics: &str, resources: &[&str]) -> Result<Requests> {
+/// Sums the requests for these resources in the server's metrics.
+fn sum_requests(metrics: &str, resources: &[&str]) -> Result<Requests> {
     let mut requests = Requests::new();
     for line in metrics.lines() {
         let Some((labels, value)) = line
@@ -192,10 +192,10 @@ fn counted(metrics: &str, resources: &[&str]) -> Result<Requests> {
                 .find_map(|l| l.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
                 .unwrap_or("")
         };
-        // No operator here GETs; the garbage collector does, and is no subject.
+        // Only the garbage collector sends GETs, and it is not measured.
         if resources.contains(&label("resource")) && label("verb") != "GET" {
             let Ok(value) = value.parse::<f64>() else {
-                bail!("a count that is no number: {line}")
+                bail!("the metric is not a number: {line}")
             };
             *requests.entry(label("verb").to_owned()).or_default() += value as u64;
         }
@@ -203,8 +203,8 @@ fn counted(metrics: &str, resources: &[&str]) -> Result<Requests> {
     Ok(requests)
 }
 
-/// What has come to it since.
-pub fn since(before: &Requests, now: &Requests) -> Requests {
+/// Returns the difference of two counts.
+pub fn requests_since(before: &Requests, now: &Requests) -> Requests {
     let of = |verb: &String| before.get(verb).copied().unwrap_or(0);
     now.iter()
         .map(|(verb, n)| (verb.clone(), n - of(verb)))
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_by_verb_and_told_as_a_difference() {
+    fn requests_are_summed_by_verb_and_subtracted() {
         let metrics = |applied: u64| {
             format!(
                 "# TYPE apiserver_request_total counter\n\
@@ -228,10 +228,13 @@ mod tests {
                  apiserver_request_total{{code=\"200\",resource=\"samples\",verb=\"LIST\"}} 1\n"
             )
         };
-        let counted = |text: &str| counted(text, &["samples", "configmaps"]);
+        let counted = |text: &str| sum_requests(text, &["samples", "configmaps"]);
         let (before, now) = (counted(&metrics(1)).unwrap(), counted(&metrics(5)).unwrap());
         assert_eq!(before["APPLY"], 3);
-        assert_eq!(since(&before, &now), Requests::from([("APPLY".into(), 4)]));
+        assert_eq!(
+            requests_since(&before, &now),
+            Requests::from([("APPLY".into(), 4)])
+        );
         assert!(counted(&metrics(1).replace("} 1\n", "} x\n")).is_err());
     }
 }

@@ -1,7 +1,6 @@
-//! Gives operators work and measures them: one scene, on a control plane that is there, per run.
+//! The benchmark's driver: runs one scene on an existing control plane, gives work to operators and measures them.
 //!
-//! Results are JSON lines on stdout, progress is lines on stderr; `cargo xtask bench` makes the
-//! report of them.
+//! Results are JSON lines on stdout, progress is lines on stderr. `cargo xtask bench` writes the report.
 
 mod api;
 mod observer;
@@ -24,33 +23,33 @@ use crate::{
 /// Measures operators.
 #[derive(Parser)]
 pub struct Cli {
-    /// What to measure.
+    /// Scene to run.
     scene: Scene,
-    /// Whom, one after the other.
+    /// Subjects to measure, one after the other.
     #[arg(long = "subject", required = true)]
     subjects: Vec<Subject>,
-    /// Only these benches of the scene.
+    /// Benches of the scene to report.
     #[arg(long = "bench", required = true)]
     benches: Vec<String>,
-    /// Kubeconfig of the control plane; nothing else is to be on it.
+    /// Kubeconfig of the control plane, which must have no other load.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// Objects, at each step for scenes with several.
+    /// Number of objects, for each step of scenes with several.
     #[arg(long = "objects", value_delimiter = ',', required = true)]
     objects: Vec<usize>,
-    /// Rounds of the no-op bench.
+    /// Number of rounds of the no-op bench.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds a subject may take for one measure.
+    /// Timeout of one measurement, in seconds.
     #[arg(long, default_value_t = 120)]
     limit: u64,
-    /// Seconds in which the steady state of a Concourse is counted.
+    /// Duration of the steady state of the Concourse bench, in seconds.
     #[arg(long, default_value_t = 600)]
     window: u64,
-    /// Reconciles at the same time.
+    /// Number of concurrent reconciles.
     #[arg(long, default_value_t = 16)]
     workers: u32,
-    /// Where logs go.
+    /// Folder for logs.
     #[arg(long)]
     folder: PathBuf,
     #[command(flatten)]
@@ -59,13 +58,13 @@ pub struct Cli {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Scene {
-    /// Objects that wait for their operator; then all of them again; then something all of them read changes.
+    /// Reconcile existing objects; then all again without changes; then after a change of an object all of them read.
     Converge,
-    /// Objects that are only kept, more and more of them.
+    /// Cache a growing number of objects.
     Growth,
-    /// Two replicas, one of which ends.
+    /// Terminate the leader of two replicas.
     Failover,
-    /// A Concourse with pipelines, jobs and builds; objects are its pipelines.
+    /// Reconcile a Concourse with pipelines, jobs and builds; the number of objects is that of pipelines.
     Concourse,
 }
 

@@ -1,4 +1,4 @@
-//! Sees objects come to be as they should, by a watch.
+//! Counts objects that reach a state, by a watch.
 
 use std::{
     collections::HashMap,
@@ -11,9 +11,9 @@ use futures::StreamExt;
 use serde::Deserialize;
 use tokio::{sync::watch, task::AbortHandle};
 
-use crate::{api::Cluster, report::say};
+use crate::{api::Cluster, report::print_progress};
 
-/// What an observer looks at.
+/// The observed part of an object.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct Object {
@@ -23,7 +23,7 @@ pub struct Object {
     data: HashMap<String, String>,
 }
 
-/// The metadata looked at.
+/// The observed metadata.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct Metadata {
@@ -48,26 +48,26 @@ struct Condition {
 }
 
 impl Object {
-    /// Ready for its current generation.
+    /// Returns whether it is Ready for its current generation.
     pub fn ready(&self) -> bool {
         self.status.conditions.iter().any(|c| {
             c.r#type == "Ready" && c.status == "True" && c.observed_generation == self.metadata.generation
         })
     }
 
-    /// A condition that is True.
-    pub fn is(&self, condition: &str) -> bool {
+    /// Returns whether a condition is True.
+    pub fn has_condition(&self, condition: &str) -> bool {
         let mut conditions = self.status.conditions.iter();
         conditions.any(|c| c.r#type == condition && c.status == "True")
     }
 
-    /// A ConfigMap's value.
+    /// Returns a ConfigMap's value.
     pub fn value(&self) -> Option<&str> {
         self.data.get("value").map(String::as_str)
     }
 }
 
-/// Counts objects that are as they should.
+/// Counts the objects that satisfy a predicate.
 pub struct Observer {
     seen: Arc<Mutex<HashMap<String, Instant>>>,
     count: watch::Receiver<usize>,
@@ -80,7 +80,7 @@ impl Drop for Observer {
     }
 }
 
-/// Sees what changes from a version on, until the watch breaks.
+/// Watches from a resourceVersion on, until the watch ends.
 async fn follow(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Object)) -> Result<()> {
     #[derive(Deserialize)]
     struct Event {
@@ -89,14 +89,14 @@ async fn follow(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Objec
     let mut lines = Box::pin(cluster.watch(path, &from).await?);
     while let Some(line) = lines.next().await {
         let line = line?;
-        let event: Event = serde_json::from_str(&line).with_context(|| format!("the server said {line}"))?;
+        let event: Event = serde_json::from_str(&line).with_context(|| format!("the server sent {line}"))?;
         see(event.object);
     }
-    bail!("it has ended")
+    bail!("the watch has ended")
 }
 
-/// Sees what is there; gives the version to follow from.
-async fn caught_up(cluster: &Cluster, path: &str, see: &impl Fn(Object)) -> Result<String> {
+/// Lists the existing objects. Returns the resourceVersion to watch from.
+async fn list_existing(cluster: &Cluster, path: &str, see: &impl Fn(Object)) -> Result<String> {
     let list = cluster.get(path).await?;
     for item in list["items"].as_array().into_iter().flatten() {
         see(Object::deserialize(item)?);
@@ -127,10 +127,10 @@ impl Observer {
         let task = tokio::spawn(async move {
             let mut from = version;
             while let Err(e) = follow(&cluster, &path, from, &see).await {
-                say(format!("watching {path} anew: {e:#}"));
-                from = match caught_up(&cluster, &path, &see).await {
+                print_progress(format!("watching {path} anew: {e:#}"));
+                from = match list_existing(&cluster, &path, &see).await {
                     Ok(version) => version,
-                    Err(e) => return say(format!("{e:#}")),
+                    Err(e) => return print_progress(format!("{e:#}")),
                 };
             }
         });
@@ -141,12 +141,12 @@ impl Observer {
         })
     }
 
-    /// How many are as they should.
+    /// Returns the number of objects that satisfy the predicate.
     pub fn count(&self) -> usize {
         *self.count.borrow()
     }
 
-    /// Waits for so many of them. False when the time is over before.
+    /// Waits for `n` of them. Returns false at the timeout.
     pub async fn reaches(&self, n: usize, limit: Duration) -> Result<bool> {
         let mut count = self.count.clone();
         match tokio::time::timeout(limit, count.wait_for(|seen| *seen >= n)).await {
@@ -155,12 +155,12 @@ impl Observer {
         }
     }
 
-    /// When the first and the last of them came to be so.
+    /// Returns when the first and the last of them satisfied it.
     pub fn span(&self) -> Result<(Instant, Instant)> {
         let seen = self.seen.lock().expect("lock");
         match (seen.values().min(), seen.values().max()) {
             (Some(first), Some(last)) => Ok((*first, *last)),
-            _ => bail!("nothing was seen"),
+            _ => bail!("no object was observed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A subject's process, and what the kernel says it uses.
+//! A subject's process, and its resource usage from /proc.
 
 use std::{
     fs::{self, File},
@@ -18,21 +18,21 @@ pub struct Process {
     child: Child,
 }
 
-/// What a process has used so far.
+/// Resource usage of a process so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Of all its threads, in user and kernel mode.
+    /// CPU seconds of all threads, in user and kernel mode.
     pub cpu_seconds: f64,
-    /// Resident now, in bytes.
+    /// Resident memory in bytes.
     pub rss: u64,
-    /// Of that, what is its own: without the pages of its binary.
+    /// Anonymous part of it, without the pages of its binary.
     pub rss_anon: u64,
-    /// Resident at most, in bytes.
+    /// Peak of the resident memory in bytes.
     pub rss_peak: u64,
 }
 
 impl Process {
-    /// Starts it; what it says goes to a file.
+    /// Starts a process with its output in a log file.
     pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
         command
@@ -49,14 +49,14 @@ impl Process {
         })
     }
 
-    /// What it has used so far.
+    /// Reads its resource usage.
     pub fn usage(&self) -> Result<Usage> {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{}/{file}", self.pid))
                 .with_context(|| format!("{} has ended", self.name))
         };
         let (stat, status) = (read("stat")?, read("status")?);
-        // The second field may have spaces in it; it ends with a parenthesis.
+        // The second field may contain spaces and ends with a parenthesis.
         let fields: Vec<_> = stat
             .rsplit(')')
             .next()
@@ -78,12 +78,12 @@ impl Process {
         })
     }
 
-    /// Waits until it has next to nothing to do: less than a twentieth of a core for a second.
+    /// Waits until the process uses less than a twentieth of a core for a second.
     pub async fn idle(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();
         let mut before = self.usage()?.cpu_seconds;
         loop {
-            // A rate needs an interval.
+            // The rate is measured over this interval.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let now = self.usage()?.cpu_seconds;
             if now - before < 0.05 {
@@ -96,8 +96,8 @@ impl Process {
         }
     }
 
-    /// An error when it has ended.
-    pub fn still_runs(&mut self) -> Result<()> {
+    /// Fails when the process has exited.
+    pub fn check_running(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => bail!("{} ended: {status}", self.name),
@@ -110,9 +110,9 @@ impl Process {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Asks it to end, and makes it end when it doesn't.
+    /// Terminates the process, and kills it when that takes too long.
     pub async fn end(mut self) -> Result<()> {
-        // Fails when it has ended by itself.
+        // Fails when the process has exited by itself.
         let _ = self.signal(Signal::TERM);
         if tokio::time::timeout(Duration::from_secs(10), self.child.wait())
             .await

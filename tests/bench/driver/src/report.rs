@@ -1,27 +1,27 @@
-//! What was found, as JSON lines on stdout; what is going on, as lines on stderr.
+//! Results as JSON lines on stdout, and progress as lines on stderr.
 
 use serde::Serialize;
 use serde_json::json;
 
 use crate::subject::Subject;
 
-/// Tells the results of one subject in one bench.
+/// Reports the results of one subject in one bench.
 #[derive(Clone, Copy)]
 pub struct Report<'a> {
-    /// The bench.
+    /// Name of the bench.
     pub bench: &'a str,
-    /// The subject.
+    /// Measured subject.
     pub subject: Subject,
 }
 
 impl Report<'_> {
-    /// A measured value.
+    /// Reports a measured value.
     pub fn value(self, metric: &str, value: impl Serialize, unit: &str) {
         let line = json!({"bench": self.bench, "subject": self.subject.name(), "metric": metric, "value": value, "unit": unit});
         println!("{line}");
     }
 
-    /// Why there is none.
+    /// Reports a remark, such as the reason for a missing value.
     pub fn note(self, note: &str) {
         println!(
             "{}",
@@ -30,7 +30,7 @@ impl Report<'_> {
     }
 }
 
-/// A line of progress.
-pub fn say(line: impl AsRef<str>) {
+/// Prints a line of progress.
+pub fn print_progress(line: impl AsRef<str>) {
     eprintln!("{}", line.as_ref());
 }

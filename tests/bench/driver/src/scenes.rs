@@ -1,4 +1,4 @@
-//! What is measured.
+//! The scenes: each measures one or more benches.
 
 pub mod concourse;
 pub mod converge;
@@ -13,26 +13,26 @@ use crate::{
     subject::Programs,
 };
 
-/// What scenes are played on.
+/// Environment of a scene.
 pub struct Stage {
     /// The control plane.
     pub cluster: Cluster,
     /// The operators.
     pub programs: Programs,
-    /// For the operators.
+    /// Kubeconfig for the operators.
     pub kubeconfig: PathBuf,
-    /// For logs.
+    /// Folder for logs.
     pub folder: PathBuf,
-    /// Reconciles at the same time.
+    /// Number of concurrent reconciles.
     pub workers: u32,
-    /// Time for one measure.
+    /// Timeout of one measurement.
     pub limit: Duration,
-    /// What to tell of.
+    /// Benches to report.
     pub benches: Vec<String>,
 }
 
 impl Stage {
-    /// The bench of this kind that is to be told of (`converge` finds `converge-1k`).
+    /// Returns the bench to report with this prefix (`converge` finds `converge-1k`).
     fn bench(&self, kind: &str) -> Option<&str> {
         self.benches
             .iter()

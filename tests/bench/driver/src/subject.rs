@@ -1,4 +1,4 @@
-//! The operators, and how each is run and asked.
+//! The measured operators: how each is started and queried.
 
 use std::{
     fs,
@@ -13,33 +13,33 @@ use tokio::process::Command;
 
 use crate::{process::Process, scenes::Stage};
 
-/// File in an operator's folder that says where it is.
-const READY: &str = "ready.json";
-/// Time to come up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// File in an operator's folder with the address of its admin endpoint.
+const READY_FILE: &str = "ready.json";
+/// Timeout of an operator's start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who is measured.
+/// A measured subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
     /// Ostler with a plugin.
     Ostler,
     /// An operator with controller-runtime.
     ControllerRuntime,
-    /// The same, keeping objects without managedFields.
+    /// As controller-runtime, with managedFields stripped from its cache.
     ControllerRuntimeStrip,
     /// An operator with kube-rs.
     KubeRs,
     /// An operator with Kopf.
     Kopf,
-    /// The same writes by a bare client: create, and patch the status.
+    /// Only the writes, by a bare client: create, and patch of the status.
     Raw,
-    /// The same with server-side apply instead of create.
+    /// As raw, with server-side apply instead of create.
     RawApply,
-    /// concourse-operator: what it asks for is computed.
+    /// concourse-operator, whose requests are computed.
     Original,
 }
 
-/// Where the operators are.
+/// Paths of the operators.
 #[derive(Args, Clone)]
 pub struct Programs {
     /// Ostler's binary.
@@ -48,10 +48,10 @@ pub struct Programs {
     /// The plugin's component.
     #[arg(long)]
     component: Option<PathBuf>,
-    /// What the plugin may do.
+    /// Grants of the plugin.
     #[arg(long)]
     grants: Option<PathBuf>,
-    /// What counts the bytes of Ostler's store.
+    /// Program that measures the memory of Ostler's store.
     #[arg(long)]
     pub store: Option<PathBuf>,
     /// The controller-runtime operator.
@@ -69,7 +69,7 @@ pub struct Programs {
     /// Folder with the components of the Concourse pack.
     #[arg(long)]
     pack: Option<PathBuf>,
-    /// What the pack may do.
+    /// Grants of the pack.
     #[arg(long)]
     pack_grants: Option<PathBuf>,
     /// Folder with the pack's CRDs.
@@ -81,7 +81,7 @@ pub struct Programs {
 }
 
 impl Subject {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ostler => "ostler",
@@ -95,13 +95,13 @@ impl Subject {
         }
     }
 
-    /// Whether it is only a client.
+    /// Returns whether it is only a client, not an operator.
     pub fn is_raw(self) -> bool {
         matches!(self, Self::Raw | Self::RawApply)
     }
 }
 
-/// A subject that runs.
+/// A running subject.
 pub struct Running {
     /// Its process.
     pub process: Process,
@@ -109,16 +109,16 @@ pub struct Running {
     folder: PathBuf,
     admin: Option<String>,
     http: reqwest::Client,
-    /// Reconciles of Ostler that are not to be told of any more.
+    /// Number of Ostler's reconciles before the last reset.
     skip: u64,
     resyncs: u32,
 }
 
 /// Durations of reconciles.
 pub struct Percentiles {
-    /// Half of them took at most so many microseconds.
+    /// Median in microseconds.
     pub p50_us: u64,
-    /// All but one of a hundred did.
+    /// 99th percentile in microseconds.
     pub p99_us: u64,
 }
 
@@ -126,7 +126,7 @@ fn given<'a>(path: &'a Option<PathBuf>, what: &str) -> Result<&'a Path> {
     path.as_deref().with_context(|| format!("--{what} is not given"))
 }
 
-/// Ostler with these components.
+/// Builds the command of Ostler with these components.
 fn ostler(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -> Result<Command> {
     let plugins = folder.join("plugins");
     fs::create_dir_all(&plugins)?;
@@ -141,21 +141,21 @@ fn ostler(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -
     command.arg(stage.workers.to_string());
     command.arg("--plugin-dir").arg(plugins);
     command.arg("--grants").arg(grants);
-    // As deployed: what was compiled once is there at the next start.
+    // As in a deployment, compiled components are cached between starts.
     command.arg("--cache-dir").arg(stage.folder.join("compiled"));
-    command.arg("--ready-file").arg(folder.join(READY));
+    command.arg("--ready-file").arg(folder.join(READY_FILE));
     command.env("NO_COLOR", "1");
     Ok(command)
 }
 
 impl Running {
-    /// Starts a subject; `replica` makes it one of several that elect a leader.
+    /// Starts a subject. With `replica` it takes part in a leader election.
     pub async fn start(stage: &Stage, subject: Subject, replica: Option<&str>) -> Result<Self> {
         let name = format!("{}{}", subject.name(), replica.unwrap_or(""));
         let folder = stage.folder.join(&name);
         fs::create_dir_all(&folder)?;
-        let ready = folder.join(READY);
-        // Left by the one before.
+        let ready = folder.join(READY_FILE);
+        // Left by the previous subject.
         let _ = fs::remove_file(&ready);
         let programs = &stage.programs;
         let workers = stage.workers.to_string();
@@ -197,7 +197,7 @@ impl Running {
             if subject == Subject::Ostler {
                 command.args(["--identity", &name]);
             }
-            // Told apart in logs, whoever names them.
+            // Distinguishes replicas in logs.
             command.env("BENCH_REPLICA", replica);
         }
         Self::launch(stage, subject, &name, folder, command).await
@@ -207,8 +207,8 @@ impl Running {
     pub async fn start_pack(stage: &Stage) -> Result<Self> {
         let (subject, programs) = (Subject::Ostler, &stage.programs);
         let folder = stage.folder.join(subject.name());
-        // Left by the one before.
-        let _ = fs::remove_file(folder.join(READY));
+        // Left by the previous subject.
+        let _ = fs::remove_file(folder.join(READY_FILE));
         let mut components = Vec::new();
         let pack = given(&programs.pack, "pack")?;
         for entry in fs::read_dir(pack).with_context(|| format!("reading {}", pack.display()))? {
@@ -217,7 +217,7 @@ impl Running {
         components.retain(|path| path.extension().is_some_and(|e| e == "wasm"));
         let grants = given(&programs.pack_grants, "pack-grants")?;
         let mut command = ostler(stage, &folder, &components, grants)?;
-        // The simulator is there.
+        // The Concourse simulator listens on loopback.
         command.args(["--allow-network", "127.0.0.1"]);
         Self::launch(stage, subject, subject.name(), folder, command).await
     }
@@ -231,7 +231,7 @@ impl Running {
     ) -> Result<Self> {
         command.env("KUBECONFIG", &stage.kubeconfig);
         let process = Process::spawn(name, command, &folder.join("log"))?;
-        let ready = folder.join(READY);
+        let ready = folder.join(READY_FILE);
         let mut running = Self {
             process,
             subject,
@@ -257,24 +257,30 @@ impl Running {
                         .map(str::to_owned)
                         .context("no address in the ready file");
                 }
-                self.process.still_runs()?;
+                self.process.check_running()?;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(START_TIMEOUT, wait)
             .await
             .with_context(|| format!("no {}", ready.display()))?
             .with_context(|| format!("see {}", self.folder.join("log").display()))
     }
 
     async fn ask(&self, path: &str) -> Result<Value> {
-        let admin = self.admin.as_deref().context("it can't be asked")?;
+        let admin = self
+            .admin
+            .as_deref()
+            .context("the subject has no admin endpoint")?;
         let answer = self.http.get(format!("{admin}{path}")).send().await?;
         Ok(answer.error_for_status()?.json().await?)
     }
 
     async fn tell(&self, path: &str) -> Result<()> {
-        let admin = self.admin.as_deref().context("it can't be told")?;
+        let admin = self
+            .admin
+            .as_deref()
+            .context("the subject has no admin endpoint")?;
         self.http
             .post(format!("{admin}{path}"))
             .send()
@@ -283,7 +289,7 @@ impl Running {
         Ok(())
     }
 
-    /// Reconciles since the last [`Running::forget`].
+    /// Counts the reconciles since the last [`Running::forget`].
     pub async fn reconciles(&self) -> Result<u64> {
         if self.subject != Subject::Ostler {
             return self.ask("/count").await?.as_u64().context("a count");
@@ -293,7 +299,7 @@ impl Running {
         Ok(all.saturating_sub(self.skip))
     }
 
-    /// Counts reconciles from now on.
+    /// Resets the count and the durations of reconciles.
     pub async fn forget(&mut self) -> Result<()> {
         if self.subject != Subject::Ostler {
             return self.tell("/reset").await;
@@ -302,7 +308,7 @@ impl Running {
         Ok(())
     }
 
-    /// How long the reconciles since the last [`Running::forget`] took.
+    /// Returns the durations of the reconciles since the last [`Running::forget`].
     pub async fn percentiles(&self) -> Result<Percentiles> {
         let us = |v: &Value| v.as_u64().context("microseconds");
         if self.subject != Subject::Ostler {
@@ -319,7 +325,7 @@ impl Running {
         })
     }
 
-    /// Objects and bytes in Ostler's store, as it counts them.
+    /// Returns the number of objects and bytes in Ostler's store, by its own count.
     pub async fn store(&self) -> Result<Option<(u64, u64)>> {
         if self.subject != Subject::Ostler {
             return Ok(None);
@@ -328,12 +334,12 @@ impl Running {
         Ok(facts["objects"].as_u64().zip(facts["bytes"].as_u64()))
     }
 
-    /// Makes every object due again.
+    /// Makes the subject reconcile every object again.
     pub async fn resync(&mut self) -> Result<()> {
         if self.subject != Subject::Ostler {
             return self.tell("/resync").await;
         }
-        // A plugin's new configuration concerns all its objects.
+        // A change of a plugin's configuration reconciles all its objects.
         self.resyncs += 1;
         let (config, partial) = (
             self.folder.join("plugins/bench-plugin.yaml"),

@@ -1,4 +1,4 @@
-//! The objects benches are made of, and the raw ceiling.
+//! Objects of the benches, and the bare client that is their upper bound.
 
 use std::time::Instant;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use crate::api::{Cluster, NAMESPACE, config_maps, samples};
 
-/// The ConfigMap that samples read.
-pub const SHARED: &str = "shared";
-/// JSON of an object that is only kept, without `managedFields`.
+/// Name of the ConfigMap that samples read.
+pub const SHARED_CONFIG_MAP: &str = "shared";
+/// Size of a cached object's JSON without `managedFields`.
 const BALLAST_BYTES: usize = 1331;
 
-/// A sample; `config` names what it reads.
+/// Builds a Sample that reads the ConfigMap `config`.
 pub fn sample(name: &str, config: Option<&str>) -> Value {
     let mut spec = json!({"text": format!("The quick brown fox jumps over the lazy dog, says {name}.")});
     if let Some(config) = config {
@@ -24,19 +24,18 @@ pub fn sample(name: &str, config: Option<&str>) -> Value {
         "spec": spec})
 }
 
-/// The name of the nth of a series.
+/// Returns the name of the nth object of a series.
 pub fn name(series: &str, n: usize) -> String {
     format!("{series}-{n:06}")
 }
 
-/// A ConfigMap that samples read.
+/// Builds the ConfigMap that samples read.
 pub fn shared(value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": SHARED, "namespace": NAMESPACE}, "data": {"value": value}})
+        "metadata": {"name": SHARED_CONFIG_MAP, "namespace": NAMESPACE}, "data": {"value": value}})
 }
 
-/// A ConfigMap that is only kept: like the application configuration it stands for, of a few entries
-/// and labels.
+/// Builds a ConfigMap that is only cached: a few entries and labels, like a typical application's configuration.
 pub fn ballast(n: usize, padding: usize) -> Value {
     let tier = ["web", "worker", "batch"][n % 3];
     json!({"apiVersion": "v1", "kind": "ConfigMap",
@@ -48,13 +47,13 @@ pub fn ballast(n: usize, padding: usize) -> Value {
             "settings.yaml": noise(n, padding)}})
 }
 
-/// What is each object's own: digits that say nothing twice, so that whoever packs what is alike gains nothing by them.
+/// Returns pseudo-random digits, unique to each object, so that deduplication or compression gains nothing by them.
 fn noise(seed: usize, len: usize) -> String {
     let mut dice = fastrand::Rng::with_seed(seed as u64);
     std::iter::repeat_with(|| dice.digit(16)).take(len).collect()
 }
 
-/// How much padding makes a kept object as large as it is to be.
+/// Computes the padding that gives a cached object its intended size.
 pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
     let mut object = ballast(999_999, 0);
     object["metadata"]["name"] = "measured".into();
@@ -65,7 +64,7 @@ pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
     Ok(BALLAST_BYTES.saturating_sub(kept.to_string().len()))
 }
 
-/// The same writes as an operator's, by a client that does nothing else; gives the seconds they took.
+/// Sends the writes of an operator by a bare client. Returns the seconds they took.
 pub async fn raw(cluster: &Cluster, samples_there: &[Value], workers: usize, apply: bool) -> Result<f64> {
     let began = Instant::now();
     let writing = stream::iter(samples_there).map(|sample| async move {

@@ -1,5 +1,5 @@
-//! A whole Concourse: from an empty one to all objects as wanted, then how much is asked of it while
-//! nothing happens; beside it what concourse-operator asks for by its own code.
+//! A whole Concourse: from an empty server until all objects are reconciled, then the steady state; compared with the
+//! requests of concourse-operator, computed from its code.
 
 mod load;
 mod objects;
@@ -19,16 +19,16 @@ use self::{
 };
 use super::{Stage, told};
 use crate::{
-    api::{Cluster, since},
+    api::{Cluster, requests_since},
     observer::Observer,
-    report::{Report, say},
+    report::{Report, print_progress},
     subject::{Running, Subject},
 };
 
-/// The API group of the pack.
-const GROUP: &str = "/apis/concourse-ci.org/v1alpha1/namespaces/bench";
-/// What the API server is asked for that counts.
-const RESOURCES: [&str; 8] = [
+/// API path of the pack's namespace.
+const GROUP_PATH: &str = "/apis/concourse-ci.org/v1alpha1/namespaces/bench";
+/// Resources whose API requests are counted.
+const COUNTED_RESOURCES: [&str; 8] = [
     "instances",
     "teams",
     "pipelines",
@@ -40,10 +40,10 @@ const RESOURCES: [&str; 8] = [
 ];
 
 fn path(plural: &str) -> String {
-    format!("{GROUP}/{plural}")
+    format!("{GROUP_PATH}/{plural}")
 }
 
-/// Runs one subject on so many pipelines.
+/// Runs one subject with this number of pipelines.
 pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Duration) -> Result<()> {
     let report = Report {
         bench: "concourse",
@@ -60,7 +60,7 @@ pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Dura
     }
 }
 
-/// Tells what the original's code says.
+/// Reports the computed requests of the original.
 fn original(report: Report<'_>, shape: Shape) {
     const UNIT: &str = "requests/min, computed";
     let load = load::original(shape);
@@ -82,16 +82,16 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
     let watched = observers(cluster, shape).await?;
     apply(cluster, shape, server.url()).await?;
 
-    let before = cluster.requests_of(&RESOURCES).await?;
-    say(format!("from nothing to {} objects", shape.objects()));
+    let before = cluster.requests_of(&COUNTED_RESOURCES).await?;
+    print_progress(format!("from nothing to {} objects", shape.objects()));
     let started = Instant::now();
     let mut running = Running::start_pack(stage).await?;
     for (kind, observer, wanted) in &watched {
         while !observer.reaches(*wanted, Duration::from_secs(2)).await? {
-            say(format!("{} of {wanted} {kind}", observer.count()));
-            running.process.still_runs()?;
+            print_progress(format!("{} of {wanted} {kind}", observer.count()));
+            running.process.check_running()?;
             if started.elapsed() > stage.limit {
-                bail!("{} of {wanted} {kind} are as wanted", observer.count());
+                bail!("{} of {wanted} {kind} are reconciled", observer.count());
             }
         }
     }
@@ -101,7 +101,11 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
     }
     let first = server.counters().await?;
     if first.triggers != shape.builds as u64 {
-        bail!("{} builds were begun for {} Builds", first.triggers, shape.builds);
+        bail!(
+            "{} builds were triggered for {} Builds",
+            first.triggers,
+            shape.builds
+        );
     }
     report.value("total_s", (last - started).as_secs_f64(), "s");
     report.value("start_requests", first.all(), "requests");
@@ -110,37 +114,43 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
     }
     report.value("start_logins", first.logins, "requests");
     report.value("start_cpu_seconds", running.process.usage()?.cpu_seconds, "s");
-    let writes = since(&before, &cluster.requests_of(&RESOURCES).await?);
+    let writes = requests_since(&before, &cluster.requests_of(&COUNTED_RESOURCES).await?);
     report.value("start_api_requests", writes.values().sum::<u64>(), "requests");
     drop(watched);
 
-    // Intervals begin with the last reconcile of each object. A quarter of the window later each interval of
-    // five minutes ends as often as it should within ten, and none of them at an edge.
-    say(format!(
+    // Each object's interval starts with its last reconcile. Starting a quarter of the window later, every interval
+    // of five minutes ends equally often within the window, and none ends at its edges.
+    print_progress(format!(
         "steady after {} s, for {} s",
         (window / 4).as_secs(),
         window.as_secs()
     ));
     tokio::time::sleep(window / 4).await;
-    let (before, used) = (cluster.requests_of(&RESOURCES).await?, running.process.usage()?);
+    let (before, used) = (
+        cluster.requests_of(&COUNTED_RESOURCES).await?,
+        running.process.usage()?,
+    );
     server.reset().await?;
     let began = Instant::now();
     tokio::time::sleep(window).await;
     let steady = server.counters().await?;
     let minutes = began.elapsed().as_secs_f64() / 60.0;
     let usage = running.process.usage()?;
-    told(report, &since(&before, &cluster.requests_of(&RESOURCES).await?));
+    told(
+        report,
+        &requests_since(&before, &cluster.requests_of(&COUNTED_RESOURCES).await?),
+    );
     tell(report, &steady, minutes);
     report.value("window_s", minutes * 60.0, "s");
     report.value("rss", usage.rss, "bytes");
     report.value("rss_peak", usage.rss_peak, "bytes");
     report.value("cpu_seconds", usage.cpu_seconds - used.cpu_seconds, "s");
-    running.process.still_runs()?;
+    running.process.check_running()?;
     running.process.end().await?;
     server.end().await
 }
 
-/// What came to Concourse, per minute.
+/// Reports the requests to Concourse per minute.
 fn tell(report: Report<'_>, counters: &Counters, minutes: f64) {
     let value = |metric: &str, n: u64| report.value(metric, n as f64 / minutes, "requests/min");
     value("requests_per_minute", counters.all());
@@ -150,7 +160,7 @@ fn tell(report: Report<'_>, counters: &Counters, minutes: f64) {
     }
 }
 
-/// Requests by the kind whose objects asked.
+/// Sums the requests by the kind of the object they belong to.
 fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
     let mut by_kind: BTreeMap<_, u64> = load::KINDS.iter().map(|kind| (*kind, 0)).collect();
     for (route, n) in &counters.routes {
@@ -159,7 +169,7 @@ fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
     by_kind
 }
 
-/// Makes the pack's kinds, and waits until they are served.
+/// Installs the pack's CRDs and waits until they are served.
 async fn install(cluster: &Cluster, crds: &Path) -> Result<()> {
     for file in std::fs::read_dir(crds).with_context(|| format!("reading {}", crds.display()))? {
         let text = std::fs::read_to_string(file?.path())?;
@@ -178,7 +188,7 @@ async fn observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str,
     for (kind, wanted) in shape.kinds() {
         let path = path(kind);
         let observer = Observer::start(cluster, &path, move |o| {
-            let over = kind != "builds" || objects::is_long(&o.metadata.name) || o.is("Complete");
+            let over = kind != "builds" || objects::is_long(&o.metadata.name) || o.has_condition("Complete");
             o.ready() && over
         });
         all.push((kind, observer.await?, wanted));
@@ -186,7 +196,7 @@ async fn observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str,
     Ok(all)
 }
 
-/// Makes all objects; nobody reconciles them yet.
+/// Creates all objects before the operator starts.
 async fn apply(cluster: &Cluster, shape: Shape, url: &str) -> Result<()> {
     cluster
         .create("/api/v1/namespaces/bench/secrets", &objects::secret())
@@ -195,7 +205,7 @@ async fn apply(cluster: &Cluster, shape: Shape, url: &str) -> Result<()> {
         .create(&path("instances"), &objects::instance(url))
         .await?;
     cluster.create(&path("teams"), &objects::team()).await?;
-    let told = |what: &'static str| move |done| say(format!("{done} {what} made"));
+    let told = |what: &'static str| move |done| print_progress(format!("{done} {what} made"));
     let pipelines = (0..shape.pipelines).map(|p| objects::pipeline(p, shape));
     cluster
         .create_all(&path("pipelines"), pipelines, told("pipelines"))

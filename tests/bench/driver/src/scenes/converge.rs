@@ -1,5 +1,5 @@
-//! Objects that wait for their operator; then all of them again, with nothing to do; then something
-//! all of them read changes.
+//! Existing objects at the start of an operator; then all of them again without changes; then a change of an object
+//! that all of them read.
 
 use std::time::{Duration, Instant};
 
@@ -8,20 +8,22 @@ use serde_json::json;
 
 use super::{Stage, told};
 use crate::{
-    api::{config_maps, samples, since},
+    api::{config_maps, requests_since, samples},
     observer::{Object, Observer},
-    report::{Report, say},
+    report::{Report, print_progress},
     subject::{Running, Subject},
     work,
 };
 
-/// Runs one subject on `n` objects.
+/// Runs one subject with `n` objects.
 pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Result<()> {
     let report = stage.bench("converge").map(|bench| Report { bench, subject });
     let creating = (0..n).map(|i| work::sample(&work::name("a", i), None));
     stage
         .cluster
-        .create_all(&samples(), creating, |done| say(format!("{done} objects made")))
+        .create_all(&samples(), creating, |done| {
+            print_progress(format!("{done} objects made"))
+        })
         .await?;
     if subject.is_raw() {
         return raw(stage, subject, report).await;
@@ -29,10 +31,10 @@ pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Re
     let before = stage.cluster.requests().await?;
     let observer = Observer::start(&stage.cluster, &samples(), Object::ready).await?;
     let started = Instant::now();
-    say(format!("{}: converging {n}", subject.name()));
+    print_progress(format!("{}: converging {n}", subject.name()));
     let mut running = Running::start(stage, subject, None).await?;
     if !reaches(&observer, n, stage.limit).await? {
-        running.process.still_runs()?;
+        running.process.check_running()?;
         let done = observer.count();
         let note = format!("{done} of {n} objects in {} s", stage.limit.as_secs());
         for bench in &stage.benches {
@@ -41,7 +43,7 @@ pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Re
         return running.process.end().await;
     }
     let usage = running.process.usage()?;
-    let requests = since(&before, &stage.cluster.requests().await?);
+    let requests = requests_since(&before, &stage.cluster.requests().await?);
     if let Some(report) = report {
         let (first, last) = observer.span()?;
         report.value("throughput", rate(n - 1, last - first), "objects/s");
@@ -76,11 +78,11 @@ fn rate(n: usize, took: Duration) -> f64 {
     n as f64 / took.as_secs_f64()
 }
 
-/// Waits for `n`, and says now and then how far it is.
+/// Waits for `n` objects and prints the progress.
 async fn reaches(observer: &Observer, n: usize, limit: Duration) -> Result<bool> {
     let began = Instant::now();
     while !observer.reaches(n, Duration::from_secs(2)).await? {
-        say(format!("{} of {n}", observer.count()));
+        print_progress(format!("{} of {n}", observer.count()));
         if began.elapsed() > limit {
             return Ok(false);
         }
@@ -92,7 +94,7 @@ async fn raw(stage: &Stage, subject: Subject, report: Option<Report<'_>>) -> Res
     let list = stage.cluster.get(&samples()).await?;
     let there = list["items"].as_array().map_or(&[][..], Vec::as_slice);
     let before = stage.cluster.requests().await?;
-    say(format!("{}: {} objects", subject.name(), there.len()));
+    print_progress(format!("{}: {} objects", subject.name(), there.len()));
     let took = work::raw(
         &stage.cluster,
         there,
@@ -100,7 +102,7 @@ async fn raw(stage: &Stage, subject: Subject, report: Option<Report<'_>>) -> Res
         subject == Subject::RawApply,
     )
     .await?;
-    let requests = since(&before, &stage.cluster.requests().await?);
+    let requests = requests_since(&before, &stage.cluster.requests().await?);
     if let Some(report) = report {
         report.value("throughput", there.len() as f64 / took, "objects/s");
         told(report, &requests);
@@ -108,7 +110,7 @@ async fn raw(stage: &Stage, subject: Subject, report: Option<Report<'_>>) -> Res
     Ok(())
 }
 
-/// Everything again, with nothing to do.
+/// Measures reconciles without changes.
 async fn noop(
     stage: &Stage,
     running: &mut Running,
@@ -116,7 +118,7 @@ async fn noop(
     n: usize,
     rounds: usize,
 ) -> Result<()> {
-    say(format!(
+    print_progress(format!(
         "{}: {rounds} rounds of {n} with nothing to do",
         report.subject.name()
     ));
@@ -126,11 +128,11 @@ async fn noop(
     for _ in 0..rounds {
         let (used, told) = (running.process.usage()?, Instant::now());
         running.resync().await?;
-        // What is due twice may be done once: a round is over when nothing more happens.
+        // The queue merges an object that is due twice, so that a round ends when the count no longer grows.
         let mut last = (running.reconciles().await?, Instant::now());
         let wanted = done + n as u64;
         while last.0 < wanted {
-            // Asking costs the subject time, too.
+            // Polling costs the subject CPU time, too.
             tokio::time::sleep(Duration::from_millis(50)).await;
             let now = running.reconciles().await?;
             if now != last.0 {
@@ -145,7 +147,7 @@ async fn noop(
         done = last.0;
         running.process.idle(stage.limit).await?;
     }
-    let writes = since(&before, &stage.cluster.requests().await?);
+    let writes = requests_since(&before, &stage.cluster.requests().await?);
     let percentiles = running.percentiles().await?;
     report.value("throughput", done as f64 / busy.as_secs_f64(), "reconciles/s");
     report.value("per_second_per_core", done as f64 / cpu, "reconciles/s");
@@ -156,7 +158,7 @@ async fn noop(
     Ok(())
 }
 
-/// Something that `n` objects read changes.
+/// Measures a change of an object that `n` objects read.
 async fn fanout(stage: &Stage, running: &mut Running, report: Report<'_>, n: usize) -> Result<()> {
     let cluster = &stage.cluster;
     let shared = config_maps();
@@ -165,13 +167,13 @@ async fn fanout(stage: &Stage, running: &mut Running, report: Report<'_>, n: usi
         o.metadata.name.starts_with("f-") && o.ready()
     })
     .await?;
-    let creating = (0..n).map(|i| work::sample(&work::name("f", i), Some(work::SHARED)));
+    let creating = (0..n).map(|i| work::sample(&work::name("f", i), Some(work::SHARED_CONFIG_MAP)));
     let began = Instant::now();
     cluster.create_all(&samples(), creating, |_| ()).await?;
     if !reaches(&ready, n, stage.limit).await? {
         bail!("{}: {} of {n} Ready", report.subject.name(), ready.count());
     }
-    // Made while the operator runs.
+    // These objects are created while the operator runs.
     report.value(
         "running_throughput",
         rate(n, ready.span()?.1 - began),
@@ -187,19 +189,19 @@ async fn fanout(stage: &Stage, running: &mut Running, report: Report<'_>, n: usi
     let before = cluster.requests().await?;
     let used = running.process.usage()?;
     let began = Instant::now();
-    say(format!(
+    print_progress(format!(
         "{}: what {n} objects read changes",
         report.subject.name()
     ));
-    let path = format!("{shared}/{}", work::SHARED);
+    let path = format!("{shared}/{}", work::SHARED_CONFIG_MAP);
     cluster.merge(&path, &json!({"data": {"value": "after"}})).await?;
     if !reaches(&changed, n, stage.limit).await? {
         bail!("{}: {} of {n} changed", report.subject.name(), changed.count());
     }
     let (first, last) = changed.span()?;
     let cpu = running.process.usage()?.cpu_seconds - used.cpu_seconds;
-    // Without the change itself.
-    let mut requests = since(&before, &cluster.requests().await?);
+    // The request that makes the change is not counted.
+    let mut requests = requests_since(&before, &cluster.requests().await?);
     requests.entry("PATCH".into()).and_modify(|n| *n -= 1);
     requests.retain(|_, n| *n > 0);
     report.value("throughput", rate(n, last - began), "objects/s");

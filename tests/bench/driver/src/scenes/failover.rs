@@ -1,4 +1,4 @@
-//! Two replicas, one of which ends: gracefully, and killed.
+//! Failover between two replicas, after a graceful end of the leader and after a kill.
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use super::Stage;
 use crate::{
     api::samples,
     observer::{Object, Observer},
-    report::{Report, say},
+    report::{Report, print_progress},
     subject::{Running, Subject},
     work,
 };
 
-/// Measures how long nobody reconciles.
+/// Measures the time without a reconcile.
 pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
     let bench = "failover";
     let report = Report { bench, subject };
@@ -35,7 +35,7 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
     let second = Running::start(stage, subject, Some("-2")).await?;
     second.process.idle(stage.limit).await?;
 
-    say(format!("{}: the leader ends", subject.name()));
+    print_progress(format!("{}: the leader ends", subject.name()));
     let began = Instant::now();
     first.process.signal(Signal::TERM)?;
     let at = reconciled(stage, "graceful").await?;
@@ -44,7 +44,7 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
 
     let third = Running::start(stage, subject, Some("-3")).await?;
     third.process.idle(stage.limit).await?;
-    say(format!("{}: the leader is killed", subject.name()));
+    print_progress(format!("{}: the leader is killed", subject.name()));
     let began = Instant::now();
     second.process.signal(Signal::KILL)?;
     let at = reconciled(stage, "crash").await?;
@@ -53,7 +53,7 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
     third.process.end().await
 }
 
-/// When an object made now is Ready.
+/// Creates an object and returns when it is Ready.
 async fn reconciled(stage: &Stage, name: &str) -> Result<Instant> {
     let wanted = name.to_owned();
     let observer = Observer::start(&stage.cluster, &samples(), move |o: &Object| {

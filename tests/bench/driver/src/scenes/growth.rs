@@ -1,4 +1,4 @@
-//! Objects that are only kept: an operator that reads one ConfigMap has all of them in its cache.
+//! Cached objects: an operator that reads one ConfigMap has all of them in its cache.
 
 use anyhow::{Result, bail};
 use tokio::process::Command;
@@ -8,7 +8,7 @@ use crate::{
     api::{config_maps, samples},
     observer::{Object, Observer},
     process::Usage,
-    report::{Report, say},
+    report::{Report, print_progress},
     subject::{Running, Subject},
     work,
 };
@@ -22,7 +22,7 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
     let mut empty: Vec<(Subject, Usage)> = Vec::new();
     for &step in [0].iter().chain(steps) {
         let making = (there..step).map(|i| work::ballast(i, padding));
-        let told = |done| say(format!("{} objects made", there + done));
+        let told = |done| print_progress(format!("{} objects made", there + done));
         cluster.create_all(&config_maps(), making, told).await?;
         there = step;
         for &subject in subjects {
@@ -32,7 +32,7 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
                 Subject::Kopf if step == 0 => {}
                 Subject::Kopf => note(stage, subject, "keeps no cache: it reads from the API server"),
                 _ => {
-                    say(format!("{}: keeping {step}", subject.name()));
+                    print_progress(format!("{}: keeping {step}", subject.name()));
                     let Some((usage, running)) = kept(stage, subject, step).await? else {
                         note(
                             stage,
@@ -56,7 +56,7 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
     Ok(())
 }
 
-/// Runs an operator until it has everything; none when that takes too long.
+/// Runs an operator until its cache is complete. Returns `None` at the timeout.
 async fn kept(stage: &Stage, subject: Subject, step: usize) -> Result<Option<(Usage, Running)>> {
     let name = format!("{}-{step}", subject.name());
     let wanted = name.clone();
@@ -64,7 +64,7 @@ async fn kept(stage: &Stage, subject: Subject, step: usize) -> Result<Option<(Us
         o.metadata.name == wanted && o.ready()
     })
     .await?;
-    let sample = work::sample(&name, Some(work::SHARED));
+    let sample = work::sample(&name, Some(work::SHARED_CONFIG_MAP));
     stage.cluster.create(&samples(), &sample).await?;
     let running = Running::start(stage, subject, None).await?;
     if !observer.reaches(1, stage.limit).await? {
@@ -103,7 +103,7 @@ async fn tell(
         report.value("cpu_seconds", usage.cpu_seconds, "s");
         if let Some((objects, bytes)) = running.store().await? {
             report.value("json_bytes_per_object", bytes / objects.max(1), "bytes");
-            if let Some(bytes) = counted(stage, step).await? {
+            if let Some(bytes) = measure_store(stage, step).await? {
                 report.value("heap_bytes_per_object", bytes, "bytes");
             }
         }
@@ -111,8 +111,8 @@ async fn tell(
     Ok(())
 }
 
-/// What Ostler's store allocates for an object like those, counted in a process of its own.
-async fn counted(stage: &Stage, objects: usize) -> Result<Option<i64>> {
+/// Measures the allocations of Ostler's store per object, in a process of its own.
+async fn measure_store(stage: &Stage, objects: usize) -> Result<Option<i64>> {
     let Some(program) = &stage.programs.store else {
         return Ok(None);
     };

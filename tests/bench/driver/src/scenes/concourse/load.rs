@@ -1,14 +1,14 @@
-//! How many objects, and what they cost a Concourse: pure.
+//! Number of objects, and the requests they cost a Concourse. Pure functions.
 
-/// The kinds by whose objects requests are told.
+/// Kinds by which requests are reported.
 pub const KINDS: [&str; 5] = ["Instance", "Team", "Pipeline", "Job", "Build"];
 
 const JOBS: usize = 10;
 const BUILDS: usize = 4;
-/// One pipeline of so many has a job whose builds go on.
+/// One pipeline of this number has a job with long builds.
 pub const LONG_EVERY: usize = 10;
 
-/// How many objects there are.
+/// Number of objects.
 #[derive(Clone, Copy)]
 pub struct Shape {
     /// Pipelines of one team.
@@ -17,12 +17,12 @@ pub struct Shape {
     pub jobs: usize,
     /// Builds of all jobs.
     pub builds: usize,
-    /// Of these, how many go on for as long as anybody looks.
+    /// Number of long builds among them, which outlast the bench.
     pub running: usize,
 }
 
 impl Shape {
-    /// With so many pipelines: ten jobs each, of which each has four builds.
+    /// Returns the shape for a number of pipelines with ten jobs each and four builds per job.
     pub fn of(pipelines: usize) -> Self {
         let jobs = pipelines * JOBS;
         Self {
@@ -33,12 +33,12 @@ impl Shape {
         }
     }
 
-    /// All of them, with the instance and its team.
+    /// Counts all objects, including the instance and its team.
     pub fn objects(self) -> usize {
         2 + self.pipelines + self.jobs + self.builds
     }
 
-    /// Collections, and how many are in each.
+    /// Returns the collections with the number of objects in each.
     pub fn kinds(self) -> [(&'static str, usize); 5] {
         [
             ("instances", 1),
@@ -49,24 +49,24 @@ impl Shape {
         ]
     }
 
-    /// A pipeline's jobs.
+    /// Returns the numbers of a pipeline's jobs.
     pub fn jobs_of_one() -> std::ops::Range<usize> {
         0..JOBS
     }
 
-    /// Pipeline and job.
+    /// Iterates over the numbers of pipeline and job.
     pub fn each_job(self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.pipelines).flat_map(|p| Self::jobs_of_one().map(move |j| (p, j)))
     }
 
-    /// Pipeline, job and build.
+    /// Iterates over the numbers of pipeline, job and build.
     pub fn each_build(self) -> impl Iterator<Item = (usize, usize, usize)> {
         self.each_job()
             .flat_map(|(p, j)| (0..BUILDS).map(move |b| (p, j, b)))
     }
 }
 
-/// What the objects of one kind ask for, again and again.
+/// Periodic requests of the objects of one kind.
 pub struct Load {
     /// The kind.
     pub kind: &'static str,
@@ -82,15 +82,15 @@ impl Load {
         (self.number * requests * 60) as f64 / self.seconds as f64
     }
 
-    /// Reads and writes of all of them.
+    /// Returns the reads and writes of all objects per minute.
     pub fn requests_per_minute(&self) -> f64 {
         self.per_minute(self.reads + self.writes)
     }
 }
 
-/// What concourse-operator asks for while nothing happens, by its code: no less than this. What its code leaves
-/// open is left out: the seventh request of some pipelines, and the logins (one for each child whenever the status
-/// of the Instance changes).
+/// Returns the requests of concourse-operator in the steady state, computed from its code. It is a lower bound: it
+/// leaves out what depends on the situation, the seventh request of some pipelines and the logins (one for each child
+/// whenever the status of the Instance changes).
 pub fn original(shape: Shape) -> [Load; 5] {
     let load = |kind, what, number, reads, writes, seconds| Load {
         kind,
@@ -103,28 +103,28 @@ pub fn original(shape: Shape) -> [Load; 5] {
     [
         // Info, workers, user, wall, teams, pipelines.
         load("Instance", "Instance", 1, 6, 0, 300),
-        // The team is saved, whether it differs or not.
+        // The team is always saved.
         load("Team", "Team", 1, 0, 1, 300),
-        // Unpause or pause, and hide or expose, whether it is so or not.
+        // Always unpause or pause, and hide or expose.
         load("Pipeline", "Pipelines", shape.pipelines, 4, 2, 300),
-        // Unpause or pause, whether it is so or not.
+        // Always unpause or pause.
         load("Job", "Jobs", shape.jobs, 1, 1, 60),
-        // And an event stream, which is held; finished ones are left alone.
+        // An event stream stays open in addition; finished builds need no requests.
         load("Build", "running Builds", shape.running, 2, 0, 30),
     ]
 }
 
-/// All requests per minute.
+/// Sums the requests per minute.
 pub fn requests(load: &[Load]) -> f64 {
     load.iter().map(Load::requests_per_minute).sum()
 }
 
-/// All writes per minute.
+/// Sums the writes per minute.
 pub fn writes(load: &[Load]) -> f64 {
     load.iter().map(|l| l.per_minute(l.writes)).sum()
 }
 
-/// How it adds up, for people.
+/// Explains the sum as text.
 pub fn sum(load: &[Load]) -> String {
     let part = |l: &Load, requests: usize| {
         let every = match l.seconds {
@@ -146,7 +146,7 @@ pub fn sum(load: &[Load]) -> String {
     )
 }
 
-/// By the objects of which kind a route (with its method) is asked for.
+/// Returns the kind of the objects that cause requests of a route (with its method).
 pub fn kind_of(route: &str) -> &'static str {
     let path = route.split_once(' ').map_or(route, |(_, path)| path);
     let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
@@ -156,7 +156,7 @@ pub fn kind_of(route: &str) -> &'static str {
         ["api", "v1", "teams", _, "pipelines", _, "jobs", "{job}", ..] => "Job",
         ["api", "v1", "teams", _, "pipelines", ..] => "Pipeline",
         ["api", "v1", "teams", _, ..] => "Team",
-        // Logins, too: it is the Instance that has the account.
+        // Logins belong to the Instance, too, which has the account.
         _ => "Instance",
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_full_size_is_what_was_asked_for() {
+    fn full_size_has_2000_builds() {
         let shape = Shape::of(50);
         assert_eq!((shape.jobs, shape.builds, shape.running), (500, 2000, 20));
         assert_eq!(shape.each_build().count(), shape.builds);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_original_adds_up() {
+    fn original_load_is_summed() {
         let load = original(Shape::of(50));
         assert!((requests(&load) - (1.2 + 0.2 + 60.0 + 1000.0 + 80.0)).abs() < 1e-9);
         assert!((writes(&load) - (0.2 + 20.0 + 500.0)).abs() < 1e-9);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_belong_to_kinds() {
+    fn routes_map_to_kinds() {
         let pipeline = "/api/v1/teams/{team}/pipelines/{pipeline}";
         for (route, kind) in [
             ("GET /api/v1/info".to_owned(), "Instance"),

@@ -5,24 +5,24 @@ use serde_json::{Value, json};
 use super::load::{LONG_EVERY, Shape};
 use crate::api::NAMESPACE;
 
-/// Of the account that the simulator has.
+/// User of the simulator.
 const USER: &str = "test";
 const SECRET: &str = "concourse-admin";
-/// What names of Builds that go on begin with.
-const LONG: &str = "long-";
+/// Name prefix of long Builds.
+const LONG_PREFIX: &str = "long-";
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
         "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 }
 
-/// The account's password.
+/// Builds the Secret with the user's password.
 pub fn secret() -> Value {
     json!({"apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": SECRET, "namespace": NAMESPACE}, "stringData": {"password": USER}})
 }
 
-/// The server.
+/// Builds the Instance.
 pub fn instance(url: &str) -> Value {
     let account = json!({"username": USER, "passwordRef": {"name": SECRET, "key": "password"}});
     object(
@@ -32,7 +32,7 @@ pub fn instance(url: &str) -> Value {
     )
 }
 
-/// The team that has all pipelines.
+/// Builds the Team of all pipelines.
 pub fn team() -> Value {
     let roles = json!([{"role": "owner", "users": [format!("local:{USER}")]}]);
     object(
@@ -42,12 +42,12 @@ pub fn team() -> Value {
     )
 }
 
-/// A pipeline; of one in ten the first job's builds go on.
+/// Builds a Pipeline. In one of ten the first job has long builds.
 pub fn pipeline(p: usize, shape: Shape) -> Value {
     let jobs: Vec<_> = Shape::jobs_of_one()
         .map(|j| {
-            // The simulator takes a step of its clock for each second.
-            let run = match goes_on(p, j) {
+            // The simulator's clock takes one step for each second.
+            let run = match has_long_builds(p, j) {
                 true => json!({"path": "sleep", "args": ["1000000"]}),
                 false => json!({"path": "echo", "args": [format!("job {j} of {}", shape.pipelines)]}),
             };
@@ -63,7 +63,7 @@ pub fn pipeline(p: usize, shape: Shape) -> Value {
     )
 }
 
-/// A job that keeps all its builds.
+/// Builds a Job that keeps all its builds.
 pub fn job(p: usize, j: usize) -> Value {
     object(
         "Job",
@@ -73,9 +73,9 @@ pub fn job(p: usize, j: usize) -> Value {
     )
 }
 
-/// A build of a job.
+/// Builds a Build of a job.
 pub fn build(p: usize, j: usize, b: usize) -> Value {
-    let long = if goes_on(p, j) { LONG } else { "" };
+    let long = if has_long_builds(p, j) { LONG_PREFIX } else { "" };
     object(
         "Build",
         &format!("{long}{}-{b}", job_object(p, j)),
@@ -83,12 +83,12 @@ pub fn build(p: usize, j: usize, b: usize) -> Value {
     )
 }
 
-/// Whether the Build of this name goes on.
+/// Returns whether the Build of this name is a long one.
 pub fn is_long(build: &str) -> bool {
-    build.starts_with(LONG)
+    build.starts_with(LONG_PREFIX)
 }
 
-fn goes_on(p: usize, j: usize) -> bool {
+fn has_long_builds(p: usize, j: usize) -> bool {
     p.is_multiple_of(LONG_EVERY) && j == 0
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_builds_go_on_as_the_shape_says() {
+    fn number_of_long_builds_is_that_of_the_shape() {
         for pipelines in [1, 5, 50] {
             let shape = Shape::of(pipelines);
             let names = shape.each_build().map(|(p, j, b)| build(p, j, b));

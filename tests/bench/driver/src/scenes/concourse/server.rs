@@ -1,4 +1,4 @@
-//! The Concourse simulator, a process of its own, and what it counts.
+//! The Concourse simulator in a process of its own, and its counters.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -8,30 +8,30 @@ use tokio::process::Command;
 
 use crate::process::Process;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What it was asked.
+/// Counters of requests.
 #[derive(Deserialize)]
 pub struct Counters {
     reads: u64,
-    /// Without logins.
+    /// Writes, without logins.
     pub writes: u64,
     /// Requests for a token.
     pub logins: u64,
-    /// Builds that were begun.
+    /// Triggered builds.
     pub triggers: u64,
-    /// By method and route.
+    /// Requests by method and route.
     pub routes: BTreeMap<String, u64>,
 }
 
 impl Counters {
-    /// All requests.
+    /// Returns the number of all requests.
     pub fn all(&self) -> u64 {
         self.reads + self.writes + self.logins
     }
 }
 
-/// A simulator that runs.
+/// A running simulator.
 pub struct Server {
     process: Process,
     url: String,
@@ -39,10 +39,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts a simulator.
     pub async fn start(program: &Path, folder: &Path) -> Result<Self> {
         let said = folder.join("concourse.url");
-        // Left by the one before.
+        // Left by the previous subject.
         let _ = std::fs::remove_file(&said);
         let mut command = Command::new(program);
         command.arg("--url-file").arg(&said);
@@ -51,14 +51,14 @@ impl Server {
             loop {
                 match std::fs::read_to_string(&said) {
                     Ok(url) if !url.is_empty() => return anyhow::Ok(url),
-                    _ => process.still_runs()?,
+                    _ => process.check_running()?,
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let url = tokio::time::timeout(PATIENCE, wait)
+        let url = tokio::time::timeout(START_TIMEOUT, wait)
             .await
-            .context("the simulator does not come up")??;
+            .context("the simulator does not start")??;
         Ok(Self {
             process,
             url,
@@ -66,28 +66,28 @@ impl Server {
         })
     }
 
-    /// Where it is.
+    /// Returns its URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    fn counted(&self) -> String {
+    fn counters_url(&self) -> String {
         format!("{}/_sim/counters", self.url)
     }
 
-    /// What it was asked since the last reset.
+    /// Fetches the counters since the last reset.
     pub async fn counters(&self) -> Result<Counters> {
-        let answer = self.http.get(self.counted()).send().await?;
+        let answer = self.http.get(self.counters_url()).send().await?;
         Ok(answer.error_for_status()?.json().await?)
     }
 
-    /// Counts from nothing again.
+    /// Resets the counters.
     pub async fn reset(&self) -> Result<()> {
-        let answer = self.http.delete(self.counted()).send().await?;
+        let answer = self.http.delete(self.counters_url()).send().await?;
         answer.error_for_status().map(drop).map_err(Into::into)
     }
 
-    /// Ends it.
+    /// Terminates the simulator.
     pub async fn end(self) -> Result<()> {
         self.process.end().await
     }
