@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::{paths, progress::say};
+use crate::{paths, progress::print_result};
 
 /// The release of mdBook that builds the site.
 const MDBOOK_VERSION: &str = "0.5.4";
@@ -13,20 +13,26 @@ const MDBOOK_VERSION: &str = "0.5.4";
 pub fn build_book() -> Result<()> {
     let found = Command::new("mdbook").arg("--version").output();
     if !found.is_ok_and(|output| output.status.success()) {
-        say("installing mdBook (a few minutes, once)");
+        print_result("installing mdBook (a few minutes, once)");
         // Search, file watching and the server are left out: they are most of its dependencies.
         let installed = Command::new(env!("CARGO"))
-            .args(["install", "mdbook", "--locked", "--no-default-features", "--quiet"])
+            .args([
+                "install",
+                "mdbook",
+                "--locked",
+                "--no-default-features",
+                "--quiet",
+            ])
             .args(["--version", MDBOOK_VERSION])
             .status()?;
         ensure!(installed.success(), "`cargo install mdbook` failed: {installed}");
     }
     let built = Command::new("mdbook")
         .arg("build")
-        .arg(paths::root().join("docs"))
+        .arg(paths::workspace_root().join("docs"))
         .status()?;
     ensure!(built.success(), "`mdbook build docs` failed: {built}");
-    say("target/book/index.html");
+    print_result("target/book/index.html");
     Ok(())
 }
 
@@ -87,7 +93,7 @@ mod tests {
 
     /// All pages: `docs/`, and those at the root and in `deploy/`.
     fn list_pages() -> Vec<PathBuf> {
-        let root = paths::root();
+        let root = paths::workspace_root();
         [root.join("docs"), root.clone(), root.join("deploy")]
             .iter()
             .flat_map(|folder| fs::read_dir(folder).expect("a folder"))
@@ -104,7 +110,11 @@ mod tests {
             let folder = path.parent().expect("a folder");
             for link in page.links.iter().filter(|link| !link.contains("://")) {
                 let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-                let target = if file.is_empty() { path.clone() } else { folder.join(file) };
+                let target = if file.is_empty() {
+                    path.clone()
+                } else {
+                    folder.join(file)
+                };
                 let wrong = if !target.exists() {
                     true
                 } else if anchor.is_empty() || target.extension().is_none_or(|e| e != "md") {
@@ -123,7 +133,7 @@ mod tests {
 
     #[test]
     fn summary_lists_every_page() {
-        let docs = paths::root().join("docs");
+        let docs = paths::workspace_root().join("docs");
         let summary = parse_page(&fs::read_to_string(docs.join("SUMMARY.md")).expect("docs/SUMMARY.md"));
         let listed: BTreeSet<&str> = summary.links.iter().map(String::as_str).collect();
         let pages: Vec<String> = list_pages()
@@ -132,9 +142,16 @@ mod tests {
             .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .filter(|name| name != "SUMMARY.md")
             .collect();
-        let missing: Vec<_> = pages.iter().filter(|page| !listed.contains(page.as_str())).collect();
+        let missing: Vec<_> = pages
+            .iter()
+            .filter(|page| !listed.contains(page.as_str()))
+            .collect();
         assert!(missing.is_empty(), "docs/SUMMARY.md does not list {missing:?}");
-        assert_eq!(listed.len(), pages.len(), "docs/SUMMARY.md lists a page that does not exist");
+        assert_eq!(
+            listed.len(),
+            pages.len(),
+            "docs/SUMMARY.md lists a page that does not exist"
+        );
     }
 
     #[test]
