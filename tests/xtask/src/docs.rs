@@ -94,7 +94,7 @@ mod tests {
     /// All pages: `docs/`, and those at the root and in `deploy/`.
     fn list_pages() -> Vec<PathBuf> {
         let root = paths::workspace_root();
-        [root.join("docs"), root.clone(), root.join("deploy")]
+        [root.join("docs"), root.to_path_buf(), root.join("deploy")]
             .iter()
             .flat_map(|folder| fs::read_dir(folder).expect("a folder"))
             .map(|entry| entry.expect("an entry").path())
