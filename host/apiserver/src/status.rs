@@ -39,7 +39,7 @@ impl Subject<'_> {
         }
     }
 
-    fn to_details(&self, kind: &str) -> Value {
+    fn to_details(self, kind: &str) -> Value {
         let mut details = json!({"name": self.name, "kind": kind});
         if !self.group.is_empty() {
             details["group"] = self.group.into();

@@ -425,13 +425,13 @@ pub(crate) mod tests {
                 "http has no function `secret-hash`",
             ),
             (
-                "remaining: func() -> u64",
-                "remaining: func(x: u32) -> u64",
+                "remaining: func() -> milliseconds",
+                "remaining: func(x: u32) -> milliseconds",
                 "clock.remaining takes 0 parameters here, 1 in the component",
             ),
             ("@0.1.0", "@0.2.0", "this host has ostler:plugin/"),
             (
-                "  cleanup: func(request: request) -> result<outcome, failure>;",
+                "  @since(version = 0.1.0)\n  cleanup: func(request: request) -> result<outcome, failure>;",
                 "",
                 "without the function `cleanup`",
             ),

@@ -204,7 +204,7 @@ impl Credentials {
         };
         Ok(Self {
             method: way,
-            redactor: redactor,
+            redactor,
         })
     }
 

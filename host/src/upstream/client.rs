@@ -181,7 +181,7 @@ impl Client {
                 health: std::mem::take(&mut context.health),
                 failed_checks: 0,
             }),
-            context: context,
+            context,
             trial_finished: Notify::new(),
         })
     }

@@ -84,7 +84,7 @@ impl ResponseCoalescer {
             let answer = request.await;
             let lasts = |r: &Response| r.status == 200 && r.body.len() <= MAX_RESPONSE_BYTES;
             *result = Some(SharedResult {
-                requested_at: requested_at,
+                requested_at,
                 received_at: Instant::now(),
                 is_reusable: answer.as_ref().is_ok_and(lasts),
                 result: answer,

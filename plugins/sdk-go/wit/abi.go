@@ -614,8 +614,9 @@ func hostKubernetesPatch(a0 uint32, a1 uint32)
 // Applies a JSON merge patch (RFC 7386) to an object and returns the
 // result. Prefer `apply`, which records the ownership of fields; a patch is
 // for changes that depend on the current object, for example to an element
-// of a list. `metadata` may change in its labels and annotations alone, and
-// `status` is ignored.
+// of a list. The patch may change `metadata` in labels and annotations alone,
+// and must not contain `status`. A patch that would change nothing is not
+// sent.
 //
 // Fails with `not-found` if there is no such object, with `conflict` if a
 // precondition is not met, with `invalid` if the patch is malformed or the
@@ -1336,8 +1337,8 @@ func HttpReadEvents(query HttpEventQuery) (HttpEventTail, *Error) {
 func loadHeaderValue(p uint32) (v HeaderValue) {
 	v.Case = load[HeaderValueCase](p)
 	switch v.Case {
-	case HeaderValueText:
-		v.Text = loadString(p + 8)
+	case HeaderValueString:
+		v.String = loadString(p + 8)
 	case HeaderValueBytes:
 		v.Bytes = loadBytes(p + 8)
 	case HeaderValueBoolean:
@@ -1357,8 +1358,8 @@ func loadHeaderValue(p uint32) (v HeaderValue) {
 func storeHeaderValue(p uint32, v HeaderValue) {
 	store(p, v.Case)
 	switch v.Case {
-	case HeaderValueText:
-		storeString(p+8, v.Text)
+	case HeaderValueString:
+		storeString(p+8, v.String)
 	case HeaderValueBytes:
 		storeBytes(p+8, v.Bytes)
 	case HeaderValueBoolean:

@@ -70,8 +70,9 @@ var KubernetesCreate = func(object []byte, options KubernetesCreateOptions) ([]b
 // Applies a JSON merge patch (RFC 7386) to an object and returns the
 // result. Prefer `apply`, which records the ownership of fields; a patch is
 // for changes that depend on the current object, for example to an element
-// of a list. `metadata` may change in its labels and annotations alone, and
-// `status` is ignored.
+// of a list. The patch may change `metadata` in labels and annotations alone,
+// and must not contain `status`. A patch that would change nothing is not
+// sent.
 //
 // Fails with `not-found` if there is no such object, with `conflict` if a
 // precondition is not met, with `invalid` if the patch is malformed or the

@@ -234,7 +234,7 @@ const (
 // The value of a message header (a field of an AMQP 0-9-1 field table).
 type HeaderValue struct {
 	Case      HeaderValueCase
-	Text      string
+	String    string
 	Bytes     []byte
 	Boolean   bool
 	Integer   int64
@@ -248,7 +248,7 @@ type HeaderValueCase uint8
 
 // The cases of [HeaderValue].
 const (
-	HeaderValueText      HeaderValueCase = 0
+	HeaderValueString    HeaderValueCase = 0
 	HeaderValueBytes     HeaderValueCase = 1
 	HeaderValueBoolean   HeaderValueCase = 2
 	HeaderValueInteger   HeaderValueCase = 3

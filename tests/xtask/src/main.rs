@@ -10,6 +10,7 @@ mod control_plane;
 mod demo;
 #[cfg(test)]
 mod dependencies;
+mod docs;
 mod paths;
 mod process;
 mod registry;
@@ -58,6 +59,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Build docs/ as a site in target/book.
+    Docs,
 }
 
 fn main() -> ExitCode {
@@ -94,6 +97,7 @@ fn run(command: Command) -> Result<ExitCode> {
             running.wait_for_interrupt().context("the control plane")?;
         }
         Command::Crds { check } => cargo::write_crds(check)?,
+        Command::Docs => docs::build_book()?,
     }
     Ok(ExitCode::SUCCESS)
 }

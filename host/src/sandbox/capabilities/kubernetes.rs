@@ -547,6 +547,10 @@ fn is_applied(patch: &Value, live: &Value) -> bool {
     let Value::Object(patch) = patch else {
         return patch == live;
     };
+    // An object replaces a scalar or a list, even if it only removes fields.
+    if !live.is_object() {
+        return false;
+    }
     patch.iter().all(|(key, value)| match (value, live.get(key)) {
         (Value::Null, found) => found.is_none(),
         (value, Some(live)) => is_applied(value, live),
