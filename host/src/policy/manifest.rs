@@ -141,11 +141,11 @@ fn read_sections(wasm: &[u8]) -> Result<Vec<Section<'_>>, ManifestError> {
                 Payload::CustomSection(custom) if custom.name() == SECTION_NAME => Some(custom.data()),
                 _ => None,
             };
-            sections.push(Section {
-                id,
-                data: &wasm[range],
-                manifest,
-            });
+            // The parser announces a nested module before its bytes, so a truncated file may end before the range.
+            let data = wasm
+                .get(range)
+                .ok_or_else(|| ManifestError::NotAComponent("the file ends within a section".into()))?;
+            sections.push(Section { id, data, manifest });
         }
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
