@@ -418,7 +418,7 @@ impl Controller {
 
     /// Reports an object whose fields cannot be parsed. The component is not called, since it would read an object
     /// without them.
-    pub(super) async fn report_unreadable(
+    async fn report_unreadable(
         &self,
         plugin: &Arc<Plugin>,
         key: &ObjectRef,
