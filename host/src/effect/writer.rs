@@ -452,6 +452,30 @@ impl ApiWriter {
         uid: &str,
         status: &Value,
     ) -> Result<Arc<Object>, ApiError> {
+        self.send_status(key, json!({"uid": uid}), status).await
+    }
+
+    /// Patches the status of exactly this version of an object.
+    ///
+    /// # Errors
+    /// HTTP 409 if the object has changed since: another leader may have written its status.
+    pub async fn patch_status_of(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        status: &Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        let version = object.resource_version.to_string();
+        let preconditions = json!({"uid": object.uid, "resourceVersion": version});
+        self.send_status(key, preconditions, status).await
+    }
+
+    async fn send_status(
+        &self,
+        key: &ObjectRef,
+        metadata: Value,
+        status: &Value,
+    ) -> Result<Arc<Object>, ApiError> {
         let resource: Resource = self.client.discover_resource(&key.gvk).await?;
         let object_path = resource.object(key);
         let path = if resource.status {
@@ -459,7 +483,7 @@ impl ApiWriter {
         } else {
             object_path
         };
-        let patch = json!({"metadata": {"uid": uid}, "status": status});
+        let patch = json!({"metadata": metadata, "status": status});
         // A status write does not change the intent; if the intent differs, the response shows a foreign change.
         self.merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
             .await

@@ -146,9 +146,9 @@ impl Controller {
         deleting: Option<&str>,
         call: &Call,
     ) -> ReconcileOutcome {
-        let object = call.checkpointed.as_ref().unwrap_or(object);
+        let newest = call.checkpointed.as_ref().unwrap_or(object);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
-            && let Err(outcome) = self.update_holds(key, object, &call.holds).await
+            && let Err(outcome) = self.update_holds(key, newest, &call.holds).await
         {
             return outcome;
         }
@@ -303,7 +303,8 @@ impl Controller {
         result
     }
 
-    /// Writes the status of a result, or removes the finalizer when a cleanup is complete.
+    /// Writes the status of a result, or removes the finalizer when a cleanup is complete. `object` is the one that the
+    /// component was given: the status is of its generation, also when a checkpoint was answered with a newer one.
     async fn finish_call(
         &self,
         key: &ObjectRef,
@@ -313,10 +314,11 @@ impl Controller {
         deleting: Option<&str>,
         call: &Call,
     ) -> ReconcileOutcome {
+        let newest = call.checkpointed.as_ref().unwrap_or(object);
         if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &result)
             && outcome.next == reconciler::Next::AwaitChange
         {
-            return self.remove_finalizer(key, object, finalizer).await;
+            return self.remove_finalizer(key, newest, finalizer).await;
         }
         if deleting.is_some() {
             result = self.describe_deletion(object, result);
@@ -334,7 +336,10 @@ impl Controller {
                         until that ends";
             add_hot_loop(&mut result, "TightRequeueLoop", note);
         }
-        match self.write_status(plugin.name(), key, object, &result).await {
+        let written = self
+            .write_status_of(object.generation, plugin.name(), key, newest, &result)
+            .await;
+        match written {
             Ok(sent) => {
                 let wrote = sent || !call.wrote.is_empty() || call.checkpointed.is_some();
                 ReconcileOutcome {

@@ -19,6 +19,7 @@ scenarios!(
     deletion_policy_annotation_keeps_pipeline,
     force_delete_annotation_removes_object_with_event,
     phase_reports_progress_ready_and_termination,
+    object_that_left_the_selection_is_cleaned_up_when_deleted,
 );
 
 fn assert_gone_from_concourse(lab: &Lab) {
@@ -241,4 +242,27 @@ async fn phase_reports_progress_ready_and_termination(mut lab: Lab) {
     lab.patch(&probe::kind(), "p", json!({"spec": {"cleanup": []}}))
         .await;
     lab.wait_gone(&probe::kind(), "p").await;
+}
+
+async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab) {
+    lab.start_probe().await;
+    let selected = Gvk::new("tests.ostler.dev", "v1alpha1", "SelectedProbe");
+    let object = |tier: &str| {
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "SelectedProbe", "spec": {},
+            "metadata": {"name": "p", "namespace": lab.namespace, "labels": {"tier": tier}}})
+    };
+    lab.apply(object("a")).await;
+    lab.wait_ready(&selected, "p").await;
+    lab.apply(object("b")).await;
+    lab.wait_idle().await;
+    let left = lab.get(&selected, "p").await.expect("the object");
+    assert_eq!(
+        left["metadata"]["finalizers"],
+        json!(["tests.ostler.dev/selected"]),
+        "it has not been cleaned up"
+    );
+    lab.delete(&selected, "p").await;
+    lab.wait_gone(&selected, "p").await;
+    let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+    assert!(events.iter().any(|e| e["reason"] == "CleanedUp"), "the component cleaned up");
 }

@@ -23,7 +23,10 @@ impl Host for Call {
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
         self.reconciling("status.checkpoint")?;
         let (subject, services) = self.enter(HostCall::StatusCheckpoint)?;
-        let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
+        let (key, given) = (subject.key.clone(), subject.object.clone());
+        // The version that the component has seen, so that a leader whose cache lags behind the checkpoint of the leader
+        // before gets a conflict instead of repeating the effect.
+        let seen = self.checkpointed.clone().unwrap_or(given);
         self.takes(fields.len())?;
         if fields.len() > self.terms.limits.status_bytes {
             return Err(self.exceeded(Limit::StatusBytes, "bytes of status fields"));
@@ -38,7 +41,7 @@ impl Host for Call {
         fields.remove("observedGeneration");
         let patched = services
             .writer
-            .patch_status(&key, &uid, &Value::Object(fields))
+            .patch_status_of(&key, &seen, &Value::Object(fields))
             .await?;
         self.counts.api_writes += 1;
         self.checkpointed = Some(patched);
