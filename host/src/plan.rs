@@ -43,7 +43,10 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::ObjectCache},
+    sandbox::{
+        object_cache::ObjectCache,
+        services::{ApiAccess, Services, SharedCache, UpstreamAccess},
+    },
     schedule::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue, Work},
@@ -133,23 +136,28 @@ impl World {
         network.replace_grant(settings.allowed_networks(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
-            store: store.clone(),
-            dispatcher: dispatcher.clone(),
-            informers: Arc::new(informers),
-            reviewer,
-            writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher)),
-            recorder: EventRecorder::default(),
-            upstreams: ClientPool::default()
-                .with_fence(sealed)
-                .with_network(network)
-                .with_dry_run(move |upstream, request| noting.request(upstream, request)),
-            streams: EventStreams::disabled(),
+            cache: SharedCache {
+                store: store.clone(),
+                informers: Arc::new(informers),
+                namespaces,
+            },
+            api: ApiAccess {
+                reviewer,
+                writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher.clone())),
+                recorder: EventRecorder::default(),
+            },
+            upstreams: UpstreamAccess {
+                clients: ClientPool::default()
+                    .with_fence(sealed)
+                    .with_network(network)
+                    .with_dry_run(move |upstream, request| noting.request(upstream, request)),
+                streams: EventStreams::disabled(),
+            },
+            dispatcher,
             object_cache: ObjectCache::default(),
-            tapes: Arc::new(Tapes::new(settings.record.clone())),
+            recordings: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             fence: WriteFence::default(),
-            lease: None,
-            namespaces,
         });
         overlay.tell(&services);
         let at_once = settings.workers;
@@ -219,22 +227,23 @@ impl World {
 
     /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
     async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
-        let Services {
-            dispatcher, store, ..
-        } = &*self.services;
+        let dispatcher = &self.services.dispatcher;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
-            if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
+            if let Err(e) = self.services.api.writer.read_uncached(None, key, key).await {
                 tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             dispatcher.enqueue(key, Priority::Normal, Cause::Retry);
             return None;
         }
-        let ready = store
+        let ready = self
+            .services
+            .cache
+            .store
             .get(key, Projection::Full)
             .map(|o| o.readiness())
             .unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::{
         scope::Projection,
     },
     plugin::Plugin,
-    sandbox::capabilities::Services,
+    sandbox::services::SharedCache,
 };
 
 impl World {
@@ -116,11 +116,11 @@ impl World {
 
     /// Lists what the plugin of an object may have made for it: that goes with it.
     pub(super) async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
-        let Services {
+        let SharedCache {
             informers,
             namespaces,
             ..
-        } = &*self.services;
+        } = &self.services.cache;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
         for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable_kinds()) {
             let Ok(gvk) = self.cluster.discover_preferred(group, kind).await else {

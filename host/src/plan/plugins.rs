@@ -95,7 +95,7 @@ impl World {
     /// From now on they govern.
     async fn plugin_objects(&self, notes: &mut Vec<String>) -> anyhow::Result<BTreeMap<String, PluginSpec>> {
         let mut objects = BTreeMap::new();
-        let (effects, selector) = (&self.services.writer, self.settings.plugin_selector.as_ref());
+        let (effects, selector) = (&self.services.api.writer, self.settings.plugin_selector.as_ref());
         let (kind, mut token) = (plugin::kind(), String::new());
         loop {
             let page = effects.list_page(None, &kind, "", selector, PAGE, &token);

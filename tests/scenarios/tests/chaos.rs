@@ -128,7 +128,7 @@ const SAID: usize = 5;
 /// What the host knows of a probe: as it is in the store, and its turn.
 fn known(lab: &Lab, name: &str) -> String {
     let (key, services) = (lab.key(&kind(), name), lab.host().services());
-    let stored = services.store.get(&key, Projection::Full);
+    let stored = services.cache.store.get(&key, Projection::Full);
     let stored = stored.map(|o| (o.generation, o.resource_version));
     let turn = services.dispatcher.explain(&key);
     let since = turn.causes.len().saturating_sub(SAID);

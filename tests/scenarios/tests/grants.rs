@@ -280,6 +280,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
             services: host.services(),
             registry: host.registry(),
             stats: host.stats(),
+            lease: host.lease(),
             workers: 1,
         };
         let format = ostler::testing::metrics::Format::Prometheus;

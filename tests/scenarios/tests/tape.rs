@@ -150,7 +150,7 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         .await;
     lab.wait_ready(&probe(), "good").await;
     lab.wait_idle().await;
-    let tapes = &lab.host().services().tapes;
+    let tapes = &lab.host().services().recordings;
     let kept = tapes.kept();
     assert!(!kept.is_empty());
     assert!(
@@ -233,7 +233,7 @@ async fn recordings_are_bounded(mut lab: Lab) {
             .await;
     }
     lab.wait_idle().await;
-    let tapes = &lab.host().services().tapes;
+    let tapes = &lab.host().services().recordings;
     assert_eq!((tapes.size().0, tapes.kept().len()), (5, 5));
     let at: Vec<_> = tapes.kept().iter().map(|f| f.at()).collect();
     assert!(at.iter().max() == at.first(), "the newest are kept");
@@ -253,7 +253,7 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     lab.wait_condition(&probe(), "thief", "Ready", "False", "AsTold")
         .await;
     lab.wait_idle().await;
-    let kept = lab.host().services().tapes.last(&lab.key(&probe(), "thief"));
+    let kept = lab.host().services().recordings.last(&lab.key(&probe(), "thief"));
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
     assert!(
@@ -337,7 +337,7 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     let probe = report().preflight.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
     // When it is gone nothing is kept for builds that will not come.
-    let of_it = || lab.host().services().tapes.of_plugin("greeting").len();
+    let of_it = || lab.host().services().recordings.of_plugin("greeting").len();
     assert!(of_it() > 0);
     std::fs::remove_file(lab.settings.plugins.join("greeting.wasm")).expect("removed");
     lab.wait_until("its recordings are forgotten", async || of_it() == 0)
@@ -368,7 +368,7 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
     .await;
     lab.wait_condition(&bookmarks, "home", "Ready", "False", "NotFound")
         .await;
-    let kept = lab.host().services().tapes.last(&lab.key(&bookmarks, "home"));
+    let kept = lab.host().services().recordings.last(&lab.key(&bookmarks, "home"));
     let recording = kept.expect("it is kept").recording();
     let said = recording.text();
     assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{said}");
@@ -402,7 +402,7 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     lab.apply_chain().await;
-    let kept = lab.host().services().tapes.kept();
+    let kept = lab.host().services().recordings.kept();
     let recordings: Vec<_> = kept.iter().map(|f| f.recording()).collect();
     let mut functions = std::collections::BTreeSet::new();
     for recording in &recordings {

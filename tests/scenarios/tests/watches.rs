@@ -35,7 +35,7 @@ fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
 
 /// The watches of ConfigMaps and Secrets.
 fn watches(lab: &Lab) -> Vec<Scope> {
-    let scopes = lab.host().services().informers.scopes();
+    let scopes = lab.host().services().cache.informers.scopes();
     let scopes = scopes.into_iter().map(|(scope, _)| scope);
     scopes
         .filter(|s| matches!(&*s.gvk.kind, "ConfigMap" | "Secret"))
@@ -92,6 +92,7 @@ async fn metadata_alone(mut lab: Lab) {
     let kept = lab
         .host()
         .services()
+        .cache
         .store
         .get(&key, Projection::Metadata)
         .expect("it is kept");
@@ -124,6 +125,7 @@ async fn only_what_is_read_is_watched(mut lab: Lab) {
     assert!(
         lab.host()
             .services()
+            .cache
             .store
             .get(&lab.key(&config_map(), "x"), Projection::Full)
             .is_none()
@@ -157,7 +159,7 @@ async fn many_objects_are_streamed(mut lab: Lab) {
     lab.apply_probe("p", json!([wide]), json!([])).await;
     lab.wait_seen("p", &["m597,m598,m599"]).await;
     let services = lab.host().services();
-    assert!(services.store.size().objects >= 600);
+    assert!(services.cache.store.size().objects >= 600);
     lab.delete(&config_map(), "m598").await;
     lab.wait_seen("p", &["m597,m599"]).await;
 }

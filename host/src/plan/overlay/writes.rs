@@ -252,8 +252,8 @@ impl Overlay {
             return Vec::new();
         };
         let mut owned = BTreeSet::new();
-        for (scope, _) in world.informers.scopes() {
-            for (key, object) in world.store.list(&scope, &Query::default()) {
+        for (scope, _) in world.cache.informers.scopes() {
+            for (key, object) in world.cache.store.list(&scope, &Query::default()) {
                 let object = object.to_value();
                 let owners = object["metadata"]["ownerReferences"].as_array();
                 let mut owners = owners.into_iter().flatten().peekable();
@@ -384,9 +384,9 @@ impl Overlay {
             return;
         };
         if gone {
-            let scopes = world.informers.scopes().into_iter();
+            let scopes = world.cache.informers.scopes().into_iter();
             for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
-                if let Some(change) = world.store.remove(&scope, &key, &object.uid, u64::MAX) {
+                if let Some(change) = world.cache.store.remove(&scope, &key, &object.uid, u64::MAX) {
                     world.dispatcher.on_change(&change, Source::WriteResponse, None);
                 }
             }
@@ -397,7 +397,7 @@ impl Overlay {
             true => Projection::Full,
             false => Projection::Metadata,
         };
-        if let Put::Changed(change) = world.store.put(&key, object, form, Source::WriteResponse) {
+        if let Put::Changed(change) = world.cache.store.put(&key, object, form, Source::WriteResponse) {
             world.dispatcher.on_change(&change, Source::WriteResponse, by);
         }
     }

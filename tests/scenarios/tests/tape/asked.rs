@@ -107,7 +107,7 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
             .services()
             .dispatcher
             .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-        !lab.host().services().tapes.followed()
+        !lab.host().services().recordings.followed()
     })
     .await;
 }
