@@ -368,7 +368,11 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
     .await;
     lab.wait_condition(&bookmarks, "home", "Ready", "False", "NotFound")
         .await;
-    let kept = lab.host().services().recordings.last(&lab.key(&bookmarks, "home"));
+    let kept = lab
+        .host()
+        .services()
+        .recordings
+        .last(&lab.key(&bookmarks, "home"));
     let recording = kept.expect("it is kept").recording();
     let said = recording.text();
     assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{said}");
