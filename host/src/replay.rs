@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_whole_is_replayed() {
+    fn truncated_recording_is_not_replayed() {
         let sound = json!({
             "apiVersion": "ostler.dev/v1alpha1", "kind": "Recording",
             "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_what_is_absent_or_not_ready_and_says_who_holds_it() {
+    fn explain_lists_unready_dependencies_and_holders() {
         let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_waits_for_its_plugin() {
+    fn queued_object_of_held_plugin_explains_the_hold() {
         for (suspended, hooks, words) in [
             (false, HookState::None, None),
             (false, HookState::Done, None),

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_that_is_meant_is_found_or_said_what_there_is() {
+    fn question_finds_object_or_lists_candidates() {
         let team = |group: &str, namespace: &str, name: &str| {
             ObjectRef::new(Gvk::new(group, "v1", "Team"), namespace, name)
         };

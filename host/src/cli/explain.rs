@@ -186,7 +186,7 @@ mod tests {
     use crate::{admin::explain::NextRun, reconcile::stats::RecordedError};
 
     #[test]
-    fn what_matters_most_stands_first() {
+    fn most_urgent_finding_comes_first() {
         let read = Read {
             what: "Instance/demo/ci".into(),
             state: State::Absent,

@@ -26,7 +26,7 @@ fn initialize_uses_capabilities_without_an_object() {
 }
 
 #[test]
-fn upgrade_gives_the_object_with_other_annotations() {
+fn upgrade_returns_object_with_changed_annotations() {
     let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": "a", "annotations": {"kept": "yes"}}, "spec": {"behaviour": "beat"}});
     let upgraded = Host::new()

@@ -477,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_saved_file_is_known_by_its_place() {
+    fn saved_file_is_classified_by_its_path() {
         let of = |path: &str| {
             let Saved {
                 source,
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn saves_are_told_also_in_new_folders() {
+    async fn saves_in_new_folders_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = Files::follow(folder.path()).unwrap();
         let later = folder.path().join("src");
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nothing_serves_nothing_is_said_to_go_on() {
+    async fn hint_without_a_serving_build_names_only_the_fix() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut stage = Stage::set(None).await.unwrap();
         stage.start().await.unwrap();
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_stands_under_its_header() {
+    fn row_is_aligned_with_its_header() {
         let row = Row {
             at: "2026-11-21T08:00:01Z".into(),
             what: "serves",

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_read_or_said_what_is_wrong_with() {
+    fn kind_is_parsed_or_refused_with_its_error() {
         let kind: Kind = "Greeting.v1alpha1.examples.ostler.dev".parse().unwrap();
         assert_eq!(
             (&*kind.kind, &*kind.version, &*kind.group),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_of_a_package() {
+    fn plugin_name_must_be_a_package_name() {
         assert_eq!(parse_name("my-plugin2"), Ok("my-plugin2".into()));
         for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
             assert!(parse_name(wrong).is_err(), "{wrong}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_project_is_left_to_fill_in() {
+    fn new_project_has_no_open_placeholders() {
         for language in Language::value_variants() {
             let new = New {
                 name: "my-plugin".into(),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn something_that_is_there_is_left_alone() {
+    fn existing_folder_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("mine"), "").unwrap();
         let new = New {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sdk_is_found_in_its_checkout_and_named_by_the_way_to_it() {
+    fn sdk_is_referenced_by_its_relative_path() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let sdk = Sdk::find(None, &root.join("plugins/new/one")).unwrap();
         assert_eq!(

@@ -203,7 +203,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
 ";
 
     #[test]
-    fn what_is_wrong_is_named_with_its_file_and_what_to_do() {
+    fn invalid_project_is_reported_with_file_and_remedy() {
         let sound = [("Cargo.toml", ""), ("plugin.yaml", "permissions: {}")];
         for (files, words) in [
             (
@@ -251,7 +251,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
     }
 
     #[test]
-    fn kinds_without_a_crd_are_named() {
+    fn kind_without_crd_is_named() {
         let files = [
             ("Cargo.toml", ""),
             ("plugin.yaml", "permissions: {}"),
@@ -277,7 +277,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
     }
 
     #[test]
-    fn what_is_asked_for_is_granted() {
+    fn requested_permissions_are_granted() {
         let asks = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [apply]}], events: true}";
         let (_folder, project) = project(&[("go.mod", ""), ("plugin.yaml", asks)]);
         let project = project.unwrap();

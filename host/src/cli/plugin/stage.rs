@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_became_of_a_build_is_told_as_soon_as_it_is_known() {
+    fn build_result_is_reported_when_its_build_is_known() {
         let of = |state: LoadState, digest: &str, refused: u64, news: bool| {
             let report = Report {
                 state,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_build_that_is_refused_is_refused_again_at_once() {
+    async fn refused_build_is_reported_again_at_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
         std::fs::write(folder.path().join("plugin.yaml"), "permissions: {}").unwrap();

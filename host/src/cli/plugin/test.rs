@@ -422,7 +422,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn after_a_failure_the_rest_is_skipped() {
+    async fn checks_after_a_failure_are_skipped() {
         let mut checks = Checks::default();
         assert_eq!(
             checks.run_check("one", async { Ok((1, "fine".into())) }).await,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_of_the_current_generation() {
+    fn ready_counts_for_the_current_generation_only() {
         let object = |observed: u8| {
             json!({"metadata": {"generation": 2}, "status": {"conditions": [
                 {"type": "Ready", "status": "True", "reason": "R", "message": "m", "observedGeneration": observed}]}})
