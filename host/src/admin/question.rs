@@ -51,14 +51,14 @@ impl Question {
             [first, second, ..] if first.gvk != second.gvk => {
                 let kinds = here.iter().map(|k| k.gvk.to_string()).collect();
                 Err(format!(
-                    "`{kind}` is more than one kind: say which of {}",
+                    "`{kind}` names several kinds: use one of {}",
                     format_names(kinds)
                 ))
             }
             [_, ..] => {
                 let namespaces = here.iter().map(|k| k.namespace.to_string()).collect();
                 Err(format!(
-                    "there is a {kind}/{name} in several namespaces: say which of {} with -n",
+                    "there is a {kind}/{name} in several namespaces: choose one of {} with -n",
                     format_names(namespaces)
                 ))
             }
@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(ask("Team.b.dev", None, "three"), Ok(keys[3].clone()));
         for (kind, namespace, name, words) in [
             ("teem", None, "one", "there are Team.v1.a.dev, Team.v1.b.dev"),
-            ("team", None, "two", "say which of x, y"),
-            ("team", None, "three", "say which of Team.v1.a.dev, Team.v1.b.dev"),
+            ("team", None, "two", "choose one of x, y"),
+            ("team", None, "three", "use one of Team.v1.a.dev, Team.v1.b.dev"),
             ("team", Some("z"), "two", "there is one in x, y"),
             ("team", None, "four", "Team/x/one"),
         ] {

@@ -18,10 +18,10 @@ fn initialize_uses_capabilities_without_an_object() {
             times
         );
     }
-    host.set_config(json!({"failure": "as told"}));
+    host.set_config(json!({"failure": "as requested"}));
     assert_eq!(
         host.initialize(&Counted),
-        Err(Error::Unavailable("as told".into()))
+        Err(Error::Unavailable("as requested".into()))
     );
 }
 

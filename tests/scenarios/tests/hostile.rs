@@ -113,7 +113,7 @@ async fn trap_fails_only_its_own_reconcile(mut lab: Lab) {
 async fn panic_fails_only_its_own_reconcile(mut lab: Lab) {
     expect_isolated_failure(&mut lab, "panic", "PluginTrapped", "trapped").await;
     assert!(
-        ostler_test_harness::captured_logs().contains("as told"),
+        ostler_test_harness::captured_logs().contains("as requested"),
         "the panic message is in the log"
     );
 }

@@ -306,7 +306,7 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
     let refused = report();
     assert_eq!(refused.digest, good, "the previous build serves");
     assert!(
-        refused.message.contains("traps where the build before did not")
+        refused.message.contains("traps where the previous build did not")
             && refused.message.contains("Greeting/"),
         "{}",
         refused.message

@@ -345,8 +345,8 @@ mod tests {
             ("Greeting.v1.A.dev", "is no domain"),
             ("Greeting.v1.apps.k8s.io", "Kubernetes' own"),
         ] {
-            let said = wrong.parse::<Kind>().unwrap_err();
-            assert!(said.contains(words), "{wrong}: {said}");
+            let error = wrong.parse::<Kind>().unwrap_err();
+            assert!(error.contains(words), "{wrong}: {error}");
         }
     }
 
@@ -407,8 +407,8 @@ mod tests {
             directory: Some(folder.path().into()),
             sdk: None,
         };
-        let said = new.run().unwrap_err().to_string();
-        assert!(said.contains("there is something already"), "{said}");
+        let error = new.run().unwrap_err().to_string();
+        assert!(error.contains("there is something already"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
@@ -426,10 +426,10 @@ mod tests {
             absolute.contains(&*root.canonicalize().unwrap().to_string_lossy()),
             "{absolute}"
         );
-        let said = Sdk::find(Some(elsewhere.path()), elsewhere.path()).err().unwrap();
+        let error = Sdk::find(Some(elsewhere.path()), elsewhere.path()).err().unwrap();
         assert!(
-            said.to_string().contains("neither ostler-sdk nor a checkout"),
-            "{said}"
+            error.to_string().contains("neither ostler-sdk nor a checkout"),
+            "{error}"
         );
     }
 }

@@ -110,7 +110,7 @@ impl Project {
         });
         let file = similar.map_or(crds, |d| d.file.clone());
         bail!(
-            "{}: it defines {}, but the plugin says that it reconciles {missing}: make spec.group, spec.names.kind and \
+            "{}: it defines {}, but the plugin reconciles {missing}: make spec.group, spec.names.kind and \
              spec.versions[].name agree with it",
             file.display(),
             names.join(", ")
@@ -124,7 +124,7 @@ pub fn read_asks(folder: &Path) -> anyhow::Result<Value> {
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
-            "{}: not there: it says what the plugin asks for; begin with `permissions: {{}}`",
+            "{}: not found: the manifest with the plugin's permissions is missing; begin with `permissions: {{}}`",
             file.display()
         ),
         Err(e) => return Err(e).with_context(|| format!("reading {}", file.display())),
@@ -242,10 +242,10 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
             ),
         ] {
             let (_folder, project) = project(files);
-            let said = format!("{:#}", project.err().expect(words[0]));
+            let error = format!("{:#}", project.err().expect(words[0]));
             assert!(
-                words.iter().all(|w| said.contains(w)),
-                "{said}\nexpected: {words:?}"
+                words.iter().all(|w| error.contains(w)),
+                "{error}\nexpected: {words:?}"
             );
         }
     }
@@ -260,20 +260,20 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let (_folder, project_with) = project(&files);
         let with = project_with.unwrap();
         with.defines(&[Gvk::new("a.dev", "v1", "X")]).unwrap();
-        let said = with
+        let error = with
             .defines(&[Gvk::new("a.dev", "v0", "X")])
             .unwrap_err()
             .to_string();
         assert!(
-            said.contains("crds/x.yaml: it defines X.v1.a.dev") && said.contains("reconciles X.v0.a.dev"),
-            "{said}"
+            error.contains("crds/x.yaml: it defines X.v1.a.dev") && error.contains("reconciles X.v0.a.dev"),
+            "{error}"
         );
         let (_folder, without) = project(&files[..2]);
-        let said = without
+        let error = without
             .unwrap()
             .defines(&[Gvk::new("a.dev", "v1", "X")])
             .unwrap_err();
-        assert!(said.to_string().contains("crds: no CRD"), "{said}");
+        assert!(error.to_string().contains("crds: no CRD"), "{error}");
     }
 
     #[test]

@@ -164,11 +164,11 @@ impl Test {
         let stage = checks
             .run_check("serves in a host", self.check_serving(project, &name, &wasm))
             .await;
-        // Only to be skipped where there is none.
+        // Without a host the remaining checks are skipped.
         let stage = stage.as_ref();
         let on = || stage.context("no host");
         let kinds = checks
-            .run_check("is as its CRDs say", async { check_kinds(on()?, project) })
+            .run_check("matches its CRDs", async { check_kinds(on()?, project) })
             .await;
         let kinds = kinds.unwrap_or_default();
         let keys = checks
@@ -230,13 +230,13 @@ impl Test {
             keys.push(stage.apply(document).await?);
         }
         for key in &keys {
-            let mut last = "it is not there".to_owned();
+            let mut last = "it does not exist".to_owned();
             let is_ready = wait_until(self.timeout, async || {
                 let Ok(Some(object)) = stage.get(key).await else {
                     return false;
                 };
-                let (is_ready, said) = check_ready(&object);
-                last = said;
+                let (is_ready, reason) = check_ready(&object);
+                last = reason;
                 is_ready
             });
             if !is_ready.await {
@@ -388,11 +388,11 @@ async fn run_native_tests(project: &Project) -> anyhow::Result<((), String)> {
     if output.status.success() {
         return Ok(((), words));
     }
-    let said = [output.stdout, output.stderr].concat();
+    let log = [output.stdout, output.stderr].concat();
     bail!(
         "`{words}`: {}\n{}",
         output.status,
-        String::from_utf8_lossy(&said).trim()
+        String::from_utf8_lossy(&log).trim()
     )
 }
 

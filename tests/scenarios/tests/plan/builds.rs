@@ -276,13 +276,13 @@ async fn plan_runs_hooks(mut lab: Lab) {
     assert!(diff.contains("+    tests.ostler.dev/upgrades: \"1\""), "{diff}");
     // The reconcile sees the upgraded object.
     assert!(diff.contains("+  upgrades: \"1\""), "{diff}");
-    let config = json!({"failure": "as told"}).to_string();
+    let config = json!({"failure": "as requested"}).to_string();
     std::fs::write(lab.settings.plugins.join("lifecycle.yaml"), config).expect("written");
     let report = planned(&lab, plan_request(&lab)).await;
     assert!(!report.has_changes(), "{}", report.text());
     let text = report.text();
     assert!(
-        text.contains("the objects of lifecycle would wait: initialize: unavailable: as told"),
+        text.contains("the objects of lifecycle would wait: initialize: unavailable: as requested"),
         "{text}"
     );
 }

@@ -208,7 +208,7 @@ pub async fn record_and_replay_commands_report_differences(mut lab: Lab) {
         ),
         (
             vec!["replay", "r.json", "--plugin-dir", "."],
-            "say where it is with --plugin-dir",
+            "set --plugin-dir to its folder",
         ),
         (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
         (
