@@ -334,7 +334,7 @@ async fn delete_probe(api: &Api<DynamicObject>, name: &str) {
 }
 
 /// Injects faults at random intervals.
-async fn inject_faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, over: &AtomicBool) {
+async fn inject_faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, finished: &AtomicBool) {
     while !finished.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(dice.u64(20..200))).await;
         match (dice.u8(0..10), &lab.embedded) {

@@ -178,12 +178,12 @@ impl Test {
             .await;
         let keys = keys.unwrap_or_default();
         checks
-            .run_check("again writes nothing", async {
+            .run_check("second reconcile writes nothing", async {
                 self.check_idempotence(on()?, &keys).await
             })
             .await;
         checks
-            .run_check("deleted, all of it is gone", async {
+            .run_check("deleted samples are removed", async {
                 self.check_deletion(on()?, project, &keys).await
             })
             .await;

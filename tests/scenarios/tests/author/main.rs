@@ -186,7 +186,7 @@ fn failed_build_leaves_the_previous_one_serving() {
 
     let source = terminal.path().join("swapped/src/lib.rs");
     let good = std::fs::read_to_string(&source).expect("a source");
-    std::fs::write(&source, good.replace("let said =", "let sad =")).expect("saved");
+    std::fs::write(&source, good.replace("let applied =", "let unused =")).expect("saved");
     dev.wait_until("the build fails", |log| rows(log, "failed").len() == 1);
     assert!(
         dev.log().contains("src/lib.rs:"),
@@ -199,7 +199,7 @@ fn failed_build_leaves_the_previous_one_serving() {
         "the previous build serves: {explained}"
     );
 
-    std::fs::write(&source, good.replace("it says", "it whispers")).expect("saved");
+    std::fs::write(&source, good.replace("message applied", "text applied")).expect("saved");
     dev.wait_until("the fixed build serves", |log| rows(log, "serves").len() == 2);
     let second = rows(&dev.log(), "serves").remove(1);
     assert_eq!(

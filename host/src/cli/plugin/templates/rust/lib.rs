@@ -38,8 +38,8 @@ pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
     let status = <<kind>>Status {
         config_map: Some(object.name().into()),
     };
-    let said = format!("it says: {}", object.spec.message);
+    let applied = format!("message applied: {}", object.spec.message);
     Ok(Outcome::await_change()
         .status(&status)
-        .with(Condition::new_true("Ready", "Said", said)))
+        .with(Condition::new_true("Ready", "Applied", applied)))
 }

@@ -11,7 +11,7 @@ fn message_is_written_to_a_config_map() {
         "spec": { "message": "Hello" },
     });
     let outcome = host.reconcile(&reconcile, &object).expect("reconciles");
-    let ready = Condition::new_true("Ready", "Said", "it says: Hello");
+    let ready = Condition::new_true("Ready", "Applied", "message applied: Hello");
     assert_eq!(outcome.conditions, [ready]);
     let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
     assert_eq!(map.expect("applied")["data"]["message"], "Hello");
