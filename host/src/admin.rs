@@ -2,9 +2,9 @@
 
 pub mod explain;
 pub mod question;
+mod recordings;
 pub mod scrape;
 pub mod status;
-mod tape;
 
 use crate::admin::scrape::{Format, Scraped};
 use std::{net::SocketAddr, sync::Arc};
@@ -62,10 +62,10 @@ impl Admin {
                 get(async |State(admin): State<Self>| Json(admin.status())),
             )
             .route("/explain", get(explain))
-            .route("/recordings", get(tape::recordings))
-            .route("/recording", get(tape::recording))
-            .route("/record", get(tape::record).post(tape::record))
-            .route("/trace", get(tape::trace))
+            .route("/recordings", get(recordings::recordings))
+            .route("/recording", get(recordings::recording))
+            .route("/record", get(recordings::record).post(recordings::record))
+            .route("/trace", get(recordings::trace))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(bound)
@@ -91,7 +91,7 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
 
 #[derive(Deserialize)]
 struct After {
-    /// The first reconciles, which are not to be told of; without it only the number of all is told.
+    /// Number of reconciles to skip; without it only the total number is returned.
     after: Option<usize>,
 }
 

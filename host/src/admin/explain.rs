@@ -400,13 +400,11 @@ fn list_missing(found: &Found, asking: &ObjectRef) -> Vec<Read> {
 /// End of the pause of all objects of a plugin, if there is one.
 fn pause_reason(suspended: bool, hooks: &HookState) -> Option<String> {
     Some(match hooks {
-        _ if suspended => "when its plugin is suspended no more".into(),
+        _ if suspended => "when its plugin is no longer suspended".into(),
         HookState::None | HookState::Done => return None,
         HookState::Pending => "when the life-cycle hooks of its plugin have run".into(),
         HookState::Failed(why) => {
-            format!(
-                "when the life-cycle hooks of its plugin have succeeded, which are tried again and again: {why}"
-            )
+            format!("when the life-cycle hooks of its plugin, which are retried, have succeeded: {why}")
         }
     })
 }
@@ -420,9 +418,9 @@ fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
         };
     }
     let (place, why) = match turn.state {
-        _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
+        _ if !served => ("settled", "no running plugin reconciles its kind".to_owned()),
         Some(ItemState::InFlight { requeue: false }) => ("running", "it runs now".to_owned()),
-        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
+        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and again right after: something changed meanwhile".to_owned()),
         Some(ItemState::Queued(priority)) => {
             let word = match priority {
                 Priority::High => "high",
@@ -433,16 +431,16 @@ fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
         }
         Some(ItemState::Delayed(_)) => {
             let why = match &turn.due_cause {
-                Some(Cause::Poll) => "its polling interval is over then",
-                Some(Cause::Timer) => "its plugin asked for that time",
-                Some(Cause::Retry) if turn.failures > 0 => "it is tried again after a failure",
-                Some(Cause::Retry) => "it waits, and looks again by itself then",
-                _ => "it is due then",
+                Some(Cause::Poll) => "next poll",
+                Some(Cause::Timer) => "requested by its plugin",
+                Some(Cause::Retry) if turn.failures > 0 => "retry after a failure",
+                Some(Cause::Retry) => "next check of what it waits for",
+                _ => "scheduled",
             };
-            ("delayed", format!("{why}; sooner when it or something it read changes"))
+            ("delayed", format!("{why}; sooner if it or an object it read changes"))
         }
-        Some(ItemState::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
-        None => ("settled", "when it or something it read changes".to_owned()),
+        Some(ItemState::Parked) => ("parked", "no retry, since it would not help; a change of it, of an object it read, or of its plugin wakes it".to_owned()),
+        None => ("settled", "when it or an object it read changes".to_owned()),
     };
     NextRun {
         place: place.into(),
@@ -472,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_what_is_absent_or_not_ready_and_says_who_holds_it() {
+    fn explain_lists_unready_dependencies_and_holders() {
         let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
@@ -513,8 +511,8 @@ mod tests {
             reads: Vec::new(),
         };
         let facts = stats.object(&key).expect("facts");
-        let told = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
-        let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
+        let explanation = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
+        let waits = explanation.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
             waits.collect::<Vec<_>>(),
             [
@@ -524,7 +522,7 @@ mod tests {
                 ("Thing/n/listed", State::NotReady, "Because: of this"),
             ]
         );
-        let reads = told.reads.iter().map(|r| (&*r.what, r.state));
+        let reads = explanation.reads.iter().map(|r| (&*r.what, r.state));
         assert_eq!(
             reads.collect::<Vec<_>>(),
             [
@@ -536,17 +534,28 @@ mod tests {
                 ("Thing/n/unknown", State::Unknown),
             ]
         );
-        assert_eq!(told.holders, ["Thing/n/x"]);
+        assert_eq!(explanation.holders, ["Thing/n/x"]);
         assert_eq!(
-            (&*told.state, told.paused, told.woken_by.len()),
+            (
+                &*explanation.state,
+                explanation.paused,
+                explanation.woken_by.len()
+            ),
             ("Paused", true, MAX_CAUSES)
         );
-        assert_eq!((&*told.next.place, told.next.in_seconds), ("delayed", Some(1.5)));
-        assert!(told.next.why.contains("polling"), "{}", told.next.why);
+        assert_eq!(
+            (&*explanation.next.place, explanation.next.in_seconds),
+            ("delayed", Some(1.5))
+        );
+        assert!(
+            explanation.next.why.contains("polling"),
+            "{}",
+            explanation.next.why
+        );
     }
 
     #[test]
-    fn what_is_queued_waits_for_its_plugin() {
+    fn queued_object_of_held_plugin_explains_the_hold() {
         for (suspended, hooks, words) in [
             (false, HookState::None, None),
             (false, HookState::Done, None),
@@ -558,9 +567,9 @@ mod tests {
             ),
             (true, HookState::Done, Some("suspended")),
         ] {
-            let told = pause_reason(suspended, &hooks);
-            let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
-            assert!(words.map_or(told.is_none(), said), "{told:?}");
+            let explanation = pause_reason(suspended, &hooks);
+            let said = |words: &str| explanation.as_ref().is_some_and(|why| why.contains(words));
+            assert!(words.map_or(explanation.is_none(), said), "{explanation:?}");
         }
         for (place, expected) in [
             (Some(ItemState::Queued(Priority::Low)), "held"),

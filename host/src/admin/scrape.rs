@@ -491,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_named_as_each_format_names_them() {
+    fn counter_names_follow_each_format() {
         let mut registry = Registry::default();
         let family = Family::<Labels, Counter>::default();
         registry.register("workqueue_adds", "Adds, of type counter", family.clone());
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugins_own_metrics_are_merged_by_name_and_bounded() {
+    fn plugin_metrics_are_merged_by_name_and_bounded() {
         const OWN_SERIES: u32 = 500;
         let metrics = Metrics::default();
         let (a, b) = (metrics.plugin(&"a".into()), metrics.plugin(&"b".into()));

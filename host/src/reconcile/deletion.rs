@@ -27,6 +27,9 @@ impl Controller {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
         if !forced && !orphaned {
+            if let Some(problem) = &object.unreadable {
+                return self.report_unreadable(plugin, key, object, problem).await;
+            }
             return self.call_component(work, plugin, object, Some(finalizer)).await;
         }
         let (event_type, reason, note) = if forced {

@@ -105,7 +105,7 @@ impl PluginObjects {
     }
 
     /// Watches the objects from when the API server serves their kind. While it does not, or forbids to list them, the
-    /// host goes on without any.
+    /// host continues without any.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let services = &self.services;
         let mut pause = DISCOVERY_BACKOFF.initial;
