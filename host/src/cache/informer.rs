@@ -83,8 +83,11 @@ impl InformerHandle {
 pub enum SyncState {
     /// The first list has not completed.
     Pending,
-    /// The last attempt to list failed.
+    /// The last attempt to list failed, and may succeed by itself.
     Failed(String),
+    /// The last attempt to list was refused: the kind is not served, or the host may not list it. That lasts until
+    /// somebody installs the CRD or changes RBAC, so that readers need not wait for it.
+    Refused(String),
     /// The store has held all objects of the scope at least once.
     Synced,
 }
@@ -128,19 +131,19 @@ impl Informers {
     }
 
     /// Waits until a scope has been listed once and returns the scope to read it from. The error is the reason why
-    /// the list has not completed within `timeout`.
+    /// the list has not completed within `timeout`, or the refusal of the server, without a wait.
     pub async fn wait_synced(&self, scope: &Scope, timeout: Duration) -> Result<Scope, String> {
         let (covering, mut synced) = self.ensure_informer(scope);
-        let waited = tokio::time::timeout(timeout, synced.wait_for(|s| *s == SyncState::Synced))
-            .await
-            .map(|w| w.is_ok());
-        match waited {
-            Ok(true) => Ok(covering),
-            Ok(false) => Err("the host is shutting down".into()),
-            Err(_) => Err(match &*synced.borrow() {
-                SyncState::Failed(why) => why.clone(),
-                _ => format!("listing {} takes longer than {timeout:?}", scope.gvk),
-            }),
+        let is_decided = |s: &SyncState| matches!(s, SyncState::Synced | SyncState::Refused(_));
+        let waited = tokio::time::timeout(timeout, synced.wait_for(is_decided)).await;
+        if let Ok(Err(_)) = waited.map(|state| state.map(drop)) {
+            return Err("the host is shutting down".into());
+        }
+        let state = synced.borrow().clone();
+        match state {
+            SyncState::Synced => Ok(covering),
+            SyncState::Refused(why) | SyncState::Failed(why) => Err(why),
+            SyncState::Pending => Err(format!("listing {} takes longer than {timeout:?}", scope.gvk)),
         }
     }
 
@@ -290,7 +293,9 @@ impl Informer {
     /// logged once.
     fn report_failure(&self, error: &ApiError, is_first: bool) {
         if *self.synced.borrow() != SyncState::Synced {
-            self.synced.send_replace(SyncState::Failed(error.to_string()));
+            let refused = matches!(error.code(), 401 | 403 | 404 | 405);
+            let state = if refused { SyncState::Refused } else { SyncState::Failed };
+            self.synced.send_replace(state(error.to_string()));
         }
         if is_first || !matches!(error, ApiError::UnknownKind(_)) {
             let scope = &self.ingest.scope;

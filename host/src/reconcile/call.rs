@@ -147,15 +147,9 @@ impl Controller {
         deleting: Option<&str>,
         call: &Call,
     ) -> ReconcileOutcome {
-<<<<<<< HEAD
         let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
-            && let Err(outcome) = self.update_holds(key, newest, &call.holds).await
-=======
-        let object = call.effects.checkpoint.as_ref().unwrap_or(object);
-        if let (GuestResult::Outcome(_), None) = (&result, deleting)
-            && let Err(outcome) = self.update_holds(key, object, &call.effects.holds).await
->>>>>>> next
+            && let Err(outcome) = self.update_holds(key, newest, &call.effects.holds).await
         {
             return outcome;
         }
