@@ -40,6 +40,7 @@ mod kube {
     pub mod scope;
     pub mod selector;
     pub mod time;
+    pub mod well_known;
 }
 
 /// The contract between host and component: bindings, inspection of imports and exports, limits.
@@ -136,7 +137,7 @@ pub mod testing {
         cache::store,
         client::{api, fence},
         contract::{bindings, inspection, limits, trap},
-        kube::{key, object, scope, selector, time},
+        kube::{key, object, scope, selector, time, well_known},
         leader::{election, lease},
         policy::{grants, manifest, network, plugin_policy},
         sandbox::{capabilities, engine},

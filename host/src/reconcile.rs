@@ -33,7 +33,13 @@ use crate::{
     },
     contract::{bindings::reconciler, limits::MOST_MEMORY},
     effect::events::{EventDraft, EventType},
-    kube::{key::ObjectRef, object::Object, references, scope::Projection},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        references,
+        scope::Projection,
+        well_known::{annotation, condition_type, error_reason, object_reason},
+    },
     observe::{metrics::ReconcileResult, telemetry::SPANS},
     plugin::{Plugin, Registry},
     reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
@@ -47,13 +53,6 @@ use crate::{
     settings::Settings,
     upstream::StreamKey,
 };
-
-/// Annotation that pauses reconciles of an object while it is `true`. Its cleanup still runs.
-pub const PAUSED_ANNOTATION: &str = "ostler.dev/paused";
-/// Annotation that, with the value `Orphan`, removes the finalizer of a deleted object without cleanup.
-pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
-/// Annotation that, with the value `true`, removes the finalizer of a deleted object at once, whatever is left behind.
-pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
 /// Delay until an object is reconciled again after HTTP 404: the watch has delivered its deletion by then, or it was
 /// not deleted.
@@ -311,7 +310,7 @@ impl Controller {
                 _ => Some(ReconcileOutcome::settled()),
             };
         }
-        if object.annotation(PAUSED_ANNOTATION) == Some("true") {
+        if object.annotation(annotation::PAUSED) == Some("true") {
             return Some(self.report_paused(&plugin, key, &object).await);
         }
         let object = match finalizer {
@@ -366,7 +365,7 @@ impl Controller {
                 if e.code() != 409 {
                     warn_api_error!(e, object = %key, error = %e, "writing finalizers failed");
                     self.stats
-                        .record_error(key, "FinalizerUpdateFailed", &e.to_string());
+                        .record_error(key, error_reason::FINALIZER_UPDATE_FAILED, &e.to_string());
                 }
                 Err(ReconcileOutcome::retry())
             }
@@ -379,12 +378,19 @@ impl Controller {
         key: &ObjectRef,
         object: &Arc<Object>,
     ) -> ReconcileOutcome {
-        let note =
-            format!("Not reconciled while annotated {PAUSED_ANNOTATION}=true; deletion still cleans up");
-        let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
+        let note = format!(
+            "Not reconciled while annotated {}=true; deletion still cleans up",
+            annotation::PAUSED
+        );
+        let paused = conditions::condition(
+            condition_type::PAUSED,
+            true,
+            object_reason::PAUSED_BY_ANNOTATION,
+            &note,
+        );
         let failure = reconciler::Failure {
             resolution: reconciler::Resolution::Wait,
-            reason: "Paused".into(),
+            reason: object_reason::PAUSED.into(),
             message: note,
             conditions: vec![paused],
             status: None,

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 
 use super::World;
 use crate::{
+    kube::well_known::plugin_reason,
     plugin::{
         self, LoadError, Plugin, SlotId,
         canary_selector::CanarySelector,
@@ -248,8 +249,8 @@ impl World {
             return Ok(());
         };
         let served = async {
-            let selector =
-                CanarySelector::new(&canary.objects).map_err(|e| LoadError::new("InvalidSpec", e))?;
+            let selector = CanarySelector::new(&canary.objects)
+                .map_err(|e| LoadError::new(plugin_reason::INVALID_SPEC, e))?;
             let plugin = self.governed(pulling, name, spec, &canary.source).await?;
             self.controller
                 .registry
@@ -278,12 +279,12 @@ impl World {
                 std::fs::read(directory.join(file)).map_err(|e| {
                     let place = directory.display();
                     let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugin-dir");
-                    LoadError::new("FileNotFound", why)
+                    LoadError::new(plugin_reason::FILE_NOT_FOUND, why)
                 })?
             }
             _ => {
                 return Err(LoadError::new(
-                    "InvalidSpec",
+                    plugin_reason::INVALID_SPEC,
                     "spec.source names no component".into(),
                 ));
             }

@@ -2,7 +2,7 @@
 
 use ostler::testing::{
     key::Gvk,
-    reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED_ANNOTATION},
+    well_known::annotation::{self, DELETION_POLICY, FORCE_DELETE},
 };
 use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios};
 use serde_json::json;
@@ -147,7 +147,7 @@ async fn paused_pipeline_can_be_deleted(lab: Lab) {
     lab.patch(
         &kind("Pipeline"),
         "app",
-        json!({"metadata": {"annotations": {PAUSED_ANNOTATION: "true"}}}),
+        json!({"metadata": {"annotations": {(annotation::PAUSED): "true"}}}),
     )
     .await;
     lab.wait_condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")

@@ -87,7 +87,7 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     lab.apply_probe("reader", json!([get]), json!([])).await;
     let account = format!("RBAC: service account {}/{ACCOUNT} may not", lab.namespace);
     // Not even what it reconciles.
-    refused(&lab, "reader", "Denied", &[&account, "get Probe"]).await;
+    refused(&lab, "reader", "PermissionDenied", &[&account, "get Probe"]).await;
 
     let own = rule("tests.ostler.dev", "probes", &["get", "list", "watch"]);
     allow(&lab, json!([own])).await;

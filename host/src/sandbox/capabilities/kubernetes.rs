@@ -26,6 +26,7 @@ use crate::{
         object::Object,
         scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
+        well_known::condition_type,
     },
     observe::metrics::{HostCall, Suppressed},
     policy::grants::{Access, Verb},
@@ -127,7 +128,8 @@ impl Host for Call {
     #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
         let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
-        self.require(&services, r, "Ready", ConditionStatus::True).await
+        self.require(&services, r, condition_type::READY, ConditionStatus::True)
+            .await
     }
 
     #[instrument(name = "kubernetes.require-condition", target = "spans", level = "trace", skip_all, fields(object = %Named(&r), condition = kind), err(Debug, level = "trace"))]

@@ -11,6 +11,7 @@ use crate::{
     kube::{
         references::{find_cycle, is_held_by, list_held, list_holders},
         scope::Projection,
+        well_known::condition_type,
     },
     observe::metrics::HostCall,
     policy::grants::{Access, Verb},
@@ -57,7 +58,7 @@ impl Host for Call {
             if object.is_deleting() {
                 return Err(Error::NotReady(types::NotReady {
                     ref_: r,
-                    condition: "Ready".into(),
+                    condition: condition_type::READY.into(),
                     status: types::ConditionStatus::True,
                     exists: true,
                     reason: "Deleting".into(),
