@@ -137,7 +137,7 @@ pub mod testing {
         cache::store,
         client::{api, fence},
         contract::{bindings, inspection, limits, trap},
-        kube::{key, object, scope, selector, time, well_known},
+        kube::{key, object, scope, selector, time},
         leader::{election, lease},
         policy::{grants, manifest, network, plugin_policy},
         sandbox::{capabilities, engine},
@@ -152,6 +152,9 @@ pub mod testing {
     }
 
     reexport!(admin cli plan plugin reconcile recording replay upstream);
+
+    /// The annotations that users set.
+    pub use crate::kube::well_known::annotation;
 
     /// Counters, and the text formats they are scraped in.
     pub mod metrics {

@@ -7,6 +7,8 @@
 /// A documented name.
 #[cfg(test)]
 pub struct WellKnown {
+    /// Name of the constant.
+    pub constant: &'static str,
     /// The name as users see it.
     pub name: &'static str,
     /// The values of an annotation, the status that a reason stands for, or empty.
@@ -27,6 +29,7 @@ macro_rules! well_known {
                 /// All of them, in the order of the API reference.
                 #[cfg(test)]
                 pub const ALL: &[super::WellKnown] = &[$(super::WellKnown {
+                    constant: stringify!($constant),
                     name: $name,
                     values: concat!($($values)?),
                     meaning: concat!($($meaning),+),
@@ -116,6 +119,8 @@ well_known! {
         PLUGIN_TRAPPED = "PluginTrapped", "Ready=False";
         /// The status that the component returned is not a JSON object, or exceeds a limit.
         INVALID_STATUS = "InvalidStatus", "Ready=False";
+        /// The referenced object is being deleted, so it cannot be held.
+        DELETING = "Deleting", "error `not-ready` of `hold`";
         /// The component gave a reason that the API server would refuse. The host wrote this one instead.
         UNSPECIFIED = "Unspecified", "any condition";
     }
@@ -175,8 +180,8 @@ well_known! {
         NAME_CONFLICT = "NameConflict", "Loaded=False";
         /// Another plugin reconciles a kind of this one.
         KIND_CONFLICT = "KindConflict", "Loaded=False";
-        /// A file in the plugin directory: a Plugin of the same name exists, and it names another source.
-        MANAGED_BY_PLUGIN_OBJECT = "ManagedByPluginObject", "state `Failed` of the file";
+        /// A file in the plugin directory is not loaded: a Plugin of the same name exists and names another source.
+        MANAGED_BY_PLUGIN_OBJECT = "ManagedByPluginObject", "no object: a file";
         /// The build trapped when it replayed recordings of the previous one.
         PREFLIGHT_FAILED = "PreflightFailed", "Loaded=False";
         /// Every permission that the manifest requests is granted.
@@ -268,7 +273,7 @@ well_known! {
         OSTLER_ADMIN = "OSTLER_ADMIN";
         /// Log filter in the form of `RUST_LOG`, such as `info,ostler=debug,plugin=trace`. Defaults to `info`.
         OSTLER_LOG = "OSTLER_LOG";
-        /// Directory of the Rust SDK that `ostler plugin new` refers to.
+        /// Directory of the SDK or of an Ostler checkout, for `ostler plugin new`.
         OSTLER_SDK = "OSTLER_SDK";
         /// Kubeconfig of the cluster.
         KUBECONFIG = "KUBECONFIG";

@@ -1,8 +1,8 @@
 //! Deletion of the chain: in any order, with failures, and with the means to override them.
 
 use ostler::testing::{
+    annotation::{self, DELETION_POLICY, FORCE_DELETE},
     key::Gvk,
-    well_known::annotation::{self, DELETION_POLICY, FORCE_DELETE},
 };
 use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios};
 use serde_json::json;
