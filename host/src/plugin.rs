@@ -45,7 +45,7 @@ use crate::{
     },
 };
 
-/// The kind `Plugin`, whose objects govern plugins.
+/// The kind `Plugin`, whose objects configure plugins.
 pub fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
 }
@@ -210,7 +210,7 @@ impl Plugin {
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
             return Err(LoadError::new(
                 plugin_reason::SECRETS_NOT_GRANTED,
-                "it reconciles Secrets, whole ones, and `readSecrets` is not both asked for and granted"
+                "it reconciles Secrets with their values, which needs `readSecrets` in its manifest and in its grants"
                     .into(),
             ));
         }

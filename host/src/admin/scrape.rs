@@ -21,9 +21,9 @@ use crate::{
     },
     plugin::{self, LoadState},
     reconcile::stats::ReconcileStats,
-    sandbox::capabilities::Services,
+    sandbox::services::Services,
     schedule::queue::{LaneState, Priority},
-    upstream::{CircuitState, EventStreams},
+    upstream::{CircuitState, ClientPool, EventStreams},
 };
 
 /// Text formats of Prometheus.
@@ -62,7 +62,9 @@ pub struct Scraped<'a> {
     pub registry: &'a plugin::Registry,
     /// Objects and their readiness.
     pub stats: &'a ReconcileStats,
-    /// Reconciles at the same time, of all plugins.
+    /// The name of the Lease that this process is a candidate for; none without leader election.
+    pub lease: Option<&'a Arc<str>>,
+    /// Maximum number of concurrent reconciles of all plugins.
     pub workers: u32,
 }
 
@@ -223,7 +225,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let services = scraped.services;
     let leads = definitions::LEADER_STATUS.register(r, Gauges::<i64>::default());
     let rereads = definitions::LEASE_REREADS.register(r, Family::<Labels, Counter>::default());
-    if let Some(name) = &services.lease {
+    if let Some(name) = scraped.lease {
         let fence = &services.fence;
         leads
             .get_or_create(&definitions::LEADER_STATUS.with_values([name.clone()]))
@@ -232,14 +234,14 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .get_or_create(&definitions::LEASE_REREADS.with_values([name.clone()]))
             .inc_by(fence.rereads());
     }
-    let size = services.store.size();
+    let size = services.cache.store.size();
     definitions::CACHE_OBJECTS
         .register(r, Gauge::<i64>::default())
         .set(to_signed(size.objects));
     definitions::CACHE_BYTES
         .register(r, Gauge::<i64>::default())
         .set(to_signed(size.bytes));
-    register_streams(r, &services.streams);
+    register_streams(r, &services.upstreams.streams);
     register_limits(r, scraped.registry);
     let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());
     for state in ["synced", "listing", "failing"] {
@@ -247,7 +249,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .get_or_create(&definitions::WATCHES.with_values([state.into()]))
             .set(0);
     }
-    for (_, synced) in services.informers.scopes() {
+    for (_, synced) in services.cache.informers.scopes() {
         let state = match synced {
             SyncState::Synced => "synced",
             SyncState::Pending => "listing",
@@ -265,9 +267,9 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             by_kind.get_or_create(&labels).set(to_signed(n));
         }
     }
-    register_upstreams(r, services);
+    register_upstreams(r, &services.upstreams.clients);
     let dropped = definitions::EVENTS_DROPPED.register(r, Family::<Labels, Counter>::default());
-    for (why, n) in services.recorder.dropped() {
+    for (why, n) in services.api.recorder.dropped() {
         dropped
             .get_or_create(&definitions::EVENTS_DROPPED.with_values([why.into()]))
             .inc_by(n);
@@ -298,11 +300,11 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
 }
 
 /// Clients of upstreams; those that are dropped count from nothing when they are there again.
-fn register_upstreams(r: &mut Registry, services: &Services) {
+fn register_upstreams(r: &mut Registry, clients: &ClientPool) {
     let circuit = definitions::UPSTREAM_CIRCUIT_STATE.register(r, Gauges::<i64>::default());
     let retries = definitions::UPSTREAM_RETRIES.register(r, Family::<Labels, Counter>::default());
     let confirmed = definitions::UPSTREAM_NOT_MODIFIED.register(r, Family::<Labels, Counter>::default());
-    for traffic in services.upstreams.collect_stats().into_iter().take(MAX_UPSTREAMS) {
+    for traffic in clients.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
         for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
             let labels =
@@ -368,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_named_as_each_format_names_them() {
+    fn counter_names_follow_each_format() {
         let mut registry = Registry::default();
         let family = Family::<Labels, Counter>::default();
         registry.register("workqueue_adds", "Adds, of type counter", family.clone());
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugins_own_metrics_are_merged_by_name_and_bounded() {
+    fn plugin_metrics_are_merged_by_name_and_bounded() {
         const OWN_SERIES: u32 = 500;
         let metrics = Metrics::default();
         let (a, b) = (metrics.plugin(&"a".into()), metrics.plugin(&"b".into()));

@@ -119,6 +119,8 @@ well_known! {
         PLUGIN_TRAPPED = "PluginTrapped", "Ready=False";
         /// The status that the component returned is not a JSON object, or exceeds a limit.
         INVALID_STATUS = "InvalidStatus", "Ready=False";
+        /// The fields of the object are nested too deeply to be read. It is neither reconciled nor cleaned up.
+        NESTED_TOO_DEEPLY = "NestedTooDeeply", "Ready=False, DeletionBlocked=True";
         /// The referenced object is being deleted, so it cannot be held.
         DELETING = "Deleting", "error `not-ready` of `hold`";
         /// The component gave a reason that the API server would refuse. The host wrote this one instead.
@@ -253,12 +255,16 @@ well_known! {
         FORCE_DELETED = "ForceDeleted", "Warning";
         /// The finalizer was removed without cleanup, because of `ostler.dev/deletion-policy`.
         ORPHANED = "Orphaned", "Normal";
+        /// The fields of the object are nested too deeply to be read. It is neither reconciled nor cleaned up.
+        NESTED_TOO_DEEPLY = "NestedTooDeeply", "Warning";
         /// Another object holds this one, whose kind no plugin reconciles, and its deletion waits.
         DELETION_BLOCKED = "DeletionBlocked", "Warning";
     }
 
     /// Reasons of the host's own errors about an object, which `ostler status` and `ostler explain` show.
     error_reason {
+        /// The host panicked: a bug in Ostler. The reconcile is retried with a backoff.
+        RECONCILE_PANICKED = "ReconcilePanicked";
         /// The finalizers could not be written.
         FINALIZER_UPDATE_FAILED = "FinalizerUpdateFailed";
         /// The status could not be written.

@@ -69,7 +69,7 @@ definitions! {
     TERMINAL_ERRORS = counter "controller_runtime_terminal_reconcile_errors" ["controller"]
         "Total number of reconciles that failed with a terminal error, which is not retried";
     RECONCILE_PANICS = counter "controller_runtime_reconcile_panics" ["controller"]
-        "Total number of reconciles that ended in a trap of the component";
+        "Total number of reconciles that ended in a trap of the component, or in a panic of the host";
     RECONCILE_TIMEOUTS = counter "controller_runtime_reconcile_timeouts" ["controller"]
         "Total number of reconciles that exceeded their CPU time or timeout";
     RECONCILE_SECONDS = histogram "controller_runtime_reconcile_time_seconds" ["controller"]

@@ -313,6 +313,11 @@ impl PluginMetrics {
         };
     }
 
+    /// Counts a reconcile in which the host panicked.
+    pub fn record_panic(&self) {
+        self.panics.inc();
+    }
+
     /// Counts a call of the component into the host.
     pub fn host_call(&self, call: HostCall) {
         self.host_calls[call as usize].inc();
