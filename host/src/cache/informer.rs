@@ -294,7 +294,11 @@ impl Informer {
     fn report_failure(&self, error: &ApiError, is_first: bool) {
         if *self.synced.borrow() != SyncState::Synced {
             let refused = matches!(error.code(), 401 | 403 | 404 | 405);
-            let state = if refused { SyncState::Refused } else { SyncState::Failed };
+            let state = if refused {
+                SyncState::Refused
+            } else {
+                SyncState::Failed
+            };
             self.synced.send_replace(state(error.to_string()));
         }
         if is_first || !matches!(error, ApiError::UnknownKind(_)) {

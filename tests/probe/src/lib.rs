@@ -125,7 +125,8 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
         };
         let json = || -> Result<Value, Failure> {
             let text = step.object.as_deref().unwrap_or_default();
-            ostler_sdk::serde_json::from_str(text).map_err(|e| Failure::terminal("InvalidStep", e.to_string()))
+            ostler_sdk::serde_json::from_str(text)
+                .map_err(|e| Failure::terminal("InvalidStep", e.to_string()))
         };
         let object = || -> Result<Value, Failure> {
             let mut object = json()?;

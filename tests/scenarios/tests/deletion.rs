@@ -264,5 +264,8 @@ async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab)
     lab.delete(&selected, "p").await;
     lab.wait_gone(&selected, "p").await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
-    assert!(events.iter().any(|e| e["reason"] == "CleanedUp"), "the component cleaned up");
+    assert!(
+        events.iter().any(|e| e["reason"] == "CleanedUp"),
+        "the component cleaned up"
+    );
 }

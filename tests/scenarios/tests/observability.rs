@@ -577,10 +577,14 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
 }
 
 async fn kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready(mut lab: Lab) {
-    lab.settings.grants = Grants::parse("plugins: {probe: {kubernetes: [{group: absent.dev, kinds: [Absent], verbs: [get, list]}]}}", "grants.yaml")
-        .expect("grants");
+    lab.settings.grants = Grants::parse(
+        "plugins: {probe: {kubernetes: [{group: absent.dev, kinds: [Absent], verbs: [get, list]}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
     lab.start_probe().await;
-    let read = |action: &str| json!({"do": action, "apiVersion": "absent.dev/v1", "kind": "Absent", "name": "a"});
+    let read =
+        |action: &str| json!({"do": action, "apiVersion": "absent.dev/v1", "kind": "Absent", "name": "a"});
     lab.apply_probe("get", json!([read("get")]), json!([])).await;
     lab.apply_probe("list", json!([read("list")]), json!([])).await;
     // A wait for the list would take the call's whole time, and each would be one attempt in that time.

@@ -119,12 +119,17 @@ async fn deeply_nested_object_is_reported_and_its_neighbours_go_on(mut lab: Lab)
     pipeline["spec"]["name"] = "deep".into();
     pipeline["spec"]["instanceVars"] = "VARS".into();
     let body = pipeline.to_string().replace(r#""VARS""#, &deep);
-    let path = format!("/apis/concourse-ci.org/v1alpha1/namespaces/{}/pipelines", lab.namespace);
+    let path = format!(
+        "/apis/concourse-ci.org/v1alpha1/namespaces/{}/pipelines",
+        lab.namespace
+    );
     let request = http_request(&path, body);
     lab.client.request_text(request).await.expect("created");
     let read_status = async || {
         let path = format!("{path}/deep");
-        let request = axum::http::Request::get(path).body(Vec::new()).expect("a request");
+        let request = axum::http::Request::get(path)
+            .body(Vec::new())
+            .expect("a request");
         lab.client.request_text(request).await.unwrap_or_default()
     };
     lab.wait_until("its status names the field", async || {
@@ -140,7 +145,9 @@ async fn deeply_nested_object_is_reported_and_its_neighbours_go_on(mut lab: Lab)
     )
     .await;
     lab.wait_until("a neighbour is applied", async || {
-        lab.concourse.pipeline("platform", "app").is_some_and(|p| p.public)
+        lab.concourse
+            .pipeline("platform", "app")
+            .is_some_and(|p| p.public)
     })
     .await;
     // Its deletion is possible: it has never reached Concourse.
@@ -148,8 +155,10 @@ async fn deeply_nested_object_is_reported_and_its_neighbours_go_on(mut lab: Lab)
         .body(Vec::new())
         .expect("a request");
     lab.client.request_text(request).await.expect("deleted");
-    lab.wait_until("it is gone", async || !read_status().await.contains("instanceVars"))
-        .await;
+    lab.wait_until("it is gone", async || {
+        !read_status().await.contains("instanceVars")
+    })
+    .await;
 }
 
 fn http_request(path: &str, body: String) -> axum::http::Request<Vec<u8>> {

@@ -55,7 +55,11 @@ impl Retry {
             }
             Err(error) => {
                 let delay = self.record_failure(Some(error), now);
-                let next = if self.may_resume(error) { state } else { State::Listing };
+                let next = if self.may_resume(error) {
+                    state
+                } else {
+                    State::Listing
+                };
                 (next, Some(delay))
             }
         }
@@ -66,7 +70,11 @@ impl Retry {
         let is_fresh = self
             .last_failure
             .is_none_or(|last| now.duration_since(last) > RESET_TIMEOUT);
-        self.failures = if is_fresh { 1 } else { self.failures.saturating_add(1) };
+        self.failures = if is_fresh {
+            1
+        } else {
+            self.failures.saturating_add(1)
+        };
         self.last_failure = Some(now);
         let delay = RETRY_BACKOFF.delay(self.failures);
         match error {
@@ -157,7 +165,10 @@ mod tests {
     #[test]
     fn watch_ended_at_once_is_resumed_with_growing_delay() {
         let (lists, watches) = simulate(Duration::from_secs(30), |_| Ok(watching()));
-        assert!(lists.len() == 1 && (4..=8).contains(&watches.len()), "{watches:?}");
+        assert!(
+            lists.len() == 1 && (4..=8).contains(&watches.len()),
+            "{watches:?}"
+        );
     }
 
     #[test]
@@ -187,6 +198,9 @@ mod tests {
         }
         assert!(!retry.is_first());
         let delay = retry.record_failure(None, start + Duration::from_secs(10) + RESET_TIMEOUT);
-        assert!(retry.is_first() && delay <= Duration::from_millis(800), "{delay:?}");
+        assert!(
+            retry.is_first() && delay <= Duration::from_millis(800),
+            "{delay:?}"
+        );
     }
 }
