@@ -7,6 +7,7 @@ mod deletion;
 mod holds;
 pub mod lifecycle;
 pub mod plugin;
+mod protection;
 mod requeue;
 pub mod run_once;
 pub mod stats;

@@ -355,6 +355,33 @@ impl ApiWriter {
         }
     }
 
+    /// Adds or removes a finalizer of an object. Returns true if a write was needed; removal from an object that no longer
+    /// exists needs none.
+    pub async fn set_finalizer(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        finalizer: &str,
+        on: bool,
+    ) -> Result<bool, ApiError> {
+        let change = |object: &Object| {
+            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            // An object that is being deleted takes no new finalizer.
+            if finalizers.contains(&finalizer) == on || (on && object.is_deleting()) {
+                return None;
+            }
+            finalizers.retain(|f| *f != finalizer);
+            if on {
+                finalizers.push(finalizer);
+            }
+            Some(json!({"finalizers": finalizers}))
+        };
+        match self.update_metadata(key, by, change).await {
+            Err(e) if e.code() == 404 => Ok(false),
+            result => result,
+        }
+    }
+
     /// Updates the metadata of an object as read from the API server, retrying on conflicts. Returns true if there was
     /// something to change.
     async fn update_metadata(

@@ -67,6 +67,9 @@ impl Controller {
             self.keep_recording(plugin, recorded, outcome.result());
         }
         self.stats.end_call(key, failed, called, started.elapsed());
+        if plugin.kind(&key.gvk).is_some_and(|kind| kind.finalizer.is_some()) {
+            self.request_protection(&call.effects.reads);
+        }
         ReconcileOutcome {
             next: match outcome.next {
                 // No watch reports changes of RBAC.
