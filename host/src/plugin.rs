@@ -69,7 +69,7 @@ impl From<LoadError> for String {
 
 impl LoadError {
     /// Reason of a file whose plugin is configured by a `Plugin` object with another source.
-    const GOVERNED: &str = "ManagedByPluginObject";
+    const MANAGED_BY_OBJECT: &str = "ManagedByPluginObject";
     /// Reason of a build whose name another file or object has.
     const NAME_TAKEN: &str = "NameConflict";
     /// Reason of a build with a kind that another plugin reconciles.
@@ -77,7 +77,7 @@ impl LoadError {
 
     /// True when another slot stands in the way: it is retried when one is removed or gives up a kind.
     fn is_conflict(&self) -> bool {
-        [Self::GOVERNED, Self::NAME_TAKEN, Self::KIND_TAKEN].contains(&self.reason)
+        [Self::MANAGED_BY_OBJECT, Self::NAME_TAKEN, Self::KIND_TAKEN].contains(&self.reason)
     }
 
     /// An error that stays until something is changed.

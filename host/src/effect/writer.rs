@@ -21,7 +21,7 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
-        references::{self, HOLDS},
+        references::{self, HOLDS_ANNOTATION},
         scope::Projection,
         selector::Selector,
     },
@@ -318,9 +318,9 @@ impl ApiWriter {
     ) -> Result<(), ApiError> {
         let text = references::format_holds(held);
         let change = |object: &Object| {
-            let same = *object.uid != *uid || object.annotation(HOLDS).unwrap_or_default() == text;
+            let same = *object.uid != *uid || object.annotation(HOLDS_ANNOTATION).unwrap_or_default() == text;
             let text = Some(&text).filter(|text| !text.is_empty());
-            (!same).then(|| json!({"annotations": {HOLDS: text}}))
+            (!same).then(|| json!({"annotations": {HOLDS_ANNOTATION: text}}))
         };
         self.update_metadata(holder, holder, change).await.map(drop)
     }

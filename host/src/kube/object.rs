@@ -424,14 +424,19 @@ mod tests {
     fn deeply_nested_field_is_left_out_and_named() {
         for levels in [140, 9_000] {
             let deep = format!("{}1{}", r#"{"a":["#.repeat(levels / 2), "]}".repeat(levels / 2));
-            let (_, object) = team(&format!(r#","status":{{"n":3}},"data":{{"flat":{{}},"vars":{deep}}}"#));
+            let (_, object) = team(&format!(
+                r#","status":{{"n":3}},"data":{{"flat":{{}},"vars":{deep}}}"#
+            ));
             let problem = object.unreadable.as_deref().unwrap_or_default();
             assert!(
                 problem.starts_with(&format!("data.vars is nested {levels} levels deep")),
                 "{problem}"
             );
             let value = object.to_value();
-            assert_eq!((&value["data"], &value["status"]["n"]), (&Value::Null, &Value::from(3)));
+            assert_eq!(
+                (&value["data"], &value["status"]["n"]),
+                (&Value::Null, &Value::from(3))
+            );
             // The desired state changes with what is left out.
             assert_ne!(object.intent, team(r#","data":{"flat":{},"vars":1}"#).1.intent);
         }
@@ -443,14 +448,20 @@ mod tests {
         let deep = format!(r#"{}"]]}}"{}"#, "[".repeat(levels), "]".repeat(levels));
         let (_, object) = team(&format!(r#","data":{{"x":{deep}}}"#));
         assert_eq!(object.unreadable, None);
-        assert_eq!(object.to_value()["data"].to_string(), format!(r#"{{"x":{deep}}}"#));
+        assert_eq!(
+            object.to_value()["data"].to_string(),
+            format!(r#"{{"x":{deep}}}"#)
+        );
     }
 
     #[test]
     fn number_out_of_range_is_missing_in_the_value() {
         let (_, object) = team(r#","data":1e999,"status":{"n":3}"#);
         let value = object.to_value();
-        assert_eq!((value.get("data"), &value["status"]["n"]), (None, &Value::from(3)));
+        assert_eq!(
+            (value.get("data"), &value["status"]["n"]),
+            (None, &Value::from(3))
+        );
         assert_eq!(value["metadata"]["name"], "a");
     }
 

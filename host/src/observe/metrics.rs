@@ -87,7 +87,7 @@ pub struct RestClient {
 
 impl RestClient {
     /// Records the status of a response, or that there was none.
-    pub fn answered(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
+    pub fn record_response(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
         let verb = match method {
             "GET" => "GET",
             "POST" => "POST",
@@ -157,7 +157,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// The handles of a plugin. They are looked up once per call.
-    pub fn plugin(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
+    pub fn plugin_metrics(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
         if let Some(known) = self.plugins.read().get(name) {
             return known.clone();
         }
@@ -167,12 +167,12 @@ impl Metrics {
     }
 
     /// The metrics of requests to the API server.
-    pub fn rest(&self) -> RestClient {
+    pub fn rest_client(&self) -> RestClient {
         self.rest.clone()
     }
 
     /// Records the status of an upstream's response; 0 without one.
-    pub fn upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
+    pub fn record_upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
         let mut upstream: Arc<str> = format!("{namespace}/{name}").into();
         let mut known = self.known_upstreams.lock();
         if known.len() < MAX_UPSTREAMS {

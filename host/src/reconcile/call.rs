@@ -48,8 +48,8 @@ impl Controller {
         let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
         self.stats.add_counts(key, call.counts);
         if let Some(metrics) = &call.metrics {
-            metrics.called(called, call.cpu);
-            metrics.used(call.bytes(), call.memory);
+            metrics.record_call(called, call.cpu);
+            metrics.record_usage(call.bytes(), call.memory);
         }
         let trap = answer.as_ref().err().cloned();
         let result = self.interpret_answer(plugin, key, &call, answer);
@@ -128,9 +128,9 @@ impl Controller {
         };
         warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
         if let Some(metrics) = &call.metrics {
-            metrics.trapped(trap.kind());
+            metrics.record_trap(trap.kind());
             if let Some(limit) = trap.limit() {
-                metrics.exceeded(limit);
+                metrics.record_exceeded(limit);
             }
         }
         GuestResult::Failure(failure_of_trap(&trap))
@@ -294,7 +294,7 @@ impl Controller {
         let Some(with) = self.loops.lock().on_reconciled(key, wrote, now) else {
             return result;
         };
-        self.services.metrics.plugin(plugin.name()).hot_loop();
+        self.services.metrics.plugin_metrics(plugin.name()).hot_loop();
         let note = format!(
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"

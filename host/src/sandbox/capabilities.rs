@@ -168,7 +168,9 @@ impl Call {
     /// A call on behalf of an object; without a subject every capability says denied.
     pub fn new(terms: Arc<PluginPolicy>, subject: Option<Subject>) -> Self {
         Self {
-            metrics: subject.as_ref().map(|s| s.services.metrics.plugin(&terms.plugin)),
+            metrics: subject
+                .as_ref()
+                .map(|s| s.services.metrics.plugin_metrics(&terms.plugin)),
             terms,
             subject,
             id: ReconcileId::next(),
@@ -241,7 +243,7 @@ impl Call {
     /// A limit is exceeded: counted, and told.
     fn exceeded(&self, limit: Limit, what: &str) -> Error {
         if let Some(metrics) = &self.metrics {
-            metrics.exceeded(limit);
+            metrics.record_exceeded(limit);
         }
         let most = self.terms.limits.shown(limit);
         Error::LimitExceeded(format!("more than {most} {what} (limit {})", limit.name()))

@@ -66,7 +66,7 @@ fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option
     let from_object = *id == object;
     if !from_object && slots.contains_key(&object) {
         return Err(LoadError::new(
-            LoadError::GOVERNED,
+            LoadError::MANAGED_BY_OBJECT,
             format!(
                 "the Plugin object {} governs the plugin of that name, and names another source",
                 plugin.name()

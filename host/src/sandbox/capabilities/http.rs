@@ -49,7 +49,7 @@ impl Host for Call {
         let count = requests.len();
         if count > REQUESTS {
             if let Some(metrics) = &self.metrics {
-                metrics.exceeded(Limit::HostCalls);
+                metrics.record_exceeded(Limit::HostCalls);
             }
             let why = format!("send-all of {count} requests: {REQUESTS} at most");
             return vec![Err(Error::LimitExceeded(why)); count];
@@ -128,7 +128,7 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
     Span::current().record("http.response.status_code", code);
     services
         .metrics
-        .upstream(&key.namespace, &key.name, code, started.elapsed());
+        .record_upstream(&key.namespace, &key.name, code, started.elapsed());
     match sent {
         Ok(response) => Ok(response.into()),
         // What the upstream would have said, had it been asked without credentials; and why.

@@ -355,7 +355,7 @@ impl Call {
     fn applied(&mut self, key: ObjectRef, sent: bool) {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.metrics {
-            metrics.suppressed(Suppressed::Apply);
+            metrics.record_suppressed(Suppressed::Apply);
         }
         self.wrote(key, sent);
     }

@@ -96,7 +96,7 @@ impl Lines {
                 "log line limit exceeded, dropping further lines"
             );
             if let Some(metrics) = metrics {
-                metrics.exceeded(Limit::LogLines);
+                metrics.record_exceeded(Limit::LogLines);
             }
         }
         before < most

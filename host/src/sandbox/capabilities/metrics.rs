@@ -8,7 +8,7 @@ impl Host for Call {
         if self.enter(HostCall::MetricsCounter).is_ok()
             && let Some(metrics) = &self.metrics
         {
-            metrics.add(&name, delta, self.terms.limits.metric_series);
+            metrics.add_own(&name, delta, self.terms.limits.metric_series);
         }
     }
 
@@ -16,7 +16,7 @@ impl Host for Call {
         if self.enter(HostCall::MetricsGauge).is_ok()
             && let Some(metrics) = &self.metrics
         {
-            metrics.set(&name, value, self.terms.limits.metric_series);
+            metrics.set_own(&name, value, self.terms.limits.metric_series);
         }
     }
 }
