@@ -43,7 +43,10 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::ObjectCache},
+    sandbox::{
+        object_cache::ObjectCache,
+        services::{ApiAccess, Services, SharedCache, UpstreamAccess},
+    },
     schedule::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue, Work},
@@ -133,23 +136,28 @@ impl Planner {
         network.replace_grant(settings.allowed_networks(&settings.grants));
         let request_overlay = overlay.clone();
         let services = Arc::new(Services {
-            store: store.clone(),
-            dispatcher: dispatcher.clone(),
-            informers: Arc::new(informers),
-            reviewer,
-            writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher)),
-            recorder: EventRecorder::default(),
-            upstreams: ClientPool::default()
-                .with_fence(closed_fence)
-                .with_network(network)
-                .with_dry_run(move |upstream, request| request_overlay.record_request(upstream, request)),
-            streams: EventStreams::disabled(),
+            cache: SharedCache {
+                store: store.clone(),
+                informers: Arc::new(informers),
+                namespaces,
+            },
+            api: ApiAccess {
+                reviewer,
+                writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher.clone())),
+                recorder: EventRecorder::default(),
+            },
+            upstreams: UpstreamAccess {
+                clients: ClientPool::default()
+                    .with_fence(closed_fence)
+                    .with_network(network)
+                    .with_dry_run(move |upstream, request| request_overlay.record_request(upstream, request)),
+                streams: EventStreams::disabled(),
+            },
+            dispatcher,
             object_cache: ObjectCache::default(),
-            tapes: Arc::new(Tapes::new(settings.record.clone())),
+            recordings: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             fence: WriteFence::default(),
-            lease: None,
-            namespaces,
         });
         overlay.attach_services(&services);
         let workers = settings.workers;
@@ -221,22 +229,23 @@ impl Planner {
 
     /// Reconciles one object. Returns `None` if a conflict re-enqueued it, because its result is not known yet.
     async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
-        let Services {
-            dispatcher, store, ..
-        } = &*self.services;
+        let dispatcher = &self.services.dispatcher;
         let key = &work.key;
         self.overlay.begin_run(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end_run(&reads);
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Another client changed the live object since it was listed: plan again with its current version.
-            if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
+            if let Err(e) = self.services.api.writer.read_uncached(None, key, key).await {
                 tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             dispatcher.enqueue(key, Priority::Normal, Cause::Retry);
             return None;
         }
-        let ready = store
+        let ready = self
+            .services
+            .cache
+            .store
             .get(key, Projection::Full)
             .map(|o| o.readiness())
             .unwrap_or_default();

@@ -40,7 +40,7 @@ use crate::{
     observe::{metrics::ReconcileResult, telemetry::SPANS},
     plugin::{Plugin, Registry},
     reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
-    sandbox::{capabilities::Services, engine::Engine},
+    sandbox::{engine::Engine, services::Services},
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
@@ -236,7 +236,10 @@ impl Controller {
                     match ended {
                         Ok(Some(end)) => {
                             if let Some(follows) = &end.follows {
-                                self.services.streams.retain_subscriptions(&key, follows);
+                                self.services
+                                    .upstreams
+                                    .streams
+                                    .retain_subscriptions(&key, follows);
                             }
                             dispatcher.done(&key, end.next, end.reads);
                         }
@@ -294,7 +297,7 @@ impl Controller {
         if *work.lane == *plugin::LANE_NAME {
             return self.reconcile_plugin(work).await;
         }
-        let object = self.services.store.get(key, Projection::Full);
+        let object = self.services.cache.store.get(key, Projection::Full);
         let plugin = match &object {
             Some(object) => self.registry.find_for_object(&key.gvk, object),
             None => self.registry.find_by_kind(&key.gvk),
@@ -359,8 +362,11 @@ impl Controller {
         }
         self.stats.forget(key);
         self.services.object_cache.forget(key);
-        self.services.streams.retain_subscriptions(key, &HashSet::new());
-        self.services.writer.forget(key);
+        self.services
+            .upstreams
+            .streams
+            .retain_subscriptions(key, &HashSet::new());
+        self.services.api.writer.forget(key);
         self.loops.lock().forget(key);
         self.states.lock().remove(key);
         None
@@ -378,7 +384,12 @@ impl Controller {
         object: &Object,
         finalizers: &[Box<str>],
     ) -> Result<Arc<Object>, ReconcileOutcome> {
-        let written = self.services.writer.set_finalizers(key, object, finalizers).await;
+        let written = self
+            .services
+            .api
+            .writer
+            .set_finalizers(key, object, finalizers)
+            .await;
         self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),
@@ -477,8 +488,9 @@ impl Controller {
             note,
         };
         let sent = services
+            .api
             .recorder
-            .record(&services.writer, key, object, draft, None);
+            .record(&services.api.writer, key, object, draft, None);
         if sent.await {
             self.stats.add_counts(key, count_writes(1));
         }

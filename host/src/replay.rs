@@ -86,7 +86,7 @@ pub async fn replay(
     };
     let player = Player::new(recording.clone());
     let mut call = Call::new(Arc::new(terms), None);
-    call.tape = Tape::Playing(player.clone());
+    call.mode = Tape::Playing(player.clone());
     let deleting = recording.function == "cleanup";
     let answer = tokio::select! {
         (answer, _) = engine.reconcile(compiled, call, request, deleting) => Some(answer),

@@ -166,7 +166,12 @@ impl Admin {
         let key = question.find(&self.stats.keys())?;
         let gone = || format!("{key} was deleted a moment ago");
         let facts = self.stats.object(&key).ok_or_else(gone)?;
-        let object = self.services.store.get(&key, Projection::Full).ok_or_else(gone)?;
+        let object = self
+            .services
+            .cache
+            .store
+            .get(&key, Projection::Full)
+            .ok_or_else(gone)?;
         let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
@@ -182,13 +187,19 @@ impl Admin {
             pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
-        let scopes = self.services.informers.scopes();
+        let scopes = self.services.cache.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads
             .into_iter()
             .map(|d| self.find_dependency(d, &scopes))
             .collect();
-        let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
+        let follows = self
+            .services
+            .upstreams
+            .streams
+            .streams_of(&key)
+            .into_iter()
+            .map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
             ..build_explanation(&key, &object, facts, turn, plugin, held, found)
@@ -198,7 +209,7 @@ impl Admin {
     /// The current state of the target of a read, from the cache. No watch is started for it.
     fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, SyncState)]) -> Found {
         let services = &self.services;
-        let scope = dependency.scope(&services.namespaces);
+        let scope = dependency.scope(&services.cache.namespaces);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
         let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
         let why = || {
@@ -209,7 +220,7 @@ impl Admin {
             failed.unwrap_or_else(|| "not listed yet".into())
         };
         match dependency {
-            Dependency::Object(key, form) => match services.store.get(&key, form) {
+            Dependency::Object(key, form) => match services.cache.store.get(&key, form) {
                 None if synced.is_none() => Found::Unknown(Dependency::Object(key, form), why()),
                 object => Found::Object(key, object),
             },
@@ -222,7 +233,7 @@ impl Admin {
                         fields: list.fields.as_ref(),
                         ..Query::default()
                     };
-                    let objects = services.store.list(scope, &query);
+                    let objects = services.cache.store.list(scope, &query);
                     Found::List(*list, objects)
                 }
             },

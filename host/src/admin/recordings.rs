@@ -32,14 +32,14 @@ pub struct StreamQuery {
 
 /// The recordings, newest first.
 pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
-    let kept = admin.services.tapes.kept();
+    let kept = admin.services.recordings.kept();
     Json(kept.iter().map(|finished| finished.summary()).collect())
 }
 
 /// The last recording of an object.
 pub async fn recording(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
     let found = question.find(&admin.stats.keys()).and_then(|key| {
-        let last = admin.services.tapes.last(&key);
+        let last = admin.services.recordings.last(&key);
         last.ok_or_else(|| {
             format!("there is no recording of {key}: without --last the command waits for its next reconcile")
         })
@@ -90,7 +90,7 @@ fn start_following(
         let message = "this host is a standby and reconciles nothing: query the leader";
         return Err(error_response(StatusCode::CONFLICT, message));
     }
-    let following = admin.services.tapes.follow(&key, wanted);
+    let following = admin.services.recordings.follow(&key, wanted);
     Ok((key, following))
 }
 

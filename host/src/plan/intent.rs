@@ -17,7 +17,7 @@ use crate::{
         scope::Projection,
     },
     plugin::Plugin,
-    sandbox::capabilities::Services,
+    sandbox::services::SharedCache,
 };
 
 impl Planner {
@@ -123,11 +123,11 @@ impl Planner {
 
     /// Lists the kinds that the plugin of an object may write: dependents among them are deleted with the object.
     pub(super) async fn list_owned_kinds(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
-        let Services {
+        let SharedCache {
             informers,
             namespaces,
             ..
-        } = &*self.services;
+        } = &self.services.cache;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
         for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable_kinds()) {
             let Ok(gvk) = self.cluster.discover_preferred(group, kind).await else {

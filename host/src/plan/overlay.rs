@@ -24,7 +24,7 @@ use crate::{
         object::Labels,
         selector::Selector,
     },
-    sandbox::capabilities::Services,
+    sandbox::services::Services,
     schedule::dependencies::Dependency,
     upstream,
 };

@@ -102,7 +102,7 @@ impl Planner {
         notes: &mut Vec<String>,
     ) -> anyhow::Result<BTreeMap<String, PluginSpec>> {
         let mut objects = BTreeMap::new();
-        let (effects, selector) = (&self.services.writer, self.settings.plugin_selector.as_ref());
+        let (effects, selector) = (&self.services.api.writer, self.settings.plugin_selector.as_ref());
         let (kind, mut token) = (plugin::kind(), String::new());
         loop {
             let page = effects.list_page(None, &kind, "", selector, PAGE_SIZE, &token);

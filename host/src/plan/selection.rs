@@ -14,19 +14,19 @@ use crate::{
     },
     plugin::{Kind, Plugin},
     reconcile,
-    sandbox::capabilities::Services,
+    sandbox::services::SharedCache,
     upstream,
 };
 
 impl Planner {
     /// Lists the kinds that the plugins reconcile, and assigns them to the queue's lanes.
     pub(super) async fn list_kinds(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
-        let Services {
-            dispatcher,
+        let dispatcher = &self.services.dispatcher;
+        let SharedCache {
             informers,
             namespaces,
             ..
-        } = &*self.services;
+        } = &self.services.cache;
         for plugin in self.controller.registry.serving() {
             let mut kinds = Vec::new();
             for kind in &plugin.kinds {
@@ -36,10 +36,7 @@ impl Planner {
                     Err(e) => return Err(e.into()),
                 }
             }
-            let scopes: Vec<_> = kinds
-                .iter()
-                .flat_map(|k| k.scopes(&self.services.namespaces))
-                .collect();
+            let scopes: Vec<_> = kinds.iter().flat_map(|k| k.scopes(namespaces)).collect();
             for scope in &scopes {
                 let synced = informers.wait_synced(scope, SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
@@ -89,7 +86,7 @@ impl Planner {
             if plan_request.delete {
                 self.list_owned_kinds(&key, &serving).await;
                 self.delete_object(&key).await?;
-            } else if self.services.store.get(&key, Projection::Full).is_none() {
+            } else if self.services.cache.store.get(&key, Projection::Full).is_none() {
                 bail!("{key} does not exist, or its plugin's label selector leaves it out");
             }
             chosen.push(key);
@@ -118,14 +115,14 @@ impl Planner {
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
-            for scope in kind.scopes(&self.services.namespaces) {
-                let (scope, _) = self.services.informers.ensure_informer(&scope);
+            for scope in kind.scopes(&self.services.cache.namespaces) {
+                let (scope, _) = self.services.cache.informers.ensure_informer(&scope);
                 let query = Query {
                     namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
                     ..Query::default()
                 };
-                let found = self.services.store.list(&scope, &query);
+                let found = self.services.cache.store.list(&scope, &query);
                 all.extend(found.into_iter().map(|(key, _)| key));
             }
         }

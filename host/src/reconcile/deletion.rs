@@ -61,7 +61,7 @@ impl Controller {
             return end;
         }
         // The release may have written to the object.
-        let newest = self.services.store.get(key, Projection::Full);
+        let newest = self.services.cache.store.get(key, Projection::Full);
         let object = &newest
             .filter(|o| o.uid == object.uid)
             .unwrap_or_else(|| object.clone());

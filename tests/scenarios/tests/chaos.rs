@@ -139,7 +139,7 @@ const MAX_PRINTED: usize = 5;
 /// The host's state of a probe: its version in the store, and its place in the queue.
 fn describe_probe(lab: &Lab, name: &str) -> String {
     let (key, services) = (lab.key(&kind(), name), lab.host().services());
-    let stored = services.store.get(&key, Projection::Full);
+    let stored = services.cache.store.get(&key, Projection::Full);
     let stored = stored.map(|o| (o.generation, o.resource_version));
     let turn = services.dispatcher.explain(&key);
     let since = turn.causes.len().saturating_sub(MAX_PRINTED);

@@ -280,6 +280,7 @@ async fn secret_values_are_readable_only_with_read_secrets_grant(mut lab: Lab) {
             services: host.services(),
             registry: host.registry(),
             stats: host.stats(),
+            lease: host.lease(),
             workers: 1,
         };
         let format = ostler::testing::metrics::Format::Prometheus;

@@ -170,7 +170,7 @@ async fn metrics_follow_controller_runtime_names(mut lab: Lab) {
     );
     assert!(before.sum(&["ostler_upstream_requests_total", &lab.namespace, "code=\"200\""]) >= 2.0);
     // State of the cache, the watches and the plugins.
-    let size = lab.host().services().store.size();
+    let size = lab.host().services().cache.store.size();
     assert_eq!(before.get("ostler_cache_objects"), size.objects as f64);
     assert_eq!(before.get("ostler_cache_bytes"), size.bytes as f64);
     assert!(before.get(r#"ostler_watches{state="synced"}"#) >= 3.0);

@@ -150,7 +150,7 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
         .await;
     lab.wait_ready(&probe(), "good").await;
     lab.wait_idle().await;
-    let tapes = &lab.host().services().tapes;
+    let tapes = &lab.host().services().recordings;
     let kept = tapes.kept();
     assert!(!kept.is_empty());
     assert!(
@@ -240,7 +240,7 @@ async fn recordings_beyond_the_count_are_evicted(mut lab: Lab) {
             .await;
     }
     lab.wait_idle().await;
-    let tapes = &lab.host().services().tapes;
+    let tapes = &lab.host().services().recordings;
     assert_eq!((tapes.size().0, tapes.kept().len()), (5, 5));
     let at: Vec<_> = tapes.kept().iter().map(|f| f.at()).collect();
     assert!(at.iter().max() == at.first(), "the newest recordings are kept");
@@ -260,7 +260,7 @@ async fn recording_of_a_secret_reader_omits_values(mut lab: Lab) {
     lab.wait_condition(&probe(), "thief", "Ready", "False", "Requested")
         .await;
     lab.wait_idle().await;
-    let kept = lab.host().services().tapes.last(&lab.key(&probe(), "thief"));
+    let kept = lab.host().services().recordings.last(&lab.key(&probe(), "thief"));
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
     assert!(
@@ -344,7 +344,7 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
     let probe = report().preflight.expect("a preflight");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
     // The recordings of a removed plugin are deleted, since there is no build to test with them.
-    let of_it = || lab.host().services().tapes.of_plugin("greeting").len();
+    let of_it = || lab.host().services().recordings.of_plugin("greeting").len();
     assert!(of_it() > 0);
     std::fs::remove_file(lab.settings.plugins.join("greeting.wasm")).expect("removed");
     lab.wait_until("its recordings are deleted", async || of_it() == 0)
@@ -375,7 +375,11 @@ async fn replay_bookmark(plugin: &str, mut lab: Lab) {
     .await;
     lab.wait_condition(&bookmarks, "home", "Ready", "False", "NotFound")
         .await;
-    let kept = lab.host().services().tapes.last(&lab.key(&bookmarks, "home"));
+    let kept = lab
+        .host()
+        .services()
+        .recordings
+        .last(&lab.key(&bookmarks, "home"));
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
     assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{text}");
@@ -409,7 +413,7 @@ async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     lab.apply_chain().await;
-    let kept = lab.host().services().tapes.kept();
+    let kept = lab.host().services().recordings.kept();
     let recordings: Vec<_> = kept.iter().map(|f| f.recording()).collect();
     let mut functions = std::collections::BTreeSet::new();
     for recording in &recordings {

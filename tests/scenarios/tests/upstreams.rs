@@ -68,7 +68,7 @@ async fn reachable_upstream_becomes_ready(mut lab: Lab) {
     assert_eq!((before, logins), (1, 1));
     lab.delete(&upstreams(), "ci").await;
     lab.wait_until("its client is dropped", async || {
-        lab.host().services().upstreams.collect_stats().is_empty()
+        lab.host().services().upstreams.clients.collect_stats().is_empty()
     })
     .await;
 }

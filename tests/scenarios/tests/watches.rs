@@ -35,7 +35,7 @@ fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
 
 /// The watches of ConfigMaps and Secrets.
 fn watches(lab: &Lab) -> Vec<Scope> {
-    let scopes = lab.host().services().informers.scopes();
+    let scopes = lab.host().services().cache.informers.scopes();
     let scopes = scopes.into_iter().map(|(scope, _)| scope);
     scopes
         .filter(|s| matches!(&*s.gvk.kind, "ConfigMap" | "Secret"))
@@ -92,6 +92,7 @@ async fn metadata_read_stores_metadata_only(mut lab: Lab) {
     let kept = lab
         .host()
         .services()
+        .cache
         .store
         .get(&key, Projection::Metadata)
         .expect("it is kept");
@@ -124,6 +125,7 @@ async fn unused_watch_is_stopped(mut lab: Lab) {
     assert!(
         lab.host()
             .services()
+            .cache
             .store
             .get(&lab.key(&config_map(), "x"), Projection::Full)
             .is_none()
@@ -159,7 +161,7 @@ async fn list_of_600_objects_is_complete(mut lab: Lab) {
     lab.apply_probe("p", json!([wide]), json!([])).await;
     lab.wait_seen("p", &["m597,m598,m599"]).await;
     let services = lab.host().services();
-    assert!(services.store.size().objects >= 600);
+    assert!(services.cache.store.size().objects >= 600);
     lab.delete(&config_map(), "m598").await;
     lab.wait_seen("p", &["m597,m599"]).await;
 }

@@ -267,8 +267,8 @@ impl Overlay {
             return Vec::new();
         };
         let mut owned = BTreeSet::new();
-        for (scope, _) in services.informers.scopes() {
-            for (key, object) in services.store.list(&scope, &Query::default()) {
+        for (scope, _) in services.cache.informers.scopes() {
+            for (key, object) in services.cache.store.list(&scope, &Query::default()) {
                 let object = object.to_value();
                 let owners = object["metadata"]["ownerReferences"].as_array();
                 let mut owners = owners.into_iter().flatten().peekable();
@@ -402,9 +402,9 @@ impl Overlay {
             return;
         };
         if gone {
-            let scopes = services.informers.scopes().into_iter();
+            let scopes = services.cache.informers.scopes().into_iter();
             for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
-                if let Some(change) = services.store.remove(&scope, &key, &object.uid, u64::MAX) {
+                if let Some(change) = services.cache.store.remove(&scope, &key, &object.uid, u64::MAX) {
                     services
                         .dispatcher
                         .on_change(&change, Source::WriteResponse, None);
@@ -418,9 +418,11 @@ impl Overlay {
         } else {
             Projection::Metadata
         };
-        if let Put::Changed(change) = services
-            .store
-            .put(&key, object, projection, Source::WriteResponse)
+        if let Put::Changed(change) =
+            services
+                .cache
+                .store
+                .put(&key, object, projection, Source::WriteResponse)
         {
             services.dispatcher.on_change(&change, Source::WriteResponse, by);
         }

@@ -40,6 +40,7 @@ fn read_sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
         services: host.services(),
         registry: host.registry(),
         stats: host.stats(),
+        lease: host.lease(),
         workers: lab.settings.workers,
     };
     let text = host

@@ -107,7 +107,7 @@ pub async fn trace_streams_live_host_calls(mut lab: Lab) {
             .services()
             .dispatcher
             .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-        !lab.host().services().tapes.followed()
+        !lab.host().services().recordings.followed()
     })
     .await;
 }
