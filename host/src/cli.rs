@@ -1,5 +1,7 @@
 //! The command line.
 
+#[cfg(all(test, feature = "dev"))]
+mod api_reference;
 mod ask;
 mod compile;
 mod completion;

@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::encode_hex,
+    kube::{hash::encode_hex, well_known::plugin_reason},
     plugin::{Activated, LoadError, Plugin, Registry, SlotId, load},
     policy::grants::Grants,
     recording::Tapes,
@@ -222,7 +222,7 @@ impl Reloader {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => {
                 let why = format!("its configuration {} can't be read: {e}", config_path.display());
-                return self.refuse(id, "", LoadError::new("InvalidConfig", why));
+                return self.refuse(id, "", LoadError::new(plugin_reason::INVALID_CONFIG, why));
             }
         };
         let mut content = Sha256::new();

@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::kube::well_known::environment;
+
 /// Address of the host and output format.
 #[derive(Args)]
 pub struct Ask {
@@ -23,7 +25,7 @@ pub struct Server {
     /// URL of the host's admin server.
     #[arg(
         long,
-        env = "OSTLER_ADMIN",
+        env = environment::OSTLER_ADMIN,
         default_value = "127.0.0.1:8081",
         value_name = "URL"
     )]

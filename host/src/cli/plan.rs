@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{load_kubeconfig, read_grants, table::supports_colours};
 use crate::{
     host::Settings,
+    kube::well_known::environment,
     plan::{PlanRequest, Report, plan},
     sandbox::engine::Cache,
 };
@@ -58,7 +59,7 @@ pub struct Plan {
     #[arg(long, value_name = "DIRECTORY")]
     cache_dir: Option<PathBuf>,
     /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "diff")]

@@ -9,13 +9,16 @@ use std::{
 use clap::{ArgAction, Args};
 
 use super::{Common, load_kubeconfig, parse_duration, serve_host};
-use crate::leader::{election::Timing, lease};
+use crate::{
+    kube::well_known::environment,
+    leader::{election::Timing, lease},
+};
 
 /// Arguments of `ostler run`.
 #[derive(Args)]
 pub struct Run {
     /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     election: Election,

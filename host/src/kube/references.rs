@@ -9,13 +9,8 @@ use std::collections::BTreeSet;
 use crate::kube::{
     key::{Gvk, ObjectRef},
     object::Object,
+    well_known::bookkeeping::{HELD_BY, HOLDS},
 };
-
-/// Prefix of the finalizers and annotations of held objects; the holder's uid follows.
-pub const HELD_BY: &str = "held-by.ostler.dev/";
-
-/// Annotation of a holder that lists the objects it holds, as [`names`] formats them.
-pub const HOLDS_ANNOTATION: &str = "ostler.dev/holds";
 
 /// The holder of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +61,7 @@ pub fn list_holders(object: &Object) -> Vec<Holder> {
 
 /// Reads the set of objects that an object holds from its annotation.
 pub fn list_held(object: &Object) -> BTreeSet<ObjectRef> {
-    let text = object.annotation(HOLDS_ANNOTATION).unwrap_or_default();
+    let text = object.annotation(HOLDS).unwrap_or_default();
     text.split(", ").filter_map(parse_reference).collect()
 }
 
@@ -134,7 +129,7 @@ mod tests {
         ]
         .into();
         let json = format!(
-            r#"{{"metadata":{{"name":"x","annotations":{{"{HOLDS_ANNOTATION}":"{}, nonsense","{}1":"{}"}},
+            r#"{{"metadata":{{"name":"x","annotations":{{"{HOLDS}":"{}, nonsense","{}1":"{}"}},
                 "finalizers":["other/f","{}1","{}2"]}}}}"#,
             format_holds(&held),
             HELD_BY,

@@ -11,7 +11,11 @@ use crate::{
         api::warn_api_error,
     },
     contract::{bindings::reconciler, trap::Trap},
-    kube::{key::ObjectRef, object::Object},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        well_known::{condition_type, error_reason, object_reason},
+    },
     observe::metrics::ReconcileResult,
     plugin::{self as plugins, CallResult, Plugin},
     reconcile::conditions,
@@ -247,7 +251,8 @@ impl Controller {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
-                self.stats.record_error(key, "AccessReviewFailed", &e.to_string());
+                self.stats
+                    .record_error(key, error_reason::ACCESS_REVIEW_FAILED, &e.to_string());
                 Err(ReconcileOutcome::retry())
             }
             Err(AccessError::Forbidden(message)) => {
@@ -264,10 +269,11 @@ impl Controller {
         object: &Arc<Object>,
         message: String,
     ) -> ReconcileOutcome {
-        self.stats.record_error(key, "Denied", &message);
+        self.stats
+            .record_error(key, object_reason::PERMISSION_DENIED, &message);
         let failure = reconciler::Failure {
             resolution: reconciler::Resolution::Denied(message.clone()),
-            reason: "Denied".into(),
+            reason: object_reason::PERMISSION_DENIED.into(),
             message,
             conditions: Vec::new(),
             status: None,
@@ -300,7 +306,7 @@ impl Controller {
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"
         );
-        add_hot_loop(&mut result, "ConflictingWriter", &note);
+        add_hot_loop(&mut result, object_reason::CONFLICTING_WRITER, &note);
         result
     }
 
@@ -333,7 +339,7 @@ impl Controller {
         if self.is_tight_loop(key, &next) {
             let note = "Each reconcile writes something and asks for the next one at once: they come once a second \
                         until that ends";
-            add_hot_loop(&mut result, "TightRequeueLoop", note);
+            add_hot_loop(&mut result, object_reason::TIGHT_REQUEUE_LOOP, note);
         }
         match self.write_status(plugin.name(), key, object, &result).await {
             Ok(sent) => {
@@ -355,7 +361,12 @@ fn add_hot_loop(result: &mut GuestResult, reason: &str, note: &str) {
         GuestResult::Outcome(outcome) => &mut outcome.conditions,
         GuestResult::Failure(failure) => &mut failure.conditions,
     };
-    conditions.push(conditions::condition("HotLoop", true, reason, note));
+    conditions.push(conditions::condition(
+        condition_type::HOT_LOOP,
+        true,
+        reason,
+        note,
+    ));
 }
 
 fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
@@ -371,9 +382,9 @@ fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
 /// The failure that stands for a trap. Its reason tells that the plugin, not the object, is at fault.
 fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
-        Trap::CpuTime(_) | Trap::Timeout(_) => "PluginTimeout",
-        Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
-        Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
+        Trap::CpuTime(_) | Trap::Timeout(_) => object_reason::PLUGIN_TIMEOUT,
+        Trap::Memory(_) | Trap::Tables(_) => object_reason::PLUGIN_OUT_OF_MEMORY,
+        Trap::Bytes(_) | Trap::Other(_) => object_reason::PLUGIN_TRAPPED,
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

@@ -12,7 +12,12 @@ use crate::{
         bindings::reconciler,
         limits::{Limit, Limits},
     },
-    kube::{hash::hash_to_u64, key::ObjectRef, object::Object},
+    kube::{
+        hash::hash_to_u64,
+        key::ObjectRef,
+        object::Object,
+        well_known::{error_reason, object_reason},
+    },
     observe::metrics::Suppressed,
     plugin::Plugin,
     reconcile::conditions::{self, StatusContext},
@@ -162,7 +167,8 @@ impl Controller {
             } if message.contains("uid") => ReconcileOutcome::retry(),
             e => {
                 warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
-                self.stats.record_error(key, "StatusUpdateFailed", &e.to_string());
+                self.stats
+                    .record_error(key, error_reason::STATUS_UPDATE_FAILED, &e.to_string());
                 ReconcileOutcome::retry()
             }
         }
@@ -268,7 +274,7 @@ fn parse_fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
 fn invalid_status(why: &str) -> reconciler::Failure {
     reconciler::Failure {
         resolution: reconciler::Resolution::Terminal,
-        reason: "InvalidStatus".into(),
+        reason: object_reason::INVALID_STATUS.into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),
         status: None,

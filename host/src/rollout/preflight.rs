@@ -10,6 +10,7 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
+    kube::well_known::plugin_reason,
     plugin::{LoadError, Plugin, PreflightDifference, PreflightReport, Registry, SlotId},
     recording::{Tapes, recorder::Finished},
     replay,
@@ -42,7 +43,7 @@ pub(super) async fn preflight_replay(
             "it traps where the previous build did not: {} (recording {}): {}",
             trapped.object, trapped.recording, trapped.what
         );
-        return Err(LoadError::new("PreflightFailed", why));
+        return Err(LoadError::new(plugin_reason::PREFLIGHT_FAILED, why));
     }
     let (name, digest) = (&**plugin.name(), &plugin.digest[..12]);
     if report.differing.is_empty() {

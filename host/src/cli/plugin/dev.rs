@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     cli::{ask::Output, table::join_reason},
-    kube::key::ObjectRef,
+    kube::{key::ObjectRef, well_known::environment},
 };
 
 /// Debounce interval: a save causes several events.
@@ -61,7 +61,7 @@ pub struct Dev {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address that the admin server binds to, for `ostler status` and `ostler explain`.
-    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = parse_address)]
+    #[arg(long, env = environment::OSTLER_ADMIN, default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = parse_address)]
     admin_bind_address: SocketAddr,
     /// Output format: a table, or one line of JSON per event.
     #[arg(short, long, value_enum, default_value = "table")]

@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
+use crate::kube::well_known::environment;
+
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  created\n  1  error\n  2  invalid arguments")]
@@ -27,7 +29,7 @@ pub struct New {
     directory: Option<PathBuf>,
     /// Directory of the SDK or of an Ostler checkout. Defaults to the checkout that contains the working directory or the
     /// `ostler` program.
-    #[arg(long, env = "OSTLER_SDK", value_name = "DIR")]
+    #[arg(long, env = environment::OSTLER_SDK, value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
 
