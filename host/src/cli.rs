@@ -147,7 +147,7 @@ struct Common {
     cache_dir: Option<PathBuf>,
     /// Reconciles to store as recordings.
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
-    record: recording::Keep,
+    record: recording::Retention,
     /// Maximum number of stored recordings.
     #[arg(long, default_value_t = 200)]
     max_recordings: usize,
@@ -279,10 +279,10 @@ async fn serve(
             .map(ToString::to_string)
             .unwrap_or_default(),
         election,
-        record: recording::Settings {
-            keep: common.record,
-            count: common.max_recordings,
-            bytes: common.max_recording_bytes,
+        record: recording::RecordingSettings {
+            retention: common.record,
+            max_count: common.max_recordings,
+            max_bytes: common.max_recording_bytes,
         },
         ..Settings::default()
     };

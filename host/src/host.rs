@@ -28,7 +28,7 @@ use crate::{
         activation::{activate, requeue_objects},
         stats::ReconcileStats,
     },
-    recording::Tapes,
+    recording::RecordingStore,
     rollout::{PluginObjects, Reloader},
     sandbox::{
         object_cache::ObjectCache,
@@ -233,7 +233,7 @@ fn build_services(
         },
         dispatcher,
         object_cache: ObjectCache::default(),
-        recordings: Arc::new(Tapes::new(settings.record.clone())),
+        recordings: Arc::new(RecordingStore::new(settings.record.clone())),
         metrics,
         fence,
     };

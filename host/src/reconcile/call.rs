@@ -19,7 +19,7 @@ use crate::{
     observe::metrics::ReconcileResult,
     plugin::{self as plugins, CallResult, Plugin},
     reconcile::conditions,
-    recording::recorder::{About, Finished},
+    recording::recorder::{CallInfo, RecordedCall},
     sandbox::capabilities::{Call, CallTarget},
     schedule::{
         dispatcher::Cause,
@@ -102,14 +102,14 @@ impl Controller {
         };
         let mut call = Call::new(plugin.terms.clone(), Some(target));
         let id = call.context.id;
-        call.mode = self.services.recordings.begin(key, || About {
+        call.mode = self.services.recordings.begin_call(key, || CallInfo {
             id,
             key: key.clone(),
             object: object.clone(),
             attempt: work.attempt,
             causes: request.causes.clone(),
             cleanup,
-            terms: plugin.terms.clone(),
+            policy: plugin.terms.clone(),
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
         });
@@ -163,12 +163,12 @@ impl Controller {
     }
 
     /// Keeps the recording of a call, unless its plugin was unloaded meanwhile: its recordings are already forgotten.
-    fn keep_recording(&self, plugin: &Plugin, recorded: Finished, result: ReconcileResult) {
+    fn keep_recording(&self, plugin: &Plugin, recorded: RecordedCall, result: ReconcileResult) {
         let failed = matches!(result, ReconcileResult::Error | ReconcileResult::TerminalError);
-        self.services.recordings.keep(recorded, failed);
+        self.services.recordings.store_call(recorded, failed);
         let serving = self.registry.serving();
         if serving.iter().all(|other| other.name() != plugin.name()) {
-            self.services.recordings.forget(plugin.name());
+            self.services.recordings.forget_plugin(plugin.name());
         }
     }
 

@@ -237,7 +237,7 @@ impl Reloader {
             return;
         };
         let (engine, registry, limits) = (self.engine.clone(), self.registry.clone(), self.limits.clone());
-        let tapes = self.tapes.clone();
+        let recordings = self.recordings.clone();
         let (key, revision, desired) = (key.clone(), pending.revision.clone(), pending.desired.clone());
         let in_grants_file = self.grants.contains_plugin(&desired.name);
         let task = async move {
@@ -246,7 +246,7 @@ impl Reloader {
             let built = match built {
                 Ok(plugin) => {
                     let id = SlotId::object(&*desired.name);
-                    preflight_replay(&engine, &tapes, &registry, &id, plugin).await
+                    preflight_replay(&engine, &recordings, &registry, &id, plugin).await
                 }
                 Err(refusal) => Err(refusal),
             };
