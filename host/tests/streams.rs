@@ -68,10 +68,21 @@ async fn serve(State(server): State<Arc<Server>>, Path(kind): Path<String>, head
             let later = [("retry-after", "60")];
             return (axum::http::StatusCode::TOO_MANY_REQUESTS, later).into_response();
         }
+        "forgetful" => {
+            // Gives ids, and knows nothing of what came before.
+            let next = server.frames.lock().unwrap().len();
+            return stream_from(server, next);
+        }
         "down" => return axum::http::StatusCode::BAD_GATEWAY.into_response(),
         _ => {}
     }
     let next = last.and_then(|l| l.parse::<usize>().ok()).map_or(0, |l| l + 1);
+    stream_from(server, next)
+}
+
+/// Streams the frames from the `next` one on.
+fn stream_from(server: Arc<Server>, next: usize) -> Response {
+    let media = [("content-type", "text/event-stream; charset=utf-8")];
     server.open.fetch_add(1, Ordering::SeqCst);
     let began = server.hangups.load(Ordering::SeqCst);
     let news = server.news.subscribe();
@@ -303,6 +314,42 @@ async fn stream_resumes_after_last_event_and_wakes_if_events_may_be_missed() {
     lab.until("woken by what came after", || lab.woken("a") == 3)
         .await;
     assert_eq!(lab.streams.streams_of(&object("a"))[0].reconnects, 1);
+}
+
+#[tokio::test]
+async fn reconnected_stream_wakes_unless_ids_prove_that_nothing_was_missed() {
+    let lab = lab().await;
+    lab.follow("a", "/forgetful").unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    lab.server.number("status", "one");
+    lab.until("woken by opening and by the event", || lab.woken("a") == 2)
+        .await;
+    lab.server.hang_up();
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    lab.server.number("status", "lost");
+    lab.until("woken, as an event may be missed", || lab.woken("a") == 3)
+        .await;
+    lab.server.hang_up();
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    lab.server.number("status", "lost");
+    lab.until("it is open again", || lab.server.open() == 1).await;
+    lab.server.number("log", "with an id that shows the gap");
+    lab.until("woken by the gap", || lab.woken("a") == 4).await;
+}
+
+#[tokio::test]
+async fn metadata_change_of_secret_keeps_stream() {
+    let lab = lab().await;
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open", || lab.woken("a") == 1).await;
+    // "the-first-token" with another resourceVersion, as an annotation makes one.
+    let annotated = json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": "7"},
+        "data": {"token": "dGhlLWZpcnN0LXRva2Vu"}});
+    let gvk = Gvk::new("", "v1", "Secret");
+    let (key, object) = Object::parse(&gvk, annotated.to_string().as_bytes()).unwrap();
+    lab.streams.on_object_change(&key, Some(&object));
+    assert_eq!(lab.state("a"), Some(StreamState::Open));
+    assert_eq!(lab.woken("a"), 1);
 }
 
 #[tokio::test]

@@ -14,9 +14,9 @@ use tokio::sync::Mutex;
 use super::{
     SecretKey, SecretStore, SecretValue, SendError,
     grant::TokenRequest,
-    masking::Redactor,
     missing_secret,
     object::UpstreamObject,
+    redact::Redactor,
     spec::Auth,
     transport_error::{TransportError, TransportErrorKind},
 };
@@ -218,10 +218,10 @@ impl Credentials {
         redactor.merge_from(&self.redactor);
         match &self.method {
             AuthMethod::None => {}
-            AuthMethod::Fixed(_, value) => redactor.add_secret(value.as_bytes()),
+            AuthMethod::Fixed(_, value) => redactor.add_credential(value.as_bytes()),
             AuthMethod::Token(source) => {
                 for token in &*source.issued.lock() {
-                    redactor.add_secret(token.as_bytes());
+                    redactor.add_credential(token.as_bytes());
                 }
             }
         }

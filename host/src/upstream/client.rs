@@ -16,17 +16,21 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     Request, Response, SecretKey, SecretStore, SendError, WriteFence,
-    answer::{BodyError, read_body, retry_after, root_cause},
+    answer::{
+        BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
+    },
     attempt::Attempt,
     auth::{CredentialError, Credentials},
     breaker::{Admission, CircuitBreaker, CircuitState},
     coalesce::ResponseCoalescer,
     conditional::{CacheKey, EtagCache},
     health::{Health, HealthReport},
-    masking::{PreviousSecrets, Redactor},
     object::UpstreamObject,
     rate_limit::{RateLimiter, RetryBudget},
-    request_policy, tls,
+    redact::{Redactor, SecretHistory},
+    request_policy,
+    substitution::RequestSecrets,
+    tls,
     transport_error::{TransportError, TransportErrorKind},
 };
 use crate::policy::network::NetworkPolicy;
@@ -58,6 +62,8 @@ pub struct ClientContext {
     pub secret_versions: Vec<(SecretKey, String)>,
     /// Health known to the previous client.
     pub health: Health,
+    /// The secrets that were substituted in requests to the upstream, over all versions of its client.
+    pub secret_history: Arc<SecretHistory>,
     /// Counters of the upstream.
     pub counters: Arc<ClientCounters>,
     /// Called when the Upstream's status may have to change.
@@ -191,10 +197,9 @@ impl Client {
         &self,
         request: Request,
         secrets: &dyn SecretStore,
-        previous: &PreviousSecrets,
         gate: &WriteFence,
     ) -> Result<Response, SendError> {
-        let prepared = self.prepare_request(&request, secrets, previous)?;
+        let prepared = self.prepare_request(&request, secrets)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
         let waited = tokio::time::timeout(timeout, async {
             let _permit = self.in_flight.acquire().await;
@@ -205,20 +210,14 @@ impl Client {
     }
 
     /// Checks that a request could be sent: its method, path and headers are allowed and its secrets exist.
-    pub fn check_request(
-        &self,
-        request: &Request,
-        secrets: &dyn SecretStore,
-        previous: &PreviousSecrets,
-    ) -> Result<(), SendError> {
-        self.prepare_request(request, secrets, previous).map(drop)
+    pub fn check_request(&self, request: &Request, secrets: &dyn SecretStore) -> Result<(), SendError> {
+        self.prepare_request(request, secrets).map(drop)
     }
 
     fn prepare_request<'a>(
         &self,
         request: &'a Request,
         secrets: &dyn SecretStore,
-        previous: &PreviousSecrets,
     ) -> Result<PreparedRequest<'a>, SendError> {
         request_policy::check_path(&request.path_and_query)?;
         request_policy::check_method(&request.method)?;
@@ -239,16 +238,13 @@ impl Client {
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
         let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
-        let mut redactor = Redactor::new(&request.substitutions, value, previous)?;
-        // The response may repeat secrets that were put into another request.
-        redactor.merge_from(&Redactor::for_previous(previous));
-        let body = request.body.as_deref().map(|body| redactor.fill_body(body));
-        if body.as_ref().is_some_and(|b| b.len() > self.request_bytes) {
-            return Err(SendError::TooLarge(format!(
-                "the request's body has more than {} bytes",
-                self.request_bytes
-            )));
-        }
+        // A response of an encoding cannot be searched for secrets; without this header a server may choose one.
+        headers.insert(header::ACCEPT_ENCODING, IDENTITY_ENCODING);
+        let request_secrets =
+            RequestSecrets::resolve(&request.substitutions, value, &self.context.secret_history)?;
+        let body = request.body.as_deref();
+        let body = body.map(|body| request_secrets.fill_body(body, self.request_bytes));
+        let body = body.transpose()?;
         Ok(PreparedRequest {
             cacheable: method == Method::GET && body.is_none() && request.substitutions.is_empty(),
             method,
@@ -256,7 +252,7 @@ impl Client {
             headers,
             component_headers: &request.headers,
             body,
-            redactor,
+            redactor: request_secrets.redactor,
         })
     }
 
@@ -287,7 +283,7 @@ impl Client {
                 // `insert` replaces a header of the same name that the component may have set; the redactor keeps the
                 // credential out of the response.
                 headers.insert(name, value.clone());
-                redactor.add_secret(value.as_bytes());
+                redactor.add_credential(value.as_bytes());
             }
             let conditions = self.conditional_headers(&request);
             let conditional = !conditions.is_empty();
@@ -442,7 +438,7 @@ impl Client {
             .map(|(name, value)| {
                 (
                     name.as_str().to_owned(),
-                    String::from_utf8_lossy(&redactor.redact_bytes(value.as_bytes())).into_owned(),
+                    redactor.redact_text(&String::from_utf8_lossy(value.as_bytes())),
                 )
             })
             .collect();
@@ -464,8 +460,13 @@ impl Client {
         let validated = response.headers().contains_key(header::ETAG)
             || response.headers().contains_key(header::LAST_MODIFIED);
         let original = (request.cacheable && (validated || conditional)).then(|| response.headers().clone());
+        let encoding = content_encoding(&response);
         let body = match read_body(response, self.response_bytes).await {
-            Ok(body) => redactor.redact_bytes(&body),
+            Ok(body) if encoding.is_none() || body.is_empty() => redactor.redact_body(body).await,
+            Ok(_) => {
+                attempt.record_success();
+                return Ok(Err(explain_encoded(&encoding.unwrap_or_default())));
+            }
             Err(BodyError::TooLarge(e)) => {
                 attempt.record_success();
                 return Ok(Err(e));

@@ -6,7 +6,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{SendError, masking::Redactor, spec::Login};
+use super::{SendError, redact::Redactor, spec::Login};
 
 /// Lifetime of a token if neither spec nor server gives one.
 const DEFAULT_TOKEN_LIFETIME: Duration = Duration::from_secs(300);

@@ -10,8 +10,12 @@ use futures::StreamExt;
 
 use super::{EventPattern, EventStreams, ParsedEvent, StreamKey, StreamSource};
 use crate::upstream::{
-    Client, PreviousSecrets, SendError, auth::CredentialError, masking::Redactor, request_policy, root_cause,
-    sse, transport_error::TransportError,
+    Client, SendError,
+    answer::{IDENTITY_ENCODING, content_encoding, explain_encoded},
+    auth::CredentialError,
+    redact::Redactor,
+    request_policy, root_cause, sse,
+    transport_error::TransportError,
 };
 
 /// Maximum size of an event in bytes.
@@ -176,6 +180,7 @@ impl Client {
                     .http
                     .get(format!("{}{path}", self.url))
                     .header(http::header::ACCEPT, "text/event-stream")
+                    .header(http::header::ACCEPT_ENCODING, IDENTITY_ENCODING)
                     .header(http::header::CACHE_CONTROL, "no-cache");
                 if let Some((name, value)) = &credential {
                     request = request.header(name, value);
@@ -230,6 +235,9 @@ async fn open_stream(
         204 => return Ok(None),
         _ => return Err(broken(format!("HTTP {status}"))),
     }
+    if let Some(encoding) = content_encoding(&response) {
+        return Err(broken(explain_encoded(&encoding).to_string()));
+    }
     let kind = response.headers().get(http::header::CONTENT_TYPE);
     let kind = kind.and_then(|v| v.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
@@ -274,7 +282,9 @@ impl EventTail {
     fn push_event(&mut self, event: sse::ServerSentEvent, query: &TailQuery) {
         self.bytes += event.data.len();
         self.events.push_back(event);
-        while self.events.len() > query.last || self.bytes > query.bytes {
+        // One event may be larger than the limit until it is redacted: cut before that, it might end in a part of a
+        // secret.
+        while self.events.len() > query.last || (self.bytes > query.bytes && self.events.len() > 1) {
             let Some(oldest) = self.events.pop_front() else {
                 break;
             };
@@ -282,16 +292,36 @@ impl EventTail {
             self.skipped += 1;
         }
     }
+
+    /// Redacts the events, and then cuts what is more than the limit.
+    fn redact_events(&mut self, redactor: &Redactor, query: &TailQuery) {
+        for event in std::mem::take(&mut self.events) {
+            let redact = |text: &str| {
+                if event.is_truncated {
+                    redactor.redact_truncated_text(text)
+                } else {
+                    redactor.redact_text(text)
+                }
+            };
+            let mut redacted = sse::ServerSentEvent {
+                id: event.id.as_deref().map(redact),
+                name: redact(&event.name),
+                data: redact(&event.data),
+                is_truncated: event.is_truncated,
+            };
+            redacted.is_truncated |= redacted.data.len() > query.bytes;
+            redacted
+                .data
+                .truncate(redacted.data.floor_char_boundary(query.bytes));
+            self.bytes -= event.data.len();
+            self.push_event(redacted, query);
+        }
+    }
 }
 
 /// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
 /// a request in flight.
-pub async fn read_tail(
-    client: &Client,
-    path: &str,
-    query: &TailQuery,
-    previous: &PreviousSecrets,
-) -> Result<EventTail, SendError> {
+pub async fn read_tail(client: &Client, path: &str, query: &TailQuery) -> Result<EventTail, SendError> {
     let (mut tail, mut sent) = (EventTail::default(), None);
     let reading = async {
         let _permit = client.in_flight.acquire().await;
@@ -307,7 +337,7 @@ pub async fn read_tail(
             }
             Err(ConnectionEnd::Broken { why, .. }) => return Err(SendError::Unavailable(why)),
         };
-        let mut parser = sse::EventParser::new(MAX_EVENT_BYTES.min(query.bytes), None);
+        let mut parser = sse::EventParser::new(MAX_EVENT_BYTES, None);
         let mut chunks = response.bytes_stream();
         while let Some(bytes) = chunks.next().await {
             let bytes = bytes.map_err(|e| SendError::Unavailable(root_cause(&e)))?;
@@ -329,16 +359,11 @@ pub async fn read_tail(
         Err(_) => false,
     };
     tail.complete = complete;
-    let mut redactor = Redactor::for_previous(previous);
+    let mut redactor = client.context.secret_history.to_redactor();
     client.credentials.add_to_redactor(&mut redactor);
     if let Some(sent) = sent {
-        redactor.add_secret(sent.as_bytes());
+        redactor.add_credential(sent.as_bytes());
     }
-    let hidden = |text: &str| String::from_utf8_lossy(&redactor.redact_bytes(text.as_bytes())).into_owned();
-    for event in &mut tail.events {
-        event.data = hidden(&event.data);
-        event.name = hidden(&event.name);
-        event.id = event.id.as_deref().map(hidden);
-    }
+    tail.redact_events(&redactor, query);
     Ok(tail)
 }
