@@ -73,6 +73,7 @@ pub use self::{
 use self::{
     client::{Client, ClientContext, ClientCounters},
     health::Health,
+    rate_limit::RateLimiter,
     redact::SecretHistory,
 };
 use crate::{
@@ -126,27 +127,19 @@ impl std::fmt::Display for SecretKey {
     }
 }
 
-/// A secret value with the resourceVersion it was read at.
-#[derive(Clone, Debug)]
-pub struct SecretValue {
-    /// The value.
-    pub value: Secret,
-    /// The Secret's resourceVersion.
-    pub version: String,
-}
-
 /// A source of secret values: the cache of Secrets, or a fixture in tests.
 pub trait SecretStore: Send + Sync {
     /// The value of a key; `None` if the Secret or the key does not exist.
-    fn get(&self, key: &SecretKey) -> Option<SecretValue>;
+    fn get(&self, key: &SecretKey) -> Option<Secret>;
 }
 
-/// Secret values read at one moment. A client is built from them and compared by their versions, so both must be the
-/// same read.
-struct SecretSnapshot(Vec<(SecretKey, SecretValue)>);
+/// Secret values read at one moment. A client is built from them and superseded when they differ, so both must be the
+/// same read. Metadata of a Secret is not in them: an annotation would end connections, tokens and streams.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct SecretSnapshot(Vec<(SecretKey, Secret)>);
 
 impl SecretStore for SecretSnapshot {
-    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
+    fn get(&self, key: &SecretKey) -> Option<Secret> {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.map(|(_, value)| value.clone())
     }
@@ -289,9 +282,28 @@ pub struct ClientStats {
     pub confirmed: u64,
 }
 
+/// The inputs of a client. One that differs supersedes it.
+#[derive(Clone, PartialEq, Eq)]
+struct ClientVersion {
+    uid: String,
+    generation: i64,
+    network: u64,
+    secrets: SecretSnapshot,
+}
+
+/// The settings of a rate limiter, and the server that it is for.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct RateLimitScope {
+    uid: String,
+    url: String,
+    requests_per_second: Option<u32>,
+    burst: Option<u32>,
+}
+
 struct PoolEntry {
-    /// Uid and generation of the Upstream, versions of its Secrets and of the network policy.
-    version: String,
+    version: Option<ClientVersion>,
+    /// Kept over versions of the client: a rotated secret does not lift the limit.
+    rate_limiter: (RateLimitScope, Arc<Mutex<RateLimiter>>),
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
     last_used: Instant,
     /// The Upstream was deleted. Its secrets are remembered for a while: another of its name may be the same server.
@@ -305,7 +317,11 @@ struct PoolEntry {
 impl Default for PoolEntry {
     fn default() -> Self {
         Self {
-            version: String::new(),
+            version: None,
+            rate_limiter: (
+                RateLimitScope::default(),
+                Arc::new(Mutex::new(RateLimiter::new(None, None))),
+            ),
             client: Arc::default(),
             last_used: Instant::now(),
             is_deleted: false,
@@ -411,19 +427,35 @@ impl ClientPool {
         secrets: &dyn SecretStore,
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
-        let mut version = format!("{} {} {network}", upstream.uid, upstream.generation);
-        let mut snapshot = SecretSnapshot(Vec::new());
+        let mut secret_values = SecretSnapshot::default();
         for key in upstream.secret_keys() {
             let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
-            version.push_str(&format!(" {key}@{}", value.version));
-            snapshot.0.push((key, value));
+            secret_values.0.push((key, value));
         }
-        let (cell, totals, health, secret_history) = {
+        let version = ClientVersion {
+            uid: upstream.uid.clone(),
+            generation: upstream.generation,
+            network,
+            secrets: secret_values.clone(),
+        };
+        let limits = upstream.spec.limits.as_ref();
+        let scope = RateLimitScope {
+            uid: upstream.uid.clone(),
+            url: upstream.spec.url.clone(),
+            requests_per_second: limits.and_then(|l| l.requests_per_second),
+            burst: limits.and_then(|l| l.burst),
+        };
+        let (cell, totals, health, secret_history, rate_limiter) = {
             let mut clients = self.clients.lock();
             let name = (upstream.namespace.clone(), upstream.name.clone());
             let entry = clients.entry(name).or_default();
-            if entry.version != version {
-                (entry.version, entry.client, entry.health) = (version, Arc::default(), Health::default());
+            if entry.version.as_ref() != Some(&version) {
+                (entry.version, entry.client, entry.health) =
+                    (Some(version), Arc::default(), Health::default());
+            }
+            if entry.rate_limiter.0 != scope {
+                let limiter = RateLimiter::new(scope.requests_per_second, scope.burst);
+                entry.rate_limiter = (scope, Arc::new(Mutex::new(limiter)));
             }
             entry.last_used = Instant::now();
             entry.is_deleted = false;
@@ -433,6 +465,7 @@ impl ClientPool {
                 entry.counters.clone(),
                 entry.health.clone(),
                 history,
+                entry.rate_limiter.1.clone(),
             )
         };
         // Outside the lock: building a client reads certificates, and other upstreams need not wait for that.
@@ -443,17 +476,14 @@ impl ClientPool {
             let context = ClientContext {
                 network: self.network.clone(),
                 network_version: network,
-                secret_versions: snapshot
-                    .0
-                    .iter()
-                    .map(|(k, v)| (k.clone(), v.version.clone()))
-                    .collect(),
+                secrets: secret_values,
+                rate_limiter,
                 health,
                 secret_history,
                 counters: totals,
                 on_status_change: Arc::new(move || news(&namespace, &name)),
             };
-            Client::new(upstream, &snapshot, context).map(Arc::new)
+            Client::new(upstream, context).map(Arc::new)
         };
         cell.get_or_init(new).clone()
     }
@@ -547,7 +577,7 @@ mod tests {
         };
         let client = |upstream: &UpstreamObject| {
             clients
-                .client_for(upstream, &SecretSnapshot(Vec::new()))
+                .client_for(upstream, &SecretSnapshot::default())
                 .expect("a client")
         };
         let first = client(&upstream);

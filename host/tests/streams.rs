@@ -19,6 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use base64::{Engine, engine::general_purpose::STANDARD};
 use common::{Vault, allowing};
 use ostler::testing::{
     fence::WriteFence,
@@ -27,7 +28,7 @@ use ostler::testing::{
     object::Object,
     upstream::{
         CircuitState, ClientPool, EventPattern, EventStreams, Request, Secret, SecretKey, SecretStore,
-        SecretValue, SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
+        SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
     },
 };
 use serde_json::json;
@@ -187,6 +188,14 @@ async fn lab() -> Lab {
     }
 }
 
+/// The Secret `token` with a value of the key `token`.
+fn secret(version: u32, value: &str) -> (ObjectRef, Object) {
+    let json = json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version.to_string()},
+        "data": {"token": STANDARD.encode(value)}});
+    Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
+}
+
 fn object(name: &str) -> ObjectRef {
     ObjectRef::new(Gvk::new("g", "v1", "Thing"), "n", name)
 }
@@ -342,12 +351,9 @@ async fn metadata_change_of_secret_keeps_stream() {
     let lab = lab().await;
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.woken("a") == 1).await;
-    // "the-first-token" with another resourceVersion, as an annotation makes one.
-    let annotated = json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": "7"},
-        "data": {"token": "dGhlLWZpcnN0LXRva2Vu"}});
-    let gvk = Gvk::new("", "v1", "Secret");
-    let (key, object) = Object::parse(&gvk, annotated.to_string().as_bytes()).unwrap();
-    lab.streams.on_object_change(&key, Some(&object));
+    // Another resourceVersion, as an annotation makes one.
+    let (key, annotated) = secret(7, "the-first-token");
+    lab.streams.on_object_change(&key, Some(&annotated));
     assert_eq!(lab.state("a"), Some(StreamState::Open));
     assert_eq!(lab.woken("a"), 1);
 }
@@ -396,18 +402,15 @@ async fn changed_secret_closes_stream_and_reopens_it_with_new_credentials() {
     lab.server.number("status", "one");
     lab.until("it is open", || lab.woken("a") == 2).await;
     lab.vault.set("token", "the-second-token");
-    let secret = |version: u32| {
-        let json = json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version.to_string()}});
-        Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
-    };
-    let (key, same) = secret(1);
+    let (key, same) = secret(1, "the-first-token");
     lab.streams.on_object_change(&key, Some(&same));
     assert_eq!(
         lab.state("a"),
         Some(StreamState::Open),
         "that is the one it was opened with"
     );
-    lab.streams.on_object_change(&key, Some(&secret(2).1));
+    lab.streams
+        .on_object_change(&key, Some(&secret(2, "the-second-token").1));
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
     assert_eq!(lab.woken("a"), 3, "it is to look again");
@@ -515,17 +518,14 @@ async fn disallowed_address_closes_stream_at_once() {
 struct Restless(AtomicUsize);
 
 impl SecretStore for Restless {
-    fn get(&self, _: &SecretKey) -> Option<SecretValue> {
+    fn get(&self, _: &SecretKey) -> Option<Secret> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(SecretValue {
-            value: Secret::new(format!("token-number-{n}").into_bytes()),
-            version: n.to_string(),
-        })
+        Some(Secret::new(format!("token-number-{n}").into_bytes()))
     }
 }
 
 #[tokio::test]
-async fn stream_keeps_secret_versions_of_its_client() {
+async fn stream_keeps_secret_values_of_its_client() {
     let lab = lab().await;
     let restless = Restless(AtomicUsize::new(0));
     let source = lab.clients.stream_source(&lab.upstream, &restless).unwrap();
@@ -534,10 +534,7 @@ async fn stream_keeps_secret_versions_of_its_client() {
         .unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     let sent = lab.server.asked()[0].1.clone().unwrap();
-    let version = sent.strip_prefix("Bearer token-number-").unwrap();
-    let json =
-        json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version}});
-    let (key, same) = Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap();
+    let (key, same) = secret(1, sent.strip_prefix("Bearer ").unwrap());
     lab.streams.on_object_change(&key, Some(&same));
     assert_eq!(lab.state("a"), Some(StreamState::Open));
 }

@@ -388,6 +388,7 @@ fn status(code: u16, reason: &str, message: String) -> ApiError {
         code,
         reason: reason.into(),
         message,
+        fields: Vec::new(),
         retry_after: None,
     }
 }

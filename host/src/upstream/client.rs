@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Request, Response, SecretKey, SecretStore, SendError, WriteFence,
+    Request, Response, SecretKey, SecretSnapshot, SecretStore, SendError, WriteFence,
     answer::{
         BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
     },
@@ -33,15 +33,16 @@ use super::{
     tls,
     transport_error::{TransportError, TransportErrorKind},
 };
-use crate::policy::network::NetworkPolicy;
+use crate::{kube::backoff::Backoff, policy::network::NetworkPolicy};
 
 /// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
 /// resources meanwhile.
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
 
-/// Retries of one request, and the delay before the first.
+/// Retries of one request, and the delays before them.
 const MAX_RETRIES: u32 = 2;
-const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(50);
+const RETRY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_millis(200)).with_jitter(50);
 
 /// Counters of an upstream, over all versions of its client.
 #[derive(Debug, Default)]
@@ -58,8 +59,10 @@ pub struct ClientContext {
     pub network: NetworkPolicy,
     /// Version of the network policy when the client was built.
     pub network_version: u64,
-    /// The Secret keys that the client is built from, with their versions.
-    pub secret_versions: Vec<(SecretKey, String)>,
+    /// The secrets that the client is built from.
+    pub secrets: SecretSnapshot,
+    /// The rate limit, which a new client for changed Secrets continues.
+    pub rate_limiter: Arc<Mutex<RateLimiter>>,
     /// Health known to the previous client.
     pub health: Health,
     /// The secrets that were substituted in requests to the upstream, over all versions of its client.
@@ -98,7 +101,6 @@ pub(super) struct ClientState {
     pub(super) last_failure: String,
     /// The last failure was one without a response, so that a successful connection disproves it.
     pub(super) last_failure_unanswered: bool,
-    pub(super) rate_limiter: RateLimiter,
     pub(super) retry_budget: RetryBudget,
     etag_cache: EtagCache,
     pub(super) health: Health,
@@ -118,12 +120,9 @@ struct PreparedRequest<'a> {
 }
 
 impl Client {
-    /// Builds a client from the spec and the current values of the Secrets.
-    pub fn new(
-        upstream: &UpstreamObject,
-        secrets: &dyn SecretStore,
-        mut context: ClientContext,
-    ) -> Result<Self, SendError> {
+    /// Builds a client from the spec and the secrets of the context.
+    pub fn new(upstream: &UpstreamObject, mut context: ClientContext) -> Result<Self, SendError> {
+        let secrets = &context.secrets;
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
         let parsed =
@@ -181,7 +180,6 @@ impl Client {
                 breaker: CircuitBreaker::default(),
                 last_failure: String::new(),
                 last_failure_unanswered: false,
-                rate_limiter: RateLimiter::new(limits.requests_per_second, limits.burst),
                 retry_budget: RetryBudget::default(),
                 etag_cache: EtagCache::default(),
                 health: std::mem::take(&mut context.health),
@@ -237,7 +235,7 @@ impl Client {
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
-        let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
+        let value = |key: &SecretKey| secrets.get(key).map(|s| s.expose().to_vec());
         // A response of an encoding cannot be searched for secrets; without this header a server may choose one.
         headers.insert(header::ACCEPT_ENCODING, IDENTITY_ENCODING);
         let request_secrets =
@@ -298,7 +296,11 @@ impl Client {
             }
             let error = match sending.send().await {
                 Ok(response)
-                    if response.status() == 401 && stale.is_none() && self.credentials.is_renewable() =>
+                    if response.status() == 401
+                        && stale.is_none()
+                        && self
+                            .credentials
+                            .can_replace(credential.as_ref().map(|(_, value)| value)) =>
                 {
                     attempt.record_success();
                     stale = credential.map(|(_, value)| value);
@@ -328,9 +330,8 @@ impl Client {
                 return Err(error.into_send_error(""));
             }
             self.context.counters.retries.fetch_add(1, Ordering::Relaxed);
-            let pause = INITIAL_RETRY_DELAY * (1 << retries);
             retries += 1;
-            tokio::time::sleep(pause + pause * (crate::kube::time::unique_id() % 100) as u32 / 100).await;
+            tokio::time::sleep(RETRY_BACKOFF.delay(retries)).await;
         }
     }
 
@@ -356,7 +357,7 @@ impl Client {
     /// Waits for the rate limit, for `Retry-After` and for the circuit breaker.
     pub(super) async fn admit_request(&self) -> Result<Attempt<'_>, SendError> {
         let now = Instant::now();
-        let wait = self.state.lock().rate_limiter.reserve_slot(now, MAX_TURN_WAIT);
+        let wait = self.context.rate_limiter.lock().reserve_slot(now, MAX_TURN_WAIT);
         if wait > MAX_TURN_WAIT {
             return Err(SendError::Throttled(
                 u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
@@ -405,7 +406,7 @@ impl Client {
     ) -> Option<Duration> {
         let wait = retry_after(response);
         if let Some(wait) = wait {
-            self.state.lock().rate_limiter.pause_for(Instant::now(), wait);
+            self.context.rate_limiter.lock().pause_for(Instant::now(), wait);
         }
         let status = response.status().as_u16();
         let path = path.split('?').next().unwrap_or_default();
@@ -575,10 +576,8 @@ impl Client {
             state.failed_checks = 0;
             return idle;
         }
-        let wait = soonest
-            .saturating_mul(1 << state.failed_checks.min(16))
-            .min(latest);
         state.failed_checks = state.failed_checks.saturating_add(1);
+        let wait = Backoff::new(soonest, latest).delay(state.failed_checks);
         let closed = |at: Instant| at.saturating_duration_since(Instant::now());
         wait.max(reopens.map_or(Duration::ZERO, closed))
     }
