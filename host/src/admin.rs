@@ -2,9 +2,9 @@
 
 pub mod explain;
 pub mod question;
+mod recordings;
 pub mod scrape;
 pub mod status;
-mod tape;
 
 use crate::admin::scrape::{Format, Scraped};
 use std::{net::SocketAddr, sync::Arc};
@@ -21,9 +21,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::question::Question;
-use crate::{
-    host::is_synced, plugin::Registry, reconcile::stats::ReconcileStats, sandbox::capabilities::Services,
-};
+use crate::{plugin::Registry, reconcile::stats::ReconcileStats, sandbox::services::Services};
 
 /// The state that the admin server exposes.
 #[derive(Clone)]
@@ -34,7 +32,9 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// For `/objects`.
     pub stats: Arc<ReconcileStats>,
-    /// Reconciles at the same time.
+    /// The name of the Lease that this process is a candidate for; none without leader election.
+    pub lease: Option<Arc<str>>,
+    /// Maximum number of concurrent reconciles.
     pub workers: u32,
 }
 
@@ -62,10 +62,10 @@ impl Admin {
                 get(async |State(admin): State<Self>| Json(admin.status())),
             )
             .route("/explain", get(explain))
-            .route("/recordings", get(tape::recordings))
-            .route("/recording", get(tape::recording))
-            .route("/record", get(tape::record).post(tape::record))
-            .route("/trace", get(tape::trace))
+            .route("/recordings", get(recordings::recordings))
+            .route("/recording", get(recordings::recording))
+            .route("/record", get(recordings::record).post(recordings::record))
+            .route("/trace", get(recordings::trace))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(bound)
@@ -74,10 +74,10 @@ impl Admin {
 
 /// Ready when caches are synced; says which are not.
 async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
-    if is_synced(&admin.services) {
+    if admin.services.cache.is_synced() {
         return (StatusCode::OK, "ok".into());
     }
-    let scopes = admin.services.informers.scopes();
+    let scopes = admin.services.cache.informers.scopes();
     let waiting: Vec<_> = scopes
         .iter()
         .filter(|(_, s)| *s != crate::cache::informer::SyncState::Synced)
@@ -91,7 +91,7 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
 
 #[derive(Deserialize)]
 struct After {
-    /// The first reconciles, which are not to be told of; without it only the number of all is told.
+    /// Number of reconciles to skip; without it only the total number is returned.
     after: Option<usize>,
 }
 
@@ -102,6 +102,7 @@ async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
         services: &admin.services,
         registry: &admin.registry,
         stats: &admin.stats,
+        lease: admin.lease.as_ref(),
         workers: admin.workers,
     };
     match admin.services.metrics.text(format, &scraped) {
@@ -118,11 +119,11 @@ async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -
 }
 
 async fn store(State(admin): State<Admin>) -> Json<Value> {
-    let size = admin.services.store.size();
+    let size = admin.services.cache.store.size();
     Json(json!({
         "objects": size.objects,
         "bytes": size.bytes,
-        "watches": admin.services.informers.scopes().len(),
+        "watches": admin.services.cache.informers.scopes().len(),
     }))
 }
 

@@ -318,6 +318,7 @@ fn admin_server(host: &Host, workers: u32) -> Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),
         stats: host.stats().clone(),
+        lease: host.lease().cloned(),
         workers,
     }
 }

@@ -1,6 +1,6 @@
-//! Whatever comes from outside, made up by the thousand: an answer or an error, and what must hold holds.
+//! Fuzz tests: thousands of random external inputs must give a result or an error, and keep the invariants.
 //!
-//! `OSTLER_FUZZ=20` tries twenty times as many. Each says how many it has tried.
+//! `OSTLER_FUZZ=20` multiplies the number of inputs by twenty. Each test prints its number of inputs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -174,7 +174,7 @@ fn fields() -> impl Strategy<Value = Option<Value>> {
     )
 }
 
-/// Whatever a component says, the status is one that an API server takes, and what is the host's is the host's.
+/// For any outcome of a component, the status is accepted by an API server, and the host's fields are the host's.
 #[test]
 fn outcomes() {
     let moment = StatusContext {
@@ -192,20 +192,20 @@ fn outcomes() {
         "outcomes",
         3000,
         strategy,
-        |(said, fields, old, failed, message)| {
+        |(conditions, fields, old, failed, message)| {
             let old = old.as_ref();
             let status = if failed {
                 let failure = Failure {
                     resolution: Resolution::Terminal,
                     reason: message.clone(),
                     message,
-                    conditions: said,
+                    conditions,
                     status: None,
                 };
                 conditions::status_after_failure(old, &failure, fields.as_ref(), moment)
             } else {
                 let outcome = Outcome {
-                    conditions: said,
+                    conditions,
                     status: None,
                     next: Next::AwaitChange,
                 };

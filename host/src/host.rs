@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 pub use crate::settings::Settings;
 use crate::{
     cache::{
-        informer::{ChangeHandler, Informers, SyncState},
+        informer::{ChangeHandler, Informers},
         store::{Query, Store},
     },
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
@@ -30,7 +30,10 @@ use crate::{
     },
     recording::Tapes,
     rollout::{PluginObjects, Reloader},
-    sandbox::{capabilities::Services, object_cache::ObjectCache},
+    sandbox::{
+        object_cache::ObjectCache,
+        services::{ApiAccess, Services, SharedCache, UpstreamAccess},
+    },
     schedule::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue},
@@ -44,6 +47,7 @@ pub struct Host {
     services: Arc<Services>,
     registry: Arc<Registry>,
     stats: Arc<ReconcileStats>,
+    lease: Option<Arc<str>>,
     tasks: JoinSet<anyhow::Result<()>>,
     workers: JoinSet<()>,
     campaign: Option<LeaderElector>,
@@ -81,6 +85,7 @@ impl Host {
             services,
             registry,
             stats,
+            lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
             tasks,
             workers,
             campaign: campaign.transpose()?,
@@ -130,7 +135,7 @@ impl Host {
         }
         self.tasks.shutdown().await;
         self.services.fence.close();
-        self.services.streams.close_all();
+        self.services.upstreams.streams.close_all();
         if let Some(campaign) = self.campaign {
             if campaign.release(RELEASE_TIMEOUT).await {
                 info!("lease released");
@@ -155,6 +160,11 @@ impl Host {
         &self.stats
     }
 
+    /// The name of the Lease that this host is a candidate for; none without leader election.
+    pub fn lease(&self) -> Option<&Arc<str>> {
+        self.lease.as_ref()
+    }
+
     /// The causes for which an object has been queued, oldest first.
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
         self.services.dispatcher.causes(key)
@@ -162,7 +172,7 @@ impl Host {
 
     /// True when every informer has received its initial list.
     pub fn is_synced(&self) -> bool {
-        is_synced(&self.services)
+        self.services.cache.is_synced()
     }
 }
 
@@ -207,20 +217,25 @@ fn build_services(
     let streams = build_streams(&fence, &dispatcher);
     let on_change = build_change_handler(&dispatcher, &stats, &streams, registry);
     let services = Services {
-        store: store.clone(),
-        dispatcher: dispatcher.clone(),
-        informers: Arc::new(Informers::new(cluster.clone(), store.clone(), on_change)),
-        reviewer: AccessReviewer::new(cluster.clone()),
-        writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone())),
-        recorder: EventRecorder::default(),
-        upstreams: build_upstreams(&fence, &dispatcher, network),
-        streams,
+        cache: SharedCache {
+            store: store.clone(),
+            informers: Arc::new(Informers::new(cluster.clone(), store.clone(), on_change)),
+            namespaces,
+        },
+        api: ApiAccess {
+            reviewer: AccessReviewer::new(cluster.clone()),
+            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone())),
+            recorder: EventRecorder::default(),
+        },
+        upstreams: UpstreamAccess {
+            clients: build_upstreams(&fence, &dispatcher, network),
+            streams,
+        },
+        dispatcher,
         object_cache: ObjectCache::default(),
-        tapes: Arc::new(Tapes::new(settings.record.clone())),
+        recordings: Arc::new(Tapes::new(settings.record.clone())),
         metrics,
         fence,
-        lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
-        namespaces,
     };
     (Arc::new(services), stats)
 }
@@ -288,10 +303,10 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
     let services = controller.services.clone();
     reloader
         .with_objects(objects)
-        .with_recordings(services.tapes.clone())
+        .with_recordings(services.recordings.clone())
         .on_grants(Box::new(move |grants| {
             if network.replace_grant(settings.allowed_networks(grants)) {
-                services.streams.on_network_change();
+                services.upstreams.streams.on_network_change();
                 requeue_upstreams(&services, &Cause::ConfigChange);
             }
         }))
@@ -336,8 +351,8 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
     loop {
         sweep.tick().await;
         let needed = services.dispatcher.scopes();
-        services.informers.stop_unneeded(&needed, linger);
-        services.upstreams.drop_unused();
+        services.cache.informers.stop_unneeded(&needed, linger);
+        services.upstreams.clients.drop_unused();
     }
 }
 
@@ -349,8 +364,8 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
             () = services.fence.wait_term_end(term) => {}
             () = services.fence.wait_drain() => return,
         }
-        services.streams.close_all();
-        services.writer.forget_all();
+        services.upstreams.streams.close_all();
+        services.api.writer.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
@@ -362,12 +377,18 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 /// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = DISCOVERY_BACKOFF.initial;
-    while let Err(e) = services.writer.discover_resource(&upstream::upstream_gvk()).await {
+    while let Err(e) = services
+        .api
+        .writer
+        .discover_resource(&upstream::upstream_gvk())
+        .await
+    {
         debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
     }
     let scopes = services
+        .cache
         .namespaces
         .kind_scopes(&upstream::upstream_gvk(), None, Projection::Full);
     let (lane, limit) = (
@@ -387,21 +408,13 @@ fn requeue_upstreams(services: &Services, cause: &Cause) {
         return;
     }
     for scope in services
+        .cache
         .namespaces
         .kind_scopes(&upstream::upstream_gvk(), None, Projection::Full)
     {
-        let (serving, _) = services.informers.ensure_informer(&scope);
-        for (key, _) in services.store.list(&serving, &Query::default()) {
+        let (serving, _) = services.cache.informers.ensure_informer(&scope);
+        for (key, _) in services.cache.store.list(&serving, &Query::default()) {
             services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }
-}
-
-/// True when every informer has received its initial list.
-pub fn is_synced(services: &Services) -> bool {
-    services
-        .informers
-        .scopes()
-        .iter()
-        .all(|(_, s)| *s == SyncState::Synced)
 }

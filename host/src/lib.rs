@@ -108,11 +108,12 @@ mod effect {
 mod recording;
 mod upstream;
 
-/// The sandbox of a component: the engine that runs it and the capabilities it calls.
+/// The sandbox of a component: the engine that runs it, the capabilities it calls, and the services these use.
 mod sandbox {
     pub mod capabilities;
     pub mod engine;
     pub mod object_cache;
+    pub mod services;
 }
 
 mod admin;

@@ -26,7 +26,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use self::diff::Shown;
+use self::diff::DisplayFilter;
 pub use self::{
     overlay::{Overlay, PlannedEvent, Request},
     report::{Action, Change, PlannedObject, Report, Verdict},
@@ -43,7 +43,10 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::ObjectCache},
+    sandbox::{
+        object_cache::ObjectCache,
+        services::{ApiAccess, Services, SharedCache, UpstreamAccess},
+    },
     schedule::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue, Work},
@@ -85,13 +88,13 @@ pub async fn plan(
     plan_request: &PlanRequest,
 ) -> anyhow::Result<Report> {
     let since = now();
-    let world = World::new(client, settings);
-    let world = world.await?;
-    let made = world.make(plan_request).await;
-    let shown = Shown::new(world.overlay.secrets(), world.overlay.uids(), since);
-    // The API server quotes what it refuses.
-    let report = made.map_err(|e| anyhow::anyhow!(shown.text(&format!("{e:#}"))))?;
-    Ok(world.finish(report, &shown))
+    let planner = Planner::new(client, settings);
+    let planner = planner.await?;
+    let result = planner.compute(plan_request).await;
+    let filter = DisplayFilter::new(planner.overlay.secrets(), planner.overlay.planned_uids(), since);
+    // The API server quotes rejected values in its errors, so these are redacted as well.
+    let report = result.map_err(|e| anyhow::anyhow!(filter.redact_text(&format!("{e:#}"))))?;
+    Ok(planner.finish_report(report, &filter))
 }
 
 /// The current time to the second, as Kubernetes timestamps have it.
@@ -101,7 +104,7 @@ fn now() -> Timestamp {
 }
 
 /// The host that computes a plan.
-struct World {
+struct Planner {
     settings: Arc<Settings>,
     cluster: ApiClient,
     overlay: Arc<Overlay>,
@@ -109,16 +112,16 @@ struct World {
     controller: Controller,
 }
 
-impl World {
+impl Planner {
     async fn new(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let overlay = Arc::new(Overlay::default());
-        // Never opened: no write gets out, whatever is wrong before it.
-        let sealed = WriteFence::closed();
-        // A review is a POST that changes nothing, and says what a plugin's account may see.
+        // A fence that is never opened: no write leaves this process, even if a layer above it has a bug.
+        let closed_fence = WriteFence::closed();
+        // The client of access reviews has no fence: a SubjectAccessReview is a POST that changes nothing.
         let reviewer = AccessReviewer::new(ApiClient::new(client.clone()));
         let cluster = ApiClient::new(client)
-            .with_fence(sealed.clone())
+            .with_fence(closed_fence.clone())
             .with_interceptor(overlay.clone());
         let store = Arc::new(Store::default());
         let namespaces = NamespaceScope::new(&settings.namespaces);
@@ -127,34 +130,39 @@ impl World {
             Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
         let dispatcher = Arc::new(dispatcher);
         let stats = Arc::new(ReconcileStats::new(store.clone()));
-        // What was there before wakes nobody: it is what the plan begins with.
+        // The change handler does nothing: the listed objects are the initial state of the plan and enqueue nothing.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = NetworkPolicy::default();
         network.replace_grant(settings.allowed_networks(&settings.grants));
-        let noting = overlay.clone();
+        let request_overlay = overlay.clone();
         let services = Arc::new(Services {
-            store: store.clone(),
-            dispatcher: dispatcher.clone(),
-            informers: Arc::new(informers),
-            reviewer,
-            writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher)),
-            recorder: EventRecorder::default(),
-            upstreams: ClientPool::default()
-                .with_fence(sealed)
-                .with_network(network)
-                .with_dry_run(move |upstream, request| noting.request(upstream, request)),
-            streams: EventStreams::disabled(),
+            cache: SharedCache {
+                store: store.clone(),
+                informers: Arc::new(informers),
+                namespaces,
+            },
+            api: ApiAccess {
+                reviewer,
+                writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher.clone())),
+                recorder: EventRecorder::default(),
+            },
+            upstreams: UpstreamAccess {
+                clients: ClientPool::default()
+                    .with_fence(closed_fence)
+                    .with_network(network)
+                    .with_dry_run(move |upstream, request| request_overlay.record_request(upstream, request)),
+                streams: EventStreams::disabled(),
+            },
+            dispatcher,
             object_cache: ObjectCache::default(),
-            tapes: Arc::new(Tapes::new(settings.record.clone())),
+            recordings: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             fence: WriteFence::default(),
-            lease: None,
-            namespaces,
         });
-        overlay.tell(&services);
-        let at_once = settings.workers;
+        overlay.attach_services(&services);
+        let workers = settings.workers;
         let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), at_once)?;
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), workers)?;
         Ok(Self {
             settings,
             cluster,
@@ -164,77 +172,80 @@ impl World {
         })
     }
 
-    async fn make(&self, plan_request: &PlanRequest) -> anyhow::Result<Report> {
+    async fn compute(&self, plan_request: &PlanRequest) -> anyhow::Result<Report> {
         let mut report = Report::default();
-        // First: files may have Plugins.
-        let intended = self.intend(plan_request).await?;
-        self.load(&plan_request.builds, &mut report.notes).await?;
-        self.watch(&mut report.notes).await?;
-        let chosen = self.choose(plan_request, &intended, &mut report.notes).await?;
-        self.hooks(&chosen, &mut report.notes).await;
+        // The files come first, because they may contain Plugin objects.
+        let intended = self.apply_files(plan_request).await?;
+        self.load_plugins(&plan_request.builds, &mut report.notes).await?;
+        self.list_kinds(&mut report.notes).await?;
+        let chosen = self
+            .select_objects(plan_request, &intended, &mut report.notes)
+            .await?;
+        self.run_hooks(&chosen, &mut report.notes).await;
         for key in &chosen {
             self.services
                 .dispatcher
                 .enqueue(key, Priority::Normal, Cause::Start);
         }
-        report.objects = self.run(&mut report.notes).await;
+        report.objects = self.run_queue(&mut report.notes).await;
         Ok(report)
     }
 
-    /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
-    async fn hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
+    /// Calls the life-cycle hooks as a new leader does. Object hooks run for the planned objects only.
+    async fn run_hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
         let Controller { registry, hooks, .. } = &self.controller;
         for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
-                .begin(&format!("the hooks of {}", plugin.name()), None);
+                .begin_run(&format!("the hooks of {}", plugin.name()), None);
             if let Err(why) = hooks.run_once(plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
-            self.overlay.end(&[]);
+            self.overlay.end_run(&[]);
         }
     }
 
-    /// Reconciles until nothing is woken any more.
-    async fn run(&self, notes: &mut Vec<String>) -> Vec<PlannedObject> {
+    /// Reconciles until the queue is empty.
+    async fn run_queue(&self, notes: &mut Vec<String>) -> Vec<PlannedObject> {
         let dispatcher = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
-        let mut looked = BTreeMap::new();
+        let mut planned = BTreeMap::new();
         while let Ok(work) = dispatcher.pop() {
             let key = work.key.clone();
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;
             if *round > MAX_ROUNDS {
                 notes.push(format!(
-                    "{key} is woken again and again: given up after {MAX_ROUNDS} reconciles"
+                    "{key} was still enqueued after {MAX_ROUNDS} reconciles: its plan is incomplete"
                 ));
                 dispatcher.forget(&key);
                 continue;
             }
-            if let Some(one) = self.look(&work, *round).await {
-                looked.insert(key, one);
+            if let Some(object) = self.reconcile_object(&work, *round).await {
+                planned.insert(key, object);
             }
         }
-        looked.into_values().collect()
+        planned.into_values().collect()
     }
 
-    /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
-    async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
-        let Services {
-            dispatcher, store, ..
-        } = &*self.services;
+    /// Reconciles one object. Returns `None` if a conflict re-enqueued it, because its result is not known yet.
+    async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
+        let dispatcher = &self.services.dispatcher;
         let key = &work.key;
-        self.overlay.begin(&key.to_string(), Some(key.clone()));
+        self.overlay.begin_run(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.reconcile_once(work).await;
-        let ran = self.overlay.end(&reads);
+        let ran = self.overlay.end_run(&reads);
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
-            // Somebody else was faster: it is planned with what that came to.
-            if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
+            // Another client changed the live object since it was listed: plan again with its current version.
+            if let Err(e) = self.services.api.writer.read_uncached(None, key, key).await {
                 tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             dispatcher.enqueue(key, Priority::Normal, Cause::Retry);
             return None;
         }
-        let ready = store
+        let ready = self
+            .services
+            .cache
+            .store
             .get(key, Projection::Full)
             .map(|o| o.readiness())
             .unwrap_or_default();
@@ -259,13 +270,13 @@ impl World {
         })
     }
 
-    /// Everything that came of it, fit to be shown.
-    fn finish(&self, mut report: Report, shown: &Shown) -> Report {
+    /// Completes the report with the changes, requests and Events of the overlay, redacted for display.
+    fn finish_report(&self, mut report: Report, filter: &DisplayFilter) -> Report {
         for entry in &self.overlay.changes() {
-            report.changes.extend(Change::of(entry, shown));
+            report.changes.extend(Change::from_entry(entry, filter));
         }
-        (report.requests, report.events) = self.overlay.noted();
-        report.hide(shown);
+        (report.requests, report.events) = self.overlay.recorded_effects();
+        report.redact(filter);
         report.changes.sort_by(|a, b| a.object.cmp(&b.object));
         report
     }

@@ -44,7 +44,7 @@ use crate::{
     },
 };
 
-/// The kind `Plugin`, whose objects govern plugins.
+/// The kind `Plugin`, whose objects configure plugins.
 pub fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
 }
@@ -68,7 +68,7 @@ impl From<LoadError> for String {
 }
 
 impl LoadError {
-    /// Reason of a file whose plugin is governed by a `Plugin` object with another source.
+    /// Reason of a file whose plugin is configured by a `Plugin` object with another source.
     const GOVERNED: &str = "ManagedByPluginObject";
     /// Reason of a build whose name another file or object has.
     const NAME_TAKEN: &str = "NameConflict";
@@ -211,7 +211,7 @@ impl Plugin {
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
             return Err(LoadError::new(
                 "SecretsNotGranted",
-                "it reconciles Secrets, whole ones, and `readSecrets` is not both asked for and granted"
+                "it reconciles Secrets with their values, which needs `readSecrets` in its manifest and in its grants"
                     .into(),
             ));
         }

@@ -14,16 +14,19 @@ mod status;
 pub mod upstream;
 
 use std::{
+    any::Any,
     collections::{BTreeSet, HashMap, HashSet},
     hash::{Hash, Hasher},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
+use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tracing::{Instrument, debug, field::Empty, trace_span};
+use tracing::{Instrument, debug, error, field::Empty, trace_span};
 
 use self::requeue::{JITTER_PERCENT, add_jitter};
 use crate::{
@@ -37,7 +40,7 @@ use crate::{
     observe::{metrics::ReconcileResult, telemetry::SPANS},
     plugin::{Plugin, Registry},
     reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
-    sandbox::{capabilities::Services, engine::Engine},
+    sandbox::{engine::Engine, services::Services},
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
@@ -54,6 +57,9 @@ pub const PAUSED_ANNOTATION: &str = "ostler.dev/paused";
 pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// Annotation that, with the value `true`, removes the finalizer of a deleted object at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
+
+/// Reason of an object whose fields are nested too deeply to be read.
+const UNREADABLE_REASON: &str = "NestedTooDeeply";
 
 /// Delay until an object is reconciled again after HTTP 404: the watch has delivered its deletion by then, or it was
 /// not deleted.
@@ -215,7 +221,7 @@ impl Controller {
                         .plugin(&work.lane)
                         .begin_reconcile(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
-                    let reconcile = self.reconcile_object(&work).instrument(span.clone());
+                    let reconcile = self.reconcile_or_recover(&work).instrument(span.clone());
                     let ended = fence.run_in_term(term, reconcile).await;
                     if let Ok(end) = &ended {
                         let how = end
@@ -230,7 +236,10 @@ impl Controller {
                     match ended {
                         Ok(Some(end)) => {
                             if let Some(follows) = &end.follows {
-                                self.services.streams.retain_subscriptions(&key, follows);
+                                self.services
+                                    .upstreams
+                                    .streams
+                                    .retain_subscriptions(&key, follows);
                             }
                             dispatcher.done(&key, end.next, end.reads);
                         }
@@ -264,6 +273,21 @@ impl Controller {
         }
     }
 
+    /// Reconciles one object, and retries it with backoff if the host panics: a bug of the host costs one reconcile, not
+    /// the process with all other objects.
+    async fn reconcile_or_recover(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
+        let reconcile = AssertUnwindSafe(self.reconcile_object(work)).catch_unwind();
+        reconcile.await.unwrap_or_else(|panic| {
+            let message = describe_panic(&*panic);
+            let key = &work.key;
+            error!(object = %key, plugin = &*work.lane, error = message, "panic in a reconcile: this is a bug of the host");
+            self.services.metrics.plugin(&work.lane).record_panic();
+            self.stats.record_error(key, "ReconcilePanicked", message);
+            self.stats.abandon_reconcile(key);
+            Some(ReconcileOutcome::retry())
+        })
+    }
+
     /// Reconciles one object. Returns none when it is gone.
     async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
@@ -273,7 +297,7 @@ impl Controller {
         if *work.lane == *plugin::LANE_NAME {
             return self.reconcile_plugin(work).await;
         }
-        let object = self.services.store.get(key, Projection::Full);
+        let object = self.services.cache.store.get(key, Projection::Full);
         let plugin = match &object {
             Some(object) => self.registry.find_for_object(&key.gvk, object),
             None => self.registry.find_by_kind(&key.gvk),
@@ -314,6 +338,9 @@ impl Controller {
         if object.annotation(PAUSED_ANNOTATION) == Some("true") {
             return Some(self.report_paused(&plugin, key, &object).await);
         }
+        if let Some(problem) = &object.unreadable {
+            return Some(self.report_unreadable(&plugin, key, &object, problem).await);
+        }
         let object = match finalizer {
             Some(finalizer) if !held => {
                 let mut finalizers = object.finalizers.to_vec();
@@ -335,8 +362,11 @@ impl Controller {
         }
         self.stats.forget(key);
         self.services.object_cache.forget(key);
-        self.services.streams.retain_subscriptions(key, &HashSet::new());
-        self.services.writer.forget(key);
+        self.services
+            .upstreams
+            .streams
+            .retain_subscriptions(key, &HashSet::new());
+        self.services.api.writer.forget(key);
         self.loops.lock().forget(key);
         self.states.lock().remove(key);
         None
@@ -354,7 +384,12 @@ impl Controller {
         object: &Object,
         finalizers: &[Box<str>],
     ) -> Result<Arc<Object>, ReconcileOutcome> {
-        let written = self.services.writer.set_finalizers(key, object, finalizers).await;
+        let written = self
+            .services
+            .api
+            .writer
+            .set_finalizers(key, object, finalizers)
+            .await;
         self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),
@@ -389,10 +424,48 @@ impl Controller {
             conditions: vec![paused],
             status: None,
         };
-        match self
-            .write_status(plugin.name(), key, object, &GuestResult::Failure(failure))
-            .await
-        {
+        self.report_uncalled(plugin, key, object, failure).await
+    }
+
+    /// Reports an object whose fields cannot be parsed. The component is not called, since it would read an object
+    /// without them.
+    async fn report_unreadable(
+        &self,
+        plugin: &Arc<Plugin>,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        problem: &str,
+    ) -> ReconcileOutcome {
+        let mut failure = reconciler::Failure {
+            resolution: reconciler::Resolution::Terminal,
+            reason: UNREADABLE_REASON.into(),
+            message: problem.to_owned(),
+            conditions: Vec::new(),
+            status: None,
+        };
+        if object.is_deleting() {
+            failure.message = format!(
+                "Not cleaned up: {problem}, or annotate it {FORCE_DELETE}=true to delete it without cleanup"
+            );
+            let blocked = conditions::condition("DeletionBlocked", true, UNREADABLE_REASON, &failure.message);
+            failure.conditions.push(blocked);
+        }
+        let note = &failure.message;
+        self.record_event(plugin, key, object, EventType::Warning, UNREADABLE_REASON, note)
+            .await;
+        self.report_uncalled(plugin, key, object, failure).await
+    }
+
+    /// Writes the status of an object whose component was not called.
+    async fn report_uncalled(
+        &self,
+        plugin: &Arc<Plugin>,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        failure: reconciler::Failure,
+    ) -> ReconcileOutcome {
+        let result = GuestResult::Failure(failure);
+        match self.write_status(plugin.name(), key, object, &result).await {
             Ok(_) => ReconcileOutcome::settled(),
             Err(end) => end,
         }
@@ -415,12 +488,20 @@ impl Controller {
             note,
         };
         let sent = services
+            .api
             .recorder
-            .record(&services.writer, key, object, draft, None);
+            .record(&services.api.writer, key, object, draft, None);
         if sent.await {
             self.stats.add_counts(key, count_writes(1));
         }
     }
+}
+
+/// The message of a panic.
+fn describe_panic(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }
 
 /// Counts of this number of writes to the API server.

@@ -1,8 +1,8 @@
-//! Replays: a component runs against a recording, in an engine that is sealed from the world.
+//! Replays: a component runs against a recording, in an engine without access to the cluster or to upstreams.
 //!
-//! The tape answers, so nothing is called and nothing changes. Where a build asks for something else than the
-//! tape has, the replay ends; where only what it *writes* differs it goes on with the recorded answer, so that all
-//! of the difference is seen.
+//! Host calls return their recorded results, so nothing is called and nothing changes. If a build makes another call than
+//! the recorded one, the replay ends. If only the arguments of a *write* differ, it continues with the recorded result, so
+//! that all differences are found.
 
 use crate::policy::plugin_policy::PluginPolicy;
 use std::sync::Arc;
@@ -26,26 +26,27 @@ use crate::{
     },
 };
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replayed {
     /// Every call and the outcome are as recorded.
     pub same: bool,
-    /// Calls answered from the tape.
+    /// Number of host calls that returned their recorded results.
     pub calls: usize,
-    /// Calls on the tape.
+    /// Number of recorded host calls.
     pub recorded: usize,
-    /// How it ended.
+    /// End of the call: `outcome`, `failure`, a trap, or `departed` after another call than the recorded one.
     pub ended: String,
-    /// What differs, in order.
+    /// Differences, in order.
     pub differences: Vec<Difference>,
-    /// Whether the component trapped, having been told just what one was told that did not.
+    /// The component trapped although all host calls so far returned what they returned in the recording, where it did
+    /// not trap.
     pub trapped: bool,
 }
 
-/// Whether a recording has all that a replay needs: of one that hasn't, no difference says anything.
-fn whole(recording: &Recording) -> Result<(), String> {
+/// Checks that a recording is complete. A replay of an incomplete one would report differences that do not exist.
+fn check_complete(recording: &Recording) -> Result<(), String> {
     let name = &recording.metadata.name;
     if let Some(why) = &recording.withheld {
         return Err(format!("recording {name} can't be replayed: {why}"));
@@ -56,24 +57,24 @@ fn whole(recording: &Recording) -> Result<(), String> {
             recording.calls.len()
         ));
     }
-    match ["outcome", "failure", "trap"]
+    let has_end = ["outcome", "failure", "trap"]
         .iter()
-        .any(|word| recording.end.get(word).is_some())
-    {
-        true => Ok(()),
-        false => Err(format!(
-            "recording {name} is not whole: `end` has neither `outcome`, `failure` nor `trap`; record it again"
-        )),
+        .any(|word| recording.end.get(word).is_some());
+    if !has_end {
+        return Err(format!(
+            "recording {name} is incomplete: `end` has neither `outcome`, `failure` nor `trap`; record it again"
+        ));
     }
+    Ok(())
 }
 
-/// Runs a component against a recording. The error says why it can't be replayed.
+/// Runs a component against a recording. Fails if the recording can't be replayed.
 pub async fn replay(
     engine: &Engine,
     compiled: &Compiled,
     recording: Arc<Recording>,
 ) -> Result<Replayed, String> {
-    whole(&recording)?;
+    check_complete(&recording)?;
     let request = Request::from_recorded(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
     let config = Vec::<u8>::from_recorded(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
@@ -85,7 +86,7 @@ pub async fn replay(
     };
     let player = Player::new(recording.clone());
     let mut call = Call::new(Arc::new(terms), None);
-    call.tape = Tape::Playing(player.clone());
+    call.mode = Tape::Playing(player.clone());
     let deleting = recording.function == "cleanup";
     let answer = tokio::select! {
         (answer, _) = engine.reconcile(compiled, call, request, deleting) => Some(answer),
@@ -96,15 +97,15 @@ pub async fn replay(
     let end = match (&answer, &state.stop) {
         (_, Some(Stop::Unreadable(why))) => {
             return Err(format!(
-                "call {calls} of the recording has no answer: result: {why}"
+                "call {calls} of the recording has no readable result: {why}"
             ));
         }
         (_, Some(Stop::Departed)) => None,
-        // As far as it came before: the host call in which it was when its time was over.
+        // The recorded call ended here as well: its deadline passed during this host call.
         (_, Some(Stop::Unanswered)) | (None, None) => Some(recording.end.clone()),
         (Some(answer), None) => Some(recorder::end(answer)),
     };
-    // A panic says so in the log before it traps.
+    // A panic logs its message before it traps, so calls without effects may differ.
     let trapped = !state.differences.iter().any(Difference::of_effects)
         && matches!(answer, Some(Err(_)))
         && recording.end.get("trap").is_none();
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_whole_is_replayed() {
+    fn truncated_recording_is_not_replayed() {
         let sound = json!({
             "apiVersion": "ostler.dev/v1alpha1", "kind": "Recording",
             "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -162,7 +163,7 @@ mod tests {
         let of = |field: &str, value: serde_json::Value| {
             let mut recording = sound.clone();
             recording[field] = value;
-            whole(&Recording::parse(&recording.to_string(), "r").expect("a recording"))
+            check_complete(&Recording::parse(&recording.to_string(), "r").expect("a recording"))
         };
         assert_eq!(of("cut", json!(false)), Ok(()));
         for (field, value, words) in [
@@ -172,8 +173,8 @@ mod tests {
                 json!("it may"),
                 "recording r can't be replayed: it may",
             ),
-            ("end", json!(null), "recording r is not whole: `end`"),
-            ("end", json!({"outcom": {}}), "recording r is not whole: `end`"),
+            ("end", json!(null), "recording r is incomplete: `end`"),
+            ("end", json!({"outcom": {}}), "recording r is incomplete: `end`"),
         ] {
             let why = of(field, value).expect_err(words);
             assert!(why.starts_with(words), "{why}");

@@ -20,7 +20,7 @@ fn kept(directory: &Path) -> usize {
 }
 
 #[test]
-fn another_process_leaves_the_code_for_this_one() {
+fn compiler_process_fills_the_cache() {
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("called");
     // Stands for the compiler, and tells that it was called.
@@ -44,7 +44,7 @@ fn another_process_leaves_the_code_for_this_one() {
 }
 
 #[test]
-fn what_does_not_compile_is_told_in_the_compilers_words() {
+fn compile_error_is_returned_from_the_compiler_process() {
     let directory = tempfile::tempdir().expect("a directory");
     let engine = engine(directory.path(), env!("CARGO_BIN_EXE_ostler"));
     let error = engine.precompile(b"\0asm\x0d\0\x01\0\xff").expect_err("garbage");
@@ -54,7 +54,7 @@ fn what_does_not_compile_is_told_in_the_compilers_words() {
 }
 
 #[test]
-fn without_a_compiler_this_process_compiles() {
+fn component_compiles_in_process_without_a_compiler() {
     let directory = tempfile::tempdir().expect("a directory");
     let engine = engine(directory.path(), "/nowhere/ostler");
     engine.precompile(EMPTY).expect("compiles");

@@ -23,7 +23,7 @@ const LIMIT: usize = 1450;
 
 /// One test in this file: what others allocate at the same time would count.
 #[test]
-fn an_object_of_1331_bytes_costs_1450_at_most() {
+fn object_of_1331_bytes_costs_at_most_1450() {
     let gvk = Gvk::new("concourse-ci.org", "v1alpha1", "Pipeline");
     let scope = Scope {
         gvk: gvk.clone(),

@@ -166,7 +166,12 @@ impl Admin {
         let key = question.find(&self.stats.keys())?;
         let gone = || format!("{key} was deleted a moment ago");
         let facts = self.stats.object(&key).ok_or_else(gone)?;
-        let object = self.services.store.get(&key, Projection::Full).ok_or_else(gone)?;
+        let object = self
+            .services
+            .cache
+            .store
+            .get(&key, Projection::Full)
+            .ok_or_else(gone)?;
         let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
@@ -182,13 +187,19 @@ impl Admin {
             pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
-        let scopes = self.services.informers.scopes();
+        let scopes = self.services.cache.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads
             .into_iter()
             .map(|d| self.find_dependency(d, &scopes))
             .collect();
-        let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
+        let follows = self
+            .services
+            .upstreams
+            .streams
+            .streams_of(&key)
+            .into_iter()
+            .map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
             ..build_explanation(&key, &object, facts, turn, plugin, held, found)
@@ -198,7 +209,7 @@ impl Admin {
     /// The current state of the target of a read, from the cache. No watch is started for it.
     fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, SyncState)]) -> Found {
         let services = &self.services;
-        let scope = dependency.scope(&services.namespaces);
+        let scope = dependency.scope(&services.cache.namespaces);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
         let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
         let why = || {
@@ -209,7 +220,7 @@ impl Admin {
             failed.unwrap_or_else(|| "not listed yet".into())
         };
         match dependency {
-            Dependency::Object(key, form) => match services.store.get(&key, form) {
+            Dependency::Object(key, form) => match services.cache.store.get(&key, form) {
                 None if synced.is_none() => Found::Unknown(Dependency::Object(key, form), why()),
                 object => Found::Object(key, object),
             },
@@ -222,7 +233,7 @@ impl Admin {
                         fields: list.fields.as_ref(),
                         ..Query::default()
                     };
-                    let objects = services.store.list(scope, &query);
+                    let objects = services.cache.store.list(scope, &query);
                     Found::List(*list, objects)
                 }
             },
@@ -389,13 +400,11 @@ fn list_missing(found: &Found, asking: &ObjectRef) -> Vec<Read> {
 /// End of the pause of all objects of a plugin, if there is one.
 fn pause_reason(suspended: bool, hooks: &HookState) -> Option<String> {
     Some(match hooks {
-        _ if suspended => "when its plugin is suspended no more".into(),
+        _ if suspended => "when its plugin is no longer suspended".into(),
         HookState::None | HookState::Done => return None,
         HookState::Pending => "when the life-cycle hooks of its plugin have run".into(),
         HookState::Failed(why) => {
-            format!(
-                "when the life-cycle hooks of its plugin have succeeded, which are tried again and again: {why}"
-            )
+            format!("when the life-cycle hooks of its plugin, which are retried, have succeeded: {why}")
         }
     })
 }
@@ -409,9 +418,9 @@ fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
         };
     }
     let (place, why) = match turn.state {
-        _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
+        _ if !served => ("settled", "no running plugin reconciles its kind".to_owned()),
         Some(ItemState::InFlight { requeue: false }) => ("running", "it runs now".to_owned()),
-        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
+        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and again right after: something changed meanwhile".to_owned()),
         Some(ItemState::Queued(priority)) => {
             let word = match priority {
                 Priority::High => "high",
@@ -422,16 +431,16 @@ fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
         }
         Some(ItemState::Delayed(_)) => {
             let why = match &turn.due_cause {
-                Some(Cause::Poll) => "its polling interval is over then",
-                Some(Cause::Timer) => "its plugin asked for that time",
-                Some(Cause::Retry) if turn.failures > 0 => "it is tried again after a failure",
-                Some(Cause::Retry) => "it waits, and looks again by itself then",
-                _ => "it is due then",
+                Some(Cause::Poll) => "next poll",
+                Some(Cause::Timer) => "requested by its plugin",
+                Some(Cause::Retry) if turn.failures > 0 => "retry after a failure",
+                Some(Cause::Retry) => "next check of what it waits for",
+                _ => "scheduled",
             };
-            ("delayed", format!("{why}; sooner when it or something it read changes"))
+            ("delayed", format!("{why}; sooner if it or an object it read changes"))
         }
-        Some(ItemState::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
-        None => ("settled", "when it or something it read changes".to_owned()),
+        Some(ItemState::Parked) => ("parked", "no retry, since it would not help; a change of it, of an object it read, or of its plugin wakes it".to_owned()),
+        None => ("settled", "when it or an object it read changes".to_owned()),
     };
     NextRun {
         place: place.into(),
@@ -461,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_what_is_absent_or_not_ready_and_says_who_holds_it() {
+    fn explain_lists_unready_dependencies_and_holders() {
         let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
@@ -502,8 +511,8 @@ mod tests {
             reads: Vec::new(),
         };
         let facts = stats.object(&key).expect("facts");
-        let told = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
-        let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
+        let explanation = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
+        let waits = explanation.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
             waits.collect::<Vec<_>>(),
             [
@@ -513,7 +522,7 @@ mod tests {
                 ("Thing/n/listed", State::NotReady, "Because: of this"),
             ]
         );
-        let reads = told.reads.iter().map(|r| (&*r.what, r.state));
+        let reads = explanation.reads.iter().map(|r| (&*r.what, r.state));
         assert_eq!(
             reads.collect::<Vec<_>>(),
             [
@@ -525,17 +534,28 @@ mod tests {
                 ("Thing/n/unknown", State::Unknown),
             ]
         );
-        assert_eq!(told.holders, ["Thing/n/x"]);
+        assert_eq!(explanation.holders, ["Thing/n/x"]);
         assert_eq!(
-            (&*told.state, told.paused, told.woken_by.len()),
+            (
+                &*explanation.state,
+                explanation.paused,
+                explanation.woken_by.len()
+            ),
             ("Paused", true, MAX_CAUSES)
         );
-        assert_eq!((&*told.next.place, told.next.in_seconds), ("delayed", Some(1.5)));
-        assert!(told.next.why.contains("polling"), "{}", told.next.why);
+        assert_eq!(
+            (&*explanation.next.place, explanation.next.in_seconds),
+            ("delayed", Some(1.5))
+        );
+        assert!(
+            explanation.next.why.contains("polling"),
+            "{}",
+            explanation.next.why
+        );
     }
 
     #[test]
-    fn what_is_queued_waits_for_its_plugin() {
+    fn queued_object_of_held_plugin_explains_the_hold() {
         for (suspended, hooks, words) in [
             (false, HookState::None, None),
             (false, HookState::Done, None),
@@ -547,9 +567,9 @@ mod tests {
             ),
             (true, HookState::Done, Some("suspended")),
         ] {
-            let told = pause_reason(suspended, &hooks);
-            let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
-            assert!(words.map_or(told.is_none(), said), "{told:?}");
+            let explanation = pause_reason(suspended, &hooks);
+            let said = |words: &str| explanation.as_ref().is_some_and(|why| why.contains(words));
+            assert!(words.map_or(explanation.is_none(), said), "{explanation:?}");
         }
         for (place, expected) in [
             (Some(ItemState::Queued(Priority::Low)), "held"),

@@ -51,14 +51,14 @@ impl Question {
             [first, second, ..] if first.gvk != second.gvk => {
                 let kinds = here.iter().map(|k| k.gvk.to_string()).collect();
                 Err(format!(
-                    "`{kind}` is more than one kind: say which of {}",
+                    "`{kind}` names several kinds: use one of {}",
                     format_names(kinds)
                 ))
             }
             [_, ..] => {
                 let namespaces = here.iter().map(|k| k.namespace.to_string()).collect();
                 Err(format!(
-                    "there is a {kind}/{name} in several namespaces: say which of {} with -n",
+                    "there is a {kind}/{name} in several namespaces: choose one of {} with -n",
                     format_names(namespaces)
                 ))
             }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_that_is_meant_is_found_or_said_what_there_is() {
+    fn question_finds_object_or_lists_candidates() {
         let team = |group: &str, namespace: &str, name: &str| {
             ObjectRef::new(Gvk::new(group, "v1", "Team"), namespace, name)
         };
@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(ask("Team.b.dev", None, "three"), Ok(keys[3].clone()));
         for (kind, namespace, name, words) in [
             ("teem", None, "one", "there are Team.v1.a.dev, Team.v1.b.dev"),
-            ("team", None, "two", "say which of x, y"),
-            ("team", None, "three", "say which of Team.v1.a.dev, Team.v1.b.dev"),
+            ("team", None, "two", "choose one of x, y"),
+            ("team", None, "three", "use one of Team.v1.a.dev, Team.v1.b.dev"),
             ("team", Some("z"), "two", "there is one in x, y"),
             ("team", None, "four", "Team/x/one"),
         ] {

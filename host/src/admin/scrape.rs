@@ -21,9 +21,9 @@ use crate::{
     },
     plugin::{self, LoadState},
     reconcile::stats::ReconcileStats,
-    sandbox::capabilities::Services,
+    sandbox::services::Services,
     schedule::queue::{LaneState, Priority},
-    upstream::{CircuitState, EventStreams},
+    upstream::{CircuitState, ClientPool, EventStreams},
 };
 
 /// Text formats of Prometheus.
@@ -62,7 +62,9 @@ pub struct Scraped<'a> {
     pub registry: &'a plugin::Registry,
     /// Objects and their readiness.
     pub stats: &'a ReconcileStats,
-    /// Reconciles at the same time, of all plugins.
+    /// The name of the Lease that this process is a candidate for; none without leader election.
+    pub lease: Option<&'a Arc<str>>,
+    /// Maximum number of concurrent reconciles of all plugins.
     pub workers: u32,
 }
 
@@ -296,7 +298,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         "Total number of renewals for which the leader had to read the Lease again because another process had changed it",
         Family::<Labels, Counter>::default(),
     );
-    if let Some(name) = &services.lease {
+    if let Some(name) = scraped.lease {
         let fence = &services.fence;
         let labels = vec![("name", name.clone())];
         leads
@@ -304,7 +306,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .set(i64::from(fence.term().is_some()));
         rereads.get_or_create(&labels).inc_by(fence.rereads());
     }
-    let size = services.store.size();
+    let size = services.cache.store.size();
     register(
         r,
         "ostler_cache_objects",
@@ -319,7 +321,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         Gauge::<i64>::default(),
     )
     .set(to_signed(size.bytes));
-    register_streams(r, &services.streams);
+    register_streams(r, &services.upstreams.streams);
     register_limits(r, scraped.registry);
     let watches = register(
         r,
@@ -330,7 +332,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     for state in ["synced", "listing", "failing"] {
         watches.get_or_create(&vec![("state", state.into())]).set(0);
     }
-    for (_, synced) in services.informers.scopes() {
+    for (_, synced) in services.cache.informers.scopes() {
         let state = match synced {
             SyncState::Synced => "synced",
             SyncState::Pending => "listing",
@@ -351,14 +353,14 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             by_kind.get_or_create(&labels).set(to_signed(n));
         }
     }
-    register_upstreams(r, services);
+    register_upstreams(r, &services.upstreams.clients);
     let dropped = register(
         r,
         "ostler_events_dropped",
         "Total number of Kubernetes Events that were not written, by reason",
         Family::<Labels, Counter>::default(),
     );
-    for (why, n) in services.recorder.dropped() {
+    for (why, n) in services.api.recorder.dropped() {
         dropped.get_or_create(&vec![("reason", why.into())]).inc_by(n);
     }
     let loads = register(
@@ -408,7 +410,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
 }
 
 /// Clients of upstreams; those that are dropped count from nothing when they are there again.
-fn register_upstreams(r: &mut Registry, services: &Services) {
+fn register_upstreams(r: &mut Registry, clients: &ClientPool) {
     let circuit = register(
         r,
         "ostler_upstream_circuit_state",
@@ -427,7 +429,7 @@ fn register_upstreams(r: &mut Registry, services: &Services) {
         "Total number of responses served from the cache because the upstream answered 304 Not Modified",
         Family::<Labels, Counter>::default(),
     );
-    for traffic in services.upstreams.collect_stats().into_iter().take(MAX_UPSTREAMS) {
+    for traffic in clients.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
         for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
             let labels = vec![("upstream", name.clone()), ("state", state.as_str().into())];
@@ -489,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_named_as_each_format_names_them() {
+    fn counter_names_follow_each_format() {
         let mut registry = Registry::default();
         let family = Family::<Labels, Counter>::default();
         registry.register("workqueue_adds", "Adds, of type counter", family.clone());
@@ -512,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugins_own_metrics_are_merged_by_name_and_bounded() {
+    fn plugin_metrics_are_merged_by_name_and_bounded() {
         const OWN_SERIES: u32 = 500;
         let metrics = Metrics::default();
         let (a, b) = (metrics.plugin(&"a".into()), metrics.plugin(&"b".into()));

@@ -176,11 +176,11 @@ impl Admin {
     pub fn status(&self) -> Status {
         let services = &self.services;
         let (lanes, delayed) = services.dispatcher.lanes();
-        let mut watches: Vec<_> = services.informers.scopes();
+        let mut watches: Vec<_> = services.cache.informers.scopes();
         watches.sort_by(|a, b| (&a.0.gvk, &a.0.namespace).cmp(&(&b.0.gvk, &b.0.namespace)));
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
-            leases: services
+            leases: self
                 .lease
                 .iter()
                 .map(|name| Lease {

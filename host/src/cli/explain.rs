@@ -20,51 +20,54 @@ pub struct Explain {
 impl Explain {
     /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
-        let told: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
-        self.ask.show(&told, format_explanation)
+        let explanation: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
+        self.ask.show(&explanation, format_explanation)
     }
 }
 
 /// The explanation as text, the most important facts first.
-fn format_explanation(told: &Explanation) -> String {
-    let shade = match &*told.state {
+fn format_explanation(explanation: &Explanation) -> String {
+    let shade = match &*explanation.state {
         "Ready" => Shade::Good,
         "NotReady" => Shade::Bad,
         _ => Shade::Waiting,
     };
-    let name = if told.namespace.is_empty() {
-        told.name.clone()
+    let name = if explanation.namespace.is_empty() {
+        explanation.name.clone()
     } else {
-        format!("{}/{}", told.namespace, told.name)
+        format!("{}/{}", explanation.namespace, explanation.name)
     };
-    let because = match (told.reason.is_empty(), &*told.state) {
+    let because = match (explanation.reason.is_empty(), &*explanation.state) {
         (true, _) | (_, "Ready") => String::new(),
-        _ => join_reason(&told.reason, &told.message),
+        _ => join_reason(&explanation.reason, &explanation.message),
     };
-    let next = match told.next.in_seconds {
-        Some(seconds) => format!("in {}: {}", format_duration(seconds), told.next.why),
-        None => told.next.why.clone(),
+    let next = match explanation.next.in_seconds {
+        Some(seconds) => format!("in {}: {}", format_duration(seconds), explanation.next.why),
+        None => explanation.next.why.clone(),
     };
-    let last = match (&told.last_reconcile, told.last_ms) {
+    let last = match (&explanation.last_reconcile, explanation.last_ms) {
         (Some(at), Some(ms)) => format!("{at}, took {}", format_duration(ms / 1000.0)),
         _ => "never".into(),
     };
-    let digest = told.plugin_digest.get(..12).unwrap_or_default();
+    let digest = explanation.plugin_digest.get(..12).unwrap_or_default();
     let mut rows = vec![
-        ("Object", format!("{} {name}", told.kind), Shade::Plain),
-        ("State", told.state.clone(), shade),
+        ("Object", format!("{} {name}", explanation.kind), Shade::Plain),
+        ("State", explanation.state.clone(), shade),
         ("Why", because, Shade::Plain),
         ("Next run", next, Shade::Plain),
         ("Last run", last, Shade::Plain),
-        ("Woken by", format_causes(&told.woken_by), Shade::Plain),
+        ("Woken by", format_causes(&explanation.woken_by), Shade::Plain),
         (
             "Reconciles",
-            format!("{} ({} failures in a row)", told.reconciles, told.attempts),
+            format!(
+                "{} ({} failures in a row)",
+                explanation.reconciles, explanation.attempts
+            ),
             Shade::Plain,
         ),
-        ("Plugin", format!("{} {digest}", told.plugin), Shade::Plain),
+        ("Plugin", format!("{} {digest}", explanation.plugin), Shade::Plain),
     ];
-    if told.paused {
+    if explanation.paused {
         rows.push((
             "Paused",
             "yes, by annotation; its deletion still cleans up".into(),
@@ -76,29 +79,29 @@ fn format_explanation(told: &Explanation) -> String {
         .into_iter()
         .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
     let mut out = table(&[], rows);
-    out.push_str(&format_reads("Waits for", &told.waits_for));
-    for (title, objects) in [("Held by", &told.holders), ("Holds", &told.holds)] {
+    out.push_str(&format_reads("Waits for", &explanation.waits_for));
+    for (title, objects) in [("Held by", &explanation.holders), ("Holds", &explanation.holds)] {
         if !objects.is_empty() {
             let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
             out.push_str(&section(title, &table(&[], rows)));
         }
     }
-    if !told.finalizers.is_empty() {
-        let rows = told.finalizers.iter().map(|f| vec![cell(f, Shade::Plain)]);
+    if !explanation.finalizers.is_empty() {
+        let rows = explanation.finalizers.iter().map(|f| vec![cell(f, Shade::Plain)]);
         out.push_str(&section(
             "Is deleted when these finalizers are gone",
             &table(&[], rows),
         ));
     }
-    out.push_str(&format_reads("Reads, and is woken by", &told.reads));
-    if !told.follows.is_empty() {
+    out.push_str(&format_reads("Reads, and is woken by", &explanation.reads));
+    if !explanation.follows.is_empty() {
         out.push_str(&section(
             "Follows",
-            &table(&[], told.follows.iter().map(stream_row)),
+            &table(&[], explanation.follows.iter().map(stream_row)),
         ));
     }
-    if !told.errors.is_empty() {
-        let rows = told.errors.iter().rev().map(|e| {
+    if !explanation.errors.is_empty() {
+        let rows = explanation.errors.iter().rev().map(|e| {
             vec![
                 cell(&e.at, Shade::Faint),
                 cell(format!("×{}", e.count), Shade::Faint),
@@ -186,13 +189,13 @@ mod tests {
     use crate::{admin::explain::NextRun, reconcile::stats::RecordedError};
 
     #[test]
-    fn what_matters_most_stands_first() {
+    fn most_urgent_finding_comes_first() {
         let read = Read {
             what: "Instance/demo/ci".into(),
             state: State::Absent,
             why: String::new(),
         };
-        let told = Explanation {
+        let explanation = Explanation {
             kind: "Team.v1alpha1.concourse-ci.org".into(),
             namespace: "demo".into(),
             name: "platform".into(),
@@ -232,7 +235,7 @@ mod tests {
                 count: 2,
             }],
         };
-        let text = format_explanation(&told);
+        let text = format_explanation(&explanation);
         let places: Vec<_> = [
             "Team.v1alpha1.concourse-ci.org demo/platform",
             "InstanceNotReady: ci is not there",

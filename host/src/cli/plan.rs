@@ -116,7 +116,7 @@ impl Plan {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
-        Ok(ExitCode::from(u8::from(report.changed())))
+        Ok(ExitCode::from(u8::from(report.has_changes())))
     }
 }
 

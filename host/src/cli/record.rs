@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_recordings_have_a_file_each() {
+    fn recordings_are_written_to_separate_files() {
         assert_eq!(numbered_path(Path::new("a/r.json"), 2), Path::new("a/r-2.json"));
         assert_eq!(numbered_path(Path::new("r"), 1), Path::new("r-1"));
     }

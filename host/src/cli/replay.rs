@@ -43,7 +43,7 @@ pub struct Replay {
 
 /// The machine-readable result.
 #[derive(Serialize)]
-struct Told<'a> {
+struct ReplayOutput<'a> {
     recording: &'a str,
     object: &'a str,
     digest: &'a str,
@@ -81,7 +81,7 @@ impl Replay {
         match self.output {
             Output::Table => print!("{}", format_result(&recording, &digest, &replayed)),
             Output::Json => {
-                let told = Told {
+                let output = ReplayOutput {
                     recording: &recording.metadata.name,
                     object: &recording.object,
                     digest: &digest,
@@ -89,7 +89,7 @@ impl Replay {
                 };
                 println!(
                     "{}",
-                    serde_json::to_string_pretty(&told).map_err(|e| e.to_string())?
+                    serde_json::to_string_pretty(&output).map_err(|e| e.to_string())?
                 );
             }
         }
@@ -108,7 +108,7 @@ impl Replay {
         }
         let folder = self.plugin_dir.display();
         let entries = std::fs::read_dir(&self.plugin_dir).map_err(|e| {
-            format!("--plugin-dir {folder}: {e}; say where components are, or give one with --plugin")
+            format!("--plugin-dir {folder}: {e}; set it to the folder with the components, or name one with --plugin")
         })?;
         for entry in entries.flatten() {
             let path = entry.path();
@@ -121,8 +121,8 @@ impl Replay {
         }
         let plugin = &recording.plugin;
         Err(format!(
-            "the build that was recorded ({} {}, SHA-256 {}) is not in {folder}: say where it is with --plugin-dir, or \
-             give another with --plugin",
+            "the recorded build ({} {}, SHA-256 {}) is not in {folder}: set --plugin-dir to its folder, or name \
+             another build with --plugin",
             plugin.name, plugin.version, plugin.digest
         ))
     }

@@ -7,7 +7,7 @@ use super::{
     table::{Shade, cell, join_reason, section, table},
 };
 use crate::{
-    admin::status::{Plugin, Status as Told},
+    admin::status::{Plugin, Status as HostStatus},
     plugin::{HookState, LoadState},
 };
 
@@ -21,30 +21,30 @@ pub struct Status {
 impl Status {
     /// Queries the host and prints its status.
     pub async fn run(self) -> anyhow::Result<()> {
-        let told: Told = self.ask.get("/status", &[]).await?;
-        self.ask.show(&told, format_status)
+        let status: HostStatus = self.ask.get("/status", &[]).await?;
+        self.ask.show(&status, format_status)
     }
 }
 
 /// The status as text: counts first, then failures.
-fn format_status(told: &Told) -> String {
-    let (total, ready) = told
+fn format_status(status: &HostStatus) -> String {
+    let (total, ready) = status
         .objects
         .iter()
         .fold((0, 0), |(total, ready), o| (total + o.total, ready + o.ready));
-    let mut out = format!("Ostler {}: {ready} of {total} objects Ready", told.version);
-    for lease in &told.leases {
+    let mut out = format!("Ostler {}: {ready} of {total} objects Ready", status.version);
+    for lease in &status.leases {
         let word = if lease.leads { "leads" } else { "stands by" };
         out.push_str(&format!(", {word} ({})", lease.name));
     }
     out.push('\n');
-    let plugins = told.plugins.iter().map(|p| {
+    let plugins = status.plugins.iter().map(|p| {
         let shade = match p.state {
             LoadState::Serving => Shade::Good,
             LoadState::Refused | LoadState::Suspended | LoadState::Loading => Shade::Waiting,
             LoadState::RolledBack | LoadState::Failed => Shade::Bad,
         };
-        let queue = told.queue.iter().find(|q| q.plugin == p.name);
+        let queue = status.queue.iter().find(|q| q.plugin == p.name);
         vec![
             cell(&p.name, Shade::Plain),
             cell(&p.version, Shade::Plain),
@@ -60,7 +60,7 @@ fn format_status(told: &Told) -> String {
         "PLUGIN", "VERSION", "DIGEST", "STATE", "CANARY", "DUE", "RUNNING", "",
     ];
     out.push_str(&optional_section("Plugins", &header, plugins.collect()));
-    let objects = told.objects.iter().map(|o| {
+    let objects = status.objects.iter().map(|o| {
         let shade = if o.ready == o.total {
             Shade::Good
         } else {
@@ -76,7 +76,7 @@ fn format_status(told: &Told) -> String {
         &["KIND", "READY"],
         objects.collect(),
     ));
-    let watches = told.watches.iter().filter(|w| w.state != "synced").map(|w| {
+    let watches = status.watches.iter().filter(|w| w.state != "synced").map(|w| {
         let shade = if w.state == "failing" {
             Shade::Bad
         } else {
@@ -102,7 +102,7 @@ fn format_status(told: &Told) -> String {
         &header,
         watches.collect(),
     ));
-    let not_ready = told.not_ready.iter().map(|o| {
+    let not_ready = status.not_ready.iter().map(|o| {
         vec![
             cell(&o.namespace, Shade::Plain),
             cell(format!("{}/{}", o.kind, o.name), Shade::Waiting),
@@ -114,11 +114,11 @@ fn format_status(told: &Told) -> String {
         &["NAMESPACE", "OBJECT", "WHY"],
         not_ready.collect(),
     ));
-    let listed = told.not_ready.len();
+    let listed = status.not_ready.len();
     if total - ready > listed {
         out.push_str(&format!("and {} more\n", total - ready - listed));
     }
-    let errors = told.errors.iter().map(|e| {
+    let errors = status.errors.iter().map(|e| {
         vec![
             cell(&e.error.at, Shade::Faint),
             cell(&e.object, Shade::Plain),

@@ -85,10 +85,12 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Stri
 
 /// A titled section; empty if the body is empty.
 pub fn section(title: &str, body: &str) -> String {
-    match body.is_empty() {
-        true => String::new(),
-        false if supports_colours() => format!("\n\x1b[1m{title}\x1b[0m\n{body}"),
-        false => format!("\n{title}\n{body}"),
+    if body.is_empty() {
+        String::new()
+    } else if supports_colours() {
+        format!("\n\x1b[1m{title}\x1b[0m\n{body}")
+    } else {
+        format!("\n{title}\n{body}")
     }
 }
 

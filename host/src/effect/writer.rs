@@ -127,7 +127,7 @@ impl ApiWriter {
         let response = client.patch(&path, PatchType::Apply, body).await?;
         let returned: Value = parse_response(&response)?;
         let live = fingerprint_fields(&returned, object);
-        // If the cached object had all applied fields already, a difference is somebody else's change.
+        // If the cached object had all applied fields already, a difference is the change of another client.
         let authorship = Authorship::own_if(live_before != Some(live));
         let object = pending.store_response(&response, authorship)?;
         // The version is that of the response, because the store may hold a newer, foreign one by now.

@@ -1,5 +1,6 @@
 //! One Kubernetes object as the host keeps it: its JSON bytes and a small parsed header.
 
+mod depth;
 mod json;
 
 use std::{
@@ -13,8 +14,9 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 
+use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::key::{Gvk, ObjectRef};
 
@@ -72,7 +74,14 @@ pub struct Object {
     /// A digest of the desired state: everything but `status` and the bookkeeping in `metadata`. It stays the same
     /// when only the status is written.
     pub intent: u64,
+    /// The fields that are nested too deeply to be parsed (`spec.instanceVars is nested 140 levels deep, …`). Their
+    /// top-level field is missing in `json`, so that no reader of this object can fail on it.
+    pub unreadable: Option<Box<str>>,
 }
+
+/// Maximum depth of nesting of a field. JSON parsers stop there (serde_json, in the host and in components, at 128),
+/// while an API server accepts 10,000 levels.
+const MAX_FIELD_DEPTH: usize = 120;
 
 /// The error for bytes that are not a Kubernetes object.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +122,7 @@ impl Object {
         let mut intent = DefaultHasher::new();
         let mut out = Vec::with_capacity(json.len());
         let mut meta = Meta::default();
+        let mut unreadable = None;
         out.extend_from_slice(b"{\"apiVersion\":");
         serde_json::to_writer(&mut out, &gvk.api_version()).map_err(wrong)?;
         out.extend_from_slice(b",\"kind\":");
@@ -143,6 +153,11 @@ impl Object {
                     if &**key != "status" {
                         (key, value.get()).hash(&mut intent);
                     }
+                    if depth::measure(value.get()) > MAX_FIELD_DEPTH {
+                        let field = depth::find_deep_field(key, value.get(), MAX_FIELD_DEPTH);
+                        unreadable.get_or_insert_with(|| describe_deep_field(&field).into());
+                        continue;
+                    }
                     out.push(b',');
                     write_entry(&mut out, key, value).map_err(wrong)?;
                 }
@@ -162,6 +177,7 @@ impl Object {
             deletion_timestamp: meta.deletion_timestamp,
             annotations: meta.annotations,
             intent: intent.finish(),
+            unreadable,
         };
         Ok((ObjectRef::new(gvk.clone(), &meta.namespace, &meta.name), object))
     }
@@ -171,9 +187,11 @@ impl Object {
         self.deletion_timestamp.is_some()
     }
 
-    /// The whole object as a JSON value.
+    /// The whole object as a JSON value. A field that is valid JSON but has no value (the number `1e999`, a lone
+    /// surrogate) is left out.
     pub fn to_value(&self) -> Value {
-        serde_json::from_slice(&self.json.text()).expect("was parsed on the way in")
+        let text = self.json.text();
+        serde_json::from_slice(&text).unwrap_or_else(|_| parse_fields(&text))
     }
 
     /// The value of one of the host's annotations (`ostler.dev/…`).
@@ -185,22 +203,9 @@ impl Object {
     /// The scalar at a path of fields (`spec.nodeName`) as text, as a field selector compares it; empty when it
     /// isn't there.
     pub fn field_text(&self, path: &str) -> String {
-        fn find_scalar(json: &str, path: &[&str]) -> Option<String> {
-            let Some((first, rest)) = path.split_first() else {
-                return match json.as_bytes().first()? {
-                    b'"' => serde_json::from_str(json).ok(),
-                    b'{' | b'[' | b'n' => None,
-                    _ => Some(json.to_owned()),
-                };
-            };
-            let entries: Entries = serde_json::from_str(json).ok()?;
-            let found = entries.0.iter().find(|(key, _)| key == first)?;
-            find_scalar(found.1.get(), rest)
-        }
-        let path: Vec<&str> = path.split('.').collect();
         let text = self.json.text();
         let json = std::str::from_utf8(&text).unwrap_or_default();
-        find_scalar(json, &path).unwrap_or_default()
+        find_scalar(json, path).unwrap_or_default()
     }
 
     /// The value of `data[key]`: base64-decoded for a Secret, verbatim for a ConfigMap.
@@ -313,6 +318,44 @@ impl Meta {
     }
 }
 
+fn describe_deep_field(field: &DeepField) -> String {
+    format!(
+        "{} is nested {} levels deep, more than the {MAX_FIELD_DEPTH} that can be read: store it flatter",
+        field.path, field.depth
+    )
+}
+
+/// Parses each field of an object and of its metadata separately, without the ones that have no value.
+fn parse_fields(json: &[u8]) -> Value {
+    let Ok(entries) = serde_json::from_slice::<Entries>(json) else {
+        return Value::Object(Map::new());
+    };
+    let fields = entries.0.iter().filter_map(|(key, value)| {
+        let parsed = serde_json::from_str(value.get());
+        let value = match &**key {
+            "metadata" => parsed.unwrap_or_else(|_| parse_fields(value.get().as_bytes())),
+            _ => parsed.ok()?,
+        };
+        Some((key.to_string(), value))
+    });
+    Value::Object(fields.collect())
+}
+
+/// The scalar at a path of fields as text. Steps down field by field, because a plugin chooses the length of the path.
+fn find_scalar(json: &str, path: &str) -> Option<String> {
+    let mut json = json;
+    for field in path.split('.') {
+        let entries: Entries = serde_json::from_str(json).ok()?;
+        let (_, value) = entries.0.into_iter().find(|(key, _)| key == field)?;
+        json = value.get();
+    }
+    match json.as_bytes().first()? {
+        b'"' => serde_json::from_str(json).ok(),
+        b'{' | b'[' | b'n' => None,
+        _ => Some(json.to_owned()),
+    }
+}
+
 fn write_entry(out: &mut Vec<u8>, key: &str, value: &RawValue) -> serde_json::Result<()> {
     serde_json::to_writer(&mut *out, key)?;
     out.push(b':');
@@ -375,6 +418,51 @@ mod tests {
             assert_eq!(object.field_text(path), value, "{path}");
         }
         assert_eq!(object.labels.get("x"), Some("y"));
+    }
+
+    #[test]
+    fn deeply_nested_field_is_left_out_and_named() {
+        for levels in [140, 9_000] {
+            let deep = format!("{}1{}", r#"{"a":["#.repeat(levels / 2), "]}".repeat(levels / 2));
+            let (_, object) = team(&format!(
+                r#","status":{{"n":3}},"data":{{"flat":{{}},"vars":{deep}}}"#
+            ));
+            let problem = object.unreadable.as_deref().unwrap_or_default();
+            assert!(
+                problem.starts_with(&format!("data.vars is nested {levels} levels deep")),
+                "{problem}"
+            );
+            let value = object.to_value();
+            assert_eq!(
+                (&value["data"], &value["status"]["n"]),
+                (&Value::Null, &Value::from(3))
+            );
+            // The desired state changes with what is left out.
+            assert_ne!(object.intent, team(r#","data":{"flat":{},"vars":1}"#).1.intent);
+        }
+    }
+
+    #[test]
+    fn nesting_up_to_the_limit_is_kept() {
+        let levels = MAX_FIELD_DEPTH - 1;
+        let deep = format!(r#"{}"]]}}"{}"#, "[".repeat(levels), "]".repeat(levels));
+        let (_, object) = team(&format!(r#","data":{{"x":{deep}}}"#));
+        assert_eq!(object.unreadable, None);
+        assert_eq!(
+            object.to_value()["data"].to_string(),
+            format!(r#"{{"x":{deep}}}"#)
+        );
+    }
+
+    #[test]
+    fn number_out_of_range_is_missing_in_the_value() {
+        let (_, object) = team(r#","data":1e999,"status":{"n":3}"#);
+        let value = object.to_value();
+        assert_eq!(
+            (value.get("data"), &value["status"]["n"]),
+            (None, &Value::from(3))
+        );
+        assert_eq!(value["metadata"]["name"], "a");
     }
 
     #[test]

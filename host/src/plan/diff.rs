@@ -1,20 +1,20 @@
-//! How a change is shown: as YAML, without what tells nothing, and without secrets.
+//! Changes for display: YAML diffs without server-managed fields and without secrets.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value};
 use similar::TextDiff;
 
-/// Lines around a change.
-const CONTEXT: usize = 3;
+/// Unchanged lines around a change.
+const CONTEXT_LINES: usize = 3;
 
-/// A secret that is shorter is too likely to be a common word.
-const SHORTEST: usize = 6;
+/// Minimum length of a redacted secret: a shorter one is too likely to be a common word.
+const MIN_SECRET_LENGTH: usize = 6;
 
-/// In place of a secret.
-const MASK: &str = "***";
+/// Replacement of a secret.
+const REDACTED_VALUE: &str = "***";
 
-/// The server's bookkeeping that says nothing about a change.
-const UNSEEN: [&str; 5] = [
+/// Metadata that only the API server manages, without information about a change.
+const SERVER_FIELDS: [&str; 5] = [
     "creationTimestamp",
     "managedFields",
     "resourceVersion",
@@ -22,31 +22,32 @@ const UNSEEN: [&str; 5] = [
     "uid",
 ];
 
-/// The whole object once more, as `kubectl apply` leaves it.
+/// Annotation in which `kubectl apply` stores the whole object.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Makes values fit to be shown.
+/// Redacts secrets, and the UIDs and timestamps that exist in the plan only, from displayed values.
 #[derive(Clone, Debug)]
-pub struct Shown {
-    /// Never shown; the longest first.
+pub struct DisplayFilter {
+    /// Secrets in all their encodings, the longest first, so that a secret that contains another is redacted whole.
     secrets: Vec<String>,
-    /// Uids that exist in the plan alone.
+    /// UIDs of objects that exist in the plan only.
     uids: Vec<String>,
-    /// Times from here on are those of the plan.
+    /// Start of the plan: later timestamps were produced by it.
     since: Timestamp,
 }
 
-impl Shown {
-    /// `secrets` and their base64 are never shown; `uids` and times not before `since` are of the plan alone.
+impl DisplayFilter {
+    /// Creates a filter that redacts `secrets` and their base64 encodings, and replaces `uids` and timestamps since
+    /// `since`.
     pub fn new(secrets: impl IntoIterator<Item = Vec<u8>>, uids: Vec<String>, since: Timestamp) -> Self {
         use base64::{
             Engine,
             engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD},
         };
-        let long = secrets.into_iter().filter(|s| s.len() >= SHORTEST);
+        let long = secrets.into_iter().filter(|s| s.len() >= MIN_SECRET_LENGTH);
         let mut secrets: Vec<String> = long
             .flat_map(|secret| {
-                // As a plugin may have put it: without the line's end, encoded, within a JSON text.
+                // A plugin may have trimmed the secret, encoded it in base64, or put it into a JSON string.
                 let trimmed = secret.trim_ascii().to_vec();
                 let encoded = [&secret, &trimmed].map(|s| {
                     [
@@ -61,19 +62,19 @@ impl Shown {
                 let plain = plain.into_iter().chain(quoted).flatten();
                 plain.chain(encoded.into_iter().flatten()).collect::<Vec<_>>()
             })
-            .filter(|secret| secret.len() >= SHORTEST)
+            .filter(|secret| secret.len() >= MIN_SECRET_LENGTH)
             .collect();
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.dedup();
         Self { secrets, uids, since }
     }
 
-    /// A text as it may be shown.
-    pub fn text(&self, text: &str) -> String {
+    /// Redacts a text.
+    pub fn redact_text(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.secrets {
             if text.contains(secret) {
-                text = text.replace(secret, MASK);
+                text = text.replace(secret, REDACTED_VALUE);
             }
         }
         for uid in self.uids.iter().filter(|uid| !uid.is_empty()) {
@@ -84,20 +85,21 @@ impl Shown {
         text
     }
 
-    /// Any JSON as it may be shown.
-    pub fn value(&self, value: &Value) -> Value {
+    /// Redacts a JSON value, including field names and numbers.
+    pub fn redact_value(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => self.text(text).into(),
-            Value::Array(items) => items.iter().map(|item| self.value(item)).collect(),
+            Value::String(text) => self.redact_text(text).into(),
+            Value::Array(items) => items.iter().map(|item| self.redact_value(item)).collect(),
             Value::Object(fields) => {
-                let field = |(name, value): (&String, &Value)| (self.text(name), self.value(value));
+                let field =
+                    |(name, value): (&String, &Value)| (self.redact_text(name), self.redact_value(value));
                 Value::Object(fields.iter().map(field).collect())
             }
             Value::Number(number) => {
                 let (plain, number) = (number.to_string(), value);
-                match self.text(&plain) {
-                    shown if shown == plain => number.clone(),
-                    shown => shown.into(),
+                match self.redact_text(&plain) {
+                    redacted if redacted == plain => number.clone(),
+                    redacted => redacted.into(),
                 }
             }
             other => other.clone(),
@@ -131,27 +133,31 @@ impl Shown {
         }
     }
 
-    /// Both states of an object as they may be shown: of a Secret's data only that it differs.
-    pub fn states(&self, live: Option<&Value>, planned: Option<&Value>) -> (Option<Value>, Option<Value>) {
+    /// Both states of an object, redacted. Of a Secret's values only the fact that they differ remains.
+    pub fn display_states(
+        &self,
+        live: Option<&Value>,
+        planned: Option<&Value>,
+    ) -> (Option<Value>, Option<Value>) {
         let planned = planned.map(|planned| self.with_stable_timestamps(planned, live));
-        let mut both = [live, planned.as_ref()].map(|state| state.map(seen));
+        let mut both = [live, planned.as_ref()].map(|state| state.map(strip_server_fields));
         let secret = both
             .iter()
             .flatten()
             .any(|o| o["kind"] == "Secret" && o["apiVersion"] == "v1");
         if secret {
             let [live, planned] = &mut both;
-            mask(live.as_mut(), planned.as_mut());
+            mask_secret_data(live.as_mut(), planned.as_mut());
         }
-        let [live, planned] = both.map(|state| state.map(|state| self.value(&state)));
+        let [live, planned] = both.map(|state| state.map(|state| self.redact_value(&state)));
         (live, planned)
     }
 }
 
-fn seen(object: &Value) -> Value {
+fn strip_server_fields(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in UNSEEN {
+        for field in SERVER_FIELDS {
             metadata.remove(field);
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -165,7 +171,7 @@ fn seen(object: &Value) -> Value {
 }
 
 /// Masks the values of a Secret, as `kubectl diff` does.
-fn mask(mut live: Option<&mut Value>, mut planned: Option<&mut Value>) {
+fn mask_secret_data(mut live: Option<&mut Value>, mut planned: Option<&mut Value>) {
     for path in ["/data", "/stringData"] {
         let of = |object: Option<&Value>| -> Map<String, Value> {
             let fields = object.and_then(|o| o.pointer(path)).and_then(Value::as_object);
@@ -178,8 +184,8 @@ fn mask(mut live: Option<&mut Value>, mut planned: Option<&mut Value>) {
                 .and_then(Value::as_object_mut);
             for (name, value) in fields.into_iter().flatten() {
                 *value = match other.get(name) {
-                    Some(theirs) if theirs != value => format!("{MASK} ({word})").into(),
-                    _ => MASK.into(),
+                    Some(theirs) if theirs != value => format!("{REDACTED_VALUE} ({word})").into(),
+                    _ => REDACTED_VALUE.into(),
                 };
             }
         };
@@ -188,20 +194,23 @@ fn mask(mut live: Option<&mut Value>, mut planned: Option<&mut Value>) {
     }
 }
 
-/// The unified diff of two states under a name; empty when they look the same.
-pub fn unified(name: &str, live: Option<&Value>, planned: Option<&Value>) -> String {
+/// Formats the unified diff of two states under a name; empty if they do not differ.
+pub fn unified_diff(name: &str, live: Option<&Value>, planned: Option<&Value>) -> String {
     let yaml = |state: Option<&Value>| match state {
         Some(state) => serde_saphyr::to_string(state).unwrap_or_else(|_| state.to_string()),
         None => String::new(),
     };
     let (before, after) = (yaml(live), yaml(planned));
-    let file = |there: bool, side: &str| match there {
-        true => format!("{side}/{name}"),
-        false => "/dev/null".into(),
+    let file = |exists: bool, side: &str| {
+        if exists {
+            format!("{side}/{name}")
+        } else {
+            "/dev/null".into()
+        }
     };
     let diff = TextDiff::from_lines(&before, &after);
     diff.unified_diff()
-        .context_radius(CONTEXT)
+        .context_radius(CONTEXT_LINES)
         .header(&file(live.is_some(), "live"), &file(planned.is_some(), "planned"))
         .to_string()
 }
@@ -212,23 +221,23 @@ mod tests {
 
     use super::*;
 
-    fn shown(secrets: &[&str], uids: &[&str]) -> Shown {
+    fn create_filter(secrets: &[&str], uids: &[&str]) -> DisplayFilter {
         let secrets = secrets.iter().map(|s| s.as_bytes().to_vec());
         let uids = uids.iter().map(ToString::to_string).collect();
-        Shown::new(secrets, uids, "2026-01-01T00:00:00Z".parse().expect("a time"))
+        DisplayFilter::new(secrets, uids, "2026-01-01T00:00:00Z".parse().expect("a time"))
     }
 
     #[test]
-    fn a_change_is_shown_as_yaml() {
+    fn diff_of_objects_is_yaml() {
         let before = json!({"kind": "A", "metadata": {"name": "a"}, "spec": {"x": 1, "text": "one\ntwo\n"}});
         let mut after = before.clone();
         after["spec"]["x"] = 2.into();
         assert_eq!(
-            unified("A/a", Some(&before), Some(&after)),
+            unified_diff("A/a", Some(&before), Some(&after)),
             "--- live/A/a\n+++ planned/A/a\n@@ -5,4 +5,4 @@\n   text: |\n     one\n     two\n-  x: 1\n+  x: 2\n"
         );
-        assert_eq!(unified("A/a", Some(&before), Some(&before)), "");
-        let created = unified("A/a", None, Some(&json!({"kind": "A"})));
+        assert_eq!(unified_diff("A/a", Some(&before), Some(&before)), "");
+        let created = unified_diff("A/a", None, Some(&json!({"kind": "A"})));
         assert_eq!(
             created,
             "--- /dev/null\n+++ planned/A/a\n@@ -0,0 +1 @@\n+kind: A\n"
@@ -236,25 +245,26 @@ mod tests {
     }
 
     #[test]
-    fn a_number_may_be_a_secret() {
-        let shown = shown(&["12345678"], &[]);
+    fn secret_in_number_or_field_name_is_redacted() {
+        let filter = create_filter(&["12345678"], &[]);
         let value = json!({"pin": 12_345_678, "port": 8080, "name-12345678": true});
-        let hidden = json!({"pin": MASK, "port": 8080, format!("name-{MASK}"): true});
-        assert_eq!(shown.value(&value), hidden);
-        let (live, planned) = shown.states(None, Some(&json!({"kind": "A", "spec": {"pin": 12_345_678}})));
+        let hidden = json!({"pin": REDACTED_VALUE, "port": 8080, format!("name-{REDACTED_VALUE}"): true});
+        assert_eq!(filter.redact_value(&value), hidden);
+        let (live, planned) =
+            filter.display_states(None, Some(&json!({"kind": "A", "spec": {"pin": 12_345_678}})));
         assert!(live.is_none());
-        assert_eq!(planned.expect("a state")["spec"]["pin"], MASK);
+        assert_eq!(planned.expect("a state")["spec"]["pin"], REDACTED_VALUE);
     }
 
     #[test]
-    fn of_a_secret_only_that_it_differs() {
+    fn secret_values_are_masked_and_marked_as_different() {
         let secret = |a: &str, b: &str| {
             json!({"apiVersion": "v1", "kind": "Secret", "data": {"same": "c2FtZQ==", a: b},
                 "metadata": {"name": "s", "uid": "1", "annotations": {"note": "kept",
                     "kubectl.kubernetes.io/last-applied-configuration": "all of it"}}})
         };
-        let (live, planned) =
-            shown(&[], &[]).states(Some(&secret("key", "b25lb25l")), Some(&secret("key", "dHdvdHdv")));
+        let (live, planned) = create_filter(&[], &[])
+            .display_states(Some(&secret("key", "b25lb25l")), Some(&secret("key", "dHdvdHdv")));
         let (live, planned) = (live.expect("live"), planned.expect("planned"));
         assert_eq!(live["data"], json!({"same": "***", "key": "*** (before)"}));
         assert_eq!(planned["data"], json!({"same": "***", "key": "*** (after)"}));
@@ -262,7 +272,7 @@ mod tests {
             live["metadata"],
             json!({"name": "s", "annotations": {"note": "kept"}})
         );
-        let (_, created) = shown(&[], &[]).states(None, Some(&secret("key", "dHdvdHdv")));
+        let (_, created) = create_filter(&[], &[]).display_states(None, Some(&secret("key", "dHdvdHdv")));
         assert_eq!(
             created.expect("created")["data"],
             json!({"same": "***", "key": "***"})
@@ -270,17 +280,17 @@ mod tests {
     }
 
     #[test]
-    fn secrets_uids_and_times_of_the_plan_are_not_shown_anywhere() {
-        let shown = shown(&["hunter2-hunter2", "tiny"], &["0-1"]);
+    fn secrets_uids_and_timestamps_of_the_plan_are_replaced_everywhere() {
+        let filter = create_filter(&["hunter2-hunter2", "tiny"], &["0-1"]);
         let value = json!({"a": ["x hunter2-hunter2 y", "aHVudGVyMi1odW50ZXIy", "tiny"],
             "hold-0-1": "2026-02-01T00:00:00Z", "b": "2025-02-01T00:00:00Z", "n": 1});
-        let (_, new) = shown.states(None, Some(&value));
+        let (_, new) = filter.display_states(None, Some(&value));
         assert_eq!(
             new.expect("planned"),
             json!({"a": ["x *** y", "***", "tiny"], "hold-<uid>": "<now>", "b": "2025-02-01T00:00:00Z", "n": 1})
         );
-        // A time that is there already is none of the plan's, however new it is.
-        let (live, planned) = shown.states(Some(&value), Some(&value));
+        // A timestamp that equals the live one was not produced by the plan, however recent it is.
+        let (live, planned) = filter.display_states(Some(&value), Some(&value));
         assert_eq!(live, planned);
         assert_eq!(live.expect("live")["hold-<uid>"], "2026-02-01T00:00:00Z");
     }

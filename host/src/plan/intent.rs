@@ -1,4 +1,4 @@
-//! What a person wants otherwise: objects as in files, and deletions.
+//! Changes that a plan starts with: objects of files, and deletions.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::{
-    PlanRequest, SYNC_TIMEOUT, World,
+    PlanRequest, Planner, SYNC_TIMEOUT,
     diff::LAST_APPLIED,
-    merge::{set, three_way},
+    merge::{set_field, three_way_patch},
 };
 use crate::{
     client::api::{ApiError, PatchType, Resource, parse_response},
@@ -17,23 +17,23 @@ use crate::{
         scope::Projection,
     },
     plugin::Plugin,
-    sandbox::capabilities::Services,
+    sandbox::services::SharedCache,
 };
 
-impl World {
-    /// Puts the objects of the files into the overlay, as the server would take them. Gives which they are.
-    pub(super) async fn intend(&self, plan_request: &PlanRequest) -> anyhow::Result<Vec<ObjectRef>> {
+impl Planner {
+    /// Applies the objects of the files to the overlay, as the server would accept them. Returns their references.
+    pub(super) async fn apply_files(&self, plan_request: &PlanRequest) -> anyhow::Result<Vec<ObjectRef>> {
         let mut intended = Vec::new();
         for (file, object) in &plan_request.files {
-            self.overlay.begin(file, None);
-            let key = self.as_in_file(plan_request, object.clone()).await;
+            self.overlay.begin_run(file, None);
+            let key = self.apply_file(plan_request, object.clone()).await;
             intended.push(key.with_context(|| file.clone())?);
-            self.overlay.end(&[]);
+            self.overlay.end_run(&[]);
         }
         Ok(intended)
     }
 
-    async fn as_in_file(&self, plan_request: &PlanRequest, mut object: Value) -> anyhow::Result<ObjectRef> {
+    async fn apply_file(&self, plan_request: &PlanRequest, mut object: Value) -> anyhow::Result<ObjectRef> {
         let text = |pointer: &str| {
             object
                 .pointer(pointer)
@@ -61,7 +61,7 @@ impl World {
         if resource.namespaced {
             object["metadata"]["namespace"] = namespace.into();
         }
-        set(&mut object, "status", None);
+        set_field(&mut object, "status", None);
         for field in [
             "creationTimestamp",
             "generation",
@@ -69,15 +69,21 @@ impl World {
             "resourceVersion",
             "uid",
         ] {
-            set(&mut object["metadata"], field, None);
+            set_field(&mut object["metadata"], field, None);
         }
-        let written = self.write(&key, &resource, &object).await;
+        let written = self.kubectl_apply(&key, &resource, &object).await;
         written.with_context(|| key.to_string())?;
         Ok(key)
     }
 
-    /// Writes an object as kubectl would: it is told from the object how that was made.
-    async fn write(&self, key: &ObjectRef, resource: &Resource, object: &Value) -> Result<(), ApiError> {
+    /// Writes an object as `kubectl apply` would: server-side if the live object was applied server-side, else by a
+    /// three-way merge.
+    async fn kubectl_apply(
+        &self,
+        key: &ObjectRef,
+        resource: &Resource,
+        object: &Value,
+    ) -> Result<(), ApiError> {
         let path = resource.object(key);
         let body = |value: &Value| value.to_string().into_bytes();
         let live: Value = match self.cluster.get(&path).await {
@@ -103,10 +109,11 @@ impl World {
         let last: Option<Value> = last.as_str().and_then(|text| serde_json::from_str(text).ok());
         let mut object = object.clone();
         if object["metadata"]["annotations"].is_null() {
-            // kubectl would write one: of the others only those go that the file had.
+            // kubectl would write its annotation here. The empty map keeps `three_way_patch` from removing the annotations as
+            // a whole; only those of the last applied configuration are removed.
             object["metadata"]["annotations"] = json!({});
         }
-        let patch = three_way(last.as_ref(), &object, &live);
+        let patch = three_way_patch(last.as_ref(), &object, &live);
         let path = format!("{path}?fieldManager=kubectl-client-side-apply");
         self.cluster
             .patch(&path, PatchType::Merge, body(&patch))
@@ -114,13 +121,13 @@ impl World {
             .map(drop)
     }
 
-    /// Lists what the plugin of an object may have made for it: that goes with it.
-    pub(super) async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
-        let Services {
+    /// Lists the kinds that the plugin of an object may write: dependents among them are deleted with the object.
+    pub(super) async fn list_owned_kinds(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
+        let SharedCache {
             informers,
             namespaces,
             ..
-        } = &*self.services;
+        } = &self.services.cache;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
         for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable_kinds()) {
             let Ok(gvk) = self.cluster.discover_preferred(group, kind).await else {
@@ -133,12 +140,12 @@ impl World {
         }
     }
 
-    pub(super) async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
+    pub(super) async fn delete_object(&self, key: &ObjectRef) -> anyhow::Result<()> {
         let path = self.cluster.discover_resource(&key.gvk).await?.object(key);
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
-        self.overlay.begin("--delete", None);
+        self.overlay.begin_run("--delete", None);
         let deleted = self.cluster.delete(&path, options.to_string().into_bytes()).await;
-        self.overlay.end(&[]);
+        self.overlay.end_run(&[]);
         deleted.with_context(|| key.to_string())?;
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! JSON, merged and compared as the API server does.
+//! Merge and comparison of objects as the API server does it.
 
 use serde_json::{Map, Value, json};
 
 use crate::reconcile::conditions::merge_patch;
 
-/// What the API server keeps about an object: nobody's intent.
-const BOOKKEEPING: [&str; 8] = [
+/// Metadata that the API server manages, which is not part of the desired state.
+const BOOKKEEPING_FIELDS: [&str; 8] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -16,87 +16,69 @@ const BOOKKEEPING: [&str; 8] = [
     "uid",
 ];
 
-/// What of it says which object it is, and how far its life is.
-const IDENTITY: [&str; 4] = [
+/// Part of the bookkeeping that identifies an object and its stage of deletion.
+const IDENTITY_FIELDS: [&str; 4] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
     "uid",
 ];
 
-/// Applies a JSON merge patch (RFC 7386).
-pub fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Value::Object(fields) = target else { return };
-    for (name, value) in patch {
-        match value {
-            Value::Null => drop(fields.remove(name)),
-            value => merge(fields.entry(name).or_insert(Value::Null), value),
-        }
-    }
-}
-
-/// The merge patch that makes one object into the other, bookkeeping aside; empty when there is nothing to do.
-pub fn delta(from: &Value, to: &Value) -> Value {
-    merge_patch(Some(&bare(from)), &bare(to)).unwrap_or_else(|| json!({}))
+/// The JSON merge patch (RFC 7386) from one object to the other, without bookkeeping; empty if they are equal.
+pub fn create_patch(from: &Value, to: &Value) -> Value {
+    merge_patch(Some(&strip_bookkeeping(from)), &strip_bookkeeping(to)).unwrap_or_else(|| json!({}))
 }
 
 /// An object without bookkeeping.
-pub fn bare(object: &Value) -> Value {
+pub fn strip_bookkeeping(object: &Value) -> Value {
     let mut bare = object.clone();
     if let Some(metadata) = bare.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in BOOKKEEPING {
+        for field in BOOKKEEPING_FIELDS {
             metadata.remove(field);
         }
     }
     bare
 }
 
-/// Whether two states of an object differ by nothing but bookkeeping.
-pub fn same(one: &Value, other: &Value) -> bool {
-    deleting(one) == deleting(other) && bare(one) == bare(other)
+/// Returns `true` if two states of an object differ in bookkeeping at most.
+pub fn is_same_state(one: &Value, other: &Value) -> bool {
+    is_deleting(one) == is_deleting(other) && strip_bookkeeping(one) == strip_bookkeeping(other)
 }
 
-/// The bookkeeping of the next state of an object: it stays the same object, and counts its changes.
-pub fn follow(before: &Value, next: &mut Value) {
-    for field in IDENTITY {
+/// Completes the bookkeeping of the next state of an object: identity is kept, and a changed spec raises `generation`.
+pub fn carry_bookkeeping(before: &Value, next: &mut Value) {
+    for field in IDENTITY_FIELDS {
         let kept = before["metadata"].get(field).cloned();
-        set(&mut next["metadata"], field, kept);
+        set_field(&mut next["metadata"], field, kept);
     }
     if let Some(generation) = before["metadata"]["generation"].as_i64() {
-        let changed = content(before).ne(content(next));
+        let changed = spec_fields(before).ne(spec_fields(next));
         next["metadata"]["generation"] = (generation + i64::from(changed)).into();
     }
 }
 
-/// The next state of an object, by a patch.
-pub fn patched(before: &Value, patch: &Value) -> Value {
+/// Applies a merge patch to an object and completes its bookkeeping.
+pub fn apply_patch(before: &Value, patch: &Value) -> Value {
     let mut next = before.clone();
-    merge(&mut next, patch);
-    follow(before, &mut next);
+    json_patch::merge(&mut next, patch);
+    carry_bookkeeping(before, &mut next);
     next
 }
 
-/// Whether its deletion was asked for.
-pub fn deleting(object: &Value) -> bool {
+/// Returns `true` if an object has a deletion timestamp.
+pub fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Whether something still has to happen before a deleted object goes.
-pub fn held(object: &Value) -> bool {
+/// Returns `true` if finalizers keep a deleted object from being removed.
+pub fn has_finalizers(object: &Value) -> bool {
     let some = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
     some(&object["metadata"]["finalizers"]) || (namespace && some(&object["spec"]["finalizers"]))
 }
 
-/// Sets a field, or takes it away.
-pub fn set(object: &mut Value, field: &str, value: Option<Value>) {
+/// Sets a field, or removes it if `value` is `None`.
+pub fn set_field(object: &mut Value, field: &str, value: Option<Value>) {
     let Some(fields) = object.as_object_mut() else {
         return;
     };
@@ -106,8 +88,9 @@ pub fn set(object: &mut Value, field: &str, value: Option<Value>) {
     }
 }
 
-/// The patch that `kubectl apply` would send: what the file says, and away with what it said the last time.
-pub fn three_way(last: Option<&Value>, file: &Value, live: &Value) -> Value {
+/// The patch that `kubectl apply` would send: sets the fields of the file, and removes those that only the last applied
+/// configuration has.
+pub fn three_way_patch(last: Option<&Value>, file: &Value, live: &Value) -> Value {
     fn walk(last: Option<&Value>, file: &Value, live: &Value) -> Option<Value> {
         let (Value::Object(fields), Value::Object(there)) = (file, live) else {
             return (file != live).then(|| file.clone());
@@ -131,8 +114,8 @@ pub fn three_way(last: Option<&Value>, file: &Value, live: &Value) -> Value {
     walk(last, file, live).unwrap_or_else(|| json!({}))
 }
 
-/// Everything but the fields that don't make a generation.
-fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// The fields whose change raises `metadata.generation`.
+fn spec_fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let fields = object.as_object().into_iter().flatten();
     fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
 }
@@ -165,18 +148,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_delta_leads_from_one_to_the_other(from in object(), to in object()) {
+        fn delta_applied_to_an_object_gives_the_other(from in object(), to in object()) {
             let mut target = from.clone();
-            merge(&mut target, &delta(&from, &to));
+            json_patch::merge(&mut target, &create_patch(&from, &to));
             prop_assert_eq!(target, to);
         }
 
         #[test]
-        fn kubectl_s_patch_leaves_what_others_said(last in object(), file in object(), live in object()) {
+        fn three_way_patch_keeps_fields_of_other_managers(last in object(), file in object(), live in object()) {
             let mut target = live.clone();
-            merge(&mut target, &three_way(Some(&last), &file, &live));
+            json_patch::merge(&mut target, &three_way_patch(Some(&last), &file, &live));
             for (name, value) in file.as_object().expect("an object") {
-                // Within a field others may have said more.
+                // An object field may also have fields of other managers.
                 if !value.is_object() {
                     prop_assert_eq!(&target[name], value);
                 }
@@ -190,22 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn a_next_state_is_the_same_object_and_counts_its_changes() {
+    fn next_state_keeps_the_identity_and_raises_the_generation() {
         let before = json!({"metadata": {"uid": "u", "generation": 3, "deletionTimestamp": "t"}, "spec": 1});
         let mut next = json!({"metadata": {"uid": "other", "labels": {"a": "b"}}, "spec": 1, "status": {}});
-        follow(&before, &mut next);
+        carry_bookkeeping(&before, &mut next);
         assert_eq!(
             next["metadata"],
             json!({"uid": "u", "generation": 3, "deletionTimestamp": "t", "labels": {"a": "b"}})
         );
         next["spec"] = json!(2);
-        follow(&before, &mut next);
+        carry_bookkeeping(&before, &mut next);
         assert_eq!(next["metadata"]["generation"], 4);
-        assert!(!same(&before, &next));
+        assert!(!is_same_state(&before, &next));
         let mut touched = before.clone();
         touched["metadata"]["resourceVersion"] = "9".into();
-        assert!(same(&before, &touched));
+        assert!(is_same_state(&before, &touched));
         touched["metadata"]["deletionTimestamp"] = Value::Null;
-        assert!(!same(&before, &touched));
+        assert!(!is_same_state(&before, &touched));
     }
 }

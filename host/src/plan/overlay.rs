@@ -1,9 +1,9 @@
-//! What would be otherwise: between the host and the API server, in a plan.
+//! Overlay of planned objects between the host and the API server.
 //!
-//! Each write is tried as a dry run, so that defaults, admission, validation and conflicts are the server's own.
-//! What it came to is kept here, and found by every read from then on. The server knows nothing of what is only
-//! planned, so a second write of an object is tried as everything together that was planned for it; what can't be
-//! tried at all is worked out here, and said to be.
+//! Each write is sent as a dry run, so that defaulting, admission, validation and conflicts are the server's own. The
+//! response is stored here and returned by all later reads. The server does not know planned objects, so a second
+//! write of an object is sent as the sum of all its planned changes. A write that cannot be sent as a dry run is
+//! computed locally and marked as unchecked.
 
 mod writes;
 
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{merge::same, secrets};
+use super::{merge::is_same_state, secrets};
 use crate::{
     client::api::{ApiClient, ApiError, CollectionOverlay, Interceptor, Target, WriteRequest, WriteResponse},
     kube::{
@@ -24,29 +24,29 @@ use crate::{
         object::Labels,
         selector::Selector,
     },
-    sandbox::capabilities::Services,
+    sandbox::services::Services,
     schedule::dependencies::Dependency,
     upstream,
 };
 
-/// Versions of what is only planned: newer than anything live.
-const PLANNED: u64 = 1 << 62;
+/// First `resourceVersion` of planned objects: higher than any live one.
+const FIRST_PLANNED_VERSION: u64 = 1 << 62;
 
-/// One object that is touched.
+/// State of one object that the plan writes.
 #[derive(Clone, Debug)]
 pub struct Entry {
     target: Target,
-    /// As the server has it; none when it does not.
+    /// The live object; `None` if it does not exist.
     pub live: Option<Value>,
-    /// As it would be; none when it would be gone.
+    /// The planned object; `None` if it would be deleted.
     pub planned: Option<Value>,
-    /// What the server answered last to what each manager applied.
+    /// The server's last dry-run response to an apply of each field manager.
     applied: BTreeMap<String, Value>,
-    /// On whose behalf it was written.
+    /// Reconciled objects and files that wrote it.
     pub by: BTreeSet<String>,
-    /// What the server was not asked about, and why.
+    /// Parts that the server could not validate, with the reason.
     pub unchecked: BTreeSet<String>,
-    /// Whether some of it rests on an answer that nobody gave.
+    /// `true` if some of it depends on the assumed response of a request that was not sent.
     pub guess: bool,
 }
 
@@ -63,24 +63,24 @@ impl Entry {
         }
     }
 
-    /// Whether there is anything to tell.
-    pub fn changed(&self) -> bool {
+    /// Returns `true` if the planned object differs from the live one in more than bookkeeping.
+    pub fn is_changed(&self) -> bool {
         match (&self.live, &self.planned) {
-            (Some(live), Some(planned)) => !same(live, planned),
+            (Some(live), Some(planned)) => !is_same_state(live, planned),
             (live, planned) => live.is_some() != planned.is_some(),
         }
     }
 
-    /// The object's name; none where it neither is nor would be.
-    pub fn key(&self) -> Option<ObjectRef> {
-        self.planned.as_ref().or(self.live.as_ref()).map(key)
+    /// The object's reference; `None` if it exists neither live nor in the plan.
+    pub fn object_ref(&self) -> Option<ObjectRef> {
+        self.planned.as_ref().or(self.live.as_ref()).map(object_ref)
     }
 }
 
 /// A request to an upstream that is not sent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Request {
-    /// The object whose reconcile asks for it.
+    /// The object whose reconcile makes the request.
     pub by: String,
     /// Namespace and name of the Upstream.
     pub upstream: String,
@@ -88,9 +88,9 @@ pub struct Request {
     pub method: String,
     /// Path and query.
     pub path: String,
-    /// The body, with placeholders; JSON where it is some.
+    /// The body, with placeholders for secrets; parsed if it is JSON.
     pub body: Value,
-    /// Whether it rests on an earlier answer that nobody gave.
+    /// `true` if it depends on the assumed response of an earlier request.
     pub guess: bool,
 }
 
@@ -107,37 +107,37 @@ pub struct PlannedEvent {
     pub note: String,
 }
 
-/// What came of one reconcile, as far as the plan is concerned.
+/// Outcome of one reconcile for the plan.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ran {
-    /// It rests on an answer that nobody gave.
+pub struct RunOutcome {
+    /// It depends on the assumed response of a request that was not sent.
     pub guess: bool,
-    /// Somebody else changed what it wrote.
+    /// One of its writes failed with HTTP 409 Conflict.
     pub conflict: bool,
 }
 
-/// Who writes now.
+/// The reconcile that is in progress, the origin of writes and requests.
 #[derive(Default)]
 struct Run {
     by: String,
     subject: Option<ObjectRef>,
-    ran: Ran,
+    outcome: RunOutcome,
     written: BTreeSet<String>,
-    /// The first of its requests.
+    /// Index of its first request.
     requests: usize,
 }
 
 #[derive(Default)]
 struct State {
-    /// By path.
+    /// Written objects by API path.
     entries: BTreeMap<String, Entry>,
     version: u64,
     run: Run,
-    /// Objects that rest on an answer that nobody gave.
+    /// Objects that depend on the assumed response of a request that was not sent.
     guessed: HashSet<ObjectRef>,
     requests: Vec<Request>,
-    news: Vec<PlannedEvent>,
-    /// What Secrets hold, as far as it has passed.
+    events: Vec<PlannedEvent>,
+    /// Values of all Secrets that were read or written.
     secrets: BTreeSet<Vec<u8>>,
 }
 
@@ -145,19 +145,19 @@ struct State {
 #[derive(Default)]
 pub struct Overlay {
     state: Mutex<State>,
-    /// What is to be told of what changes.
-    world: OnceLock<Weak<Services>>,
+    /// The services whose store and dispatcher receive planned changes.
+    services: OnceLock<Weak<Services>>,
 }
 
 impl Overlay {
-    /// Tells these from now on.
-    pub fn tell(&self, services: &Arc<Services>) {
-        let _ = self.world.set(Arc::downgrade(services));
+    /// Sets the services whose store and dispatcher receive planned changes.
+    pub fn attach_services(&self, services: &Arc<Services>) {
+        let _ = self.services.set(Arc::downgrade(services));
     }
 
-    /// From now on writes are on behalf of this object, or of what else `by` says.
-    pub fn begin(&self, by: &str, subject: Option<ObjectRef>) {
-        self.with(|state| {
+    /// Attributes the following writes and requests to `by`, which reconciles `subject` if that is set.
+    pub fn begin_run(&self, by: &str, subject: Option<ObjectRef>) {
+        self.with_state(|state| {
             state.run = Run {
                 by: by.to_owned(),
                 subject,
@@ -167,11 +167,11 @@ impl Overlay {
         });
     }
 
-    /// The reconcile has ended, having read this.
-    pub fn end(&self, reads: &[Dependency]) -> Ran {
-        self.with(|state| {
+    /// Ends the current reconcile. If it read an object that depends on an assumed response, its writes do so as well.
+    pub fn end_run(&self, reads: &[Dependency]) -> RunOutcome {
+        self.with_state(|state| {
             let run = std::mem::take(&mut state.run);
-            let mut ran = run.ran;
+            let mut outcome = run.outcome;
             let foreign = |key: &&ObjectRef| Some(*key) != run.subject.as_ref();
             let read = state.guessed.iter().filter(foreign).any(|guessed| {
                 reads.iter().any(|read| match read {
@@ -183,28 +183,28 @@ impl Overlay {
                 })
             });
             if read {
-                ran.guess = true;
+                outcome.guess = true;
                 state
                     .requests
                     .iter_mut()
                     .skip(run.requests)
                     .for_each(|r| r.guess = true);
             }
-            if ran.guess {
+            if outcome.guess {
                 for path in &run.written {
                     let Some(entry) = state.entries.get_mut(path) else {
                         continue;
                     };
                     entry.guess = true;
-                    state.guessed.extend(entry.key());
+                    state.guessed.extend(entry.object_ref());
                 }
             }
-            ran
+            outcome
         })
     }
 
-    /// A request to an upstream that may change something: noted, and answered as if it had been done.
-    pub fn request(
+    /// Records a request to an upstream that may change something, and returns an assumed response.
+    pub fn record_request(
         &self,
         upstream: &upstream::UpstreamObject,
         request: &upstream::Request,
@@ -218,24 +218,24 @@ impl Overlay {
                 Err(_) => format!("{} bytes", body.len()).into(),
             },
         };
-        self.with(|state| {
+        self.with_state(|state| {
             let request = Request {
                 by: state.run.by.clone(),
                 upstream: format!("{}/{}", upstream.namespace, upstream.name),
                 method: request.method.clone(),
                 path: request.path_and_query.clone(),
                 body,
-                guess: state.run.ran.guess,
+                guess: state.run.outcome.guess,
             };
-            state.run.ran.guess = true;
-            // Asked for again by a later reconcile, it is still the same.
-            let alike = |r: &Request| {
+            state.run.outcome.guess = true;
+            // A later reconcile repeats the request, perhaps as a guess: it is reported once.
+            let is_repeated = |r: &Request| {
                 Request {
                     guess: request.guess,
                     ..r.clone()
                 } == request
             };
-            if !state.requests.iter().any(alike) {
+            if !state.requests.iter().any(is_repeated) {
                 state.requests.push(request);
             }
         });
@@ -249,20 +249,27 @@ impl Overlay {
         }
     }
 
-    /// All that changes, in order of the paths.
+    /// The entries that differ from the live objects, in order of their paths.
     pub fn changes(&self) -> Vec<Entry> {
-        self.with(|state| state.entries.values().filter(|e| e.changed()).cloned().collect())
+        self.with_state(|state| {
+            state
+                .entries
+                .values()
+                .filter(|e| e.is_changed())
+                .cloned()
+                .collect()
+        })
     }
 
-    /// Everything that has passed and is not to be shown.
+    /// The values of all Secrets that were read or written.
     pub(super) fn secrets(&self) -> BTreeSet<Vec<u8>> {
-        self.with(|state| state.secrets.clone())
+        self.with_state(|state| state.secrets.clone())
     }
 
-    /// The uids of objects that exist in the plan alone.
-    pub fn uids(&self) -> Vec<String> {
+    /// The UIDs of objects that exist in the plan only.
+    pub fn planned_uids(&self) -> Vec<String> {
         let uid = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);
-        self.with(|state| {
+        self.with_state(|state| {
             let new = state.entries.values().filter_map(|e| {
                 let planned = e.planned.as_ref().and_then(uid);
                 planned.filter(|planned| e.live.as_ref().and_then(uid).as_ref() != Some(planned))
@@ -271,29 +278,29 @@ impl Overlay {
         })
     }
 
-    /// Requests and Events, in their order.
-    pub fn noted(&self) -> (Vec<Request>, Vec<PlannedEvent>) {
-        self.with(|state| (state.requests.clone(), state.news.clone()))
+    /// Recorded requests and Events, in order.
+    pub fn recorded_effects(&self) -> (Vec<Request>, Vec<PlannedEvent>) {
+        self.with_state(|state| (state.requests.clone(), state.events.clone()))
     }
 
-    fn event(&self, mut event: Value) -> Bytes {
+    fn record_event(&self, mut event: Value) -> Bytes {
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let about = ObjectRef::new(
             Gvk::from_api_version(text("/involvedObject/apiVersion"), text("/involvedObject/kind")),
             text("/involvedObject/namespace"),
             text("/involvedObject/name"),
         );
-        let news = PlannedEvent {
+        let planned = PlannedEvent {
             about: about.to_string(),
             kind: text("/type").into(),
             reason: text("/reason").into(),
             note: text("/message").into(),
         };
-        // A count that goes up is no news.
-        if !news.reason.is_empty() {
-            self.with(|state| {
-                if !state.news.contains(&news) {
-                    state.news.push(news);
+        // A patch that only raises the count of an Event has no reason, and is not reported again.
+        if !planned.reason.is_empty() {
+            self.with_state(|state| {
+                if !state.events.contains(&planned) {
+                    state.events.push(planned);
                 }
             });
         }
@@ -301,7 +308,7 @@ impl Overlay {
         event.to_string().into()
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    fn with_state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         f(&mut self.state.lock().expect("lock"))
     }
 }
@@ -310,11 +317,11 @@ impl Interceptor for Overlay {
     fn intercept_get(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
         let target = Target::parse(path)?;
         let path = target.object(&target.name);
-        self.with(|state| {
+        self.with_state(|state| {
             let entry = state.entries.get(&path)?;
             Some(match &entry.planned {
                 Some(planned) => Ok(planned.to_string().into()),
-                None => Err(missing(&target)),
+                None => Err(not_found(&target)),
             })
         })
     }
@@ -332,7 +339,7 @@ impl Interceptor for Overlay {
                 .collect();
             selector.as_ref().is_none_or(|s| s.matches(&labels))
         };
-        self.with(|state| {
+        self.with_state(|state| {
             let entries = state.entries.values().filter(|e| list.contains(&e.target));
             let mut collected = CollectionOverlay {
                 names: HashSet::new(),
@@ -349,19 +356,19 @@ impl Interceptor for Overlay {
     }
 
     fn observe_response(&self, path: &str, body: &[u8]) {
-        let values = secrets::values(path, body);
+        let values = secrets::extract_values(path, body);
         if !values.is_empty() {
-            self.with(|state| state.secrets.extend(values));
+            self.with_state(|state| state.secrets.extend(values));
         }
     }
 
     fn intercept_write<'a>(&'a self, under: &'a ApiClient, write: WriteRequest<'a>) -> WriteResponse<'a> {
-        Box::pin(self.take(under, write))
+        Box::pin(self.apply_write(under, write))
     }
 }
 
-/// What names an object.
-fn key(object: &Value) -> ObjectRef {
+/// The reference of an object, from its JSON.
+fn object_ref(object: &Value) -> ObjectRef {
     let text = |pointer: &str| {
         object
             .pointer(pointer)
@@ -375,15 +382,15 @@ fn key(object: &Value) -> ObjectRef {
     )
 }
 
-fn missing(target: &Target) -> ApiError {
-    status(
+fn not_found(target: &Target) -> ApiError {
+    status_error(
         404,
         "NotFound",
         format!("{} {:?} not found", target.plural, target.name),
     )
 }
 
-fn status(code: u16, reason: &str, message: String) -> ApiError {
+fn status_error(code: u16, reason: &str, message: String) -> ApiError {
     ApiError::Status {
         code,
         reason: reason.into(),
@@ -405,10 +412,10 @@ mod tests {
             "metadata": {"name": name, "namespace": "n", "labels": {"l": label}}})
     }
 
-    /// An overlay in which `new` is planned and `gone` is not there any more.
+    /// An overlay in which `new` is created and `gone` is deleted.
     fn overlay() -> Overlay {
         let overlay = Overlay::default();
-        overlay.begin("Probe/n/p", None);
+        overlay.begin_run("Probe/n/p", None);
         for (name, live, planned) in [
             ("new", None, Some(map("new", "x"))),
             ("gone", Some(map("gone", "x")), None),
@@ -419,25 +426,25 @@ mod tests {
                 planned,
                 ..Entry::new(&target, live)
             };
-            overlay.with(|state| state.entries.insert(path, entry));
+            overlay.with_state(|state| state.entries.insert(path, entry));
         }
         overlay
     }
 
     #[test]
-    fn reads_and_lists_see_what_is_planned() {
+    fn reads_and_lists_return_planned_objects() {
         let overlay = overlay();
         let new = overlay
             .intercept_get("/api/v1/namespaces/n/configmaps/new")
-            .expect("it is here");
+            .expect("the overlay has an entry");
         assert_eq!(
-            serde_json::from_slice::<Value>(&new.expect("there")).expect("JSON"),
+            serde_json::from_slice::<Value>(&new.expect("the object exists")).expect("JSON"),
             map("new", "x")
         );
         let gone = overlay
             .intercept_get("/api/v1/namespaces/n/configmaps/gone")
-            .expect("it is here");
-        assert_eq!(gone.expect_err("it is gone").code(), 404);
+            .expect("the overlay has an entry");
+        assert_eq!(gone.expect_err("the object is deleted").code(), 404);
         assert!(
             overlay
                 .intercept_get("/api/v1/namespaces/n/configmaps/other")
@@ -454,7 +461,7 @@ mod tests {
             let collected = overlay.overlay_collection(path);
             assert_eq!(collected.as_ref().map(|c| c.objects.len()), count, "{path}");
             let Some(collected) = collected else { continue };
-            // What was live under a name is hidden, whether it is selected now or not.
+            // A live object with an entry is hidden, whether its planned state is selected or not.
             assert!(collected.hides(&map("gone", "x").to_string()), "{path}");
             assert!(!collected.hides(&map("other", "x").to_string()), "{path}");
         }
@@ -464,24 +471,24 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_on_a_guess_is_one() {
+    fn reconcile_that_reads_a_guess_is_a_guess() {
         let overlay = overlay();
         let path = "/api/v1/namespaces/n/configmaps/new";
         let guess = |by: &ObjectRef, assumed: bool, reads: &[Dependency]| {
-            overlay.begin("it", Some(by.clone()));
-            overlay.with(|state| {
-                state.run.ran.guess = assumed;
+            overlay.begin_run("it", Some(by.clone()));
+            overlay.with_state(|state| {
+                state.run.outcome.guess = assumed;
                 state.run.written.insert(path.into());
             });
-            overlay.end(reads).guess
+            overlay.end_run(reads).guess
         };
         let [one, other] = ["one", "other"].map(|name| ObjectRef::new(Gvk::new("g", "v1", "A"), "n", name));
-        let new = key(&map("new", "x"));
+        let new = object_ref(&map("new", "x"));
         let reads = [Dependency::Object(new, Projection::Full)];
-        assert!(!guess(&one, false, &reads), "nothing is guessed yet");
+        assert!(!guess(&one, false, &reads), "there is no guess yet");
         assert!(guess(&one, true, &[]));
         assert!(overlay.changes().iter().any(|e| e.guess));
-        assert!(guess(&other, false, &reads), "it reads what rests on a guess");
+        assert!(guess(&other, false, &reads), "it reads an object that is a guess");
         assert!(!guess(&other, false, &[]));
     }
 }

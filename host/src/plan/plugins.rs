@@ -1,5 +1,5 @@
-//! The plugins that a plan is made with: those that a host would serve, by its directory and by `Plugin` objects, and
-//! builds in place of these.
+//! The plugins of a plan: those that a host would serve from its directory and from `Plugin` objects, and builds that
+//! replace them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::World;
+use super::Planner;
 use crate::{
     plugin::{
         self, LoadError, Plugin, SlotId,
@@ -23,19 +23,19 @@ use crate::{
     settings::Settings,
 };
 
-/// `Plugin` objects in one answer of the API server.
-const PAGE: usize = 100;
+/// Number of `Plugin` objects per list response.
+const PAGE_SIZE: usize = 100;
 
-/// How a plugin is agreed: what a build in place of its own has, too.
-struct Agreed {
+/// Policy of a plugin, which also applies to a build that replaces it.
+struct ServedPolicy {
     id: SlotId,
     grants: Grants,
     config: String,
     suspended: bool,
 }
 
-impl Agreed {
-    fn object(name: &str, spec: &PluginSpec) -> Self {
+impl ServedPolicy {
+    fn from_object(name: &str, spec: &PluginSpec) -> Self {
         Self {
             id: SlotId::object(name),
             grants: Grants::from_object(name, spec.grant()),
@@ -45,18 +45,22 @@ impl Agreed {
     }
 }
 
-impl World {
-    /// Loads what a host would, and these builds in place of those of the same name. What a host would refuse of a
-    /// `Plugin` object is noted: its others are planned all the same.
-    pub(super) async fn load(&self, builds: &[PathBuf], notes: &mut Vec<String>) -> anyhow::Result<()> {
-        let objects = self.plugin_objects(notes).await?;
+impl Planner {
+    /// Loads the plugins that a host would serve; `builds` replace those of the same name. A `Plugin` object that a host
+    /// would refuse is noted, and the others are planned.
+    pub(super) async fn load_plugins(
+        &self,
+        builds: &[PathBuf],
+        notes: &mut Vec<String>,
+    ) -> anyhow::Result<()> {
+        let objects = self.list_plugin_objects(notes).await?;
         let others = !builds.is_empty() || !objects.is_empty();
-        let (mut serving, mut agreed) = self.directory(&objects, others, notes).await?;
+        let (mut serving, mut policies) = self.load_directory(&objects, others, notes).await?;
         let of_objects = objects.iter();
-        agreed.extend(of_objects.map(|(name, spec)| (name.clone(), Agreed::object(name, spec))));
+        policies.extend(of_objects.map(|(name, spec)| (name.clone(), ServedPolicy::from_object(name, spec))));
         let mut replaced = BTreeSet::new();
         for path in builds {
-            let (id, build) = self.build(path, &agreed).await?;
+            let (id, build) = self.load_build(path, &policies).await?;
             serving.retain(|(_, other)| other.name() != build.name());
             replaced.insert(build.name().to_string());
             serving.push((id, build));
@@ -67,7 +71,7 @@ impl World {
             match self.controller.registry.serve(&id, &digest, plugin, None) {
                 Ok(_) => {}
                 Err(why) if asked_for => bail!("{from}: {why}"),
-                Err(why) => notes.push(format!("{from} is not planned with: {}: {why}", why.reason)),
+                Err(why) => notes.push(format!("{from} is left out of the plan: {}: {why}", why.reason)),
             }
         }
         let pulling = PluginObjects::new(
@@ -77,45 +81,48 @@ impl World {
             self.controller.registry.clone(),
         );
         for (name, spec) in objects.iter().filter(|(name, _)| !replaced.contains(*name)) {
-            if let Err(why) = self.govern(&pulling, name, spec, notes).await {
-                notes.push(refused(name, &why));
+            if let Err(why) = self.serve_object(&pulling, name, spec, notes).await {
+                notes.push(refusal_note(name, &why));
             }
         }
         if self.controller.registry.serving().is_empty() {
             if !notes.is_empty() {
-                bail!("there is no plugin to plan with: {}", notes.join("; "));
+                bail!("no plugin could be loaded: {}", notes.join("; "));
             }
             let directory = self.settings.plugins.display();
-            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugin-dir");
+            bail!("no component (*.wasm) in {directory}: set --plugin-dir to the folder with the components");
         }
         Ok(())
     }
 
-    /// The `Plugin` objects that a host would follow, those included that are only planned: by name, what each says.
-    /// From now on they govern.
-    async fn plugin_objects(&self, notes: &mut Vec<String>) -> anyhow::Result<BTreeMap<String, PluginSpec>> {
+    /// Lists the specs of the `Plugin` objects that a host would follow, planned ones included, by name. Their names are
+    /// reserved in the registry, so that files cannot serve them.
+    async fn list_plugin_objects(
+        &self,
+        notes: &mut Vec<String>,
+    ) -> anyhow::Result<BTreeMap<String, PluginSpec>> {
         let mut objects = BTreeMap::new();
-        let (effects, selector) = (&self.services.writer, self.settings.plugin_selector.as_ref());
+        let (effects, selector) = (&self.services.api.writer, self.settings.plugin_selector.as_ref());
         let (kind, mut token) = (plugin::kind(), String::new());
         loop {
-            let page = effects.list_page(None, &kind, "", selector, PAGE, &token);
+            let page = effects.list_page(None, &kind, "", selector, PAGE_SIZE, &token);
             let (found, next) = match page.await {
                 Ok(page) => page,
-                // Not installed.
+                // The CRD of Plugin is not installed.
                 Err(e) if e.code() == 404 => break,
                 Err(e) if e.code() == 403 => {
                     notes.push(format!(
-                        "planned without Plugin objects, which can't be listed: {e}"
+                        "Plugin objects are left out of the plan, listing them is forbidden: {e}"
                     ));
                     break;
                 }
-                Err(e) => return Err(e).context("the Plugin objects can't be listed"),
+                Err(e) => return Err(e).context("listing Plugin objects failed"),
             };
             for (key, object) in found {
                 self.controller.registry.reserve_name(&key.name);
                 match PluginSpec::parse(&object) {
                     Ok(spec) => drop(objects.insert(key.name.to_string(), spec)),
-                    Err(why) => notes.push(refused(&key.name, &why)),
+                    Err(why) => notes.push(refusal_note(&key.name, &why)),
                 }
             }
             if next.is_empty() {
@@ -126,73 +133,78 @@ impl World {
         Ok(objects)
     }
 
-    /// The plugins of the directory but those that objects govern, by their files; and how they are agreed, by name.
-    async fn directory(
+    /// Loads the plugins of the directory except those that a `Plugin` object configures. Returns them by file, and their
+    /// policies by name.
+    async fn load_directory(
         &self,
         objects: &BTreeMap<String, PluginSpec>,
         others: bool,
         notes: &mut Vec<String>,
-    ) -> anyhow::Result<(Vec<(SlotId, Plugin)>, BTreeMap<String, Agreed>)> {
+    ) -> anyhow::Result<(Vec<(SlotId, Plugin)>, BTreeMap<String, ServedPolicy>)> {
         let claimed: BTreeSet<&str> = objects.values().flat_map(PluginSpec::files).collect();
         let is_claimed = |path: &Path| {
             let name = path.file_name().and_then(OsStr::to_str);
             name.is_some_and(|name| claimed.contains(name))
         };
-        let (mut plugins, mut agreed) = (Vec::new(), BTreeMap::new());
-        for path in self.files(others)?.into_iter().filter(|path| !is_claimed(path)) {
+        let (mut plugins, mut policies) = (Vec::new(), BTreeMap::new());
+        for path in self
+            .list_components(others)?
+            .into_iter()
+            .filter(|path| !is_claimed(path))
+        {
             let id = SlotId::file(path.display().to_string());
             let loaded = async {
-                let config = configured(&path)?.unwrap_or_else(|| "{}".into());
-                let plugin = self.component(&path, Some(&config)).await?;
+                let config = read_config(&path)?.unwrap_or_else(|| "{}".into());
+                let plugin = self.load_component(&path, Some(&config)).await?;
                 anyhow::Ok((config, plugin))
             };
             let (config, plugin) = match loaded.await {
                 Ok(loaded) => loaded,
-                // As a host does: the others serve.
+                // The other plugins are served, as by a host.
                 Err(why) => {
-                    notes.push(format!("not planned with: {why:#}"));
+                    notes.push(format!("a plugin is left out of the plan: {why:#}"));
                     continue;
                 }
             };
             let name = plugin.name().to_string();
             if self.controller.registry.is_reserved(&name) {
                 notes.push(format!(
-                    "{id} is not planned with: the Plugin {name} governs its plugin, and names another source"
+                    "{id} is left out of the plan: the Plugin object {name} configures its plugin with another source"
                 ));
                 continue;
             }
             let grants = self.settings.grants.clone();
-            let of_file = Agreed {
+            let of_file = ServedPolicy {
                 id: id.clone(),
                 grants,
                 config,
                 suspended: false,
             };
-            agreed.insert(name, of_file);
+            policies.insert(name, of_file);
             plugins.push((id, plugin));
         }
-        Ok((plugins, agreed))
+        Ok((plugins, policies))
     }
 
-    /// The components of the directory, which may be missing where there are others.
-    fn files(&self, others: bool) -> anyhow::Result<Vec<PathBuf>> {
+    /// Lists the components of the directory, which may be missing if there are `others`.
+    fn list_components(&self, others: bool) -> anyhow::Result<Vec<PathBuf>> {
         let directory = &self.settings.plugins;
         let entries = match std::fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(e) if e.kind() == ErrorKind::NotFound && others => return Ok(Vec::new()),
             Err(e) => bail!(
-                "the plugin directory {} can't be read: {e}; say where it is with --plugin-dir",
+                "the plugin directory {} can't be read: {e}; set --plugin-dir to the folder with the components",
                 directory.display()
             ),
         };
         let paths = entries.map(|entry| entry.map(|e| e.path()));
         let mut paths: Vec<_> = paths.collect::<Result<_, _>>()?;
-        paths.retain(|p| component(p));
+        paths.retain(|p| is_component(p));
         paths.sort();
         Ok(paths)
     }
 
-    async fn component(&self, path: &Path, config: Option<&str>) -> anyhow::Result<Plugin> {
+    async fn load_component(&self, path: &Path, config: Option<&str>) -> anyhow::Result<Plugin> {
         let wasm = std::fs::read(path).with_context(|| format!("the component {}", path.display()))?;
         let Settings { grants, limits, .. } = &*self.settings;
         let plugin = load(&self.controller.engine, wasm, config, grants, limits).await;
@@ -203,19 +215,19 @@ impl World {
         })
     }
 
-    /// A build as it is agreed with the plugin whose place it takes, and that one's id. The configuration beside it
-    /// comes before that one's.
-    async fn build(
+    /// Loads a build with the policy of the plugin it replaces, and returns that plugin's slot. A configuration file
+    /// beside the build takes precedence over that plugin's.
+    async fn load_build(
         &self,
         path: &Path,
-        agreed: &BTreeMap<String, Agreed>,
+        policies: &BTreeMap<String, ServedPolicy>,
     ) -> anyhow::Result<(SlotId, Plugin)> {
-        let own = configured(path)?;
-        // Only looked at: whose place it takes, it says itself.
-        let build = self.component(path, None).await?;
+        let own = read_config(path)?;
+        // The name of the plugin it replaces is in its descriptor, so it is loaded before its configuration is known.
+        let build = self.load_component(path, None).await?;
         let refused = |why: LoadError| anyhow::anyhow!("{}: {why}", path.display());
         let Settings { grants, limits, .. } = &*self.settings;
-        let Some(before) = agreed.get(&**build.name()) else {
+        let Some(before) = policies.get(&**build.name()) else {
             let plugin = build.reconfigure(Some(own.as_deref().unwrap_or("{}")), grants, limits);
             return Ok((SlotId::file(path.display().to_string()), plugin.map_err(refused)?));
         };
@@ -231,8 +243,8 @@ impl World {
         Ok((before.id.clone(), plugin))
     }
 
-    /// Serves what a `Plugin` object names, and the canary beside it.
-    async fn govern(
+    /// Serves the component of a `Plugin` object, and its canary.
+    async fn serve_object(
         &self,
         pulling: &PluginObjects,
         name: &str,
@@ -240,7 +252,7 @@ impl World {
         notes: &mut Vec<String>,
     ) -> Result<(), LoadError> {
         let id = SlotId::object(name);
-        let plugin = self.governed(pulling, name, spec, &spec.source).await?;
+        let plugin = self.load_source(pulling, name, spec, &spec.source).await?;
         self.controller
             .registry
             .serve(&id, &plugin.digest.clone(), plugin, None)?;
@@ -250,21 +262,21 @@ impl World {
         let served = async {
             let selector =
                 CanarySelector::new(&canary.objects).map_err(|e| LoadError::new("InvalidSpec", e))?;
-            let plugin = self.governed(pulling, name, spec, &canary.source).await?;
+            let plugin = self.load_source(pulling, name, spec, &canary.source).await?;
             self.controller
                 .registry
                 .serve_canary(&id, &plugin.digest.clone(), plugin, selector)
         };
         if let Err(why) = served.await {
             notes.push(format!(
-                "the canary of the Plugin {name} is not planned with: {}: {why}",
+                "the canary of the Plugin {name} is left out of the plan: {}: {why}",
                 why.reason
             ));
         }
         Ok(())
     }
 
-    async fn governed(
+    async fn load_source(
         &self,
         pulling: &PluginObjects,
         name: &str,
@@ -277,7 +289,9 @@ impl World {
                 let directory = &self.settings.plugins;
                 std::fs::read(directory.join(file)).map_err(|e| {
                     let place = directory.display();
-                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugin-dir");
+                    let why = format!(
+                        "{file} can't be read in {place}: {e}; set --plugin-dir to the host's components"
+                    );
                     LoadError::new("FileNotFound", why)
                 })?
             }
@@ -304,12 +318,12 @@ impl World {
     }
 }
 
-fn refused(name: &str, why: &LoadError) -> String {
-    format!("the Plugin {name} is not planned with: {}: {why}", why.reason)
+fn refusal_note(name: &str, why: &LoadError) -> String {
+    format!("the Plugin {name} is left out of the plan: {}: {why}", why.reason)
 }
 
-/// The configuration beside a component.
-fn configured(path: &Path) -> anyhow::Result<Option<String>> {
+/// Reads the configuration file beside a component.
+fn read_config(path: &Path) -> anyhow::Result<Option<String>> {
     let path = path.with_extension("yaml");
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text)),
@@ -318,8 +332,8 @@ fn configured(path: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Whether a file is a component, and no save that is not done.
-fn component(path: &Path) -> bool {
+/// Returns `true` if a file is a component. Names with a leading dot are temporary files of an unfinished save.
+fn is_component(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.ends_with(".wasm") && !name.starts_with('.')
 }

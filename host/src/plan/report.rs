@@ -1,62 +1,62 @@
-//! What a plan says.
+//! The result of a plan, as data and as text.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    diff::{Shown, unified},
+    diff::{DisplayFilter, unified_diff},
     overlay::{Entry, PlannedEvent, Request},
 };
 use crate::reconcile::run_once::ReconcileStep;
 
-/// A plan.
+/// Result of a plan.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Objects that would be otherwise, in order of their names.
+    /// Objects that would be created, changed or deleted, in order of their names.
     pub changes: Vec<Change>,
     /// Requests to upstreams that would be sent.
     pub requests: Vec<Request>,
     /// Events that would be written.
     pub events: Vec<PlannedEvent>,
-    /// How the reconciles ended, by object.
+    /// Results of the reconciles, by object.
     pub objects: Vec<PlannedObject>,
-    /// What else there is to know.
+    /// Remarks on what the plan leaves out or could not determine.
     pub notes: Vec<String>,
 }
 
-/// One object that would be otherwise.
+/// Planned change of one object.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// Kind, namespace and name.
     pub object: String,
-    /// Its group and version.
+    /// Its API group and version.
     pub api_version: String,
-    /// What would be done.
+    /// Kind of change.
     pub action: Action,
-    /// On whose behalf: objects that are reconciled, or files.
+    /// Reconciled objects and files that cause the change.
     pub by: Vec<String>,
-    /// What the API server could not be asked about.
+    /// Parts of the change that the API server could not validate, with the reason.
     pub unchecked: Vec<String>,
-    /// Whether some of it rests on an answer that nobody gave.
+    /// `true` if some of it depends on the assumed response of a request that was not sent.
     pub guess: bool,
-    /// As YAML, line by line.
+    /// Unified diff of the YAML.
     pub diff: String,
-    /// As it is.
+    /// The live object; `None` if it does not exist.
     pub live: Option<Value>,
-    /// As it would be.
+    /// The planned object; `None` if it would be deleted.
     pub planned: Option<Value>,
 }
 
-/// What would be done with an object.
+/// Kind of change of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is not there.
+    /// The object does not exist yet.
     Create,
-    /// It is otherwise.
+    /// The object differs from the live one.
     Update,
-    /// It goes.
+    /// The object would be deleted.
     Delete,
 }
 
@@ -65,31 +65,31 @@ pub enum Action {
 pub struct PlannedObject {
     /// Kind, namespace and name.
     pub object: String,
-    /// Who reconciles it.
+    /// The plugin that reconciles it.
     pub plugin: String,
-    /// How it ended.
+    /// Outcome of the reconcile.
     pub verdict: Verdict,
-    /// Why, in a word; empty when it did what it could.
+    /// Machine-readable reason of the outcome; empty after a success.
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable reason of the outcome.
     pub message: String,
-    /// Whether it rests on an answer that nobody gave.
+    /// `true` if the outcome depends on the assumed response of a request that was not sent.
     pub guess: bool,
 }
 
-/// How a reconcile ended.
+/// Outcome of a planned reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It did what it could.
+    /// The reconcile succeeded.
     Done,
-    /// The object is gone.
+    /// The object would be deleted.
     Gone,
-    /// It waits for something.
+    /// The object waits, for example for another object.
     Waits,
-    /// It failed, and would be tried again.
+    /// The reconcile failed and would be retried with backoff.
     Fails,
-    /// It failed, and would not be tried again by itself.
+    /// The reconcile failed and would not be retried until a change.
     Parked,
 }
 
@@ -106,28 +106,28 @@ impl From<ReconcileStep> for Verdict {
 }
 
 impl Verdict {
-    /// As a sentence goes on after the object's name; empty where there is nothing to say.
-    fn words(self) -> &'static str {
+    /// The predicate of a sentence about the object; empty if there is nothing to report.
+    fn describe(self) -> &'static str {
         match self {
             Self::Done | Self::Gone => "",
             Self::Waits => "waits",
-            Self::Fails => "fails, and is tried again",
-            Self::Parked => "fails, until something changes",
+            Self::Fails => "fails and is retried",
+            Self::Parked => "fails and is not retried until a change",
         }
     }
 }
 
 impl Change {
-    /// The change of an entry, fit to be shown; none where it looks the same.
-    pub(super) fn of(entry: &Entry, shown: &Shown) -> Option<Self> {
-        let key = entry.key()?;
-        let (live, planned) = shown.states(entry.live.as_ref(), entry.planned.as_ref());
+    /// The change of an entry, redacted; `None` if its displayed states do not differ.
+    pub(super) fn from_entry(entry: &Entry, filter: &DisplayFilter) -> Option<Self> {
+        let key = entry.object_ref()?;
+        let (live, planned) = filter.display_states(entry.live.as_ref(), entry.planned.as_ref());
         let action = match (&live, &planned) {
             (None, _) => Action::Create,
             (_, None) => Action::Delete,
             _ => Action::Update,
         };
-        let diff = unified(&key.to_string(), live.as_ref(), planned.as_ref());
+        let diff = unified_diff(&key.to_string(), live.as_ref(), planned.as_ref());
         (!diff.is_empty()).then(|| Self {
             object: key.to_string(),
             api_version: key.gvk.api_version(),
@@ -143,25 +143,25 @@ impl Change {
 }
 
 impl Report {
-    /// Whether anything would change.
-    pub fn changed(&self) -> bool {
+    /// Returns `true` if any object or upstream would change.
+    pub fn has_changes(&self) -> bool {
         !self.changes.is_empty() || !self.requests.is_empty()
     }
 
-    /// Makes fit to be shown what is not yet.
-    pub(super) fn hide(&mut self, shown: &Shown) {
-        let hide = |text: &mut String| *text = shown.text(text);
+    /// Redacts all texts of the report.
+    pub(super) fn redact(&mut self, filter: &DisplayFilter) {
+        let hide = |text: &mut String| *text = filter.redact_text(text);
         for request in &mut self.requests {
             [&mut request.by, &mut request.path].into_iter().for_each(hide);
-            request.body = shown.value(&request.body);
+            request.body = filter.redact_value(&request.body);
         }
-        for news in &mut self.events {
-            [&mut news.about, &mut news.reason, &mut news.note]
+        for event in &mut self.events {
+            [&mut event.about, &mut event.reason, &mut event.note]
                 .into_iter()
                 .for_each(hide);
         }
-        for looked in &mut self.objects {
-            [&mut looked.object, &mut looked.reason, &mut looked.message]
+        for object in &mut self.objects {
+            [&mut object.object, &mut object.reason, &mut object.message]
                 .into_iter()
                 .for_each(hide);
         }
@@ -172,11 +172,11 @@ impl Report {
         self.notes.iter_mut().for_each(hide);
     }
 
-    /// The plan for people: diffs that `patch` takes, and comments. Empty when there is nothing to say.
+    /// The plan as text: diffs that `patch` accepts, with comments. Empty if there is nothing to report.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let mut say = |line: &str| {
-            for line in line.lines() {
+        let mut print_lines = |text: &str| {
+            for line in text.lines() {
                 out.push_str(line);
                 out.push('\n');
             }
@@ -187,61 +187,61 @@ impl Report {
                 Action::Update => "changed",
                 Action::Delete => "deleted",
             };
-            say(&format!(
+            print_lines(&format!(
                 "# {} is {action} by {}",
                 change.object,
                 change.by.join(", ")
             ));
             if change.guess {
-                say("#   a guess: it rests on answers to requests that were not sent");
+                print_lines("#   a guess: it depends on responses to requests that were not sent");
             }
             for why in &change.unchecked {
-                say(&format!("#   not checked by the API server: {}", one_line(why)));
+                print_lines(&format!("#   not checked by the API server: {}", join_lines(why)));
             }
-            say(&change.diff);
+            print_lines(&change.diff);
         }
         for request in &self.requests {
             let guess = if request.guess { "a guess, and " } else { "" };
-            say(&format!(
-                "# {} asks Upstream {}; {guess}not sent, taken as answered by 200 and {{}}",
+            print_lines(&format!(
+                "# {} sends a request to Upstream {}; {guess}not sent, assumed response 200 with {{}}",
                 request.by, request.upstream
             ));
-            say(&format!("+ {} {}", request.method, request.path));
+            print_lines(&format!("+ {} {}", request.method, request.path));
             let body = match &request.body {
                 Value::Null => continue,
                 Value::String(text) => text.clone(),
                 json => serde_json::to_string_pretty(json).unwrap_or_else(|_| json.to_string()),
             };
             for line in body.lines() {
-                say(&format!("+   {line}"));
+                print_lines(&format!("+   {line}"));
             }
         }
-        for news in &self.events {
-            say(&format!(
+        for event in &self.events {
+            print_lines(&format!(
                 "# event on {}: {} {}: {}",
-                news.about,
-                news.kind,
-                news.reason,
-                one_line(&news.note)
+                event.about,
+                event.kind,
+                event.reason,
+                join_lines(&event.note)
             ));
         }
-        for looked in self.objects.iter().filter(|l| !l.verdict.words().is_empty()) {
-            let guess = if looked.guess { " (a guess)" } else { "" };
-            say(&format!(
+        for object in self.objects.iter().filter(|o| !o.verdict.describe().is_empty()) {
+            let guess = if object.guess { " (a guess)" } else { "" };
+            print_lines(&format!(
                 "# {} {}{guess}: {}: {}",
-                looked.object,
-                looked.verdict.words(),
-                looked.reason,
-                one_line(&looked.message)
+                object.object,
+                object.verdict.describe(),
+                object.reason,
+                join_lines(&object.message)
             ));
         }
         for note in &self.notes {
-            say(&format!("# {}", one_line(note)));
+            print_lines(&format!("# {}", join_lines(note)));
         }
         out
     }
 }
 
-fn one_line(text: &str) -> String {
+fn join_lines(text: &str) -> String {
     text.lines().collect::<Vec<_>>().join(" ")
 }

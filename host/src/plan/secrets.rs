@@ -1,29 +1,33 @@
-//! What Secrets hold. Whatever passes between a plan and the API server is looked at, whoever asked for it and however, so
-//! that none of it is shown.
+//! Values of Secrets in API requests and responses. Every exchange of a plan with the API server is searched for them,
+//! regardless of its origin, so that the output can be redacted.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
 use crate::client::api::Target;
 
-/// The values in what the API server answers about a path, or is sent: nothing where that is not about Secrets.
-pub fn values(path: &str, body: &[u8]) -> Vec<Vec<u8>> {
+/// Extracts the values of Secrets from the body of a request or response; empty if the path is not one of Secrets.
+pub fn extract_values(path: &str, body: &[u8]) -> Vec<Vec<u8>> {
     let target = Target::parse(path);
-    let body: Value = match target.is_some_and(|t| t.is_secret()) {
-        true => serde_json::from_slice(body).unwrap_or_default(),
-        false => return Vec::new(),
-    };
+    if !target.is_some_and(|t| t.is_secret()) {
+        return Vec::new();
+    }
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let listed = body["items"].as_array().into_iter().flatten();
-    [&body].into_iter().chain(listed).flat_map(held).collect()
+    [&body]
+        .into_iter()
+        .chain(listed)
+        .flat_map(decode_values)
+        .collect()
 }
 
-/// What one Secret holds.
-fn held(secret: &Value) -> impl Iterator<Item = Vec<u8>> {
+/// The values of one Secret, decoded.
+fn decode_values(secret: &Value) -> impl Iterator<Item = Vec<u8>> {
     let texts = |field: &str| {
         let fields = secret[field].as_object().into_iter().flatten();
         fields.filter_map(|(_, value)| value.as_str())
     };
-    // What is no base64 is refused, and shown in that refusal.
+    // Invalid base64 is kept as it is: the API server rejects it with an error that quotes it.
     let data = texts("data").map(|text| BASE64_STANDARD.decode(text).unwrap_or_else(|_| text.into()));
     data.chain(texts("stringData").map(Into::into))
 }
@@ -46,7 +50,7 @@ mod tests {
     };
 
     #[test]
-    fn values_are_found_in_objects_lists_and_patches_of_secrets_alone() {
+    fn values_are_extracted_from_objects_lists_and_patches_of_secrets_only() {
         let one =
             json!({"kind": "Secret", "data": {"a": "b25l", "b": "no base64"}, "stringData": {"c": "three"}});
         let list =
@@ -71,15 +75,15 @@ mod tests {
             ("/api/v1/namespaces/n/configmaps/s", &one, &[]),
             ("/apis/g.io/v1/namespaces/n/secrets/s", &one, &[]),
         ] {
-            let found = values(path, body.to_string().as_bytes());
+            let found = extract_values(path, body.to_string().as_bytes());
             let found: Vec<_> = found.iter().map(|v| String::from_utf8_lossy(v)).collect();
             assert_eq!(found, expected, "{path}");
         }
-        assert!(values("/api/v1/secrets", b"no JSON").is_empty());
+        assert!(extract_values("/api/v1/secrets", b"no JSON").is_empty());
     }
 
-    /// A server whose Secrets hold what they are called.
-    async fn answer(request: http::Request<Body>) -> Result<http::Response<Body>, std::io::Error> {
+    /// Serves Secrets whose only value is their name.
+    async fn answer_request(request: http::Request<Body>) -> Result<http::Response<Body>, std::io::Error> {
         let path = request.uri().path();
         let name = path.rsplit('/').next().unwrap_or_default();
         let secret = |name: &str| {
@@ -94,11 +98,11 @@ mod tests {
         Ok(http::Response::new(Body::from(body.to_string().into_bytes())))
     }
 
-    /// A live read of somebody who may not list is in no watch; it passes here all the same.
+    /// Secrets that are read uncached, without a watch, pass the overlay as well as listed and written ones.
     #[tokio::test]
-    async fn whatever_passes_is_remembered() {
+    async fn overlay_collects_secrets_of_every_request_and_response() {
         let overlay = Arc::new(Overlay::default());
-        let cluster = ApiClient::new(kube::Client::new(tower::service_fn(answer), "default"));
+        let cluster = ApiClient::new(kube::Client::new(tower::service_fn(answer_request), "default"));
         let cluster = cluster
             .with_fence(WriteFence::closed())
             .with_interceptor(overlay.clone());

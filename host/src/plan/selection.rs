@@ -1,10 +1,10 @@
-//! Which objects are looked at.
+//! Selection of the objects to plan.
 
 use std::{path::Path, sync::Arc};
 
 use anyhow::bail;
 
-use super::{PlanRequest, SYNC_TIMEOUT, World};
+use super::{PlanRequest, Planner, SYNC_TIMEOUT};
 use crate::{
     cache::store::Query,
     client::api::ApiError,
@@ -14,19 +14,19 @@ use crate::{
     },
     plugin::{Kind, Plugin},
     reconcile,
-    sandbox::capabilities::Services,
+    sandbox::services::SharedCache,
     upstream,
 };
 
-impl World {
-    /// Lists what the plugins reconcile.
-    pub(super) async fn watch(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
-        let Services {
-            dispatcher,
+impl Planner {
+    /// Lists the kinds that the plugins reconcile, and assigns them to the queue's lanes.
+    pub(super) async fn list_kinds(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
+        let dispatcher = &self.services.dispatcher;
+        let SharedCache {
             informers,
             namespaces,
             ..
-        } = &*self.services;
+        } = &self.services.cache;
         for plugin in self.controller.registry.serving() {
             let mut kinds = Vec::new();
             for kind in &plugin.kinds {
@@ -36,10 +36,7 @@ impl World {
                     Err(e) => return Err(e.into()),
                 }
             }
-            let scopes: Vec<_> = kinds
-                .iter()
-                .flat_map(|k| k.scopes(&self.services.namespaces))
-                .collect();
+            let scopes: Vec<_> = kinds.iter().flat_map(|k| k.scopes(namespaces)).collect();
             for scope in &scopes {
                 let synced = informers.wait_synced(scope, SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
@@ -54,7 +51,7 @@ impl World {
                 ));
             }
         }
-        // The host itself reconciles these: those that would be new, or others.
+        // The host itself reconciles Upstreams, live and planned ones.
         if self
             .cluster
             .discover_resource(&upstream::upstream_gvk())
@@ -72,8 +69,8 @@ impl World {
         Ok(())
     }
 
-    /// The objects to look at.
-    pub(super) async fn choose(
+    /// The objects to reconcile first.
+    pub(super) async fn select_objects(
         &self,
         plan_request: &PlanRequest,
         intended: &[ObjectRef],
@@ -85,29 +82,30 @@ impl World {
         let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
         let foreign = chosen.len() < intended.len();
         for named in &plan_request.objects {
-            let key = self.named(plan_request, named, &kinds).await?;
+            let key = self.resolve_name(plan_request, named, &kinds).await?;
             if plan_request.delete {
-                self.follow_owned(&key, &serving).await;
-                self.delete(&key).await?;
-            } else if self.services.store.get(&key, Projection::Full).is_none() {
+                self.list_owned_kinds(&key, &serving).await;
+                self.delete_object(&key).await?;
+            } else if self.services.cache.store.get(&key, Projection::Full).is_none() {
                 bail!("{key} does not exist, or its plugin's label selector leaves it out");
             }
             chosen.push(key);
         }
-        // Anything may read what no plugin reconciles.
+        // Any object may read the objects that no plugin reconciles.
         if plan_request.objects.is_empty() && (foreign || intended.is_empty()) {
             if foreign {
                 notes.push(
-                    "files have objects that no plugin reconciles: all that may read them is planned".into(),
+                    "the files have objects that no plugin reconciles: all objects are planned, as any may read these"
+                        .into(),
                 );
             }
-            chosen.extend(self.all(plan_request, &serving).await);
+            chosen.extend(self.select_all(plan_request, &serving).await);
         }
         Ok(chosen)
     }
 
-    /// Everything the plugins reconcile; with other builds, only what these reconcile.
-    async fn all(&self, plan_request: &PlanRequest, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
+    /// All objects that the plugins reconcile; with other builds, only those that these reconcile.
+    async fn select_all(&self, plan_request: &PlanRequest, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
         let built = |plugin: &&Arc<Plugin>| {
             plan_request.builds.is_empty()
                 || plan_request
@@ -117,22 +115,22 @@ impl World {
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
-            for scope in kind.scopes(&self.services.namespaces) {
-                let (scope, _) = self.services.informers.ensure_informer(&scope);
+            for scope in kind.scopes(&self.services.cache.namespaces) {
+                let (scope, _) = self.services.cache.informers.ensure_informer(&scope);
                 let query = Query {
                     namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
                     ..Query::default()
                 };
-                let found = self.services.store.list(&scope, &query);
+                let found = self.services.cache.store.list(&scope, &query);
                 all.extend(found.into_iter().map(|(key, _)| key));
             }
         }
         all
     }
 
-    /// The object of a `KIND/NAME`.
-    async fn named(
+    /// Resolves `KIND/NAME` to an object.
+    async fn resolve_name(
         &self,
         plan_request: &PlanRequest,
         named: &str,
@@ -155,9 +153,10 @@ impl World {
             if !names.any(|name| name.eq_ignore_ascii_case(kind)) {
                 continue;
             }
-            let namespace = match resource.namespaced {
-                true => &*plan_request.default_namespace,
-                false => "",
+            let namespace = if resource.namespaced {
+                &*plan_request.default_namespace
+            } else {
+                ""
             };
             return Ok(ObjectRef::new(gvk.clone(), namespace, name));
         }

@@ -1,4 +1,4 @@
-//! Health of a build: does it do worse than the build before it, or than the one beside it? No I/O: time comes in with
+//! Health of a build: does it do worse than the previous build, or than the stable build beside a canary? No I/O: time comes in with
 //! each call.
 
 use std::{
@@ -34,7 +34,7 @@ pub enum CallResult {
 /// State of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrialVerdict {
-    /// The trial goes on.
+    /// The trial continues.
     Open,
     /// The build did no worse than the one before it.
     Passed,
@@ -79,7 +79,7 @@ impl CallResults {
 #[derive(Default)]
 struct Trial {
     began: Option<Instant>,
-    /// Objects that trapped with the build before it: they are not held against this one.
+    /// Objects that trapped with the previous build, and do not count against this one.
     excused: HashSet<u64>,
     trapped: HashSet<u64>,
     traps_in_a_row: u32,
@@ -102,12 +102,12 @@ impl Trial {
     fn verdict(&self, trap: &str, now: Instant) -> TrialVerdict {
         if self.trapped.len() >= MIN_AFFECTED_OBJECTS {
             TrialVerdict::Failed(format!(
-                "{} objects trapped that did not under the build before: {trap}",
+                "{} objects trapped that did not under the previous build: {trap}",
                 self.trapped.len(),
             ))
         } else if self.traps_in_a_row >= MAX_TRAPS_IN_A_ROW {
             TrialVerdict::Failed(format!(
-                "{} calls in a row trapped, about objects that did not under the build before: {trap}",
+                "{} calls in a row trapped, about objects that did not under the previous build: {trap}",
                 self.traps_in_a_row
             ))
         } else if self.began.is_some_and(|began| now - began > TRIAL_DURATION) {
@@ -191,7 +191,7 @@ impl BuildHealth {
         self.update_flag(&results);
     }
 
-    /// Begins a trial with the next call, in comparison with the build before this one.
+    /// Begins a trial with the next call, compared with the previous build.
     pub fn begin_trial(&self, before: &Self) {
         let excused = before.results.lock().trapping.clone();
         self.update_results(|results| {
@@ -215,7 +215,7 @@ impl BuildHealth {
         verdict
     }
 
-    /// True when it is on trial and objects trap that did not with the build before it.
+    /// True when it is on trial and objects trap that did not with the previous build.
     pub fn has_new_traps(&self) -> bool {
         let results = self.results.lock();
         results.trial.as_ref().is_some_and(|t| !t.trapped.is_empty())
@@ -364,7 +364,7 @@ mod tests {
             }
             canary.worse_than(&stable)
         };
-        assert_eq!(pair(2, 10, 0, 90), None, "too few to tell");
+        assert_eq!(pair(2, 10, 0, 90), None, "too few objects to compare");
         let why = pair(3, 10, 0, 90).expect("it has to be rolled back");
         assert!(why.contains("3 of its 10") && why.contains("0 of 90"), "{why}");
         assert_eq!(pair(3, 10, 20, 90), None, "hardly worse");
@@ -411,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        /// A build with the results of the build before it never fails its trial, and a canary with the results of the
+        /// A build with the results of the previous build never fails its trial, and a canary with the results of the
         /// stable build is never worse.
         #[test]
         fn equal_results_are_never_worse(calls in prop::collection::vec((0..20usize, 0..3u8), 0..300)) {

@@ -3,7 +3,7 @@
 //! A slot belongs to a component file or to a `Plugin` object. Two decisions are made here:
 //! - [`Registry::serve`] (`registry/activation.rs`): does a new build replace the one that serves? It comes from
 //!   `rollout`, which has loaded it and replayed recordings with it (`rollout/preflight.rs`).
-//! - [`Registry::record_call`] (`registry/rollback.rs`): does the build before, or the one beside a canary, take its
+//! - [`Registry::record_call`] (`registry/rollback.rs`): does the previous build, or the one beside a canary, take its
 //!   place again?
 
 mod activation;

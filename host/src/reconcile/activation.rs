@@ -8,7 +8,7 @@ use crate::{
     cache::store::Query,
     kube::scope::Projection,
     plugin::Plugin,
-    sandbox::capabilities::Services,
+    sandbox::services::Services,
     schedule::{dispatcher::Cause, queue::Priority},
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn activate(
     let dispatcher = &services.dispatcher;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         dispatcher.assign_kinds(gone.name(), &[], Vec::new(), 0);
-        services.tapes.forget(gone.name());
+        services.recordings.forget(gone.name());
     }
     let Some(plugin) = new else { return };
     let same_build = before.is_some_and(|b| b.digest == plugin.digest);
@@ -36,7 +36,7 @@ pub(crate) fn activate(
     let scopes: Vec<_> = plugin
         .kinds
         .iter()
-        .flat_map(|k| k.scopes(&services.namespaces))
+        .flat_map(|k| k.scopes(&services.cache.namespaces))
         .collect();
     let limits = [
         plugin.terms.grants.reconcile().max_concurrent.unwrap_or(0),
@@ -74,7 +74,7 @@ fn warn_readable_secrets(plugin: &Plugin) {
 /// not wait forever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
     for (group, kind) in plugin.terms.grants.holdable_kinds() {
-        let gvk = match services.writer.discover_preferred(group, kind).await {
+        let gvk = match services.api.writer.discover_preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {
                 warn!(
@@ -87,23 +87,31 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
                 continue;
             }
         };
-        for scope in services.namespaces.kind_scopes(&gvk, None, Projection::Metadata) {
+        for scope in services
+            .cache
+            .namespaces
+            .kind_scopes(&gvk, None, Projection::Metadata)
+        {
             services.dispatcher.add_scope(plugin.name(), scope.clone());
-            services.informers.ensure_informer(&scope);
+            services.cache.informers.ensure_informer(&scope);
         }
     }
 }
 
 /// Queues all objects of the plugin's kinds.
 pub(crate) fn requeue_objects(services: &Services, plugin: &Plugin, cause: Cause) {
-    for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.namespaces)) {
-        let (serving, _) = services.informers.ensure_informer(&scope);
+    for scope in plugin
+        .kinds
+        .iter()
+        .flat_map(|k| k.scopes(&services.cache.namespaces))
+    {
+        let (serving, _) = services.cache.informers.ensure_informer(&scope);
         let query = Query {
             namespace: &scope.namespace,
             labels: scope.selector.as_ref(),
             ..Query::default()
         };
-        for (key, _) in services.store.list(&serving, &query) {
+        for (key, _) in services.cache.store.list(&serving, &query) {
             services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }

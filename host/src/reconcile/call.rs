@@ -16,7 +16,7 @@ use crate::{
     plugin::{self as plugins, CallResult, Plugin},
     reconcile::conditions,
     recording::recorder::{About, Finished},
-    sandbox::capabilities::{Call, Subject},
+    sandbox::capabilities::{Call, CallTarget},
     schedule::{
         dispatcher::Cause,
         queue::{Priority, Requeue, Work},
@@ -45,11 +45,12 @@ impl Controller {
             .reconcile(&plugin.compiled, call, request, deleting.is_some())
             .await;
         let called = calling.elapsed();
-        let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
-        self.stats.add_counts(key, call.counts);
-        if let Some(metrics) = &call.metrics {
-            metrics.called(called, call.cpu);
-            metrics.used(call.bytes(), call.memory);
+        let recorded = std::mem::take(&mut call.mode).finish(&answer, call.budget.cpu_time);
+        self.stats.add_counts(key, call.effects.counts);
+        if let Some(metrics) = &call.context.metrics {
+            let bytes = call.budget.bytes();
+            metrics.called(called, call.budget.cpu_time);
+            metrics.used((bytes.to_host, bytes.from_host), call.budget.memory);
         }
         let trap = answer.as_ref().err().cloned();
         let result = self.interpret_answer(plugin, key, &call, answer);
@@ -65,12 +66,12 @@ impl Controller {
         ReconcileOutcome {
             next: match outcome.next {
                 // No watch reports changes of RBAC.
-                Requeue::Terminal if call.forbidden => self.requeue_waiting(),
+                Requeue::Terminal if call.effects.forbidden => self.requeue_waiting(),
                 next => next,
             },
-            reads: Some(call.reads),
+            reads: Some(call.effects.reads),
             // After a failure the streams of the reconcile before stay: their next event may be what ends the failure.
-            follows: (!failed).then_some(call.follows),
+            follows: (!failed).then_some(call.effects.streams),
         }
     }
 
@@ -90,14 +91,14 @@ impl Controller {
             attempt: work.attempt,
             causes,
         };
-        let subject = Subject {
+        let target = CallTarget {
             key: key.clone(),
             object: object.clone(),
             services: self.services.clone(),
         };
-        let mut call = Call::new(plugin.terms.clone(), Some(subject));
-        let id = call.id;
-        call.tape = self.services.tapes.begin(key, || About {
+        let mut call = Call::new(plugin.terms.clone(), Some(target));
+        let id = call.context.id;
+        call.mode = self.services.recordings.begin(key, || About {
             id,
             key: key.clone(),
             object: object.clone(),
@@ -126,8 +127,8 @@ impl Controller {
             Ok(Err(failure)) => return self.enforce_limits(plugin, key, GuestResult::Failure(failure)),
             Err(trap) => trap,
         };
-        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
-        if let Some(metrics) = &call.metrics {
+        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
+        if let Some(metrics) = &call.context.metrics {
             metrics.trapped(trap.kind());
             if let Some(limit) = trap.limit() {
                 metrics.exceeded(limit);
@@ -146,13 +147,13 @@ impl Controller {
         deleting: Option<&str>,
         call: &Call,
     ) -> ReconcileOutcome {
-        let object = call.checkpointed.as_ref().unwrap_or(object);
+        let object = call.effects.checkpoint.as_ref().unwrap_or(object);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
-            && let Err(outcome) = self.update_holds(key, object, &call.holds).await
+            && let Err(outcome) = self.update_holds(key, object, &call.effects.holds).await
         {
             return outcome;
         }
-        let result = self.report_hot_loop(plugin, key, &call.wrote, result);
+        let result = self.report_hot_loop(plugin, key, &call.effects.writes, result);
         self.finish_call(key, plugin, object, result, deleting, call)
             .await
     }
@@ -160,10 +161,10 @@ impl Controller {
     /// Keeps the recording of a call, unless its plugin was unloaded meanwhile: its recordings are already forgotten.
     fn keep_recording(&self, plugin: &Plugin, recorded: Finished, result: ReconcileResult) {
         let failed = matches!(result, ReconcileResult::Error | ReconcileResult::TerminalError);
-        self.services.tapes.keep(recorded, failed);
+        self.services.recordings.keep(recorded, failed);
         let serving = self.registry.serving();
         if serving.iter().all(|other| other.name() != plugin.name()) {
-            self.services.tapes.forget(plugin.name());
+            self.services.recordings.forget(plugin.name());
         }
     }
 
@@ -242,7 +243,7 @@ impl Controller {
             return Ok(());
         };
         let read = ReadAccess::for_object("get", key);
-        match self.services.reviewer.check_access(account, read).await {
+        match self.services.api.reviewer.check_access(account, read).await {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
@@ -323,7 +324,7 @@ impl Controller {
         }
         let next = self.choose_requeue(plugin, &result);
         if let GuestResult::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
             // `yield` means waiting, which is no error.
             if !matches!(failure.resolution, reconciler::Resolution::Wait) {
                 self.stats.record_error(key, &failure.reason, &failure.message);
@@ -336,7 +337,7 @@ impl Controller {
         }
         match self.write_status(plugin.name(), key, object, &result).await {
             Ok(sent) => {
-                let wrote = sent || !call.wrote.is_empty() || call.checkpointed.is_some();
+                let wrote = sent || !call.effects.writes.is_empty() || call.effects.checkpoint.is_some();
                 ReconcileOutcome {
                     next: self.throttle_requeue(plugin, key, next, wrote),
                     reads: None,

@@ -27,6 +27,9 @@ impl Controller {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
         if !forced && !orphaned {
+            if let Some(problem) = &object.unreadable {
+                return self.report_unreadable(plugin, key, object, problem).await;
+            }
             return self.call_component(work, plugin, object, Some(finalizer)).await;
         }
         let (event_type, reason, note) = if forced {
@@ -58,7 +61,7 @@ impl Controller {
             return end;
         }
         // The release may have written to the object.
-        let newest = self.services.store.get(key, Projection::Full);
+        let newest = self.services.cache.store.get(key, Projection::Full);
         let object = &newest
             .filter(|o| o.uid == object.uid)
             .unwrap_or_else(|| object.clone());

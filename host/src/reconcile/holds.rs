@@ -28,7 +28,7 @@ impl Controller {
         object: &Object,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
-        let newest = self.services.store.get(key, Projection::Metadata);
+        let newest = self.services.cache.store.get(key, Projection::Metadata);
         let before = list_held(
             newest
                 .as_deref()
@@ -45,7 +45,7 @@ impl Controller {
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
         self.remove_hold_marks(key, &object.uid, &stale).await?;
-        let written = self.services.writer.set_holds(key, &object.uid, held).await;
+        let written = self.services.api.writer.set_holds(key, &object.uid, held).await;
         self.stats.add_counts(key, super::count_writes(1));
         match written {
             Ok(()) => {
@@ -82,6 +82,7 @@ impl Controller {
         for object in held {
             match self
                 .services
+                .api
                 .writer
                 .set_hold_finalizer(object, holder, uid, false)
                 .await
@@ -102,7 +103,7 @@ impl Controller {
 
     /// Reconciles an object of a kind without a plugin: it is queued because it is held and being deleted.
     pub(super) async fn reconcile_unowned(&self, key: &ObjectRef) -> ReconcileOutcome {
-        let Some(object) = self.services.store.get(key, Projection::Metadata) else {
+        let Some(object) = self.services.cache.store.get(key, Projection::Metadata) else {
             return ReconcileOutcome::settled();
         };
         if !object.is_deleting() || !references::is_held(&object) {
@@ -166,8 +167,9 @@ impl Controller {
                     note: &note,
                 };
                 services
+                    .api
                     .recorder
-                    .record(&services.writer, key, object, draft, None)
+                    .record(&services.api.writer, key, object, draft, None)
                     .await;
             }
         }
@@ -182,7 +184,7 @@ impl Controller {
         holder: &Holder,
         forced: bool,
     ) -> Result<bool, ApiError> {
-        let effects = &self.services.writer;
+        let effects = &self.services.api.writer;
         if !forced {
             let there = match &holder.object {
                 // The holder of this finalizer is unknown: only force removes it.

@@ -26,8 +26,9 @@ use crate::{
     },
     plugin::{self, HookState, Plugin, Registry},
     sandbox::{
-        capabilities::{Call, Services, Subject},
+        capabilities::{Call, CallTarget},
         engine::Engine,
+        services::Services,
     },
     schedule::{dispatcher::Cause, queue::Priority},
     settings::Backoff,
@@ -240,42 +241,46 @@ impl HookRunner {
     async fn list_objects(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
         let mut stored = Vec::new();
-        for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.namespaces)) {
-            let serving = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
+        for scope in plugin
+            .kinds
+            .iter()
+            .flat_map(|k| k.scopes(&services.cache.namespaces))
+        {
+            let serving = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
             let query = Query {
                 namespace: &scope.namespace,
                 labels: scope.selector.as_ref(),
                 ..Query::default()
             };
-            let objects = services.store.list(&serving, &query);
+            let objects = services.cache.store.list(&serving, &query);
             stored.extend(objects.into_iter().map(|(key, _)| key));
         }
         Ok(stored)
     }
 
     async fn initialize(&self, plugin: &Plugin) -> Result<(), String> {
-        let subject = plugin_subject(plugin, self.services.clone())?;
-        let call = Call::hook(plugin.terms.clone(), subject);
+        let target = plugin_target(plugin, self.services.clone())?;
+        let call = Call::hook(plugin.terms.clone(), target);
         flatten_result(self.engine.initialize(&plugin.compiled, call).await)
     }
 
     /// Upgrades one object in its newest version. A conflict (HTTP 409) is retried with a fresh read.
     async fn upgrade_object(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
-        let effects = &self.services.writer;
+        let effects = &self.services.api.writer;
         let account = plugin.terms.grants.service_account();
         if let Some(account) = account {
             let read = ReadAccess::for_object("get", key);
-            let may = self.services.reviewer.check_access(account, read).await;
+            let may = self.services.api.reviewer.check_access(account, read).await;
             may.map_err(|e| e.to_string())?;
         }
-        let mut stored = self.services.store.get(key, Projection::Full);
+        let mut stored = self.services.cache.store.get(key, Projection::Full);
         while let Some(object) = stored {
-            let subject = Subject {
+            let target = CallTarget {
                 key: key.clone(),
                 object: object.clone(),
                 services: self.services.clone(),
             };
-            let call = Call::hook(plugin.terms.clone(), subject);
+            let call = Call::hook(plugin.terms.clone(), target);
             let upgraded = self.engine.upgrade(&plugin.compiled, call, object.json.to_vec());
             let Some(upgraded) = flatten_result(upgraded.await)? else {
                 return Ok(());
@@ -308,12 +313,12 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Limit of the time for the initial list of a kind, after which the attempt fails.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The subject of a call without an object: the plugin itself, which need not be an object of the API server.
-fn plugin_subject(plugin: &Plugin, services: Arc<Services>) -> Result<Subject, String> {
+/// The target of a call without an object: the plugin itself, which need not be an object of the API server.
+fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTarget, String> {
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = json!({"metadata": {"name": &**plugin.name()}}).to_string();
     let (key, object) = Object::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;
-    Ok(Subject {
+    Ok(CallTarget {
         key,
         object: Arc::new(object),
         services,

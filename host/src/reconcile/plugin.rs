@@ -51,7 +51,7 @@ impl Controller {
     /// Reconciles a `Plugin` object. Returns none when it is gone.
     pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
-        let Some(object) = self.services.store.get(key, Projection::Full) else {
+        let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
             return self.forget_object(key).await;
         };
         let by: Arc<str> = LANE_NAME.into();
@@ -187,14 +187,18 @@ impl Controller {
                 continue;
             };
             // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
-            for scope in services.namespaces.kind_scopes(&kind.gvk, None, Projection::Full) {
-                let serving = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
+            for scope in services
+                .cache
+                .namespaces
+                .kind_scopes(&kind.gvk, None, Projection::Full)
+            {
+                let serving = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
                 let query = Query {
                     namespace: &scope.namespace,
                     ..Query::default()
                 };
                 let held = |o: &Object| o.finalizers.iter().any(|f| **f == *finalizer);
-                let found = services.store.list(&serving, &query);
+                let found = services.cache.store.list(&serving, &query);
                 left.extend(found.into_iter().filter(|(_, o)| held(o)));
                 reads.push(Dependency::List(Box::new(List {
                     gvk: scope.gvk,

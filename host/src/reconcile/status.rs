@@ -51,7 +51,12 @@ impl Controller {
             self.count_suppressed(by);
             return Ok(false);
         };
-        let patched = self.services.writer.patch_status(key, &object.uid, &patch).await;
+        let patched = self
+            .services
+            .api
+            .writer
+            .patch_status(key, &object.uid, &patch)
+            .await;
         self.stats.add_counts(key, count_writes(1));
         match patched {
             Ok(object) => {
@@ -120,7 +125,12 @@ impl Controller {
         self.stats.record_error(key, &failure.reason, &failure.message);
         let status = conditions::status_after_failure(old, &failure, None, context);
         if let Some(patch) = conditions::merge_patch(old, &status) {
-            let patched = self.services.writer.patch_status(key, &object.uid, &patch).await;
+            let patched = self
+                .services
+                .api
+                .writer
+                .patch_status(key, &object.uid, &patch)
+                .await;
             self.stats.add_counts(key, count_writes(1));
             if let Ok(object) = patched {
                 self.stats.observe_status(key, &object);

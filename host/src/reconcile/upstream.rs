@@ -15,7 +15,7 @@ use crate::{
         object::Object,
         scope::Projection,
     },
-    sandbox::capabilities::http::Secrets,
+    sandbox::capabilities::http::StoreSecrets,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Requeue},
     settings::Backoff,
     upstream::{HealthReport, SendError, UpstreamObject},
@@ -40,8 +40,11 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 impl Controller {
     /// Reconciles an `Upstream` object. Returns none when it is gone.
     pub(super) async fn reconcile_upstream(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
-        let Some(object) = self.services.store.get(key, Projection::Full) else {
-            self.services.upstreams.remove_client(&key.namespace, &key.name);
+        let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
+            self.services
+                .upstreams
+                .clients
+                .remove_client(&key.namespace, &key.name);
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
@@ -94,11 +97,11 @@ impl Controller {
         for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &key.namespace, &name);
             let read = Dependency::Object(secret, Projection::Full);
-            let scope = read.scope(&services.namespaces);
+            let scope = read.scope(&services.cache.namespaces);
             // The dependency is recorded before the read, so that no change is missed and the watch stays.
             services.dispatcher.record_read(key, read.clone());
             reads.push(read);
-            if let Err(why) = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await {
+            if let Err(why) = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await {
                 let error =
                     SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
                 return (
@@ -112,7 +115,11 @@ impl Controller {
             // The host has no client for that scheme, so there is no condition about a connection.
             return (HealthReport::default(), None, reads);
         }
-        let client = match services.upstreams.client_for(&upstream, &Secrets(services)) {
+        let client = match services
+            .upstreams
+            .clients
+            .client_for(&upstream, &StoreSecrets(&services.cache.store))
+        {
             Ok(client) => client,
             Err(e) => return (HealthReport::from_error(&e), None, reads),
         };

@@ -26,7 +26,7 @@ use crate::{
         spec::{Data, KeyName, Oci, PluginSpec, Verify},
     },
     reconcile,
-    sandbox::capabilities::Services,
+    sandbox::services::Services,
     schedule::{dispatcher::Cause, queue::Priority},
     settings::Backoff,
     supply::{
@@ -105,11 +105,11 @@ impl PluginObjects {
     }
 
     /// Watches the objects from when the API server serves their kind. While it does not, or forbids to list them, the
-    /// host goes on without any.
+    /// host continues without any.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let services = &self.services;
         let mut pause = DISCOVERY_BACKOFF.initial;
-        while let Err(e) = services.writer.discover_resource(&plugin::kind()).await {
+        while let Err(e) = services.api.writer.discover_resource(&plugin::kind()).await {
             debug!(error = %e, "kind Plugin is not served yet");
             let has_none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
             self.is_listing_done
@@ -124,10 +124,16 @@ impl PluginObjects {
         services
             .dispatcher
             .assign_kinds(&lane, &[plugin::kind()], vec![self.scope()], limit);
-        while let Err(why) = services.informers.wait_synced(&self.scope(), SYNC_TIMEOUT).await {
+        while let Err(why) = services
+            .cache
+            .informers
+            .wait_synced(&self.scope(), SYNC_TIMEOUT)
+            .await
+        {
             // HTTP 403 and 404 mean that there will be no list. Any other error is taken for a slow server, and no
             // plugin is loaded meanwhile: an object may suspend it or narrow its grants.
             let page = services
+                .api
                 .writer
                 .list_page(None, &plugin::kind(), "", None, 1, "")
                 .await;
@@ -160,8 +166,8 @@ impl PluginObjects {
         if !self.has_list.load(Ordering::Acquire) {
             return None;
         }
-        let (serving, _) = self.services.informers.ensure_informer(&self.scope());
-        let mut objects = self.services.store.list(&serving, &Query::default());
+        let (serving, _) = self.services.cache.informers.ensure_informer(&self.scope());
+        let mut objects = self.services.cache.store.list(&serving, &Query::default());
         objects.sort_by(|a, b| a.0.cmp(&b.0));
         Some(objects)
     }
@@ -289,7 +295,7 @@ impl PluginObjects {
             passing: true,
         };
         let key = ObjectRef::new(Gvk::new("", "v1", kind), &name.namespace, &name.name);
-        let bytes = self.services.writer.get_bytes(&key).await;
+        let bytes = self.services.api.writer.get_bytes(&key).await;
         let bytes = bytes.map_err(|e| passing(format!("{at}: {e}")))?;
         // The parser's message is left out: it may quote the Secret.
         let read: Data = parse_response(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;

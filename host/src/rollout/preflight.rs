@@ -39,7 +39,7 @@ pub(super) async fn preflight_replay(
     let report = replay_all(engine, &plugin, &recordings, PREFLIGHT_TIMEOUT).await;
     if let Some(trapped) = report.trapped.first() {
         let why = format!(
-            "it traps where the build before did not: {} (recording {}): {}",
+            "it traps where the previous build did not: {} (recording {}): {}",
             trapped.object, trapped.recording, trapped.what
         );
         return Err(LoadError::new("PreflightFailed", why));

@@ -271,11 +271,11 @@ impl Engine {
         let wasi = compiled.wasi.then(|| {
             let mut wasi = wasi::nothing();
             // What was printed once is not printed again.
-            if !call.tape.plays() {
+            if !call.mode.plays() {
                 wasi.stdout(call.output(tracing::Level::INFO))
                     .stderr(call.output(tracing::Level::WARN));
             }
-            if let Some(surroundings) = call.tape.surroundings() {
+            if let Some(surroundings) = call.mode.surroundings() {
                 surroundings.surround(&mut wasi);
             }
             wasi.build()
@@ -329,8 +329,8 @@ impl Engine {
             }
             false => end(),
         };
-        call.cpu = meter.used();
-        call.memory = allowance.memory;
+        call.budget.cpu_time = meter.used();
+        call.budget.memory = allowance.memory;
         (result, call)
     }
 

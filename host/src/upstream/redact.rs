@@ -1,9 +1,9 @@
 //! Redaction: secrets are taken out of responses, in whichever common encoding a server repeats them.
 //!
 //! Each upstream has a history of the values that were substituted in its requests. Their texts (plain, and in Base64
-//! at each alignment) are searched in the response as it is and as [`decoded_text`](super::decoded_text) decodes it,
-//! all texts in one pass of an automaton that is built only when a value is new. So a response costs its own length
-//! times the few ways to decode it, and the secrets of other upstreams cost nothing.
+//! at each alignment) are searched in the response as it is and as [`decoded_text`](super::decoded_text) decodes it, by
+//! automata that search all texts in one pass and are built only when a value is new. So a response costs its own
+//! length times the few ways to decode it, and the secrets of other upstreams cost nothing.
 //!
 //! It guards against accidents: a server that repeats a password in an error, or a configuration that is read back.
 //! It is no boundary against a hostile server or component, which can transform a text in ways that are not listed
@@ -53,10 +53,13 @@ const MAX_GROWTH_BYTES: usize = 1 << 20;
 const MAX_VALUES_PER_SECRET: usize = 64;
 
 /// Bytes that the history of an upstream may take.
-const MAX_HISTORY_BYTES: usize = 16 << 20;
+const MAX_HISTORY_BYTES: usize = 32 << 20;
 
-/// Estimated memory of a value besides its texts.
-const VALUE_OVERHEAD_BYTES: usize = 1 << 10;
+/// Estimated memory of a value besides its texts: states of an automaton.
+const VALUE_OVERHEAD_BYTES: usize = 2 << 10;
+
+/// Factor by which a finder has more texts than the next smaller one.
+const FINDER_SIZE_RATIO: usize = 4;
 
 /// Age of the last use after which a value makes room if the history is full.
 const RETENTION_PERIOD: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -77,14 +80,17 @@ pub struct SecretHistory(Mutex<HistoryState>);
 struct HistoryState {
     secrets: HashMap<SecretKey, VecDeque<SecretTexts>>,
     size_bytes: usize,
-    /// Finds all values; built when it is first needed after a change.
-    finder: Option<Arc<TextFinder>>,
+    /// Texts that are new since the finders were built.
+    unsearched: Vec<Arc<SearchedText>>,
+    /// Find all other texts, the largest finder first. A new text is first in a small finder, which is then merged with
+    /// larger ones: one finder of all texts would be built anew for each of ten thousand secrets.
+    finders: Vec<Arc<TextFinder>>,
 }
 
 /// A value with the texts in which it is searched.
 struct SecretTexts {
     digest: [u8; 32],
-    texts: Vec<SearchedText>,
+    texts: Vec<Arc<SearchedText>>,
     last_used: Instant,
 }
 
@@ -108,10 +114,12 @@ impl SecretHistory {
             value.last_used = now;
             return Ok(());
         }
-        let texts = list_texts(current).into_iter().map(|text| SearchedText {
-            length: text.len(),
-            text: text[..text.len().min(KEPT_BYTES)].to_vec(),
-            placeholder: None,
+        let texts = list_texts(current).into_iter().map(|text| {
+            Arc::new(SearchedText {
+                length: text.len(),
+                text: text[..text.len().min(KEPT_BYTES)].to_vec(),
+                placeholder: None,
+            })
         });
         let value = SecretTexts {
             digest,
@@ -129,13 +137,14 @@ impl SecretHistory {
             )));
         }
         state.size_bytes += value.size_bytes();
-        state.finder = None;
+        state.unsearched.extend(value.texts.iter().cloned());
         let values = state.secrets.entry(secret.clone()).or_default();
         values.push_back(value);
         if values.len() > MAX_VALUES_PER_SECRET
             && let Some(oldest) = values.pop_front()
         {
             state.size_bytes -= oldest.size_bytes();
+            state.reset_finders();
         }
         Ok(())
     }
@@ -148,12 +157,9 @@ impl SecretHistory {
     /// A redactor of all values.
     pub fn to_redactor(&self) -> Redactor {
         let state = &mut *self.0.lock();
-        let finder = state.finder.get_or_insert_with(|| {
-            let texts = state.secrets.values().flatten().flat_map(|v| &v.texts);
-            Arc::new(TextFinder::new(texts.cloned()))
-        });
+        state.build_finders();
         Redactor {
-            history: finder.clone(),
+            history: state.finders.clone(),
             ..Redactor::default()
         }
     }
@@ -166,7 +172,28 @@ impl HistoryState {
             !values.is_empty()
         });
         self.size_bytes = self.secrets.values().flatten().map(SecretTexts::size_bytes).sum();
-        self.finder = None;
+        self.reset_finders();
+    }
+
+    /// Has all finders built again, without the texts of removed values.
+    fn reset_finders(&mut self) {
+        self.finders.clear();
+        let texts = self.secrets.values().flatten().flat_map(|v| &v.texts);
+        self.unsearched = texts.cloned().collect();
+    }
+
+    /// Puts new texts into a finder, with those of all finders that are not much larger.
+    fn build_finders(&mut self) {
+        if self.unsearched.is_empty() {
+            return;
+        }
+        let mut texts = std::mem::take(&mut self.unsearched);
+        let is_similar =
+            |finder: &mut Arc<TextFinder>, texts: usize| finder.texts.len() < FINDER_SIZE_RATIO * texts;
+        while let Some(smaller) = self.finders.pop_if(|finder| is_similar(finder, texts.len())) {
+            texts.extend(smaller.texts.iter().cloned());
+        }
+        self.finders.push(Arc::new(TextFinder::new(texts)));
     }
 }
 
@@ -174,7 +201,7 @@ impl HistoryState {
 #[derive(Default)]
 pub struct Redactor {
     /// Shared by all requests until a secret is new.
-    history: Arc<TextFinder>,
+    history: Vec<Arc<TextFinder>>,
     /// Texts of one request with their placeholders; `None` is `***`.
     own: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Built from `own` when it is first needed.
@@ -229,26 +256,34 @@ impl Redactor {
 
     fn own_finder(&self) -> &Arc<TextFinder> {
         self.finder.get_or_init(|| {
-            let texts = self.own.iter().map(|(text, placeholder)| SearchedText {
-                length: text.len(),
-                text: text.clone(),
-                placeholder: placeholder.clone(),
+            let texts = self.own.iter().map(|(text, placeholder)| {
+                Arc::new(SearchedText {
+                    length: text.len(),
+                    text: text.clone(),
+                    placeholder: placeholder.clone(),
+                })
             });
-            Arc::new(TextFinder::new(texts))
+            Arc::new(TextFinder::new(texts.collect()))
         })
+    }
+
+    /// All finders; the own one is the first.
+    fn finders(&self) -> impl Iterator<Item = &TextFinder> {
+        std::iter::once(self.own_finder())
+            .chain(&self.history)
+            .map(|finder| &**finder)
     }
 
     /// The bytes with placeholders and `***` in place of secrets.
     ///
     /// Secrets that overlap are replaced as a whole, so that no part of one is left over beside the other.
     pub fn redact_bytes(&self, bytes: &[u8]) -> Vec<u8> {
-        let finders = [&**self.own_finder(), &*self.history];
-        if finders.iter().all(|finder| finder.texts.is_empty()) {
+        if self.finders().all(|finder| finder.texts.is_empty()) {
             return bytes.to_vec();
         }
         let mut findings = Vec::new();
         visit_decodings(bytes, &mut |text, decodings| {
-            for finder in finders {
+            for finder in self.finders() {
                 findings.extend(finder.find_in(text).into_iter().map(|f| f.locate_in(decodings)));
             }
         });
@@ -284,7 +319,7 @@ impl Redactor {
         let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let mut end = text.len();
         visit_decodings(text.as_bytes(), &mut |decoded, decodings| {
-            for finder in [&**self.own_finder(), &*self.history] {
+            for finder in self.finders() {
                 let start = finder.find_cut_text(decoded);
                 let cut = start..decoded.len();
                 end = end.min(
@@ -426,14 +461,14 @@ impl Finding<'_> {
 /// Finds texts in a response.
 #[derive(Default)]
 struct TextFinder {
-    texts: Vec<SearchedText>,
+    texts: Vec<Arc<SearchedText>>,
     /// Finds the first bytes of each text; `None` without texts.
     automaton: Option<AhoCorasick>,
 }
 
 impl TextFinder {
-    fn new(texts: impl Iterator<Item = SearchedText>) -> Self {
-        let texts: Vec<_> = texts.filter(|t| t.text.len() >= MIN_SECRET_BYTES).collect();
+    fn new(mut texts: Vec<Arc<SearchedText>>) -> Self {
+        texts.retain(|t| t.text.len() >= MIN_SECRET_BYTES);
         let automaton = (!texts.is_empty()).then(|| {
             let searched = texts.iter().map(|t| &t.text[..t.text.len().min(SEARCHED_BYTES)]);
             AhoCorasick::new(searched).expect("few bytes of each text stay within the limits of an automaton")
@@ -611,43 +646,26 @@ mod tests {
     fn full_history_refuses_new_secrets_until_others_are_unused() {
         let history = SecretHistory::default();
         let now = Instant::now();
-        let mut refused = None;
-        for n in 0..20_000 {
-            let value = format!("the value of secret {n}");
-            if let Err(e) = history.record_value_at(&secret_key(&n.to_string()), value.as_bytes(), now) {
-                refused = Some((n, e));
-                break;
-            }
-        }
+        let value = |n: usize| format!("{n:05} is the number of this value{}", "!".repeat(1000));
+        let record = |n: usize, at: Instant| {
+            history.record_value_at(&secret_key(&n.to_string()), value(n).as_bytes(), at)
+        };
+        let refused = (0..20_000).find_map(|n| Some((n, record(n, now).err()?)));
         let (n, error) = refused.expect("it is bounded");
         assert!(
-            n > 5000 && error.to_string().contains("Secret n/"),
+            n > 2000 && error.to_string().contains("Secret n/"),
             "{n}: {error}"
         );
-        assert!(!error.to_string().contains("the value"), "{error}");
-        let kept = |n: u32| {
-            let redacted = history
-                .to_redactor()
-                .redact_text(&format!("the value of secret {n}!"));
-            redacted == "***!"
-        };
-        assert!(kept(0) && kept(n - 1) && !kept(n));
+        assert!(!error.to_string().contains("the number"), "{error}");
+        let is_kept = |n: usize| history.to_redactor().redact_text(&format!("x {} y", value(n))) == "x *** y";
+        assert!(is_kept(0) && is_kept(n - 1) && !is_kept(n));
         // One is used, the others make room after their time.
         let later = now + RETENTION_PERIOD - Duration::from_secs(1);
-        let used = b"the value of secret 7";
-        history
-            .record_value_at(&secret_key("7"), used, later)
-            .expect("known");
-        assert!(
-            history
-                .record_value_at(&secret_key("x"), b"another value", later)
-                .is_err()
-        );
+        record(7, later).expect("known");
+        assert!(record(n, later).is_err());
         let later = now + RETENTION_PERIOD;
-        history
-            .record_value_at(&secret_key("x"), b"another value", later)
-            .expect("room");
-        assert!(kept(7) && !kept(8));
+        record(n, later).expect("room");
+        assert!(is_kept(7) && is_kept(n) && !is_kept(8));
         let state = history.0.lock();
         let size_bytes: usize = state
             .secrets
@@ -673,20 +691,42 @@ mod tests {
     }
 
     #[test]
-    fn finder_is_shared_until_a_value_is_new() {
+    fn finders_are_shared_and_few_and_built_rarely() {
         let history = SecretHistory::default();
+        let (mut last, mut built_texts) = (Vec::<Arc<TextFinder>>::new(), 0);
+        for n in 0..2000 {
+            let value = format!("the value of secret {n}");
+            history
+                .record_value(&secret_key(&n.to_string()), value.as_bytes())
+                .expect("room");
+            let finders = history.to_redactor().history;
+            let is_new = |finder: &&Arc<TextFinder>| !last.iter().any(|known| Arc::ptr_eq(known, finder));
+            built_texts += finders
+                .iter()
+                .filter(is_new)
+                .map(|finder| finder.texts.len())
+                .sum::<usize>();
+            assert!(finders.len() <= 8, "{}", finders.len());
+            last = finders;
+        }
+        let texts: usize = last.iter().map(|finder| finder.texts.len()).sum();
+        assert!(built_texts < 40 * texts, "{built_texts} for {texts}");
         history
-            .record_value(&secret_key("s"), b"the value")
-            .expect("room");
-        let first = history.to_redactor();
-        history
-            .record_value(&secret_key("s"), b"the value")
-            .expect("room");
-        assert!(Arc::ptr_eq(&first.history, &history.to_redactor().history));
-        history
-            .record_value(&secret_key("s"), b"another value")
-            .expect("room");
-        assert!(!Arc::ptr_eq(&first.history, &history.to_redactor().history));
+            .record_value(&secret_key("7"), b"the value of secret 7")
+            .expect("known");
+        let again = history.to_redactor().history;
+        assert!(
+            again.iter().zip(&last).all(|(a, b)| Arc::ptr_eq(a, b)),
+            "nothing is new"
+        );
+        let redactor = history.to_redactor();
+        for n in [0, 999, 1998, 1999] {
+            assert_eq!(
+                redactor.redact_text(&format!("x the value of secret {n}.")),
+                "x ***.",
+                "{n}"
+            );
+        }
     }
 
     proptest! {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_with_what_they_have() {
+    fn object_is_parsed_with_and_without_optional_metadata() {
         let read = |text: &str| Object::<ThingSpec>::read(text.as_bytes());
         let full = read(
             r#"{"metadata": {"name": "a", "namespace": "n", "uid": "u", "generation": 3,

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn error_returned_becomes_the_fitting_failure() {
+    fn returned_error_becomes_its_failure() {
         let failure = |error| Failure::from(error).resolution;
         assert_eq!(failure(Error::Denied("x".into())), Resolution::Denied("x".into()));
         assert_eq!(failure(Error::Throttled(7)), Resolution::Throttled(7));

@@ -47,7 +47,7 @@ pub fn from_rfc3339(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn times_are_read_back() {
+    fn time_survives_a_round_trip() {
         use super::{from_rfc3339, rfc3339};
         for seconds in (0..5_000_000_000).step_by(9_876_543) {
             assert_eq!(from_rfc3339(&rfc3339(seconds)), Some(seconds), "{seconds}");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_kubernetes_does() {
+    fn time_is_formatted_as_rfc3339() {
         let rfc3339 = super::rfc3339;
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");

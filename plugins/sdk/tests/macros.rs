@@ -28,7 +28,7 @@ pub fn keep(ctx: &Context, note: &Note) -> Result<Outcome, Failure> {
 }
 
 #[test]
-fn a_kind_is_named_and_told_of_by_its_struct() {
+fn kind_derives_from_struct_attributes() {
     let (name, _) = crd::file::<NoteSpec>();
     assert_eq!(name, "tests.dev_notes.yaml");
     let crd = crd::crd::<NoteSpec>();
@@ -41,7 +41,7 @@ fn a_kind_is_named_and_told_of_by_its_struct() {
 }
 
 #[test]
-fn a_function_is_a_reconciler() {
+fn reconciler_attribute_implements_the_guest_trait() {
     let host = Host::new();
     let note = |text: &str| json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"text": text}});
     let outcome = host.reconcile(&keep, &note("short")).expect("reconciles");

@@ -201,7 +201,7 @@ fn steps(simulator: &Simulator) {
 }
 
 #[tokio::test]
-async fn answers_as_the_real_server_did() {
+async fn simulator_responds_like_the_recorded_server() {
     let recording: Recording =
         serde_json::from_str(include_str!("../recording.json")).expect("the recording");
     let simulator = Simulator::start(Options {
@@ -268,7 +268,7 @@ async fn answers_as_the_real_server_did() {
 
 /// Or the other test would prove nothing.
 #[test]
-fn the_mask_masks_no_more() {
+fn mask_hides_volatile_fields_only() {
     let found = |a: &str, b: &str| {
         let mut found = Vec::new();
         let value = |text| serde_json::from_str::<Value>(text).expect("JSON");

@@ -200,6 +200,7 @@ impl Lab {
             services: host.services().clone(),
             registry: host.registry().clone(),
             stats: host.stats().clone(),
+            lease: host.lease().cloned(),
             workers: self.settings.workers,
         }
     }

@@ -34,7 +34,7 @@ impl Reconciler for Misbehaviour {
         match &*object.spec.behaviour {
             "trap" => std::process::abort(),
             "brittle" if std::hint::black_box(BUILD).contains("brittle") => std::process::abort(),
-            "panic" => panic!("as told"),
+            "panic" => panic!("as requested"),
             // It fails at random.
             "random" if !ctx.now().is_multiple_of(3) => std::process::abort(),
             "loop" => loop_forever(),
@@ -92,7 +92,7 @@ impl Reconciler for Misbehaviour {
                         "lastTransitionTime": "2000-01-01T00:00:00Z"}],
                     "observedGeneration": 99,
                 });
-                let lie = Condition::new_false("Ready", "not a reason: \u{1b}[31m", "as told");
+                let lie = Condition::new_false("Ready", "not a reason: \u{1b}[31m", "as requested");
                 return Ok(Outcome::await_change().status(&forged).with(lie));
             }
             "conditions" => {

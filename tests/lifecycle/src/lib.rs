@@ -103,7 +103,7 @@ impl Lifecycle for Counted {
     fn upgrade(&self, _: &Context, object: &Value) -> Result<Option<Value>, Error> {
         let mut upgraded = object.clone();
         match object["spec"]["upgrade"].as_str().unwrap_or("count") {
-            "fail" => return Err(Error::Unavailable("as told".into())),
+            "fail" => return Err(Error::Unavailable("as requested".into())),
             "overreach" => upgraded["spec"]["interval"] = json!(1),
             _ => {
                 let count = increment_count(&object["metadata"]["annotations"][UPGRADES]);

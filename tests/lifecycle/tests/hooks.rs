@@ -18,15 +18,15 @@ fn initialize_uses_capabilities_without_an_object() {
             times
         );
     }
-    host.set_config(json!({"failure": "as told"}));
+    host.set_config(json!({"failure": "as requested"}));
     assert_eq!(
         host.initialize(&Counted),
-        Err(Error::Unavailable("as told".into()))
+        Err(Error::Unavailable("as requested".into()))
     );
 }
 
 #[test]
-fn upgrade_gives_the_object_with_other_annotations() {
+fn upgrade_returns_object_with_changed_annotations() {
     let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": "a", "annotations": {"kept": "yes"}}, "spec": {"behaviour": "beat"}});
     let upgraded = Host::new()

@@ -127,9 +127,9 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                 outcome = Outcome::after(step.milliseconds.unwrap_or(0));
                 continue;
             }
-            "retry" => return Err(Failure::retry("AsTold", "a step says so")),
-            "yield" => return Err(Failure::wait("AsTold", "a step says so")),
-            "park" => return Err(Failure::terminal("AsTold", "a step says so")),
+            "retry" => return Err(Failure::retry("Requested", "requested by a step")),
+            "yield" => return Err(Failure::wait("Requested", "requested by a step")),
+            "park" => return Err(Failure::terminal("Requested", "requested by a step")),
             other => {
                 return Err(Failure::terminal(
                     "InvalidStep",

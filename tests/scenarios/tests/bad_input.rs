@@ -1,4 +1,4 @@
-//! Bad input is refused with the name of what is wrong, and the neighbours don't notice.
+//! Invalid input is refused with the name of the invalid field or file, and other objects are not affected.
 
 use ostler::testing::{key::Gvk, plugin::LoadState};
 use ostler_test_harness::{Lab, concourse::kind, scenarios};
@@ -8,8 +8,8 @@ use wit_parser::{ManglingAndAbi, Resolve};
 
 scenarios!(
     malformed_objects_are_rejected_by_field,
-    bad_components_say_why,
-    a_config_that_does_not_parse
+    unusable_components_are_refused_with_the_cause,
+    invalid_configuration_is_reported_until_fixed
 );
 
 async fn malformed_objects_are_rejected_by_field(lab: Lab) {
@@ -61,7 +61,7 @@ async fn malformed_objects_are_rejected_by_field(lab: Lab) {
     assert!(refused.contains("instanceRef is immutable"), "{refused}");
 }
 
-/// A component of a world that has nothing to do with plugins.
+/// A component of a WIT world other than that of plugins.
 fn of_another_world() -> Vec<u8> {
     let mut resolve = Resolve::default();
     let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
@@ -76,7 +76,7 @@ fn of_another_world() -> Vec<u8> {
         .expect("a component")
 }
 
-async fn bad_components_say_why(mut lab: Lab) {
+async fn unusable_components_are_refused_with_the_cause(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.install_bytes("other", &of_another_world());
     lab.install_bytes("module", b"\0asm\x01\0\0\0");
@@ -104,7 +104,7 @@ async fn bad_components_say_why(mut lab: Lab) {
         .await;
 }
 
-async fn a_config_that_does_not_parse(mut lab: Lab) {
+async fn invalid_configuration_is_reported_until_fixed(mut lab: Lab) {
     std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2").expect("written");
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
@@ -112,7 +112,7 @@ async fn a_config_that_does_not_parse(mut lab: Lab) {
     assert_eq!(report.state, LoadState::Failed);
     assert!(report.message.contains("configuration"), "{}", report.message);
     std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2]").expect("written");
-    lab.wait_until("the mended configuration is taken", async || {
+    lab.wait_until("the fixed configuration is loaded", async || {
         lab.host().registry().reports()[0].state == LoadState::Serving
     })
     .await;

@@ -108,7 +108,7 @@ async fn wait_status(lab: &Lab, name: &str, status: &str) -> Value {
 async fn wait_followed(lab: &Lab, name: &str) {
     let key = lab.key(&build_kind(), name);
     lab.wait_until(&format!("{name} is followed"), async || {
-        let follows = lab.host().services().streams.streams_of(&key);
+        let follows = lab.host().services().upstreams.streams.streams_of(&key);
         follows.iter().any(|f| f.state == StreamState::Open)
     })
     .await;
@@ -288,7 +288,7 @@ async fn interrupted_stream_resumes_at_last_event(mut lab: Lab) {
     apply_build(&lab, "b", "long", json!({})).await;
     wait_status(&lab, "b", "started").await;
     wait_followed(&lab, "b").await;
-    let streams = lab.host().services().streams.clone();
+    let streams = lab.host().services().upstreams.streams.clone();
     lab.wait_until("events have come", async || streams.all_streams()[0].events > 10)
         .await;
     lab.concourse.faults().set_outage(true);

@@ -1,7 +1,7 @@
-//! Faults at random between the host and the API server while objects are made, edited and deleted: nothing
-//! is lost, and the end state is exact.
+//! Random faults between the host and the API server while objects are created, edited and deleted: no change is lost,
+//! and the final state is exact.
 //!
-//! Each run has a seed, which a failure prints; `CHAOS_SEED=N` runs that one alone.
+//! Each run has a seed, which a failure prints; `CHAOS_SEED=N` repeats that run.
 
 use std::{
     collections::BTreeMap,
@@ -20,26 +20,34 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-/// Objects there are.
-const OBJECTS: usize = 500;
-/// Edits and deletions in each run.
-const STEPS: usize = 100;
+/// Number of objects.
+const OBJECT_COUNT: usize = 500;
+/// Edits and deletions per run.
+const EDIT_COUNT: usize = 100;
 
 mod hostile {
     mod embedded {
         use ostler_test_harness::run_bounded;
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn chaos() {
-            run_bounded(async { super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await })
-                .await;
+        async fn objects_converge_under_random_faults() {
+            run_bounded(async {
+                super::super::objects_converge_under_random_faults(
+                    ostler_test_harness::Lab::embedded().await,
+                    50,
+                )
+                .await
+            })
+            .await;
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn who_is_throttled_holds_no_worker() {
+        async fn throttled_write_does_not_block_the_worker() {
             run_bounded(async {
-                super::super::who_is_throttled_holds_no_worker(ostler_test_harness::Lab::embedded().await)
-                    .await
+                super::super::throttled_write_does_not_block_the_worker(
+                    ostler_test_harness::Lab::embedded().await,
+                )
+                .await
             })
             .await;
         }
@@ -49,16 +57,19 @@ mod hostile {
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         #[ignore = "needs the real control plane: cargo xtask test real"]
-        async fn chaos() {
-            run_bounded(async { super::super::chaos(ostler_test_harness::Lab::real().await, 10).await })
-                .await;
+        async fn objects_converge_under_random_faults() {
+            run_bounded(async {
+                super::super::objects_converge_under_random_faults(ostler_test_harness::Lab::real().await, 10)
+                    .await
+            })
+            .await;
         }
     }
 }
 
-/// An API server that says 429 again and again to one object's writes costs the others nothing, though there is one
-/// worker for all of them.
-async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
+/// Writes of one object are answered with 429 Too Many Requests. Other objects are not delayed, although all share one
+/// worker.
+async fn throttled_write_does_not_block_the_worker(mut lab: Lab) {
     lab.settings.workers = 1;
     lab.install(&["tests/probe"]);
     lab.start_host_with(lab.client_at(lab.api_address()).await).await;
@@ -76,18 +87,18 @@ async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
     };
     server.faults().add(throttled).expect("a pattern");
     let api = lab.api(&kind(), &lab.namespace);
-    apply(&api, "slow".into(), "1".into()).await;
-    let met = || server.counters().of("apply", "configmaps") > 0;
-    lab.wait_until("the first write is throttled", async || met())
+    apply_probe(&api, "slow".into(), "1".into()).await;
+    let is_throttled = || server.counters().of("apply", "configmaps") > 0;
+    lab.wait_until("the first write is throttled", async || is_throttled())
         .await;
-    apply(&api, "quick".into(), "1".into()).await;
+    apply_probe(&api, "quick".into(), "1".into()).await;
     lab.wait_ready(&kind(), "quick").await;
     let slow = lab.get(&kind(), "slow").await.expect("it is there");
     assert_ne!(
         ostler_test_harness::find_condition(&slow, "Ready")["status"],
         "True"
     );
-    // Nothing between the host and the server tries again by itself: one reconcile is one request.
+    // The client does not retry by itself: each reconcile sends one request.
     let requests = server.counters().of("apply", "configmaps");
     let reconciles: u64 = lab
         .host()
@@ -104,65 +115,68 @@ async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
     lab.wait_ready(&kind(), "slow").await;
 }
 
-fn seeds(count: u64) -> Vec<u64> {
+fn choose_seeds(count: u64) -> Vec<u64> {
     match std::env::var("CHAOS_SEED") {
         Ok(seed) => vec![seed.parse().expect("CHAOS_SEED is a number")],
         Err(_) => (0..count).map(|_| fastrand::u64(..)).collect(),
     }
 }
 
-/// Says which seed it was when a run ends by a panic.
+/// Prints the seed if a run panics.
 struct Seed(u64);
 
 impl Drop for Seed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("to see it again: CHAOS_SEED={}", self.0);
+            println!("repeat this run with CHAOS_SEED={}", self.0);
         }
     }
 }
 
-/// So many differences are told.
-const SAID: usize = 5;
+/// Maximum number of printed differences and causes.
+const MAX_PRINTED: usize = 5;
 
-/// What the host knows of a probe: as it is in the store, and its turn.
-fn known(lab: &Lab, name: &str) -> String {
+/// The host's state of a probe: its version in the store, and its place in the queue.
+fn describe_probe(lab: &Lab, name: &str) -> String {
     let (key, services) = (lab.key(&kind(), name), lab.host().services());
-    let stored = services.store.get(&key, Projection::Full);
+    let stored = services.cache.store.get(&key, Projection::Full);
     let stored = stored.map(|o| (o.generation, o.resource_version));
     let turn = services.dispatcher.explain(&key);
-    let since = turn.causes.len().saturating_sub(SAID);
+    let since = turn.causes.len().saturating_sub(MAX_PRINTED);
     format!(
-        "generation and version in the store {stored:?}, in the queue {:?}, due in {:?}, woken last by {:?}",
+        "generation and version in the store: {stored:?}, state in the queue: {:?}, due in {:?}, last causes: {:?}",
         turn.state,
         turn.due_in,
         &turn.causes[since..]
     )
 }
 
-/// Says what differed when a run ends by a panic.
+/// Prints the differences if a run panics.
 #[derive(Default)]
 struct Differences(std::sync::Mutex<Vec<String>>);
 
 impl Differences {
-    /// Whether there are none.
-    fn between(
+    /// Compares two states, and returns `true` if they are equal.
+    fn is_equal(
         &self,
         lab: &Lab,
         found: &BTreeMap<String, String>,
-        wanted: &BTreeMap<String, String>,
+        expected: &BTreeMap<String, String>,
     ) -> bool {
-        let names: std::collections::BTreeSet<_> = found.keys().chain(wanted.keys()).collect();
+        let names: std::collections::BTreeSet<_> = found.keys().chain(expected.keys()).collect();
         let differing = names
             .into_iter()
-            .filter(|name| found.get(*name) != wanted.get(*name));
-        let said = differing.map(|name| {
-            let (found, wanted) = (found.get(name), wanted.get(name));
-            format!("{name}: {found:?} is to be {wanted:?}; {}", known(lab, name))
+            .filter(|name| found.get(*name) != expected.get(*name));
+        let lines = differing.map(|name| {
+            let (found, expected) = (found.get(name), expected.get(name));
+            format!(
+                "{name}: {found:?}, expected {expected:?}; {}",
+                describe_probe(lab, name)
+            )
         });
-        let said: Vec<String> = said.take(SAID).collect();
-        let none = said.is_empty();
-        *self.0.lock().expect("lock") = said;
+        let lines: Vec<String> = lines.take(MAX_PRINTED).collect();
+        let none = lines.is_empty();
+        *self.0.lock().expect("lock") = lines;
         none
     }
 }
@@ -170,60 +184,63 @@ impl Differences {
 impl Drop for Differences {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let said = self.0.lock().expect("lock");
-            println!("these differ, at least: {said:#?}");
+            let lines = self.0.lock().expect("lock");
+            println!("differences (at most {MAX_PRINTED}): {lines:#?}");
         }
     }
 }
 
-/// One host goes through all runs: what one of them leaves behind, the next ones meet.
-async fn chaos(mut lab: Lab, runs: u64) {
+/// One host executes all runs, so that each run starts from the state that the previous ones left.
+async fn objects_converge_under_random_faults(mut lab: Lab, runs: u64) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
     lab.install(&["tests/probe"]);
     lab.start_host_with(client).await;
     let api = lab.api(&kind(), &lab.namespace);
-    let mut wanted: BTreeMap<String, String> =
-        (0..OBJECTS).map(|i| (format!("p{i}"), "0".to_owned())).collect();
-    stream::iter(wanted.clone())
-        .for_each_concurrent(8, |(name, value)| apply(&api, name, value))
+    let mut expected: BTreeMap<String, String> = (0..OBJECT_COUNT)
+        .map(|i| (format!("p{i}"), "0".to_owned()))
+        .collect();
+    stream::iter(expected.clone())
+        .for_each_concurrent(8, |(name, value)| apply_probe(&api, name, value))
         .await;
-    for seed in seeds(runs) {
-        let _said = Seed(seed);
+    for seed in choose_seeds(runs) {
+        let _seed = Seed(seed);
         let mut random = fastrand::Rng::with_seed(seed);
-        let (over, mut dice) = (AtomicBool::new(false), random.fork());
-        let people = async {
-            people(&api, &mut random, &mut wanted).await;
-            over.store(true, Ordering::Relaxed);
+        let (finished, mut dice) = (AtomicBool::new(false), random.fork());
+        let edits = async {
+            edit_objects(&api, &mut random, &mut expected).await;
+            finished.store(true, Ordering::Relaxed);
         };
-        tokio::join!(people, faults(&lab, &proxy, &mut dice, &over));
+        tokio::join!(edits, inject_faults(&lab, &proxy, &mut dice, &finished));
         proxy.set_down(false);
         proxy.set_latency(Duration::ZERO);
         if let Some(server) = &lab.embedded {
             server.faults().clear();
         }
         let differences = Differences::default();
-        lab.wait_until(&format!("all is as it should be (seed {seed})"), async || {
-            differences.between(&lab, &found(&lab).await, &wanted)
-        })
+        lab.wait_until(
+            &format!("all objects have their expected state (seed {seed})"),
+            async || differences.is_equal(&lab, &observed(&lab).await, &expected),
+        )
         .await;
-        // The last deletions are told when the watch is back.
-        lab.wait_until(&format!("what is gone is forgotten (seed {seed})"), async || {
-            lab.host().stats().all_objects().len() == wanted.len()
-        })
+        // The last deletions are delivered after the watch has reconnected.
+        lab.wait_until(
+            &format!("deleted objects are forgotten (seed {seed})"),
+            async || lab.host().stats().all_objects().len() == expected.len(),
+        )
         .await;
         lab.wait_idle().await;
         let overlaps: u64 = lab.host().stats().all_objects().iter().map(|f| f.overlaps).sum();
-        assert_eq!(overlaps, 0, "none twice at once (seed {seed})");
+        assert_eq!(overlaps, 0, "no object is reconciled concurrently (seed {seed})");
     }
 }
 
-/// What is there: by probe, the value its child has; `?` where that is not what its status speaks of.
-async fn found(lab: &Lab) -> BTreeMap<String, String> {
-    // Connections that were cut may still be found out about: no answer is nothing found.
+/// The observed state: by probe, the value of its child; with `?` if the status is not of the current generation.
+async fn observed(lab: &Lab) -> BTreeMap<String, String> {
+    // Connections that were cut may still fail requests: without a response the list is empty, and polled again.
     let list = async |gvk| {
         let api = lab.api(gvk, &lab.namespace);
-        let found = answered(api.list(&ListParams::default())).await;
+        let found = with_timeout(api.list(&ListParams::default())).await;
         let found = found.and_then(Result::ok).map(|l| l.items).unwrap_or_default();
         let found = found.into_iter().map(|o| serde_json::to_value(o).expect("JSON"));
         found.collect::<Vec<Value>>()
@@ -248,39 +265,43 @@ async fn found(lab: &Lab) -> BTreeMap<String, String> {
     values
 }
 
-/// Edits, deletes and makes anew; keeps what is to be in the end.
-async fn people(api: &Api<DynamicObject>, random: &mut fastrand::Rng, wanted: &mut BTreeMap<String, String>) {
-    for _ in 0..STEPS {
-        let name = format!("p{}", random.usize(0..OBJECTS));
+/// Edits, deletes and recreates objects, and tracks the expected state.
+async fn edit_objects(
+    api: &Api<DynamicObject>,
+    random: &mut fastrand::Rng,
+    expected: &mut BTreeMap<String, String>,
+) {
+    for _ in 0..EDIT_COUNT {
+        let name = format!("p{}", random.usize(0..OBJECT_COUNT));
         if random.u8(0..4) == 0 {
-            delete(api, &name).await;
-            wanted.remove(&name);
+            delete_probe(api, &name).await;
+            expected.remove(&name);
         } else {
             let value = random.u64(..).to_string();
-            gone_if_going(api, &name).await;
-            apply(api, name.clone(), value.clone()).await;
-            wanted.insert(name, value);
+            wait_deleted(api, &name).await;
+            apply_probe(api, name.clone(), value.clone()).await;
+            expected.insert(name, value);
         }
     }
 }
 
-/// How long a person waits for an answer before asking again. Some never come: where a connection breaks before it was
-/// used, its request waits for another's.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout after which a request is repeated. Some responses never arrive: if a connection breaks before its first use,
+/// its request keeps waiting for another connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// None where no answer comes.
-async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> Option<kube::Result<T>> {
-    let answer = tokio::time::timeout(PATIENCE, request).await;
-    if answer.is_err() {
-        println!("no answer within {PATIENCE:?}: asked again");
+/// The result of a request; `None` after a timeout.
+async fn with_timeout<T>(request: impl Future<Output = kube::Result<T>>) -> Option<kube::Result<T>> {
+    let result = tokio::time::timeout(REQUEST_TIMEOUT, request).await;
+    if result.is_err() {
+        println!("no response within {REQUEST_TIMEOUT:?}: repeating the request");
     }
-    answer.ok()
+    result.ok()
 }
 
-/// A name that is being deleted can't be used again before it is free.
-async fn gone_if_going(api: &Api<DynamicObject>, name: &str) {
+/// Waits for the end of a deletion in progress, since the name is not free before.
+async fn wait_deleted(api: &Api<DynamicObject>, name: &str) {
     loop {
-        match answered(api.get_opt(name)).await {
+        match with_timeout(api.get_opt(name)).await {
             Some(Ok(Some(object))) if object.metadata.deletion_timestamp.is_some() => {}
             Some(Ok(_)) => return,
             Some(Err(_)) | None => {}
@@ -289,19 +310,22 @@ async fn gone_if_going(api: &Api<DynamicObject>, name: &str) {
     }
 }
 
-/// As a person with patience does: again until the server says that it is done.
-async fn apply(api: &Api<DynamicObject>, name: String, value: String) {
+/// Applies a probe, repeating the request until the server confirms it.
+async fn apply_probe(api: &Api<DynamicObject>, name: String, value: String) {
     let probe: Value = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
         "metadata": {"name": name}, "spec": {"steps": [write("apply", &name, &value)]}});
     let (parameters, patch) = (PatchParams::apply("test").force(), Patch::Apply(&probe));
-    while !matches!(answered(api.patch(&name, &parameters, &patch)).await, Some(Ok(_))) {
+    while !matches!(
+        with_timeout(api.patch(&name, &parameters, &patch)).await,
+        Some(Ok(_))
+    ) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn delete(api: &Api<DynamicObject>, name: &str) {
+async fn delete_probe(api: &Api<DynamicObject>, name: &str) {
     loop {
-        match answered(api.delete(name, &DeleteParams::default())).await {
+        match with_timeout(api.delete(name, &DeleteParams::default())).await {
             Some(Ok(_)) => return,
             Some(Err(kube::Error::Api(status))) if status.code == 404 => return,
             Some(Err(_)) | None => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -309,9 +333,9 @@ async fn delete(api: &Api<DynamicObject>, name: &str) {
     }
 }
 
-/// Breaks something every now and then.
-async fn faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, over: &AtomicBool) {
-    while !over.load(Ordering::Relaxed) {
+/// Injects faults at random intervals.
+async fn inject_faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, finished: &AtomicBool) {
+    while !finished.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(dice.u64(20..200))).await;
         match (dice.u8(0..10), &lab.embedded) {
             (0, _) => {

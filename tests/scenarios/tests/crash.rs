@@ -1,4 +1,4 @@
-//! The host is killed at a random point and started again: the same end state, and nothing done twice.
+//! The host is killed at random points and restarted: the final state is the same, and nothing is written twice.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,14 +10,14 @@ use ostler_test_harness::{
 };
 use serde_json::json;
 
-scenarios!(hostile: killed_twenty_times);
+scenarios!(hostile: host_killed_twenty_times_writes_everything_once);
 
-/// It is the only one, and need not wait for the lease of the one that was killed.
+/// Starts the only host, without leader election: it need not wait for the lease of the killed one.
 fn start(lab: &Lab) -> Process {
     Process::start(lab, "host", &["--leader-elect=false"])
 }
 
-async fn killed_twenty_times(lab: Lab) {
+async fn host_killed_twenty_times_writes_everything_once(lab: Lab) {
     if !lab.concourse.is_simulated("saves are counted") {
         return;
     }
@@ -40,7 +40,7 @@ async fn killed_twenty_times(lab: Lab) {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        // The point is that it is any moment.
+        // A random delay, to kill the host at an arbitrary point.
         tokio::time::sleep(Duration::from_micros(seed % 60_000)).await;
         drop(process);
         process = start(&lab);

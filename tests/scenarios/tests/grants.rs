@@ -1,4 +1,4 @@
-//! What a plugin may do is what its manifest asks for, and it is granted, and RBAC allows its service account.
+//! Permissions: an action needs the request of the manifest, a grant, and RBAC of the plugin's service account.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    rbac_decides_for_its_service_account,
-    a_role_may_name_the_objects,
-    what_is_not_asked_for_is_not_done,
-    secrets_are_shown_only_by_a_loud_grant,
-    a_namespace_does_not_cover_what_has_none,
+    plugin_with_service_account_is_limited_by_rbac,
+    rbac_rule_with_resource_names_covers_these_objects_only,
+    permission_missing_in_manifest_is_denied_despite_grant,
+    secret_values_are_readable_only_with_read_secrets_grant,
+    namespaced_grant_does_not_cover_cluster_scoped_kinds,
 );
 
-const ACCOUNT: &str = "prober";
+const ACCOUNT_NAME: &str = "prober";
 
-/// Grants for the probe, with this more.
-fn granted(lab: &mut Lab, more: &str) {
+/// Sets the grants of the probe, with additional fields.
+fn set_grants(lab: &mut Lab, more: &str) {
     let text = format!(
         "plugins:
   probe:
@@ -38,28 +38,28 @@ fn granted(lab: &mut Lab, more: &str) {
 "
     );
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("they parse");
-    // Whoever is refused by RBAC looks again after this long.
+    // Retry interval of reconciles that RBAC denies.
     lab.settings.wait_interval = Duration::from_millis(200);
 }
 
 fn as_service_account(lab: &mut Lab) {
     let account = format!(
-        "serviceAccount: {{namespace: {}, name: {ACCOUNT}}}",
+        "serviceAccount: {{namespace: {}, name: {ACCOUNT_NAME}}}",
         lab.namespace
     );
-    granted(lab, &account);
+    set_grants(lab, &account);
 }
 
-/// Gives the service account a role of its namespace with these rules, and no others.
-async fn allow(lab: &Lab, rules: Value) {
-    let meta = json!({"name": ACCOUNT, "namespace": lab.namespace});
+/// Binds the service account to a Role with exactly these rules.
+async fn bind_role(lab: &Lab, rules: Value) {
+    let meta = json!({"name": ACCOUNT_NAME, "namespace": lab.namespace});
     let group = "rbac.authorization.k8s.io";
     lab.apply(json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": meta, "rules": rules}))
         .await;
     lab.apply(
         json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": meta,
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": ACCOUNT},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": lab.namespace}]}),
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": ACCOUNT_NAME},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT_NAME, "namespace": lab.namespace}]}),
     )
     .await;
 }
@@ -68,7 +68,7 @@ fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
 }
 
-async fn refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
+async fn wait_refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
     let what = format!("{name} is refused: {words:?}");
     lab.wait_until(&what, async || {
         let object = lab.get(&kind(), name).await.unwrap_or_default();
@@ -79,19 +79,19 @@ async fn refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
     .await;
 }
 
-async fn rbac_decides_for_its_service_account(mut lab: Lab) {
+async fn plugin_with_service_account_is_limited_by_rbac(mut lab: Lab) {
     as_service_account(&mut lab);
     lab.apply_config_map("seen", "x", "1").await;
     lab.start_probe().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
     lab.apply_probe("reader", json!([get]), json!([])).await;
-    let account = format!("RBAC: service account {}/{ACCOUNT} may not", lab.namespace);
-    // Not even what it reconciles.
-    refused(&lab, "reader", "Denied", &[&account, "get Probe"]).await;
+    let account = format!("RBAC: service account {}/{ACCOUNT_NAME} may not", lab.namespace);
+    // Without any rule it may not even read the objects it reconciles.
+    wait_refused(&lab, "reader", "Denied", &[&account, "get Probe"]).await;
 
     let own = rule("tests.ostler.dev", "probes", &["get", "list", "watch"]);
-    allow(&lab, json!([own])).await;
-    refused(
+    bind_role(&lab, json!([own])).await;
+    wait_refused(
         &lab,
         "reader",
         "PermissionDenied",
@@ -99,26 +99,26 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     )
     .await;
 
-    allow(&lab, json!([own, rule("", "configmaps", &["get"])])).await;
+    bind_role(&lab, json!([own, rule("", "configmaps", &["get"])])).await;
     lab.wait_seen("reader", &[r#"{"v":"1"}"#]).await;
 
-    // A list is also told of changes.
+    // A list needs `watch` as well, since its changes wake the reconcile.
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
     lab.apply_probe("lister", json!([list]), json!([])).await;
-    refused(&lab, "lister", "PermissionDenied", &[&account, "list ConfigMap"]).await;
-    allow(&lab, json!([own, rule("", "configmaps", &["get", "list"])])).await;
-    refused(&lab, "lister", "PermissionDenied", &[&account, "watch ConfigMap"]).await;
-    allow(
+    wait_refused(&lab, "lister", "PermissionDenied", &[&account, "list ConfigMap"]).await;
+    bind_role(&lab, json!([own, rule("", "configmaps", &["get", "list"])])).await;
+    wait_refused(&lab, "lister", "PermissionDenied", &[&account, "watch ConfigMap"]).await;
+    bind_role(
         &lab,
         json!([own, rule("", "configmaps", &["get", "list", "watch"])]),
     )
     .await;
     lab.wait_seen("lister", &["seen"]).await;
 
-    // What it writes is sent as the account: the API server itself refuses.
+    // Writes impersonate the account, so the API server itself refuses them.
     lab.apply_probe("writer", json!([write("apply", "made", "1")]), json!([]))
         .await;
-    refused(
+    wait_refused(
         &lab,
         "writer",
         "PermissionDenied",
@@ -126,9 +126,9 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     )
     .await;
     let writes = ["get", "list", "watch", "patch"];
-    allow(&lab, json!([own, rule("", "configmaps", &writes)])).await;
-    let user = format!("system:serviceaccount:{}:{ACCOUNT}", lab.namespace);
-    refused(
+    bind_role(&lab, json!([own, rule("", "configmaps", &writes)])).await;
+    let user = format!("system:serviceaccount:{}:{ACCOUNT_NAME}", lab.namespace);
+    wait_refused(
         &lab,
         "writer",
         "PermissionDenied",
@@ -137,7 +137,7 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     .await;
     lab.apply_probe("creator", json!([write("create", "new", "1")]), json!([]))
         .await;
-    refused(
+    wait_refused(
         &lab,
         "creator",
         "PermissionDenied",
@@ -145,7 +145,7 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     )
     .await;
     let writes = ["get", "list", "watch", "patch", "create"];
-    allow(&lab, json!([own, rule("", "configmaps", &writes)])).await;
+    bind_role(&lab, json!([own, rule("", "configmaps", &writes)])).await;
     lab.wait_ready(&kind(), "writer").await;
     lab.wait_ready(&kind(), "creator").await;
     assert_eq!(
@@ -153,15 +153,15 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
         "1"
     );
 
-    // What was taken away is gone at once for what is sent; a yes of the cache lasts for a minute at most.
-    allow(
+    // A revoked permission applies to writes at once; a cached review of reads may last a minute.
+    bind_role(
         &lab,
         json!([own, rule("", "configmaps", &["get", "list", "watch"])]),
     )
     .await;
     lab.apply_probe("writer", json!([write("apply", "made", "2")]), json!([]))
         .await;
-    refused(
+    wait_refused(
         &lab,
         "writer",
         "PermissionDenied",
@@ -173,27 +173,27 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
         "1"
     );
 
-    // Status and finalizers are the host's own: the account may do neither, and the object goes.
+    // The host itself writes status and finalizers, so objects can be deleted although the account may not write them.
     for name in ["writer", "creator", "reader", "lister"] {
         lab.delete(&kind(), name).await;
         lab.wait_gone(&kind(), name).await;
     }
 }
 
-async fn a_role_may_name_the_objects(mut lab: Lab) {
+async fn rbac_rule_with_resource_names_covers_these_objects_only(mut lab: Lab) {
     as_service_account(&mut lab);
     lab.apply_config_map("mine", "x", "1").await;
     lab.apply_config_map("yours", "x", "2").await;
     let own = rule("tests.ostler.dev", "probes", &["get"]);
     let mut named = rule("", "configmaps", &["get"]);
     named["resourceNames"] = json!(["mine"]);
-    allow(&lab, json!([own, named])).await;
+    bind_role(&lab, json!([own, named])).await;
     lab.start_probe().await;
     let get = |name: &str| json!([{"do": "get", "kind": "ConfigMap", "name": name}]);
     lab.apply_probe("mine", get("mine"), json!([])).await;
     lab.wait_seen("mine", &[r#"{"v":"1"}"#]).await;
     lab.apply_probe("yours", get("yours"), json!([])).await;
-    refused(
+    wait_refused(
         &lab,
         "yours",
         "PermissionDenied",
@@ -202,17 +202,17 @@ async fn a_role_may_name_the_objects(mut lab: Lab) {
     .await;
 }
 
-/// The probe, asking for this.
-fn asking(lab: &Lab, asks: &str) {
+/// Installs the probe with a manifest that requests these permissions.
+fn install_with_manifest(lab: &Lab, asks: &str) {
     let manifest = Manifest::parse(asks, "plugin.yaml").expect("it parses");
     let probe = manifest::embed_manifest(&read_component("tests/probe"), &manifest).expect("a component");
     lab.install_bytes("probe", &probe);
 }
 
-async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
-    granted(&mut lab, "");
+async fn permission_missing_in_manifest_is_denied_despite_grant(mut lab: Lab) {
+    set_grants(&mut lab, "");
     lab.apply_config_map("seen", "x", "1").await;
-    asking(
+    install_with_manifest(
         &lab,
         "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}",
     );
@@ -227,14 +227,14 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
         "its manifest does not ask for it",
         "`permissions.kubernetes",
     ];
-    refused(&lab, "writer", "PermissionDenied", &words).await;
-    // Another build asks for more: it is granted already.
-    asking(
+    wait_refused(&lab, "writer", "PermissionDenied", &words).await;
+    // Another build requests more, which is granted already.
+    install_with_manifest(
         &lab,
         "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
     );
     lab.wait_ready(&kind(), "writer").await;
-    // A manifest that makes no sense does not serve.
+    // A build with an invalid manifest is refused.
     let mut broken = read_component("tests/probe");
     broken = manifest::embed_manifest(&broken, &Manifest::default()).expect("a component");
     let at = broken.len() - 10;
@@ -249,11 +249,11 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     .await;
 }
 
-async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
-    const VALUE: &str = "an-heirloom-nobody-sees";
-    granted(&mut lab, "");
+async fn secret_values_are_readable_only_with_read_secrets_grant(mut lab: Lab) {
+    const SECRET_VALUE: &str = "an-heirloom-to-be-hidden";
+    set_grants(&mut lab, "");
     lab.apply(
-        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"v": VALUE},
+        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"v": SECRET_VALUE},
         "metadata": {"name": "heirloom", "namespace": lab.namespace}}),
     )
     .await;
@@ -272,7 +272,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     ];
     for (name, step) in steps {
         lab.apply_probe(name, json!([step]), json!([])).await;
-        refused(&lab, name, "PermissionDenied", &["Secret", "readSecrets: true"]).await;
+        wait_refused(&lab, name, "PermissionDenied", &["Secret", "readSecrets: true"]).await;
     }
     let gauge = |lab: &Lab| {
         let host = lab.host();
@@ -280,6 +280,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
             services: host.services(),
             registry: host.registry(),
             stats: host.stats(),
+            lease: host.lease(),
             workers: 1,
         };
         let format = ostler::testing::metrics::Format::Prometheus;
@@ -291,10 +292,10 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     };
     assert_eq!(gauge(&lab).as_deref(), Some("0"));
     let objects = format!("{:?}", lab.list(&kind()).await);
-    assert!(!objects.contains(VALUE));
+    assert!(!objects.contains(SECRET_VALUE));
 
     lab.host = None;
-    granted(&mut lab, "readSecrets: true");
+    set_grants(&mut lab, "readSecrets: true");
     lab.start_host().await;
     lab.apply_probe("get", json!([get]), json!([])).await;
     lab.wait_ready(&kind(), "get").await;
@@ -303,7 +304,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     assert!(captured_logs().contains(&loud), "no warning in the log");
 }
 
-async fn a_namespace_does_not_cover_what_has_none(mut lab: Lab) {
+async fn namespaced_grant_does_not_cover_cluster_scoped_kinds(mut lab: Lab) {
     let grants = format!(
         "plugins: {{probe: {{kubernetes: [{{kinds: [Namespace], verbs: [apply, create, hold], namespaces: [{}]}}]}}}}",
         lab.namespace

@@ -1,4 +1,4 @@
-//! A component that misbehaves costs that reconcile only; its neighbours go on.
+//! Isolation: a misbehaving component fails its own reconcile only, and other objects are reconciled as before.
 
 #[path = "hostile/limits.rs"]
 mod limits;
@@ -12,30 +12,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-use limits::every_limit_is_broken_by_somebody;
-use neighbours::neighbours_go_on_as_before;
+use limits::every_limit_is_enforced_and_counted;
+use neighbours::neighbour_latency_stays_within_twice_the_calm_p99;
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, captured_logs, find_condition, scenarios};
 use serde_json::{Value, json};
 use server::Mirror;
 
-scenarios!(hostile: traps,
-    panics,
-    traps_at_random,
-    loops_for_ever,
-    allocates_without_end,
-    recurses_without_end,
-    returns_nonsense,
-    calls_and_chatters_without_end,
-    writes_without_end,
-    forges_its_status,
-    shouts_into_events_and_the_log,
-    goes_where_it_may_not,
-    puts_paths_into_names,
-    smuggles_headers_and_paths,
-    sends_secrets_to_a_mirror,
-    every_limit_is_broken_by_somebody,
-    neighbours_go_on_as_before
+scenarios!(hostile: trap_fails_only_its_own_reconcile,
+    panic_fails_only_its_own_reconcile,
+    randomly_trapping_objects_become_ready_by_retries,
+    endless_loop_ends_at_cpu_limit,
+    endless_allocation_ends_at_memory_limit,
+    endless_recursion_traps,
+    malformed_status_is_refused,
+    excess_host_calls_and_log_lines_are_dropped,
+    tight_writing_loop_is_throttled_to_one_per_second,
+    forged_status_fields_are_ignored,
+    oversized_events_and_log_lines_are_cut_and_escaped,
+    access_outside_the_grant_is_denied,
+    names_with_path_characters_are_refused,
+    smuggled_headers_and_paths_are_refused,
+    mirrored_secrets_return_as_placeholders,
+    every_limit_is_enforced_and_counted,
+    neighbour_latency_stays_within_twice_the_calm_p99
 );
 
 fn hostile() -> Gvk {
@@ -51,21 +51,21 @@ fn object(lab: &Lab, name: &str, behaviour: &str) -> Value {
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}})
 }
 
-/// An object that does this to that.
-async fn attack(lab: &Lab, behaviour: &str, target: &str) {
+/// Applies an object with this behaviour towards a target.
+async fn apply_attack(lab: &Lab, behaviour: &str, target: &str) {
     let mut attack = object(lab, behaviour, behaviour);
     attack["spec"]["target"] = target.into();
     lab.apply(attack).await;
 }
 
-/// What it says came of its attempts.
-async fn tried(lab: &Lab, behaviour: &str) -> Vec<String> {
+/// The results of its attempts, from its condition `Tried`.
+async fn wait_attempts(lab: &Lab, behaviour: &str) -> Vec<String> {
     let done = lab.wait_ready(&hostile(), behaviour).await;
-    let said = find_condition(&done, "Tried")["message"]
+    let message = find_condition(&done, "Tried")["message"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    said.lines().map(str::to_owned).collect()
+    message.lines().map(str::to_owned).collect()
 }
 
 fn greeting(lab: &Lab, name: &str) -> Value {
@@ -77,15 +77,15 @@ fn greetings() -> Gvk {
     Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
 }
 
-/// What the hostile plugin is granted, besides what deploy/grants.yaml gives others.
-fn grant(lab: &mut Lab, entry: &str) {
+/// Sets the grants of the hostile plugin, beside those of deploy/grants.yaml for other plugins.
+fn set_grants(lab: &mut Lab, entry: &str) {
     let text = format!("{}\n  hostile:\n{entry}", ostler_test_harness::PACK_GRANTS);
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("the grants parse");
 }
 
-/// One object misbehaves; objects of the same plugin and of another are made after that and become Ready all the
-/// same, and the one that misbehaved says what happened and recovers when it is told to behave.
-async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, words: &str) {
+/// Applies an object that misbehaves. Objects of the same and of another plugin, applied later, must become Ready; the
+/// first must report its failure, and recover after its behaviour is changed.
+async fn expect_isolated_failure(lab: &mut Lab, behaviour: &str, reason: &str, words: &str) {
     lab.settings.limits.cpu_time = Duration::from_millis(200);
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
@@ -97,7 +97,7 @@ async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, w
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    assert!(message.contains(words), "{message:?} should speak of {words:?}");
+    assert!(message.contains(words), "{message:?} should contain {words:?}");
     lab.apply(object(lab, "good", "behave")).await;
     lab.apply(greeting(lab, "neighbour")).await;
     lab.wait_ready(&hostile(), "good").await;
@@ -106,20 +106,20 @@ async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, w
     lab.wait_ready(&hostile(), "bad").await;
 }
 
-async fn traps(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "trap", "PluginTrapped", "unreachable").await;
+async fn trap_fails_only_its_own_reconcile(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "trap", "PluginTrapped", "unreachable").await;
 }
 
-async fn panics(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "panic", "PluginTrapped", "trapped").await;
+async fn panic_fails_only_its_own_reconcile(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "panic", "PluginTrapped", "trapped").await;
     assert!(
-        ostler_test_harness::captured_logs().contains("as told"),
-        "the panic's own words are in the log"
+        ostler_test_harness::captured_logs().contains("as requested"),
+        "the panic message is in the log"
     );
 }
 
-/// Twice in three times: whoever is tried again gets there.
-async fn traps_at_random(mut lab: Lab) {
+/// Two of three calls trap, so that each object succeeds after some retries.
+async fn randomly_trapping_objects_become_ready_by_retries(mut lab: Lab) {
     lab.settings.backoff.max = Duration::from_millis(50);
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
@@ -133,36 +133,36 @@ async fn traps_at_random(mut lab: Lab) {
     }
 }
 
-async fn loops_for_ever(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "loop", "PluginTimeout", "does it loop?").await;
+async fn endless_loop_ends_at_cpu_limit(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "loop", "PluginTimeout", "does it loop?").await;
 }
 
-async fn allocates_without_end(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "grow", "PluginOutOfMemory", "64MiB").await;
+async fn endless_allocation_ends_at_memory_limit(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "grow", "PluginOutOfMemory", "64MiB").await;
 }
 
-async fn recurses_without_end(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "recurse", "PluginTrapped", "trapped").await;
+async fn endless_recursion_traps(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "recurse", "PluginTrapped", "trapped").await;
 }
 
-async fn returns_nonsense(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "nonsense", "InvalidStatus", "not a JSON object").await;
+async fn malformed_status_is_refused(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "nonsense", "InvalidStatus", "not a JSON object").await;
 }
 
-async fn calls_and_chatters_without_end(mut lab: Lab) {
+async fn excess_host_calls_and_log_lines_are_dropped(mut lab: Lab) {
     lab.settings.limits.host_calls = 100;
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     for behaviour in ["call", "chatter"] {
         lab.apply(object(&lab, behaviour, behaviour)).await;
-        // What is over the limit is dropped; the reconcile itself is none the worse.
+        // Calls over the limit are dropped without failing the reconcile.
         lab.wait_ready(&hostile(), behaviour).await;
     }
 }
 
-/// Who writes and wants to be called again at once, each time, is let do so once a second.
-async fn writes_without_end(mut lab: Lab) {
-    grant(
+/// An object that writes and requeues itself immediately each time is reconciled once per second.
+async fn tight_writing_loop_is_throttled_to_one_per_second(mut lab: Lab) {
+    set_grants(
         &mut lab,
         "    kubernetes: [{kinds: [ConfigMap], verbs: [apply]}]\n",
     );
@@ -175,24 +175,24 @@ async fn writes_without_end(mut lab: Lab) {
     assert_eq!(
         find_condition(&bad, "Ready")["status"],
         "True",
-        "what it does it does"
+        "throttling does not make it fail"
     );
     let writes = || {
         let facts = lab.host().stats().object(&lab.key(&hostile(), "bad"));
         facts.map_or(0, |facts| facts.api_writes)
     };
-    // Of writes that end after this, the first alone may have begun before.
+    // At most one of the writes that are counted from here on may have started earlier.
     let (since, before) = (Instant::now(), writes());
     lab.wait_until("it has written three times more", async || writes() > before + 2)
         .await;
     assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
-    // A person need not wait for it, and when it ends it is said no more.
+    // A spec change is reconciled without that delay, and the condition is removed when the loop ends.
     lab.apply(object(&lab, "bad", "behave")).await;
     let good = lab.wait_ready(&hostile(), "bad").await;
     assert!(find_condition(&good, "HotLoop").is_null(), "{good:#}");
 }
 
-async fn forges_its_status(mut lab: Lab) {
+async fn forged_status_fields_are_ignored(mut lab: Lab) {
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     lab.apply(object(&lab, "forge", "forge")).await;
@@ -206,8 +206,8 @@ async fn forges_its_status(mut lab: Lab) {
     assert_eq!(status["conditions"].as_array().map(Vec::len), Some(1));
 }
 
-async fn shouts_into_events_and_the_log(mut lab: Lab) {
-    grant(&mut lab, "    events: true\n");
+async fn oversized_events_and_log_lines_are_cut_and_escaped(mut lab: Lab) {
+    set_grants(&mut lab, "    events: true\n");
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     lab.apply(object(&lab, "shout", "shout")).await;
@@ -227,7 +227,7 @@ async fn shouts_into_events_and_the_log(mut lab: Lab) {
         !log.lines().any(|l| l.starts_with("ERROR forged")),
         "a forged line"
     );
-    assert!(!log.contains('\u{1b}'), "something that talks to a terminal");
+    assert!(!log.contains('\u{1b}'), "a terminal escape sequence");
     let longest = log.lines().map(str::len).max();
     assert!(
         longest.is_some_and(|n| n < 64 << 10),
@@ -235,7 +235,7 @@ async fn shouts_into_events_and_the_log(mut lab: Lab) {
     );
 }
 
-async fn goes_where_it_may_not(mut lab: Lab) {
+async fn access_outside_the_grant_is_denied(mut lab: Lab) {
     let here = lab.namespace.clone();
     let entry = format!(
         "    kubernetes:
@@ -244,7 +244,7 @@ async fn goes_where_it_may_not(mut lab: Lab) {
     - {{names: [treasure], namespaces: [{here}]}}
 "
     );
-    grant(&mut lab, &entry);
+    set_grants(&mut lab, &entry);
     lab.apply(
         json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"password": "gold"},
         "metadata": {"name": "treasure", "namespace": here}}),
@@ -252,27 +252,27 @@ async fn goes_where_it_may_not(mut lab: Lab) {
     .await;
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
-    attack(&lab, "trespass", "kube-system").await;
-    let tried = tried(&lab, "trespass").await;
-    let (last, refused) = tried.split_last().expect("attempts");
-    // It may write that: without an owner of its own choosing.
+    apply_attack(&lab, "trespass", "kube-system").await;
+    let attempts = wait_attempts(&lab, "trespass").await;
+    let (last, refused) = attempts.split_last().expect("attempts");
+    // The last attempt is allowed, but the forged owner reference is dropped.
     assert_eq!(last, "adopt: ok null");
     for attempt in refused {
         let fine = attempt.ends_with(": denied") || attempt.starts_with("digest: ok ");
-        assert!(fine, "{attempt}\n{tried:#?}");
+        assert!(fine, "{attempt}\n{attempts:#?}");
     }
     assert_eq!(refused.len(), 13);
     let there = lab.api(&config_map(), "kube-system");
     assert!(there.get_opt("planted").await.expect("an answer").is_none());
 }
 
-async fn puts_paths_into_names(mut lab: Lab) {
+async fn names_with_path_characters_are_refused(mut lab: Lab) {
     let entry = "    kubernetes:
     - {group: '*', kinds: ['*'], verbs: [get, list, apply, create, delete, hold]}
     secrets: [{}]
     upstreams: [{}]
 ";
-    grant(&mut lab, entry);
+    set_grants(&mut lab, entry);
     lab.apply(
         json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"password": "gold"},
         "metadata": {"name": "treasure", "namespace": lab.namespace}}),
@@ -281,41 +281,41 @@ async fn puts_paths_into_names(mut lab: Lab) {
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     let target = lab.namespace.clone();
-    attack(&lab, "inject", &target).await;
-    let tried = tried(&lab, "inject").await;
-    assert_eq!(tried.len(), 9 * 6 + 4 * 3 + 6 * 2);
-    let wrong: Vec<_> = tried.iter().filter(|t| !t.ends_with(": invalid")).collect();
+    apply_attack(&lab, "inject", &target).await;
+    let attempts = wait_attempts(&lab, "inject").await;
+    assert_eq!(attempts.len(), 9 * 6 + 4 * 3 + 6 * 2);
+    let wrong: Vec<_> = attempts.iter().filter(|t| !t.ends_with(": invalid")).collect();
     assert_eq!(wrong, Vec::<&String>::new());
     let secret = lab.get(&Gvk::new("", "v1", "Secret"), "treasure").await;
     assert!(secret.is_some(), "the Secret is still there");
 }
 
-async fn smuggles_headers_and_paths(mut lab: Lab) {
-    grant(&mut lab, "    upstreams: [{}]\n");
+async fn smuggled_headers_and_paths_are_refused(mut lab: Lab) {
+    set_grants(&mut lab, "    upstreams: [{}]\n");
     let (mirror, elsewhere) = (Mirror::start(None).await, Mirror::start(None).await);
     mirror.redirect_to(&elsewhere);
     lab.apply(mirror.upstream(&lab, "mirror")).await;
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
-    attack(&lab, "smuggle", "mirror").await;
-    let tried = tried(&lab, "smuggle").await;
-    let (redirect, refused) = tried.split_last().expect("attempts");
+    apply_attack(&lab, "smuggle", "mirror").await;
+    let attempts = wait_attempts(&lab, "smuggle").await;
+    let (redirect, refused) = attempts.split_last().expect("attempts");
     assert_eq!(
         redirect, "redirect: ok 302",
-        "it is told of it, and nobody goes there"
+        "the redirect is returned and not followed"
     );
     for attempt in refused {
-        assert!(attempt.ends_with(": invalid"), "{attempt}\n{tried:#?}");
+        assert!(attempt.ends_with(": invalid"), "{attempt}\n{attempts:#?}");
     }
     assert_eq!(refused.len(), 12 + 12 + 5);
     let seen: Vec<_> = mirror.seen().into_iter().filter(|s| s.path != "/").collect();
-    assert_eq!(seen.len(), 1, "only what led elsewhere was sent: {seen:?}");
+    assert_eq!(seen.len(), 1, "only the redirected request was sent: {seen:?}");
     assert!(elsewhere.seen().is_empty());
 }
 
-async fn sends_secrets_to_a_mirror(mut lab: Lab) {
-    const TREASURE: &str = "gold, silver & \"jewels\" of 2026";
-    grant(
+async fn mirrored_secrets_return_as_placeholders(mut lab: Lab) {
+    const SECRET_VALUE: &str = "gold, silver & \"jewels\" of 2026";
+    set_grants(
         &mut lab,
         "    upstreams: [{names: [mirror]}]\n    secrets: [{names: [treasure]}]\n",
     );
@@ -329,7 +329,7 @@ async fn sends_secrets_to_a_mirror(mut lab: Lab) {
         }
     }));
     lab.apply(
-        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"password": TREASURE},
+        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"password": SECRET_VALUE},
         "metadata": {"name": "treasure", "namespace": lab.namespace}}),
     )
     .await;
@@ -337,18 +337,18 @@ async fn sends_secrets_to_a_mirror(mut lab: Lab) {
     lab.apply(mirror.upstream(&lab, "mirror")).await;
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
-    attack(&lab, "exfiltrate", "mirror").await;
-    let tried = tried(&lab, "exfiltrate").await;
-    assert_eq!(tried.len(), 4, "{tried:?}");
-    assert!(tried.iter().all(|t| t.contains(": ok ")), "{tried:?}");
-    // The server has it, and in every encoding; the component has the placeholder.
+    apply_attack(&lab, "exfiltrate", "mirror").await;
+    let attempts = wait_attempts(&lab, "exfiltrate").await;
+    assert_eq!(attempts.len(), 4, "{attempts:?}");
+    assert!(attempts.iter().all(|t| t.contains(": ok ")), "{attempts:?}");
+    // The server received the secret in every encoding; the component received the placeholder.
     let bodies: Vec<_> = mirror.seen().into_iter().map(|s| s.body).collect();
-    assert!(bodies.iter().any(|b| b.contains(TREASURE)), "{bodies:?}");
+    assert!(bodies.iter().any(|b| b.contains(SECRET_VALUE)), "{bodies:?}");
     assert!(
         bodies.iter().filter(|b| b.contains("silver")).count() >= 3,
         "{bodies:?}"
     );
-    assert!(!tried.join("").contains("silver"), "{tried:?}");
+    assert!(!attempts.join("").contains("silver"), "{attempts:?}");
     assert_eq!(
         *found.lock().expect("lock"),
         0,

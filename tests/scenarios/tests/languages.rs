@@ -1,4 +1,4 @@
-//! The same example in four languages: whatever can be seen of it is the same. And what each costs:
+//! The same example in four languages has the same observable behaviour. Its cost per language is measured by
 //! `cargo test --release -p ostler-scenarios --test languages -- figures --ignored --nocapture`.
 
 use std::{
@@ -29,64 +29,69 @@ use ostler::testing::{
 use ostler_test_harness::{Lab, probe::config_map, read_component, scenarios, workspace_root};
 use serde_json::{Value, json};
 
-scenarios!(rust, javascript, python, go);
+scenarios!(
+    bookmark_in_rust_behaves_as_documented,
+    bookmark_in_javascript_behaves_as_documented,
+    bookmark_in_python_behaves_as_documented,
+    bookmark_in_go_behaves_as_documented
+);
 
-async fn rust(lab: Lab) {
-    lives("bookmark-rust", lab).await;
+async fn bookmark_in_rust_behaves_as_documented(lab: Lab) {
+    check_bookmark("bookmark-rust", lab).await;
 }
 
-async fn javascript(lab: Lab) {
-    lives("bookmark-js", lab).await;
+async fn bookmark_in_javascript_behaves_as_documented(lab: Lab) {
+    check_bookmark("bookmark-js", lab).await;
 }
 
-async fn python(lab: Lab) {
-    lives("bookmark-python", lab).await;
+async fn bookmark_in_python_behaves_as_documented(lab: Lab) {
+    check_bookmark("bookmark-python", lab).await;
 }
 
-async fn go(lab: Lab) {
-    lives("bookmark-go", lab).await;
+async fn bookmark_in_go_behaves_as_documented(lab: Lab) {
+    check_bookmark("bookmark-go", lab).await;
 }
 
-const PAGE: &str = "Grüße, 世界 🦀 <&> \"\\\n";
+const PAGE_TEXT: &str = "Grüße, 世界 🦀 <&> \"\\\n";
 
-/// An upstream that answers as it is told, and knows what it was asked.
+/// An upstream with configurable responses that records its requests.
 #[derive(Clone, Default)]
-struct Pages(Arc<Mutex<Told>>);
+struct PageServer(Arc<Mutex<PageState>>);
 
 #[derive(Default)]
-struct Told {
+struct PageState {
     answers: BTreeMap<String, (u16, String)>,
     asked: Vec<String>,
 }
 
-impl Pages {
-    /// Listens; gives its URL.
+impl PageServer {
+    /// Starts listening and returns the URL.
     async fn start(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let router = Router::new().fallback(answer).with_state(self.clone());
+        let router = Router::new().fallback(respond).with_state(self.clone());
         tokio::spawn(async { axum::serve(listener, router).await });
         url
     }
 
-    fn answers(&self, what: &str, status: u16, body: &str) {
-        let mut told = self.0.lock().expect("lock");
-        told.answers.insert(what.into(), (status, body.into()));
+    fn set_response(&self, what: &str, status: u16, body: &str) {
+        let mut state = self.0.lock().expect("lock");
+        state.answers.insert(what.into(), (status, body.into()));
     }
 
-    fn asked(&self, what: &str) -> usize {
-        let told = self.0.lock().expect("lock");
-        told.asked.iter().filter(|asked| *asked == what).count()
+    fn count_requests(&self, what: &str) -> usize {
+        let state = self.0.lock().expect("lock");
+        state.asked.iter().filter(|asked| *asked == what).count()
     }
 }
 
-async fn answer(State(pages): State<Pages>, request: Request) -> (StatusCode, String) {
+async fn respond(State(pages): State<PageServer>, request: Request) -> (StatusCode, String) {
     let what = format!("{} {}", request.method(), request.uri());
-    let mut told = pages.0.lock().expect("lock");
-    told.asked.push(what.clone());
-    let (status, body) = told.answers.get(&what).cloned().unwrap_or_default();
+    let mut state = pages.0.lock().expect("lock");
+    state.asked.push(what.clone());
+    let (status, body) = state.answers.get(&what).cloned().unwrap_or_default();
     (
         StatusCode::from_u16(status).unwrap_or(StatusCode::NOT_FOUND),
         body,
@@ -103,8 +108,8 @@ fn bookmark(lab: &Lab, name: &str, path: &str) -> Value {
         "spec": {"title": format!("Ünïcode {name}"), "upstream": "pages", "path": path, "every": 1}})
 }
 
-/// What a person sees of an object, without times and numbers of versions.
-async fn seen(lab: &Lab, name: &str) -> Value {
+/// The observable state of an object and its child, without timestamps and versions.
+async fn observed_state(lab: &Lab, name: &str) -> Value {
     let object = lab.get(&bookmarks(), name).await.expect("there");
     let child = lab.get(&config_map(), name).await.unwrap_or_default();
     let mut status = object["status"].clone();
@@ -121,7 +126,7 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": 1})
 }
 
-async fn lives(plugin: &str, mut lab: Lab) {
+async fn check_bookmark(plugin: &str, mut lab: Lab) {
     let grants = format!(
         "plugins:\n  {plugin}:\n    kubernetes: [{{kinds: [ConfigMap], verbs: [apply]}}]\n    \
          upstreams: [{{methods: [GET, DELETE], paths: [/*]}}]\n    events: true\n"
@@ -131,11 +136,11 @@ async fn lives(plugin: &str, mut lab: Lab) {
     lab.apply(bookmark(&lab, "home", "/home?a=b")).await;
     lab.start_host().await;
 
-    // There is no upstream: it waits, and its coming wakes it.
+    // Without an Upstream the object waits, and is woken by its creation.
     lab.wait_condition(&bookmarks(), "home", "Ready", "False", "NotFound")
         .await;
-    let (pages, kind) = (Pages::default(), bookmarks());
-    pages.answers("GET /home?a=b", 200, PAGE);
+    let (pages, kind) = (PageServer::default(), bookmarks());
+    pages.set_response("GET /home?a=b", 200, PAGE_TEXT);
     lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
         "metadata": {"name": "pages", "namespace": lab.namespace}, "spec": {"url": pages.start().await}}))
         .await;
@@ -146,33 +151,33 @@ async fn lives(plugin: &str, mut lab: Lab) {
                 condition("Ready", "True", "Kept", "Ünïcode home is kept"),
                 condition("Reachable", "True", "Answered", "GET /home?a=b was answered with 200"),
             ],
-            "observedGeneration": 1, "httpStatus": 200, "bytes": PAGE.len(),
+            "observedGeneration": 1, "httpStatus": 200, "bytes": PAGE_TEXT.len(),
         },
         "finalizers": ["examples.ostler.dev/bookmark"],
-        "data": {"title": "Ünïcode home", "page": PAGE},
+        "data": {"title": "Ünïcode home", "page": PAGE_TEXT},
         "owner": ["Bookmark", "home", true],
     });
-    assert_eq!(seen(&lab, "home").await, kept);
+    assert_eq!(observed_state(&lab, "home").await, kept);
 
-    // It polls, and writes nothing as long as nothing changes.
-    let (writes, asked) = (lab.api_writes(), pages.asked("GET /home?a=b"));
+    // It polls, and writes nothing without a change.
+    let (writes, asked) = (lab.api_writes(), pages.count_requests("GET /home?a=b"));
     lab.wait_until("it has polled", async || {
-        pages.asked("GET /home?a=b") >= asked + 2
+        pages.count_requests("GET /home?a=b") >= asked + 2
     })
     .await;
     assert_eq!(lab.api_writes(), writes);
     assert!(lab.wake_causes(&kind, "home").contains(&Cause::Poll));
 
-    // Another answer is kept; one that is none is told, and what was kept stays.
-    pages.answers("GET /home?a=b", 200, "new");
+    // A changed page is stored; an error response is reported, and the stored page stays.
+    pages.set_response("GET /home?a=b", 200, "new");
     lab.wait_until("the page is followed", async || {
-        seen(&lab, "home").await["data"]["page"] == "new"
+        observed_state(&lab, "home").await["data"]["page"] == "new"
     })
     .await;
-    pages.answers("GET /home?a=b", 500, "no");
+    pages.set_response("GET /home?a=b", 500, "no");
     lab.wait_condition(&kind, "home", "Reachable", "False", "UnexpectedAnswer")
         .await;
-    let broken = seen(&lab, "home").await;
+    let broken = observed_state(&lab, "home").await;
     let said = "GET /home?a=b was answered with 500";
     for expected in [
         condition("Ready", "False", "UnexpectedAnswer", said),
@@ -183,15 +188,15 @@ async fn lives(plugin: &str, mut lab: Lab) {
         assert!(conditions.contains(&expected), "{expected} is not in {broken}");
     }
     assert_eq!(broken["data"]["page"], "new");
-    pages.answers("GET /home?a=b", 200, PAGE);
+    pages.set_response("GET /home?a=b", 200, PAGE_TEXT);
     lab.wait_ready(&kind, "home").await;
-    assert_eq!(seen(&lab, "home").await, kept);
+    assert_eq!(observed_state(&lab, "home").await, kept);
 
-    // What is wrong and stays wrong is parked: nobody is asked, and it goes as it came.
+    // An invalid spec is terminal: no request is sent, and the object can be deleted.
     lab.apply(bookmark(&lab, "wrong", "no-slash")).await;
     lab.wait_condition(&kind, "wrong", "Stalled", "True", "InvalidPath")
         .await;
-    let wrong = seen(&lab, "wrong").await;
+    let wrong = observed_state(&lab, "wrong").await;
     let refused = condition(
         "Ready",
         "False",
@@ -204,19 +209,19 @@ async fn lives(plugin: &str, mut lab: Lab) {
     lab.delete(&kind, "wrong").await;
     lab.wait_gone(&kind, "wrong").await;
 
-    // It stays until its upstream has let it go; then its child goes, too.
-    pages.answers("DELETE /home?a=b", 503, "not now");
+    // Cleanup waits for the upstream's response; then the object and its child are deleted.
+    pages.set_response("DELETE /home?a=b", 503, "not now");
     lab.delete(&kind, "home").await;
-    lab.wait_until("the upstream is told", async || {
-        pages.asked("DELETE /home?a=b") > 0
+    lab.wait_until("the upstream is called", async || {
+        pages.count_requests("DELETE /home?a=b") > 0
     })
     .await;
     lab.wait_condition(&kind, "home", "Ready", "False", "UnexpectedAnswer")
         .await;
-    pages.answers("DELETE /home?a=b", 204, "");
+    pages.set_response("DELETE /home?a=b", 204, "");
     lab.wait_gone(&kind, "home").await;
     lab.wait_gone(&config_map(), "home").await;
-    lab.wait_until("its farewell is an event", async || {
+    lab.wait_until("the event of its cleanup is written", async || {
         let events = lab.list(&Gvk::new("", "v1", "Event")).await;
         events
             .iter()
@@ -232,21 +237,21 @@ async fn lives(plugin: &str, mut lab: Lab) {
     assert!(traps.is_empty(), "{traps:?}");
 }
 
-/// What a component is measured with: one that computes for seconds is no failure here.
-fn limits() -> Limits {
+/// Limits of a measurement, with a CPU time that no component exceeds.
+fn measuring_limits() -> Limits {
     Limits {
         cpu_time: Duration::from_secs(60),
         ..Limits::default()
     }
 }
 
-/// One reconcile without a host around: what it asks is denied, so that only the component is measured.
-async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
-    let terms = PluginPolicy {
+/// Runs one reconcile without a host. All host calls are denied, so that only the component is measured.
+async fn measure_call(engine: &Engine, compiled: &Compiled) -> Duration {
+    let policy = PluginPolicy {
         plugin: "measured".into(),
         grants: Grants::default().grants_for("measured"),
         config: b"{}".to_vec(),
-        limits: limits(),
+        limits: measuring_limits(),
     };
     let object = json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
         "metadata": {"name": "home", "namespace": "default"},
@@ -268,7 +273,7 @@ async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
     };
     let began = Instant::now();
     let (answer, _) = engine
-        .reconcile(compiled, Call::new(Arc::new(terms), None), request, false)
+        .reconcile(compiled, Call::new(Arc::new(policy), None), request, false)
         .await;
     let took = began.elapsed();
     let failure = answer.expect("it does not trap").expect_err("all is denied");
@@ -277,7 +282,7 @@ async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
 }
 
 /// Lines that are neither empty nor a comment.
-fn lines(file: &str) -> usize {
+fn count_lines(file: &str) -> usize {
     let text =
         std::fs::read_to_string(workspace_root().join("plugins/examples").join(file)).expect("the source");
     let lines = text.lines().map(str::trim);
@@ -286,14 +291,14 @@ fn lines(file: &str) -> usize {
         .count()
 }
 
-const EXAMPLES: [(&str, &str, &str); 4] = [
+const LANGUAGE_EXAMPLES: [(&str, &str, &str); 4] = [
     ("Rust", "bookmark-rust", "bookmark-rust/src/lib.rs"),
     ("Go", "bookmark-go", "bookmark-go/main.go"),
     ("JavaScript", "bookmark-js", "bookmark-js/index.js"),
     ("Python", "bookmark-python", "bookmark-python/main.py"),
 ];
 
-/// What the example costs in each language. The least of many: what others do meanwhile does not count.
+/// Cost of the example in each language: the minimum of many calls, to exclude the load of other processes.
 mod figures {
     use super::*;
 
@@ -302,10 +307,10 @@ mod figures {
             directory: workspace_root().join("target/compiled"),
             compiler: None,
         };
-        Engine::new(2, limits().memory, cached.then_some(cache), inspector).expect("an engine")
+        Engine::new(2, measuring_limits().memory, cached.then_some(cache), inspector).expect("an engine")
     }
 
-    fn compiled(engine: &Engine, name: &str) -> (usize, Compiled, Duration) {
+    fn compile_example(engine: &Engine, name: &str) -> (usize, Compiled, Duration) {
         let wasm = read_component(&format!("examples/{name}"));
         let wasi = inspection::inspect(&wasm).expect("a plugin").wasi;
         let began = Instant::now();
@@ -315,31 +320,31 @@ mod figures {
 
     #[tokio::test]
     #[ignore = "measures: see the top of this file"]
-    async fn calls() {
-        const CALLS: usize = 200;
+    async fn measure_calls() {
+        const CALL_COUNT: usize = 200;
         println!("| language | lines | component | call | ×Rust | linear memory |");
         println!("|---|---:|---:|---:|---:|---:|");
         let mut rust: Option<f64> = None;
-        for (language, name, source) in EXAMPLES {
+        for (language, name, source) in LANGUAGE_EXAMPLES {
             let engine_of_calls = engine(true, None);
-            let (bytes, component, _) = compiled(&engine_of_calls, name);
+            let (bytes, component, _) = compile_example(&engine_of_calls, name);
             let mut least = Duration::MAX;
-            for _ in 0..CALLS {
-                least = least.min(call(&engine_of_calls, &component).await);
+            for _ in 0..CALL_COUNT {
+                least = least.min(measure_call(&engine_of_calls, &component).await);
             }
             let least = least.as_secs_f64();
             let ratio = least / *rust.get_or_insert(least);
-            // Another engine: one that can be looked into is slower.
+            // A separate engine, since memory inspection slows calls down.
             let seen = Arc::new(AtomicUsize::new(0));
             let counted = seen.clone();
             let inspector = Inspector::new(move |memory| {
                 counted.fetch_add(memory.len(), Ordering::Relaxed);
             });
             let engine = engine(true, Some(inspector));
-            call(&engine, &compiled(&engine, name).1).await;
+            measure_call(&engine, &compile_example(&engine, name).1).await;
             println!(
                 "| {language} | {} | {:.2} MB | {:.2} ms | {ratio:.0} | {:.1} MB |",
-                lines(source),
+                count_lines(source),
                 bytes as f64 / 1e6,
                 least * 1e3,
                 seen.load(Ordering::Relaxed) as f64 / 1e6,
@@ -349,12 +354,12 @@ mod figures {
 
     #[tokio::test]
     #[ignore = "measures: see the top of this file"]
-    async fn cold_compile() {
+    async fn measure_cold_compile() {
         println!("| language | cold compile | ×Rust |");
         println!("|---|---:|---:|");
         let mut rust: Option<f64> = None;
-        for (language, name, _) in EXAMPLES {
-            let took = compiled(&engine(false, None), name).2.as_secs_f64();
+        for (language, name, _) in LANGUAGE_EXAMPLES {
+            let took = compile_example(&engine(false, None), name).2.as_secs_f64();
             let ratio = took / *rust.get_or_insert(took);
             println!("| {language} | {took:.1} s | {ratio:.0} |");
         }

@@ -1,7 +1,7 @@
-//! Two hosts, one leads: it hands over, crashes, is stopped and wakes up, can't renew; and at no time do two write.
+//! Leader election of two hosts: handover, crash, SIGSTOP, failing renewals. At no time do both write.
 //!
-//! Who wrote is told by the writes themselves: each host has the plugin `lifecycle` configured with its own
-//! name, which each reconcile puts into a ConfigMap.
+//! The writes themselves name their writer: each host configures the plugin `lifecycle` with its own name, which each
+//! reconcile puts into a ConfigMap.
 
 use std::{
     collections::BTreeSet,
@@ -25,31 +25,33 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::AbortHandle};
 
 scenarios!(
-    hands_over,
-    takes_over_after_a_crash,
-    stopped_and_woken_it_writes_nothing,
-    cut_off_it_stops_before_the_other_begins,
-    renews_under_load,
-    ends_what_runs_before_it_hands_over,
-    abandons_what_does_not_end,
-    a_second_signal_ends_it_at_once
+    terminated_leader_hands_over_without_waiting_for_expiry,
+    standby_takes_over_when_the_lease_of_a_crashed_leader_expires,
+    leader_resumed_after_a_stop_writes_nothing,
+    disconnected_leader_stops_before_the_standby_starts,
+    lease_is_renewed_under_cpu_load,
+    drain_finishes_running_reconciles_before_release,
+    drain_abandons_reconciles_after_the_grace_period,
+    second_signal_exits_without_draining
 );
 
-/// Faults only the embedded API server can make.
+/// Tests with faults that only the embedded API server can inject.
 mod with_faults {
     mod embedded {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn stops_when_it_can_t_renew() {
-            let test =
-                async { crate::stops_when_it_can_t_renew(ostler_test_harness::Lab::embedded().await).await };
+        async fn leader_that_cannot_renew_stops_writing() {
+            let test = async {
+                crate::leader_that_cannot_renew_stops_writing(ostler_test_harness::Lab::embedded().await)
+                    .await
+            };
             ostler_test_harness::run_bounded(test).await;
         }
     }
 }
 
-const SHORT: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
-/// Nobody waits for this one to expire.
-const LONG: [&str; 3] = [
+const SHORT_TIMING: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
+/// A lease that does not expire during a test.
+const LONG_TIMING: [&str; 3] = [
     "--lease-duration=600",
     "--renew-deadline=500",
     "--retry-period=0.5",
@@ -65,12 +67,12 @@ fn beat(lab: &Lab, name: &str, behaviour: &str) -> Value {
         "spec": {"behaviour": behaviour, "interval": 200}})
 }
 
-/// Starts a candidate whose writes bear its name, and whose log can be read by a program.
-async fn candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> Process {
-    candidate_with(lab, name, timing, &["--log-format=json"]).await
+/// Starts a candidate whose writes have its name, and whose log is JSON.
+async fn start_candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> Process {
+    start_candidate_with(lab, name, timing, &["--log-format=json"]).await
 }
 
-async fn candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> Process {
+async fn start_candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> Process {
     let plugins = lab.path().join(name);
     std::fs::create_dir_all(&plugins).expect("a directory");
     std::fs::write(plugins.join("lifecycle.wasm"), read_component("tests/lifecycle")).expect("written");
@@ -83,7 +85,7 @@ async fn candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str])
     process
 }
 
-/// What one kind of object went through, in the order the API server tells it.
+/// History of the objects of one kind, in the order of the API server's watch events.
 struct History<T> {
     seen: Arc<Mutex<Vec<T>>>,
     task: AbortHandle,
@@ -122,7 +124,7 @@ impl<T> Drop for History<T> {
     }
 }
 
-/// Who wrote.
+/// The history of writers.
 fn writers(lab: &Lab) -> History<String> {
     History::follow(lab, Gvk::new("", "v1", "ConfigMap"), |object| {
         Some(object["data"]["writer"].as_str()?.to_owned())
@@ -138,7 +140,7 @@ fn lease_kind() -> Gvk {
     Gvk::new("coordination.k8s.io", "v1", "Lease")
 }
 
-async fn holds(lab: &Lab, name: &str) {
+async fn wait_lease_holder(lab: &Lab, name: &str) {
     lab.wait_until(&format!("{name} holds the lease"), async || {
         let lease = lab.get(&lease_kind(), "ostler").await.unwrap_or_default();
         lease["spec"]["holderIdentity"] == name
@@ -146,47 +148,47 @@ async fn holds(lab: &Lab, name: &str) {
     .await;
 }
 
-async fn writes(lab: &Lab, writers: &History<String>, name: &str, more: usize) {
+async fn wait_writes(lab: &Lab, writers: &History<String>, name: &str, more: usize) {
     let count = || writers.all().iter().filter(|w| *w == name).count();
     let before = count();
     lab.wait_until(&format!("{name} writes"), async || count() >= before + more)
         .await;
 }
 
-/// The writers, each time they changed.
-fn successions(writers: &History<String>) -> Vec<String> {
+/// The sequence of writers without repetitions.
+fn distinct_writers(writers: &History<String>) -> Vec<String> {
     let mut all = writers.all();
     all.dedup();
     all
 }
 
-/// A leads and writes, B is ready to.
-async fn two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (Process, Process) {
-    let a = candidate(lab, "a", timing).await;
-    holds(lab, "a").await;
+/// Starts A, which leads and writes, and B, which stands by.
+async fn start_two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (Process, Process) {
+    let a = start_candidate(lab, "a", timing).await;
+    wait_lease_holder(lab, "a").await;
     for name in ["x", "y", "z"] {
         lab.apply(beat(lab, name, "beat")).await;
     }
-    writes(lab, writers, "a", 6).await;
-    let b = candidate(lab, "b", timing).await;
+    wait_writes(lab, writers, "a", 6).await;
+    let b = start_candidate(lab, "b", timing).await;
     b.wait_logged(lab, "standing by").await;
     (a, b)
 }
 
-async fn hands_over(lab: Lab) {
+async fn terminated_leader_hands_over_without_waiting_for_expiry(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
-    let (mut a, _b) = two(&lab, LONG, &writers).await;
+    let (mut a, _b) = start_two(&lab, LONG_TIMING, &writers).await;
     let begun = Instant::now();
     a.send_signal(Signal::TERM);
-    writes(&lab, &writers, "b", 1).await;
+    wait_writes(&lab, &writers, "b", 1).await;
     println!("b wrote {:?} after the signal", begun.elapsed());
     assert!(a.wait_exit(&lab).await.success(), "a drained leader exits with 0");
-    writes(&lab, &writers, "b", 6).await;
+    wait_writes(&lab, &writers, "b", 6).await;
     assert!(
         begun.elapsed() < Duration::from_secs(300),
         "long before the lease would have expired"
     );
-    assert_eq!(successions(&writers), ["a", "b"]);
+    assert_eq!(distinct_writers(&writers), ["a", "b"]);
     let mut holders: Vec<_> = leases.all();
     holders.dedup_by(|a, b| a["holderIdentity"] == b["holderIdentity"]);
     let of = |field: &str| holders.iter().map(|l| l[field].clone()).collect::<Vec<_>>();
@@ -199,19 +201,19 @@ async fn hands_over(lab: Lab) {
     assert_eq!(of("leaseTransitions"), [0, 0, 1]);
 }
 
-async fn takes_over_after_a_crash(lab: Lab) {
+async fn standby_takes_over_when_the_lease_of_a_crashed_leader_expires(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
-    let (mut a, _b) = two(&lab, SHORT, &writers).await;
+    let (mut a, _b) = start_two(&lab, SHORT_TIMING, &writers).await;
     let begun = Instant::now();
     a.send_signal(Signal::KILL);
     assert!(!a.wait_exit(&lab).await.success());
-    writes(&lab, &writers, "b", 1).await;
+    wait_writes(&lab, &writers, "b", 1).await;
     println!(
         "b wrote {:?} after the crash, with leases of 3 s",
         begun.elapsed()
     );
-    writes(&lab, &writers, "b", 6).await;
-    assert_eq!(successions(&writers), ["a", "b"]);
+    wait_writes(&lab, &writers, "b", 6).await;
+    assert_eq!(distinct_writers(&writers), ["a", "b"]);
     let leases = leases.all();
     let of = |name: &'static str| leases.iter().filter(move |l| l["holderIdentity"] == name);
     let (last, first) = (of("a").next_back().expect("a's"), of("b").next().expect("b's"));
@@ -226,43 +228,43 @@ async fn takes_over_after_a_crash(lab: Lab) {
     );
 }
 
-/// A has written nothing since B took over; it stands by in the same process, and takes over when it is asked to.
-async fn stood_by(lab: &Lab, writers: &History<String>, mut b: Process) {
+/// Checks that A has written nothing since B took over, and that A takes over again in the same process.
+async fn check_standby_takes_over(lab: &Lab, writers: &History<String>, mut b: Process) {
     assert_eq!(
-        successions(writers),
+        distinct_writers(writers),
         ["a", "b"],
-        "not one write of a after b's first"
+        "no write of a after the first of b"
     );
     b.send_signal(Signal::TERM);
     assert!(b.wait_exit(lab).await.success());
-    writes(lab, writers, "a", 6).await;
-    assert_eq!(successions(writers), ["a", "b", "a"]);
+    wait_writes(lab, writers, "a", 6).await;
+    assert_eq!(distinct_writers(writers), ["a", "b", "a"]);
 }
 
-async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
+async fn leader_resumed_after_a_stop_writes_nothing(lab: Lab) {
     let writers = writers(&lab);
-    let (a, b) = two(&lab, SHORT, &writers).await;
+    let (a, b) = start_two(&lab, SHORT_TIMING, &writers).await;
     a.send_signal(Signal::STOP);
-    holds(&lab, "b").await;
-    writes(&lab, &writers, "b", 6).await;
+    wait_lease_holder(&lab, "b").await;
+    wait_writes(&lab, &writers, "b", 6).await;
     a.send_signal(Signal::CONT);
     a.wait_logged(&lab, "lost leadership").await;
-    writes(&lab, &writers, "b", 30).await;
-    stood_by(&lab, &writers, b).await;
+    wait_writes(&lab, &writers, "b", 30).await;
+    check_standby_takes_over(&lab, &writers, b).await;
 }
 
-/// Its renewals get nowhere, and it is told nothing: by its own clock it stops, before anybody else may begin.
-async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
+/// The leader's renewals are lost without an error: it stops by its own clock, before another candidate may start.
+async fn disconnected_leader_stops_before_the_standby_starts(lab: Lab) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     lab.write_kubeconfig("a", proxy.address());
     let (writers, leases) = (writers(&lab), leases(&lab));
-    let (a, b) = two(&lab, SHORT, &writers).await;
+    let (a, b) = start_two(&lab, SHORT_TIMING, &writers).await;
     proxy.set_silent(true);
     a.wait_logged(&lab, "lost leadership").await;
-    writes(&lab, &writers, "b", 6).await;
+    wait_writes(&lab, &writers, "b", 6).await;
     let log = a.log();
     let stopped = log.lines().find(|l| l.contains("lost leadership"));
-    let stopped: Value = serde_json::from_str(stopped.expect("it said so")).expect("JSON");
+    let stopped: Value = serde_json::from_str(stopped.expect("the log line")).expect("JSON");
     let taken = leases
         .all()
         .into_iter()
@@ -273,28 +275,28 @@ async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
         "{stopped} {taken}"
     );
     proxy.set_silent(false);
-    writes(&lab, &writers, "b", 20).await;
-    stood_by(&lab, &writers, b).await;
+    wait_writes(&lab, &writers, "b", 20).await;
+    check_standby_takes_over(&lab, &writers, b).await;
 }
 
-async fn stops_when_it_can_t_renew(lab: Lab) {
+async fn leader_that_cannot_renew_stops_writing(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
-    let (a, _b) = two(&lab, SHORT, &writers).await;
+    let (a, _b) = start_two(&lab, SHORT_TIMING, &writers).await;
     let faults = lab.embedded.as_ref().expect("the embedded API server").faults();
-    // Renewals are carried out, ever so late; everything else works.
+    // Renewals are executed too late; all other requests succeed.
     let slow = json!({"match": {"resource": "leases", "method": "PATCH"}, "effect": {"delay": 20_000}});
     faults
         .add(serde_json::from_value(slow).expect("a fault"))
         .expect("a pattern");
     a.wait_logged(&lab, "lost leadership").await;
     let (written, renewed) = (writers.all().len(), leases.all().len());
-    // B can't take it either, and tries: for a while nobody leads, and nobody writes.
+    // B cannot acquire the Lease either and retries: for a while there is no leader and no write.
     lab.wait_until("b tries", async || {
-        lab_log(&lab, "b").contains("lease request timed out")
+        read_log(&lab, "b").contains("lease request timed out")
     })
     .await;
     lab.wait_until("b tries again", async || {
-        lab_log(&lab, "b").matches("lease request timed out").count() > 1
+        read_log(&lab, "b").matches("lease request timed out").count() > 1
     })
     .await;
     assert_eq!(
@@ -304,26 +306,26 @@ async fn stops_when_it_can_t_renew(lab: Lab) {
     );
     assert_eq!(leases.all().len(), renewed);
     faults.clear();
-    writes_again(&lab, &writers).await;
+    wait_single_writer(&lab, &writers).await;
 }
 
-fn lab_log(lab: &Lab, name: &str) -> String {
+fn read_log(lab: &Lab, name: &str) -> String {
     std::fs::read_to_string(lab.path().join(format!("{name}.log"))).unwrap_or_default()
 }
 
-async fn writes_again(lab: &Lab, writers: &History<String>) {
+async fn wait_single_writer(lab: &Lab, writers: &History<String>) {
     let before = writers.all().len();
-    lab.wait_until("somebody writes", async || writers.all().len() > before + 6)
+    lab.wait_until("a leader writes", async || writers.all().len() > before + 6)
         .await;
     let writing: BTreeSet<_> = writers.all()[before..].iter().cloned().collect();
     assert_eq!(writing.len(), 1, "one of them: {writing:?}");
 }
 
-async fn renews_under_load(lab: Lab) {
+async fn lease_is_renewed_under_cpu_load(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
-    let a = candidate_with(&lab, "a", SHORT, &["--workers=32"]).await;
-    holds(&lab, "a").await;
-    // More guests that compute as long as they may than there are threads.
+    let a = start_candidate_with(&lab, "a", SHORT_TIMING, &["--workers=32"]).await;
+    wait_lease_holder(&lab, "a").await;
+    // More guests that compute up to their limit than there are threads.
     for i in 0..32 {
         lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
             "metadata": {"name": format!("h{i}"), "namespace": lab.namespace}, "spec": {"behaviour": "loop"}}))
@@ -331,21 +333,21 @@ async fn renews_under_load(lab: Lab) {
     }
     lab.apply(beat(&lab, "x", "beat")).await;
     let before = leases.all().len();
-    // Some three leases long.
+    // 18 renewals take about three lease durations.
     lab.wait_until("the lease is renewed", async || leases.all().len() >= before + 18)
         .await;
-    writes(&lab, &writers, "a", 1).await;
+    wait_writes(&lab, &writers, "a", 1).await;
     let terms: BTreeSet<_> = leases
         .all()
         .iter()
         .map(|l| l["acquireTime"].to_string())
         .collect();
-    assert_eq!(terms.len(), 1, "held without a break");
+    assert_eq!(terms.len(), 1, "held without interruption");
     assert!(!a.log().contains("lost leadership"));
 }
 
-/// An upstream that never answers, which reconciles wait for.
-async fn silent(lab: &Lab) -> TcpListener {
+/// An upstream that never responds, for which reconciles wait.
+async fn start_silent_upstream(lab: &Lab) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
@@ -354,17 +356,17 @@ async fn silent(lab: &Lab) -> TcpListener {
     listener
 }
 
-/// A host in the midst of a reconcile of this behaviour.
-async fn waiting(lab: &Lab, behaviour: &str, grace: &str) -> Process {
-    let process = candidate_with(lab, "a", LONG, &["--grace-period", grace]).await;
+/// Starts a host and waits until it runs a reconcile of this behaviour.
+async fn start_waiting_host(lab: &Lab, behaviour: &str, grace: &str) -> Process {
+    let process = start_candidate_with(lab, "a", LONG_TIMING, &["--grace-period", grace]).await;
     lab.apply(beat(lab, "w", behaviour)).await;
     process.wait_logged(lab, "Until it is asked to end").await;
     process
 }
 
-async fn ends_what_runs_before_it_hands_over(lab: Lab) {
-    let _silent = silent(&lab).await;
-    let mut a = waiting(&lab, "patient", "600").await;
+async fn drain_finishes_running_reconciles_before_release(lab: Lab) {
+    let _silent = start_silent_upstream(&lab).await;
+    let mut a = start_waiting_host(&lab, "patient", "600").await;
     lab.apply(beat(&lab, "late", "beat")).await;
     a.send_signal(Signal::TERM);
     assert!(a.wait_exit(&lab).await.success());
@@ -372,15 +374,15 @@ async fn ends_what_runs_before_it_hands_over(lab: Lab) {
     assert_eq!(
         find_condition(&object, "Ready")["reason"],
         "Asked",
-        "it came to its end: {object}"
+        "the reconcile finished: {object}"
     );
     let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
 }
 
-async fn abandons_what_does_not_end(lab: Lab) {
-    let _silent = silent(&lab).await;
-    let mut a = waiting(&lab, "stubborn", "1").await;
+async fn drain_abandons_reconciles_after_the_grace_period(lab: Lab) {
+    let _silent = start_silent_upstream(&lab).await;
+    let mut a = start_waiting_host(&lab, "stubborn", "1").await;
     a.send_signal(Signal::TERM);
     assert!(a.wait_exit(&lab).await.success());
     assert!(
@@ -393,18 +395,18 @@ async fn abandons_what_does_not_end(lab: Lab) {
     let object = lab.get(&beats(), "w").await.expect("it is there");
     assert!(
         find_condition(&object, "Ready").is_null(),
-        "nothing is said of what was not done"
+        "an abandoned reconcile writes no status"
     );
 }
 
-async fn a_second_signal_ends_it_at_once(lab: Lab) {
-    let _silent = silent(&lab).await;
-    let mut a = waiting(&lab, "stubborn", "600").await;
+async fn second_signal_exits_without_draining(lab: Lab) {
+    let _silent = start_silent_upstream(&lab).await;
+    let mut a = start_waiting_host(&lab, "stubborn", "600").await;
     a.send_signal(Signal::TERM);
     a.wait_logged(&lab, "draining").await;
     a.send_signal(Signal::INT);
     assert!(
         !a.wait_exit(&lab).await.success(),
-        "it says that it did not drain"
+        "the exit code reports that it did not drain"
     );
 }

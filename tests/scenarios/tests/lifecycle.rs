@@ -1,4 +1,4 @@
-//! Hooks run before the first reconcile, once per build; while they fail the plugin's objects wait, and only they.
+//! Hooks run once per build, before the first reconcile. While they fail, only the objects of that plugin wait.
 
 use ostler::testing::{
     admin::{explain::Explanation, question::Question},
@@ -12,9 +12,9 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    initializes_once_and_upgrades_before_the_first_reconcile,
-    waits_while_initialize_fails,
-    refuses_an_upgrade_of_more_than_metadata
+    hooks_run_once_per_build_before_the_first_reconcile,
+    objects_wait_while_initialize_fails,
+    upgrade_that_changes_spec_is_refused
 );
 
 const UPGRADES: &str = "tests.ostler.dev/upgrades";
@@ -70,7 +70,7 @@ async fn wait_hooks_fail(lab: &Lab, words: &str) {
     .await;
 }
 
-/// `data.FIELD` of a ConfigMap; null without one.
+/// `data.FIELD` of a ConfigMap; null if it does not exist.
 async fn data(lab: &Lab, name: &str, field: &str) -> Value {
     let found = lab.get(&config_map(), name).await.unwrap_or_default();
     found["data"][field].clone()
@@ -81,7 +81,7 @@ async fn upgrades(lab: &Lab, name: &str) -> Value {
     object["metadata"]["annotations"][UPGRADES].clone()
 }
 
-async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) {
+async fn hooks_run_once_per_build_before_the_first_reconcile(mut lab: Lab) {
     let config = json!({"namespace": lab.namespace});
     prepare(&mut lab, &config);
     beat(&lab, "old", "count").await;
@@ -93,14 +93,14 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
         "upgraded before it was reconciled"
     );
     assert_eq!(hooks(&lab), HookState::Done);
-    // What is made from now on is of this version.
+    // Objects created later have this version and need no upgrade.
     beat(&lab, "new", "count").await;
     lab.wait_ready(&beats(), "new").await;
     assert_eq!(data(&lab, "new", "upgrades").await, "0");
     assert_eq!(
         upgrades(&lab, "new").await,
         Value::Null,
-        "nothing is written to say so"
+        "a new object is not annotated"
     );
     assert_eq!(data(&lab, "initialized", "times").await, "1");
 
@@ -115,13 +115,13 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
     }
     assert_eq!(data(&lab, "initialized", "times").await, "2");
     let generation = &lab.get(&beats(), "old").await.expect("it is there")["metadata"]["generation"];
-    assert_eq!(*generation, 1, "its spec is as it was");
+    assert_eq!(*generation, 1, "its spec is unchanged");
 }
 
-async fn waits_while_initialize_fails(mut lab: Lab) {
-    prepare(&mut lab, &json!({"failure": "the moon is in the wrong house"}));
+async fn objects_wait_while_initialize_fails(mut lab: Lab) {
+    prepare(&mut lab, &json!({"failure": "the migration is not finished"}));
     lab.start_host().await;
-    wait_hooks_fail(&lab, "initialize: unavailable: the moon is in the wrong house").await;
+    wait_hooks_fail(&lab, "initialize: unavailable: the migration is not finished").await;
     beat(&lab, "waiting", "count").await;
     lab.apply(
         json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
@@ -136,12 +136,12 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
     let waiting = lab.get(&beats(), "waiting").await.expect("it is there");
     assert_eq!(find_condition(&waiting, "Ready"), Value::Null);
     assert_eq!(lab.get(&config_map(), "waiting").await, None);
-    // Who asks for the object is told the same.
+    // `explain` of the object shows the same reason.
     let next = explained(&lab, "waiting").next;
     assert_eq!(next.place, "held", "{next:?}");
     assert!(
         next.why
-            .contains("initialize: unavailable: the moon is in the wrong house"),
+            .contains("initialize: unavailable: the migration is not finished"),
         "{next:?}"
     );
     configure(&lab, &json!({}));
@@ -151,7 +151,7 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
     assert_ne!(explained(&lab, "waiting").next.place, "held");
 }
 
-async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {
+async fn upgrade_that_changes_spec_is_refused(mut lab: Lab) {
     prepare(&mut lab, &json!({}));
     beat(&lab, "plain", "count").await;
     beat(&lab, "rebel", "overreach").await;
@@ -163,7 +163,7 @@ async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {
     assert_eq!(
         lab.get(&config_map(), "plain").await,
         None,
-        "all wait until all are upgraded"
+        "no object is reconciled before all are upgraded"
     );
     beat(&lab, "rebel", "count").await;
     for name in ["plain", "rebel"] {

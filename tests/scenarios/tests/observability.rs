@@ -1,4 +1,4 @@
-//! What the host tells of itself: metrics, Events, `ostler status` and `ostler explain`.
+//! Observability: metrics, Events, `ostler status` and `ostler explain`.
 
 use std::{
     collections::BTreeMap,
@@ -24,17 +24,17 @@ use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, pro
 use serde_json::{Value, json};
 
 scenarios!(
-    metrics_have_controller_runtimes_names_and_move,
-    a_status_is_written_once_and_only_when_it_differs,
-    traps_and_what_a_plugin_measures_are_counted,
-    an_object_that_talks_too_much_is_cut_short,
-    who_leads_is_told,
-    a_waiting_child_is_explained,
-    status_and_explain_on_the_command_line
+    metrics_follow_controller_runtime_names,
+    unchanged_status_is_not_written,
+    traps_and_plugin_metrics_are_counted,
+    events_of_one_object_are_rate_limited,
+    leadership_is_reported_in_metrics_and_status,
+    explain_follows_an_object_from_waiting_to_deletion,
+    status_and_explain_commands_print_tables_and_json
 );
 
 /// The admin server of the lab's host.
-async fn serve(lab: &Lab) -> (Admin, String) {
+async fn serve_admin(lab: &Lab) -> (Admin, String) {
     let admin = lab.admin();
     let address = admin
         .clone()
@@ -51,15 +51,15 @@ async fn fetch(url: &str, accept: &str) -> (String, String) {
         .expect("a client")
         .get(url)
         .header("accept", accept);
-    let answer = request.send().await.expect("an answer");
-    let kind = answer.headers()["content-type"]
+    let response = request.send().await.expect("a response");
+    let kind = response.headers()["content-type"]
         .to_str()
         .expect("text")
         .to_owned();
-    (kind, answer.text().await.expect("a text"))
+    (kind, response.text().await.expect("a text"))
 }
 
-/// The samples of a metrics text, by name and labels as they are written.
+/// The samples of a metrics text, by name and labels in their text form.
 struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
@@ -76,7 +76,7 @@ impl Samples {
         Self(parsed.collect())
     }
 
-    /// The one sample of exactly this name and these labels.
+    /// The sample with exactly this name and these labels.
     fn get(&self, sample: &str) -> f64 {
         *self
             .0
@@ -84,7 +84,7 @@ impl Samples {
             .unwrap_or_else(|| panic!("no {sample} in\n{:#?}", self.0.keys()))
     }
 
-    /// The sum of those that have all of these in their name and labels.
+    /// The sum of the samples whose name and labels contain all of these parts.
     fn sum(&self, parts: &[&str]) -> f64 {
         let of = self
             .0
@@ -94,10 +94,10 @@ impl Samples {
     }
 }
 
-async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
+async fn metrics_follow_controller_runtime_names(mut lab: Lab) {
     lab.settings.api_server = "api.test:6443".into();
     lab.start_pack().await;
-    let (_, admin) = serve(&lab).await;
+    let (_, admin) = serve_admin(&lab).await;
     lab.apply_chain().await;
     let before = Samples::of(&admin).await;
     let queue = r#"{name="concourse-team",controller="concourse-team"}"#;
@@ -161,7 +161,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     };
     assert!(before.get(&bucket("0.005")) <= before.get(&bucket("60.0")));
     assert_eq!(before.get(&bucket("+Inf")), timed(&before));
-    // Who is asked, and how often.
+    // Requests to the API server and to upstreams.
     assert!(
         before.get(r#"rest_client_requests_total{code="200",method="PATCH",host="api.test:6443"}"#) >= 3.0
     );
@@ -169,8 +169,8 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
         before.get(r#"rest_client_request_duration_seconds_count{verb="PATCH",host="api.test:6443"}"#) >= 3.0
     );
     assert!(before.sum(&["ostler_upstream_requests_total", &lab.namespace, "code=\"200\""]) >= 2.0);
-    // What there is.
-    let size = lab.host().services().store.size();
+    // State of the cache, the watches and the plugins.
+    let size = lab.host().services().cache.store.size();
     assert_eq!(before.get("ostler_cache_objects"), size.objects as f64);
     assert_eq!(before.get("ostler_cache_bytes"), size.bytes as f64);
     assert!(before.get(r#"ostler_watches{state="synced"}"#) >= 3.0);
@@ -187,7 +187,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     assert!(before.get(calls) >= 1.0);
     assert!(before.get(r#"ostler_wasm_call_duration_seconds_count{plugin="concourse-team"}"#) >= 1.0);
     assert!(before.get(r#"ostler_wasm_cpu_seconds_total{plugin="concourse-team"}"#) > 0.0);
-    // One reconcile more.
+    // Another reconcile raises the counters.
     let team = lab.key(&kind("Team"), "platform");
     lab.host()
         .services()
@@ -200,7 +200,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     let adds = format!("workqueue_adds_total{queue}");
     assert!(after.get(&adds) > before.get(&adds));
     assert!(after.get(calls) > before.get(calls));
-    // In the format that is asked for.
+    // The format follows the Accept header.
     let (kind, text) = fetch(
         &format!("{admin}/metrics"),
         "application/openmetrics-text;version=1.0.0",
@@ -211,7 +211,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     let (kind, text) = fetch(&format!("{admin}/metrics"), "*/*").await;
     assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
     assert!(!text.contains("# EOF") && text.contains("# TYPE workqueue_adds_total counter\n"));
-    // And no secret, wherever a person looks.
+    // No endpoint of the admin server shows a secret.
     let ask =
         |name: &str, kind: &str| format!("/explain?kind={kind}&namespace={}&name={name}", lab.namespace);
     for path in [
@@ -234,11 +234,11 @@ fn greeting(lab: &Lab, name: &str) -> Value {
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}})
 }
 
-async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
+async fn unchanged_status_is_not_written(mut lab: Lab) {
     let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
-    let (_, admin) = serve(&lab).await;
+    let (_, admin) = serve_admin(&lab).await;
     lab.apply(greeting(&lab, "a")).await;
     lab.wait_ready(&gvk, "a").await;
     lab.wait_idle().await;
@@ -270,7 +270,7 @@ fn hostile() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
 }
 
-async fn misbehave(lab: &Lab, behaviour: &str) {
+async fn apply_hostile(lab: &Lab, behaviour: &str) {
     lab.apply(
         json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
         "metadata": {"name": behaviour, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}}),
@@ -278,15 +278,15 @@ async fn misbehave(lab: &Lab, behaviour: &str) {
     .await;
 }
 
-async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
+async fn traps_and_plugin_metrics_are_counted(mut lab: Lab) {
     lab.settings.limits.cpu_time = std::time::Duration::from_millis(200);
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
-    let (admin, url) = serve(&lab).await;
-    misbehave(&lab, "measure").await;
+    let (admin, url) = serve_admin(&lab).await;
+    apply_hostile(&lab, "measure").await;
     lab.wait_ready(&hostile(), "measure").await;
-    misbehave(&lab, "trap").await;
-    misbehave(&lab, "loop").await;
+    apply_hostile(&lab, "trap").await;
+    apply_hostile(&lab, "loop").await;
     lab.wait_condition(&hostile(), "trap", "Ready", "False", "PluginTrapped")
         .await;
     lab.wait_condition(&hostile(), "loop", "Ready", "False", "PluginTimeout")
@@ -312,35 +312,38 @@ async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
         samples.get(r#"ostler_plugin_depth_meters{plugin="hostile"}"#),
         1.5
     );
-    // The same is told of the object itself.
-    let told = admin
+    // `explain` of the object shows the same error.
+    let explained = admin
         .explain(&question(&lab, "hostile", "loop"))
         .expect("explained");
-    assert!(told.attempts >= 1 && told.state == "NotReady", "{told:?}");
-    let error = told.errors.last().expect("an error");
+    assert!(
+        explained.attempts >= 1 && explained.state == "NotReady",
+        "{explained:?}"
+    );
+    let error = explained.errors.last().expect("an error");
     assert_eq!(error.reason, "PluginTimeout");
     assert!(admin.status().errors.iter().any(|e| e.object.ends_with("/loop")));
 }
 
-async fn an_object_that_talks_too_much_is_cut_short(mut lab: Lab) {
+async fn events_of_one_object_are_rate_limited(mut lab: Lab) {
     let grants = format!("{PACK_GRANTS}\n  hostile:\n    events: true\n");
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
-    let (_, admin) = serve(&lab).await;
-    misbehave(&lab, "announce").await;
+    let (_, admin) = serve_admin(&lab).await;
+    apply_hostile(&lab, "announce").await;
     lab.wait_ready(&hostile(), "announce").await;
     lab.wait_idle().await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
-    let news = events.iter().filter(|e| e["reason"] == "News").count();
-    assert_eq!(news, 25, "a burst, and no more");
+    let written = events.iter().filter(|e| e["reason"] == "News").count();
+    assert_eq!(written, 25, "the burst limit of one object");
     let dropped = Samples::of(&admin)
         .await
         .get(r#"ostler_events_dropped_total{reason="rate_limited"}"#);
     assert_eq!(dropped, 15.0);
 }
 
-async fn who_leads_is_told(mut lab: Lab) {
+async fn leadership_is_reported_in_metrics_and_status(mut lab: Lab) {
     let read = Kubeconfig::read_from(&lab.kubeconfig).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(read, &options)
@@ -356,14 +359,14 @@ async fn who_leads_is_told(mut lab: Lab) {
     let (first, second) = (lease("first"), lease("second"));
     lab.settings.election = Some(first);
     lab.start_host().await;
-    let (leader, leading) = serve(&lab).await;
+    let (leader, leading) = serve_admin(&lab).await;
     let status = r#"leader_election_master_status{name="observed"}"#;
     lab.wait_until("it leads", async || {
         Samples::of(&leading).await.get(status) == 1.0
     })
     .await;
     assert!(leader.status().leases[0].leads);
-    // Somebody touches the lease: the leader reads it again, and goes on leading.
+    // Another client changes the Lease: the leader reads it again and keeps leading.
     let slow = r#"leader_election_slowpath_total{name="observed"}"#;
     assert_eq!(Samples::of(&leading).await.get(slow), 0.0);
     let lease_kind = Gvk::new("coordination.k8s.io", "v1", "Lease");
@@ -378,11 +381,11 @@ async fn who_leads_is_told(mut lab: Lab) {
         samples.get(slow) >= 1.0 && samples.get(status) == 1.0
     })
     .await;
-    // Beside it another, which goes on being told while it stands by.
+    // A standby reports that it does not lead.
     lab.settings.election = Some(second);
     let leads = lab.host.take();
     lab.start_host().await;
-    let (standby, standing) = serve(&lab).await;
+    let (standby, standing) = serve_admin(&lab).await;
     assert_eq!(Samples::of(&standing).await.get(status), 0.0);
     assert_eq!(Samples::of(&leading).await.get(status), 1.0);
     let leases = standby.status().leases;
@@ -398,79 +401,96 @@ fn question(lab: &Lab, kind: &str, name: &str) -> Question {
     }
 }
 
-async fn a_waiting_child_is_explained(mut lab: Lab) {
+async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     lab.start_pack().await;
-    let (admin, _) = serve(&lab).await;
+    let (admin, _) = serve_admin(&lab).await;
     lab.apply(lab.team_object()).await;
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     lab.wait_idle().await;
     let ask = || admin.explain(&question(&lab, "team", "platform"));
-    let told = ask().expect("explained");
+    let explained = ask().expect("explained");
     let instance = lab.key(&kind("Instance"), "ci").to_string();
-    assert_eq!((&*told.state, &*told.reason), ("NotReady", "InstanceNotReady"));
+    assert_eq!(
+        (&*explained.state, &*explained.reason),
+        ("NotReady", "InstanceNotReady")
+    );
     assert!(
-        told.waits_for
+        explained
+            .waits_for
             .iter()
             .any(|r| r.what == instance && r.state == State::Absent),
-        "{told:?}"
+        "{explained:?}"
     );
     assert!(
-        told.next.place == "delayed" && told.next.in_seconds.is_some(),
+        explained.next.place == "delayed" && explained.next.in_seconds.is_some(),
         "{:?}",
-        told.next
+        explained.next
     );
-    assert!(told.errors.is_empty(), "waiting is no error: {:?}", told.errors);
-    assert_eq!((&*told.plugin, told.plugin_digest.len()), ("concourse-team", 64));
     assert!(
-        told.woken_by.iter().any(|c| c == "change" || c == "start"),
-        "{:?}",
-        told.woken_by
+        explained.errors.is_empty(),
+        "waiting is no error: {:?}",
+        explained.errors
     );
-    // Its parent is there, and can't be Ready: the password is missing.
+    assert_eq!(
+        (&*explained.plugin, explained.plugin_digest.len()),
+        ("concourse-team", 64)
+    );
+    assert!(
+        explained.woken_by.iter().any(|c| c == "change" || c == "start"),
+        "{:?}",
+        explained.woken_by
+    );
+    // The parent exists but is not Ready, since its password is missing.
     lab.apply(lab.instance_object()).await;
-    lab.wait_until("it waits for a parent that is there", async || {
-        let told = ask().expect("explained");
-        let parent = told.waits_for.iter().find(|r| r.what == instance);
+    lab.wait_until("it waits for a parent that exists", async || {
+        let explained = ask().expect("explained");
+        let parent = explained.waits_for.iter().find(|r| r.what == instance);
         parent.is_some_and(|p| p.state == State::NotReady && !p.why.is_empty())
     })
     .await;
     lab.apply(lab.password_secret(lab.concourse.password())).await;
     lab.wait_ready(&kind("Team"), "platform").await;
     lab.wait_idle().await;
-    let told = ask().expect("explained");
-    assert_eq!((&*told.state, told.waits_for.len()), ("Ready", 0), "{told:?}");
+    let explained = ask().expect("explained");
+    assert_eq!(
+        (&*explained.state, explained.waits_for.len()),
+        ("Ready", 0),
+        "{explained:?}"
+    );
     assert!(
-        told.reads
+        explained
+            .reads
             .iter()
             .any(|r| r.what == instance && r.state == State::Ready),
         "{:?}",
-        told.reads
+        explained.reads
     );
     assert!(
-        told.woken_by
+        explained
+            .woken_by
             .iter()
             .any(|c| *c == format!("dependency {instance}")),
         "{:?}",
-        told.woken_by
+        explained.woken_by
     );
-    // Paused, and then held while it is to go.
+    // The object is paused, and then held during its deletion.
     lab.patch(
         &kind("Team"),
         "platform",
         json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["example.org/other", "held-by.ostler.dev/1", "concourse-ci.org/team-finalizer"]}}),
     )
     .await;
-    lab.wait_until("it is told to be paused", async || ask().is_ok_and(|t| t.paused))
+    lab.wait_until("it is reported as paused", async || ask().is_ok_and(|t| t.paused))
         .await;
-    let told = ask().expect("explained");
+    let explained = ask().expect("explained");
     assert!(
-        told.holders.iter().any(|h| h.contains("uid 1")),
+        explained.holders.iter().any(|h| h.contains("uid 1")),
         "{:?}",
-        told.holders
+        explained.holders
     );
     lab.delete(&kind("Team"), "platform").await;
-    lab.wait_until("it is told that it is held", async || {
+    lab.wait_until("it is reported as held", async || {
         ask().is_ok_and(|t| t.state == "Terminating" && t.reason == "Held")
     })
     .await;
@@ -481,7 +501,7 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
         json!({"metadata": {"finalizers": finalizers}}),
     )
     .await;
-    lab.wait_until("it is told what it still has", async || {
+    lab.wait_until("its remaining finalizers are reported", async || {
         ask().is_ok_and(|t| t.state == "Terminating" && t.finalizers == ["example.org/other"])
     })
     .await;
@@ -490,12 +510,12 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
     lab.wait_gone(&kind("Team"), "platform").await;
     lab.wait_until("it is forgotten", async || ask().is_err()).await;
     let error = admin
-        .explain(&question(&lab, "instance", "nobody"))
+        .explain(&question(&lab, "instance", "unknown"))
         .expect_err("no such object");
-    assert!(error.contains("nobody") && error.contains(&instance), "{error}");
+    assert!(error.contains("unknown") && error.contains(&instance), "{error}");
 }
 
-/// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
+/// Runs `ostler` on a blocking thread, because the admin server it queries runs on the test's async threads.
 async fn ostler(arguments: &[&str]) -> Output {
     let mut command = Command::new(process::host_binary());
     command
@@ -507,9 +527,9 @@ async fn ostler(arguments: &[&str]) -> Output {
         .expect("it ends")
 }
 
-async fn status_and_explain_on_the_command_line(mut lab: Lab) {
+async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
     lab.start_pack().await;
-    let (_, url) = serve(&lab).await;
+    let (_, url) = serve_admin(&lab).await;
     lab.apply(lab.team_object()).await;
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
@@ -524,7 +544,7 @@ async fn status_and_explain_on_the_command_line(mut lab: Lab) {
     for words in ["concourse-team", "Serving", "Team/platform", "InstanceNotReady"] {
         assert!(table.contains(words), "{words} in\n{table}");
     }
-    assert!(!table.contains('\x1b'), "colours are for terminals");
+    assert!(!table.contains('\x1b'), "colors are for terminals only");
     let (_, json, _) = run(&["status", "-o", "json"]).await;
     let status: Status = serde_json::from_str(&json).expect("a Status");
     assert_eq!(status.not_ready[0].name, "platform");
@@ -534,8 +554,8 @@ async fn status_and_explain_on_the_command_line(mut lab: Lab) {
         "{table}"
     );
     let (_, json, _) = run(&["explain", "Team/platform", "-o", "json"]).await;
-    let told: Explanation = serde_json::from_str(&json).expect("an Explanation");
-    assert_eq!(told.waits_for[0].state, State::Absent);
+    let explained: Explanation = serde_json::from_str(&json).expect("an Explanation");
+    assert_eq!(explained.waits_for[0].state, State::Absent);
     let (good, _, error) = run(&["explain", "teem/platform"]).await;
     assert!(
         !good && error.contains("there are Team.v1alpha1.concourse-ci.org"),
@@ -543,14 +563,14 @@ async fn status_and_explain_on_the_command_line(mut lab: Lab) {
     );
     let (good, _, error) = run(&["explain", "platform"]).await;
     assert!(!good && error.contains("KIND/NAME"), "{error}");
-    // Nobody listens on a port that was given back.
+    // A port that was bound and released, so that no process listens on it.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let nobody = free.local_addr().expect("its address").to_string();
+    let unused = free.local_addr().expect("its address").to_string();
     drop(free);
-    let output = ostler(&["status", "--admin", &nobody]).await;
+    let output = ostler(&["status", "--admin", &unused]).await;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        !output.status.success() && error.contains("port-forward") && error.contains(&nobody),
+        !output.status.success() && error.contains("port-forward") && error.contains(&unused),
         "{error}"
     );
 }

@@ -1,4 +1,4 @@
-//! `Plugin` objects govern plugins: what is loaded, what it may do, what serves beside it, and what it goes back to.
+//! `Plugin` objects: source, grants, configuration, suspension, canary, rollback and deletion of a plugin.
 
 #[path = "plugins/canary.rs"]
 mod canary;
@@ -7,7 +7,7 @@ mod rollback;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use canary::{a_canary_has_its_share_and_is_promoted, a_canary_that_does_worse_goes_back};
+use canary::{canary_reconciles_its_share_and_is_promoted, canary_with_more_failures_is_rolled_back};
 use ostler::testing::{
     engine::Cache,
     key::Gvk,
@@ -20,28 +20,29 @@ use ostler_test_harness::{
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
     scenarios, with_note, workspace_root,
 };
-use rollback::{a_build_that_traps_goes_back, a_file_that_traps_goes_back};
+use rollback::{trapping_build_is_rolled_back, trapping_build_of_a_file_is_rolled_back};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 scenarios!(
-    an_object_governs_a_plugin,
-    grants_change_at_run_time,
-    what_is_agreed_counts_while_a_build_is_pulled,
-    a_configuration_is_held_to_its_schema,
-    a_suspended_plugin_keeps_its_objects_waiting,
-    what_is_refused_says_why,
-    a_canary_has_its_share_and_is_promoted,
-    a_canary_that_does_worse_goes_back,
-    a_build_that_traps_goes_back,
-    a_file_that_traps_goes_back,
-    a_plugin_stays_while_objects_need_it,
-    a_plugin_lets_its_objects_go,
-    a_component_from_a_registry
+    plugin_object_takes_over_plugin_of_directory,
+    changed_grants_apply_without_reload,
+    changed_grants_apply_while_a_build_is_pulled,
+    invalid_config_is_refused_with_its_field,
+    objects_of_suspended_plugin_wait,
+    refused_plugin_objects_name_the_cause,
+    canary_reconciles_its_share_and_is_promoted,
+    canary_with_more_failures_is_rolled_back,
+    trapping_build_is_rolled_back,
+    trapping_build_of_a_file_is_rolled_back,
+    deleted_plugin_stays_while_objects_need_cleanup,
+    deletion_policy_orphan_releases_objects_of_plugin,
+    signed_component_is_pulled_from_a_private_registry
 );
 
-/// Plugins are cluster-scoped and named as their component is: on a shared cluster one test at a time has one.
-static ONE: Mutex<()> = Mutex::const_new(());
+/// Serializes these tests: Plugin objects are cluster-scoped and named like their component, so tests on a shared cluster
+/// would collide.
+static PLUGIN_LOCK: Mutex<()> = Mutex::const_new(());
 
 fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
@@ -55,15 +56,15 @@ fn greeting() -> Gvk {
     Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
 }
 
-/// The only test with Plugins, of which none of this name is left by another.
-async fn alone(lab: &Lab, name: &str) -> MutexGuard<'static, ()> {
-    let guard = ONE.lock().await;
-    forget(lab, name).await;
+/// Locks the Plugin objects, and deletes one of this name that a failed test has left.
+async fn lock_plugin(lab: &Lab, name: &str) -> MutexGuard<'static, ()> {
+    let guard = PLUGIN_LOCK.lock().await;
+    delete_plugin(lab, name).await;
     guard
 }
 
-/// Takes a Plugin away, whatever stands in the way.
-async fn forget(lab: &Lab, name: &str) {
+/// Deletes a Plugin and removes its finalizers.
+async fn delete_plugin(lab: &Lab, name: &str) {
     let api = lab.api(&kind(), "");
     if api.get_opt(name).await.expect("an answer").is_none() {
         return;
@@ -77,20 +78,20 @@ async fn forget(lab: &Lab, name: &str) {
     .await;
 }
 
-/// A Plugin; null when there is none.
+/// A Plugin object; null if there is none.
 async fn plugin(lab: &Lab, name: &str) -> Value {
     let found = lab.api(&kind(), "").get_opt(name).await.expect("an answer");
     found.map_or(Value::Null, |p| serde_json::to_value(p).expect("JSON"))
 }
 
-async fn govern(lab: &Lab, name: &str, spec: Value) {
+async fn apply_plugin(lab: &Lab, name: &str, spec: Value) {
     let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
         "metadata": {"name": name, "labels": {"lab": lab.namespace}}, "spec": spec});
     lab.apply(object).await;
 }
 
-/// Waits until a Plugin says this of its newest generation; gives it.
-async fn says(lab: &Lab, name: &str, kind: &str, status: &str, reason: &str) -> Value {
+/// Waits until a Plugin has this condition for its current generation, and returns it.
+async fn wait_plugin_condition(lab: &Lab, name: &str, kind: &str, status: &str, reason: &str) -> Value {
     lab.wait_until(
         &format!("Plugin {name} has {kind}={status} ({reason})"),
         async || {
@@ -113,10 +114,13 @@ fn message(plugin: &Value, kind: &str) -> String {
 
 fn report(lab: &Lab, name: &str) -> Report {
     let reports = lab.host().registry().reports();
-    reports.into_iter().find(|r| r.name == name).expect("it is known")
+    reports
+        .into_iter()
+        .find(|r| r.name == name)
+        .expect("a report of the plugin")
 }
 
-async fn misbehave(lab: &Lab, name: &str, behaviour: &str, tier: &str) {
+async fn apply_hostile(lab: &Lab, name: &str, behaviour: &str, tier: &str) {
     lab.apply(
         json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
         "metadata": {"name": name, "namespace": lab.namespace, "labels": {"tier": tier}},
@@ -125,7 +129,7 @@ async fn misbehave(lab: &Lab, name: &str, behaviour: &str, tier: &str) {
     .await;
 }
 
-async fn greet(lab: &Lab, name: &str) {
+async fn apply_greeting(lab: &Lab, name: &str) {
     lab.apply(
         json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}}),
@@ -142,8 +146,8 @@ fn spec(file: &str, canary: Option<(&str, Value)>) -> Value {
     spec
 }
 
-/// The component `hostile`, in a build that traps where the other does what it is told.
-fn brittle(wasm: &[u8]) -> Vec<u8> {
+/// A build of the component `hostile` that traps on the behaviour `brittle`, which the other build executes.
+fn make_brittle(wasm: &[u8]) -> Vec<u8> {
     let (word, other) = (b"ostler-hostile-build:sound--", b"ostler-hostile-build:brittle");
     let at = wasm
         .windows(word.len())
@@ -154,7 +158,7 @@ fn brittle(wasm: &[u8]) -> Vec<u8> {
     wasm
 }
 
-/// Which build reconciled each object last, by name.
+/// The digest of the build that reconciled each object last, by name.
 fn builds(lab: &Lab) -> Vec<(String, String)> {
     let facts = lab
         .host()
@@ -167,8 +171,8 @@ fn builds(lab: &Lab) -> Vec<(String, String)> {
     builds
 }
 
-async fn an_object_governs_a_plugin(mut lab: Lab) {
-    let _alone = alone(&lab, "greeting").await;
+async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
     let text =
         std::fs::read_to_string(workspace_root().join("deploy/examples/plugin.yaml")).expect("the example");
     let mut example: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -181,10 +185,10 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
         (&*served.file, served.state),
         ("Plugin/greeting", LoadState::Serving)
     );
-    greet(&lab, "hello").await;
+    apply_greeting(&lab, "hello").await;
     lab.wait_ready(&greeting(), "hello").await;
-    let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
-    let status = &told["status"];
+    let object = wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    let status = &object["status"];
     assert_eq!(status["running"]["digest"], served.digest);
     assert_eq!(status["running"]["shortDigest"], served.digest[..12]);
     assert_eq!(status["running"]["source"], "greeting.wasm");
@@ -195,21 +199,21 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
         json!(["get,apply,delete ConfigMap", "emit Events"])
     );
     assert_eq!(status["granted"], status["requested"]);
-    assert!(message(&told, "Loaded").contains("grants file"), "{told:#}");
-    // What it uses is told when it is asked.
+    assert!(message(&object, "Loaded").contains("grants file"), "{object:#}");
+    // Used permissions are reported with the next reconcile of the Plugin.
     let now =
         kube::api::Patch::Merge(json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}}));
     let api = lab.api(&kind(), "");
     api.patch("greeting", &Default::default(), &now)
         .await
         .expect("patched");
-    lab.wait_until("it tells what was used", async || {
+    lab.wait_until("its status lists used permissions", async || {
         let used = plugin(&lab, "greeting").await["status"]["used"].clone();
         used.as_array()
             .is_some_and(|u| u.iter().any(|line| line == "get,apply,delete ConfigMap"))
     })
     .await;
-    // The newest file serves, and without the object the directory does as ever.
+    // A changed file is reloaded; after the deletion of the object the directory serves the file again.
     lab.install_bytes(
         "greeting",
         &with_note(&read_component("examples/greeting"), "newer"),
@@ -218,71 +222,74 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
         report(&lab, "greeting").digest != served.digest
     })
     .await;
-    lab.wait_until("the status says so", async || {
+    lab.wait_until("the status has its digest", async || {
         plugin(&lab, "greeting").await["status"]["running"]["digest"] == report(&lab, "greeting").digest
     })
     .await;
-    forget(&lab, "greeting").await;
-    lab.wait_until("the directory's serves", async || {
+    delete_plugin(&lab, "greeting").await;
+    lab.wait_until("the file of the directory serves", async || {
         let reports = lab.host().registry().reports();
         let of_file = reports.iter().find(|r| r.file == "greeting.wasm");
         of_file.is_some_and(|r| r.state == LoadState::Serving)
     })
     .await;
-    greet(&lab, "again").await;
+    apply_greeting(&lab, "again").await;
     lab.wait_ready(&greeting(), "again").await;
 }
 
-async fn grants_change_at_run_time(mut lab: Lab) {
-    let _alone = alone(&lab, "greeting").await;
+async fn changed_grants_apply_without_reload(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
     lab.install(&["examples/greeting"]);
     let spec = |grants: Value| json!({"source": {"file": "greeting.wasm"}, "grants": grants});
-    govern(&lab, "greeting", spec(json!({"events": true}))).await;
+    apply_plugin(&lab, "greeting", spec(json!({"events": true}))).await;
     lab.start_host().await;
-    greet(&lab, "hello").await;
-    lab.wait_until("it is denied, in words of the Plugin", async || {
+    apply_greeting(&lab, "hello").await;
+    lab.wait_until("it is denied with the field of the Plugin object", async || {
         let object = lab.get(&greeting(), "hello").await.unwrap_or_default();
         let ready = find_condition(&object, "Ready");
         let why = ready["message"].as_str().unwrap_or_default();
         ready["status"] == "False" && why.contains("spec.grants.kubernetes")
     })
     .await;
-    let told = says(&lab, "greeting", "Granted", "False", "GrantsMissing").await;
+    let object = wait_plugin_condition(&lab, "greeting", "Granted", "False", "GrantsMissing").await;
     assert!(
-        message(&told, "Granted").contains("get,apply,delete ConfigMap"),
-        "{told:#}"
+        message(&object, "Granted").contains("get,apply,delete ConfigMap"),
+        "{object:#}"
     );
     let before = report(&lab, "greeting");
     let all = json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
-    govern(&lab, "greeting", spec(all)).await;
+    apply_plugin(&lab, "greeting", spec(all)).await;
     lab.wait_ready(&greeting(), "hello").await;
-    let told = says(&lab, "greeting", "Granted", "True", "AllGranted").await;
-    assert_eq!(find_condition(&told, "Ready")["status"], "True");
+    let object = wait_plugin_condition(&lab, "greeting", "Granted", "True", "AllGranted").await;
+    assert_eq!(find_condition(&object, "Ready")["status"], "True");
     let after = report(&lab, "greeting");
     assert_eq!(
         (after.digest, after.served),
         (before.digest, before.served),
-        "the same build, agreed otherwise"
+        "the same build with other grants"
     );
-    forget(&lab, "greeting").await;
+    delete_plugin(&lab, "greeting").await;
 }
 
-/// Waits until a new Greeting may not do what it needs.
-async fn denied(lab: &Lab, name: &str) {
-    greet(lab, name).await;
-    lab.wait_until(&format!("{name} is denied, in words of the Plugin"), async || {
-        let object = lab.get(&greeting(), name).await.unwrap_or_default();
-        let why = find_condition(&object, "Ready")["message"].clone();
-        why.as_str()
-            .unwrap_or_default()
-            .contains("spec.grants.kubernetes")
-    })
+/// Applies a Greeting and waits until a missing grant denies it.
+async fn expect_denied(lab: &Lab, name: &str) {
+    apply_greeting(lab, name).await;
+    lab.wait_until(
+        &format!("{name} is denied with the field of the Plugin object"),
+        async || {
+            let object = lab.get(&greeting(), name).await.unwrap_or_default();
+            let why = find_condition(&object, "Ready")["message"].clone();
+            why.as_str()
+                .unwrap_or_default()
+                .contains("spec.grants.kubernetes")
+        },
+    )
     .await;
 }
 
-async fn what_is_agreed_counts_while_a_build_is_pulled(mut lab: Lab) {
-    let _alone = alone(&lab, "greeting").await;
-    // A registry that takes connections and never answers.
+async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
+    // A registry that accepts connections and never responds.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
@@ -295,41 +302,41 @@ async fn what_is_agreed_counts_while_a_build_is_pulled(mut lab: Lab) {
     let none = || json!({"events": true});
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
-    greet(&lab, "file").await;
+    apply_greeting(&lab, "file").await;
     lab.wait_ready(&greeting(), "file").await;
-    // An object binds what a file has brought, before its own build is there.
-    govern(&lab, "greeting", spec(&oci, none())).await;
-    denied(&lab, "bound").await;
-    govern(&lab, "greeting", spec(&file, all())).await;
+    // The grants of an object apply to the build of a file while its own build is being pulled.
+    apply_plugin(&lab, "greeting", spec(&oci, none())).await;
+    expect_denied(&lab, "bound").await;
+    apply_plugin(&lab, "greeting", spec(&file, all())).await;
     lab.wait_ready(&greeting(), "bound").await;
-    says(&lab, "greeting", "Ready", "True", "Ready").await;
-    govern(&lab, "greeting", spec(&oci, none())).await;
-    denied(&lab, "less").await;
-    // Taken back before anything came of it.
-    govern(&lab, "greeting", spec(&file, all())).await;
+    wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    apply_plugin(&lab, "greeting", spec(&oci, none())).await;
+    expect_denied(&lab, "less").await;
+    // The change of the source is reverted before the pull finishes.
+    apply_plugin(&lab, "greeting", spec(&file, all())).await;
     lab.wait_ready(&greeting(), "less").await;
-    says(&lab, "greeting", "Ready", "True", "Ready").await;
-    forget(&lab, "greeting").await;
+    wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    delete_plugin(&lab, "greeting").await;
 }
 
-async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
-    let _alone = alone(&lab, "lifecycle").await;
+async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "lifecycle").await;
     lab.install(&["tests/lifecycle"]);
     let spec = |config: Value| {
         json!({"source": {"file": "lifecycle.wasm"}, "config": config,
             "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
-    govern(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
+    apply_plugin(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
+    let object = wait_plugin_condition(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     assert!(
-        message(&told, "Loaded").contains("config.writer: Invalid value"),
-        "{told:#}"
+        message(&object, "Loaded").contains("config.writer: Invalid value"),
+        "{object:#}"
     );
-    assert_eq!(find_condition(&told, "Stalled")["status"], "True");
+    assert_eq!(find_condition(&object, "Stalled")["status"], "True");
     assert_eq!(report(&lab, "lifecycle").state, LoadState::Failed);
-    govern(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
-    says(&lab, "lifecycle", "Ready", "True", "Ready").await;
+    apply_plugin(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
+    wait_plugin_condition(&lab, "lifecycle", "Ready", "True", "Ready").await;
     let beats = Gvk::new("tests.ostler.dev", "v1alpha1", "Beat");
     lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": "b", "namespace": lab.namespace}, "spec": {"behaviour": "beat"}}))
@@ -338,57 +345,57 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
     let written = lab
         .get(&Gvk::new("", "v1", "ConfigMap"), "b")
         .await
-        .expect("a trace");
+        .expect("the ConfigMap");
     assert_eq!(written["data"]["writer"], "me");
-    govern(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
-    let why = message(&told, "Loaded");
+    apply_plugin(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
+    let object = wait_plugin_condition(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
+    let why = message(&object, "Loaded");
     assert!(
         why.contains("config.writter: unknown field") && why.contains("serves on"),
         "{why}"
     );
     assert_eq!(report(&lab, "lifecycle").state, LoadState::Refused);
-    forget(&lab, "lifecycle").await;
+    delete_plugin(&lab, "lifecycle").await;
 }
 
-async fn a_suspended_plugin_keeps_its_objects_waiting(mut lab: Lab) {
-    let _alone = alone(&lab, "greeting").await;
+async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
     lab.install(&["examples/greeting", "hostile/hostile"]);
     let spec = |suspend: bool| {
         json!({"source": {"file": "greeting.wasm"}, "suspend": suspend,
             "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
-    govern(&lab, "greeting", spec(true)).await;
-    greet(&lab, "early").await;
+    apply_plugin(&lab, "greeting", spec(true)).await;
+    apply_greeting(&lab, "early").await;
     lab.start_host().await;
-    greet(&lab, "late").await;
-    let told = says(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
-    assert_eq!(find_condition(&told, "Loaded")["status"], "True");
-    assert_eq!(find_condition(&told, "Ready")["reason"], "Suspended");
-    // Others go on, and are done after these would have been.
-    misbehave(&lab, "neighbour", "behave", "x").await;
+    apply_greeting(&lab, "late").await;
+    let object = wait_plugin_condition(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
+    assert_eq!(find_condition(&object, "Loaded")["status"], "True");
+    assert_eq!(find_condition(&object, "Ready")["reason"], "Suspended");
+    // An object of another plugin, applied later, becomes Ready, so the others had time to be reconciled.
+    apply_hostile(&lab, "neighbour", "behave", "x").await;
     lab.wait_ready(&hostile(), "neighbour").await;
     for name in ["early", "late"] {
         let waiting = lab.get(&greeting(), name).await.expect("it is there");
         assert!(waiting["status"].is_null(), "{waiting:#}");
     }
-    govern(&lab, "greeting", spec(false)).await;
+    apply_plugin(&lab, "greeting", spec(false)).await;
     for name in ["early", "late"] {
         lab.wait_ready(&greeting(), name).await;
     }
-    govern(&lab, "greeting", spec(true)).await;
-    says(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
-    greet(&lab, "later").await;
-    misbehave(&lab, "another", "behave", "x").await;
+    apply_plugin(&lab, "greeting", spec(true)).await;
+    wait_plugin_condition(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
+    apply_greeting(&lab, "later").await;
+    apply_hostile(&lab, "another", "behave", "x").await;
     lab.wait_ready(&hostile(), "another").await;
     let waiting = lab.get(&greeting(), "later").await.expect("it is there");
     assert!(waiting["status"].is_null(), "{waiting:#}");
-    forget(&lab, "greeting").await;
+    delete_plugin(&lab, "greeting").await;
 }
 
-async fn what_is_refused_says_why(mut lab: Lab) {
-    let _alone = alone(&lab, "hostile").await;
-    // The schema's part.
+async fn refused_plugin_objects_name_the_cause(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "hostile").await;
+    // Rejected by the schema of the CRD.
     for (spec, words) in [
         (json!({"source": {}}), "exactly one of oci and file"),
         (json!({"source": {"file": "../hostile.wasm"}}), "spec.source.file"),
@@ -410,12 +417,12 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         let refused = lab.try_apply(object).await.expect_err(words).to_string();
         assert!(refused.contains(words), "{refused}");
     }
-    // The host's.
+    // Refused by the host.
     lab.install(&["hostile/hostile"]);
     lab.install_bytes("module", b"\0asm\x01\0\0\0");
-    lab.install_bytes("bare", &bare(&read_component("hostile/hostile")));
+    lab.install_bytes("bare", &strip_manifest(&read_component("hostile/hostile")));
     let file = |file: &str| json!({"source": {"file": file}});
-    govern(&lab, "hostile", file("absent.wasm")).await;
+    apply_plugin(&lab, "hostile", file("absent.wasm")).await;
     lab.start_host().await;
     for (spec, reason, words) in [
         (file("absent.wasm"), "FileNotFound", "absent.wasm"),
@@ -427,13 +434,13 @@ async fn what_is_refused_says_why(mut lab: Lab) {
             "limits.memory",
         ),
     ] {
-        govern(&lab, "hostile", spec).await;
-        let told = says(&lab, "hostile", "Loaded", "False", reason).await;
-        assert!(message(&told, "Loaded").contains(words), "{told:#}");
+        apply_plugin(&lab, "hostile", spec).await;
+        let object = wait_plugin_condition(&lab, "hostile", "Loaded", "False", reason).await;
+        assert!(message(&object, "Loaded").contains(words), "{object:#}");
     }
-    govern(&lab, "hostile", file("hostile.wasm")).await;
-    says(&lab, "hostile", "Ready", "True", "Ready").await;
-    // A file that nobody names, of a plugin that is governed.
+    apply_plugin(&lab, "hostile", file("hostile.wasm")).await;
+    wait_plugin_condition(&lab, "hostile", "Ready", "True", "Ready").await;
+    // A file of a plugin that has a Plugin object, which names another file.
     lab.install_bytes("second", &with_note(&read_component("hostile/hostile"), "second"));
     lab.wait_until("the second one is refused", async || {
         let reports = lab.host().registry().reports();
@@ -443,24 +450,24 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         })
     })
     .await;
-    // Another's component.
+    // The component of another plugin.
     let _ = lab
         .api(&kind(), "")
         .delete("elsewhere", &Default::default())
         .await;
-    govern(&lab, "elsewhere", file("second.wasm")).await;
-    let told = says(&lab, "elsewhere", "Loaded", "False", "NameMismatch").await;
+    apply_plugin(&lab, "elsewhere", file("second.wasm")).await;
+    let object = wait_plugin_condition(&lab, "elsewhere", "Loaded", "False", "NameMismatch").await;
     assert!(
-        message(&told, "Loaded").contains("is the plugin hostile"),
-        "{told:#}"
+        message(&object, "Loaded").contains("is the plugin hostile"),
+        "{object:#}"
     );
-    forget(&lab, "elsewhere").await;
-    forget(&lab, "hostile").await;
+    delete_plugin(&lab, "elsewhere").await;
+    delete_plugin(&lab, "hostile").await;
 }
 
-/// A component without its manifest: the section gets another name of the same length.
-fn bare(wasm: &[u8]) -> Vec<u8> {
-    let (name, other) = (b"ostler:manifest", b"nobody:manifest");
+/// A component without a manifest: the section gets another name of the same length.
+fn strip_manifest(wasm: &[u8]) -> Vec<u8> {
+    let (name, other) = (b"ostler:manifest", b"ignore:manifest");
     let at = wasm
         .windows(name.len())
         .position(|w| w == name)
@@ -474,22 +481,22 @@ fn probe() -> Gvk {
     ostler_test_harness::probe::kind()
 }
 
-async fn a_plugin_stays_while_objects_need_it(mut lab: Lab) {
-    let _alone = alone(&lab, "probe").await;
+async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "probe").await;
     lab.install(&["tests/probe"]);
-    govern(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
+    apply_plugin(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([])).await;
     lab.wait_ready(&probe(), "a").await;
     let api = lab.api(&kind(), "");
     api.delete("probe", &Default::default()).await.expect("accepted");
-    lab.wait_until("it says what it waits for", async || {
+    lab.wait_until("the condition names the remaining objects", async || {
         let ready = find_condition(&plugin(&lab, "probe").await, "Ready");
         let why = ready["message"].as_str().unwrap_or_default();
         ready["reason"] == "ObjectsRemain" && why.starts_with("1 objects need it") && why.contains("/a)")
     })
     .await;
-    // It works until then.
+    // The plugin keeps reconciling until then.
     lab.apply_probe("b", json!([]), json!([])).await;
     lab.wait_ready(&probe(), "b").await;
     lab.delete(&probe(), "a").await;
@@ -498,16 +505,16 @@ async fn a_plugin_stays_while_objects_need_it(mut lab: Lab) {
         .await;
 }
 
-async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
-    let _alone = alone(&lab, "probe").await;
+async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "probe").await;
     lab.install(&["tests/probe"]);
-    govern(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
+    apply_plugin(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([{"do": "park"}])).await;
     lab.wait_ready(&probe(), "a").await;
-    // Nothing that would take it up again.
+    // Without its file, the directory does not serve the plugin again.
     std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
-    says(&lab, "probe", "Loaded", "False", "FileNotFound").await;
+    wait_plugin_condition(&lab, "probe", "Loaded", "False", "FileNotFound").await;
     let orphan = kube::api::Patch::Merge(
         json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}),
     );
@@ -529,12 +536,12 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     lab.wait_gone(&probe(), "a").await;
 }
 
-/// A key made of ones, and its public half: nobody else's.
-const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
-const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
+/// An Ed25519 key whose 32 seed bytes are all 1, used by this test only, and its public key.
+const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
+const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
 
-async fn a_component_from_a_registry(mut lab: Lab) {
-    let _alone = alone(&lab, "greeting").await;
+async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
     let mut registry = Registry::start_private();
     let at = registry.address();
     let config =
@@ -556,7 +563,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
         .await
         .expect("pushed");
     let pinned = pushed.reference.to_string();
-    // Of this test alone: what is cached needs no registry.
+    // A cache of its own: a component that another test cached would not be pulled.
     lab.settings.cache = Some(Cache {
         directory: lab.path().join("cache"),
         compiler: None,
@@ -565,38 +572,38 @@ async fn a_component_from_a_registry(mut lab: Lab) {
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pull", "namespace": lab.namespace},
             "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": config}}),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "keys", "namespace": lab.namespace},
-            "data": {"cosign.pub": PUBLIC}}),
+            "data": {"cosign.pub": PUBLIC_KEY}}),
     ] {
         lab.apply(object).await;
     }
     let mut spec = json!({"source": {"oci": {"reference": pinned}},
         "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}});
-    govern(&lab, "greeting", spec.clone()).await;
+    apply_plugin(&lab, "greeting", spec.clone()).await;
     lab.start_host().await;
-    says(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
+    wait_plugin_condition(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
     spec["source"]["oci"]["pullSecretRef"] = json!({"namespace": lab.namespace, "name": "pull"});
     let keys = json!({"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"});
     spec["verify"] = json!({"keysFrom": [{"configMapKeyRef": keys}]});
-    govern(&lab, "greeting", spec).await;
-    let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
-    assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");
-    let key = SigningKey::from_pem(PRIVATE).expect("a key");
+    apply_plugin(&lab, "greeting", spec).await;
+    let object = wait_plugin_condition(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
+    assert!(!object.to_string().contains(REGISTRY_PASSWORD), "{object:#}");
+    let key = SigningKey::from_pem(PRIVATE_KEY).expect("a key");
     store
         .sign_digest(&reference, &pushed.digest, &auth, &key)
         .await
         .expect("signed");
-    // It is tried again by itself.
-    let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
-    assert!(message(&told, "Loaded").starts_with("signed by "), "{told:#}");
-    assert_eq!(told["status"]["running"]["source"], pinned);
-    greet(&lab, "hello").await;
+    // The pull is retried without a change of the object.
+    let object = wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    assert!(message(&object, "Loaded").starts_with("signed by "), "{object:#}");
+    assert_eq!(object["status"]["running"]["source"], pinned);
+    apply_greeting(&lab, "hello").await;
     lab.wait_ready(&greeting(), "hello").await;
-    // A host starts while the registry is down.
+    // A host starts from its cache while the registry is down.
     registry.stop();
     lab.host.take();
     lab.start_host().await;
     assert_eq!(report(&lab, "greeting").state, LoadState::Serving);
-    greet(&lab, "again").await;
+    apply_greeting(&lab, "again").await;
     lab.wait_ready(&greeting(), "again").await;
-    forget(&lab, "greeting").await;
+    delete_plugin(&lab, "greeting").await;
 }

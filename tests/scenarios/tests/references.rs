@@ -65,7 +65,8 @@ async fn held_objects_are_deleted_after_their_holders(mut lab: Lab) {
         );
     }
     // The cleanup of A waits for the patch below, and the others wait for A.
-    lab.wait_condition(&kind(), "a", "Ready", "False", "AsTold").await;
+    lab.wait_condition(&kind(), "a", "Ready", "False", "Requested")
+        .await;
     assert!(lab.get(&kind(), "b").await.is_some() && lab.get(&kind(), "c").await.is_some());
     lab.patch(&kind(), "a", json!({"spec": {"cleanup": []}})).await;
     for name in ["a", "b", "c"] {
@@ -162,7 +163,8 @@ async fn hold_of_force_removed_holder_is_released(mut lab: Lab) {
     lab.apply_probe("a", hold_step("ConfigMap", "x"), json!([{"do": "yield"}]))
         .await;
     lab.delete(&kind(), "a").await;
-    lab.wait_condition(&kind(), "a", "Ready", "False", "AsTold").await;
+    lab.wait_condition(&kind(), "a", "Ready", "False", "Requested")
+        .await;
     lab.patch(&kind(), "a", json!({"metadata": {"finalizers": null}}))
         .await;
     lab.wait_gone(&kind(), "a").await;

@@ -1,4 +1,4 @@
-//! Components through the real docker-registry: pushed, signed, verified, pulled, kept.
+//! Components in a real docker-registry: push, sign, verify, pull and cache.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,28 +18,28 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const GREETING: &str = "examples/greeting";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const GREETING_COMPONENT: &str = "examples/greeting";
+const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What a person has at hand: a component, keys, the command line.
-struct Desk {
+/// A working directory with a component, keys and the command line.
+struct Workspace {
     directory: TempDir,
 }
 
-impl Desk {
+impl Workspace {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let desk = Self { directory };
-        desk.write("greeting.wasm", component(GREETING));
+        let workspace = Self { directory };
+        workspace.write("greeting.wasm", component(GREETING_COMPONENT));
         for (i, name) in ["ours", "theirs"].iter().enumerate() {
-            let pem = private(i as u8 + 1);
+            let pem = private_key_pem(i as u8 + 1);
             let public = SigningKey::from_pem(&pem).expect("a key").public_key();
-            desk.write(&format!("{name}.key"), pem);
-            desk.write(&format!("{name}.pub"), spki(i as u8 + 1));
-            let read = std::fs::read_to_string(desk.at(&format!("{name}.pub"))).expect("written");
+            workspace.write(&format!("{name}.key"), pem);
+            workspace.write(&format!("{name}.pub"), public_key_pem(i as u8 + 1));
+            let read = std::fs::read_to_string(workspace.at(&format!("{name}.pub"))).expect("written");
             assert_eq!(PublicKey::from_pem(&read), Ok(public));
         }
-        desk
+        workspace
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -66,15 +66,15 @@ impl Desk {
             .expect("ostler runs")
     }
 
-    /// What it prints, as JSON.
+    /// Runs a command that must succeed, and parses its JSON output.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.ostler(&[arguments, &["-o", "json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Why it fails.
-    fn fails(&self, arguments: &[&str]) -> String {
+    /// Runs a command that must fail, and returns its error.
+    fn expect_failure(&self, arguments: &[&str]) -> String {
         let output = self.ostler(arguments);
         assert_eq!(
             output.status.code(),
@@ -90,28 +90,28 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn pem(label: &str, prefix: &[u8], key: &[u8]) -> String {
+fn encode_pem(label: &str, prefix: &[u8], key: &[u8]) -> String {
     let body = BASE64_STANDARD.encode([prefix, key].concat());
     format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
 }
 
-/// An Ed25519 key made of this number, in PKCS#8.
-fn private(seed: u8) -> String {
-    pem(
+/// An Ed25519 private key whose 32 seed bytes are `seed`, in PKCS#8.
+fn private_key_pem(seed: u8) -> String {
+    encode_pem(
         "PRIVATE KEY",
         b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20",
         &[seed; 32],
     )
 }
 
-/// Its public half (RFC 8032 says how it is found).
-fn spki(seed: u8) -> String {
+/// The public key of the same seed (derived as in RFC 8032).
+fn public_key_pem(seed: u8) -> String {
     let hex = match seed {
         1 => "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
         _ => "8139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394",
     };
     let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hexadecimal");
-    pem(
+    encode_pem(
         "PUBLIC KEY",
         b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00",
         &(0..32).map(byte).collect::<Vec<_>>(),
@@ -138,13 +138,13 @@ async fn pull(
 }
 
 fn http() -> reqwest::Client {
-    // Fails only when somebody was faster, which is as good.
+    // Fails if another test has installed a provider, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::new()
 }
 
-/// Writes a manifest by hand, and gives its reference.
-async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]]) -> String {
+/// Uploads a manifest and its blobs directly, and returns the reference.
+async fn upload_manifest(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]]) -> String {
     let http = http();
     let base = format!("http://{}/v2/{name}", registry.address());
     for bytes in blobs {
@@ -165,7 +165,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
     }
     let (bytes, kind) = (
         manifest.to_string(),
-        manifest["mediaType"].as_str().unwrap_or(MANIFEST).to_owned(),
+        manifest["mediaType"].as_str().unwrap_or(MANIFEST_TYPE).to_owned(),
     );
     let digest = Digest::of_bytes(bytes.as_bytes());
     let put = http
@@ -190,37 +190,37 @@ mod real {
 
     #[test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    fn pushed_signed_and_verified_on_the_command_line() {
-        let (desk, registry) = (Desk::new(), Registry::start_public());
+    fn push_signs_and_verify_accepts_the_key() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:0.1.0", registry.address());
-        let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+        let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let (pinned, digest) = (text(&pushed["reference"]), text(&pushed["digest"]));
         assert_eq!(pinned, format!("{tag}@{digest}"));
         assert_eq!(
             (text(&pushed["name"]), &pushed["existed"]),
             ("greeting", &json!(false))
         );
-        let ours = desk.public("ours").fingerprint().to_string();
+        let ours = workspace.public("ours").fingerprint().to_string();
         assert_eq!(text(&pushed["signedBy"]), ours);
-        // The same again is the same, and the one line on stdout is what scripts go on with.
-        let again = desk.ostler(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+        // A repeated push changes nothing, and prints only the pinned reference to stdout, for scripts.
+        let again = workspace.ostler(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), pinned);
         assert!(stderr(&again).contains("was there already"), "{}", stderr(&again));
 
-        let verified = desk.json(&["verify", pinned, "--key", "ours.pub"]);
+        let verified = workspace.json(&["verify", pinned, "--key", "ours.pub"]);
         assert_eq!(
             (&verified["verified"], &verified["fits"]),
             (&json!(true), &json!(true))
         );
         assert_eq!(verified["signedBy"], json!([ours]));
         assert_eq!(text(&verified["digest"]), digest);
-        assert_eq!(verified["size"], component(GREETING).len());
-        let wrong = desk.fails(&["verify", pinned, "--key", "theirs.pub"]);
+        assert_eq!(verified["size"], component(GREETING_COMPONENT).len());
+        let wrong = workspace.expect_failure(&["verify", pinned, "--key", "theirs.pub"]);
         assert!(
             wrong.contains("none by a key of the policy") && wrong.contains(digest),
             "{wrong}"
         );
-        let any = desk.json(&["verify", &tag, "--key", "theirs.pub", "--key", "ours.pub"]);
+        let any = workspace.json(&["verify", &tag, "--key", "theirs.pub", "--key", "ours.pub"]);
         assert_eq!(any["signedBy"], json!([ours]));
         let all = [
             "verify",
@@ -231,20 +231,20 @@ mod real {
             "ours.pub",
             "--require-all",
         ];
-        let missing = desk.fails(&all);
+        let missing = workspace.expect_failure(&all);
         assert!(missing.contains("must be signed by every key"), "{missing}");
-        // The other signs it, too, beside what is there.
-        desk.json(&["push", "greeting.wasm", &tag, "--sign", "theirs.key"]);
-        assert_eq!(desk.json(&all)["verified"], json!(true));
+        // The second signature is added beside the first.
+        workspace.json(&["push", "greeting.wasm", &tag, "--sign", "theirs.key"]);
+        assert_eq!(workspace.json(&all)["verified"], json!(true));
     }
 
     #[test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    fn what_can_not_be_pushed_or_verified_says_why() {
-        let (desk, registry) = (Desk::new(), Registry::start_public());
+    fn push_and_verify_errors_name_the_cause() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
-        desk.write("module.wasm", b"\0asm\x01\0\0\0");
-        for (arguments, says) in [
+        workspace.write("module.wasm", b"\0asm\x01\0\0\0");
+        for (arguments, expected) in [
             (vec!["push", "module.wasm", &tag], "module.wasm: a core module"),
             (
                 vec!["push", "nowhere.wasm", &tag],
@@ -265,60 +265,63 @@ mod real {
                 "there is no file nowhere.wasm: \"nowhere.wasm\" is no reference",
             ),
         ] {
-            let said = desk.fails(&arguments);
-            assert!(said.contains(says), "{arguments:?}: {said}");
+            let error = workspace.expect_failure(&arguments);
+            assert!(error.contains(expected), "{arguments:?}: {error}");
         }
-        // A file and its signature, as `cosign sign-blob` writes it.
-        let key = SigningKey::from_pem(&private(1)).expect("a key");
-        desk.write(
+        // A file and its detached signature, as written by `cosign sign-blob`.
+        let key = SigningKey::from_pem(&private_key_pem(1)).expect("a key");
+        workspace.write(
             "greeting.sig",
-            BASE64_STANDARD.encode(key.sign_message(&component(GREETING)).expect("signed")),
+            BASE64_STANDARD.encode(key.sign_message(&component(GREETING_COMPONENT)).expect("signed")),
         );
         let file = ["verify", "greeting.wasm", "--signature", "greeting.sig", "--key"];
         assert_eq!(
-            desk.json(&[&file[..], &["ours.pub"]].concat())["verified"],
+            workspace.json(&[&file[..], &["ours.pub"]].concat())["verified"],
             json!(true)
         );
-        let wrong = desk.fails(&[&file[..], &["theirs.pub"]].concat());
+        let wrong = workspace.expect_failure(&[&file[..], &["theirs.pub"]].concat());
         assert!(wrong.contains("is not its signature"), "{wrong}");
     }
 
     #[test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    fn one_that_wants_a_password() {
-        let (desk, registry) = (Desk::new(), Registry::start_private());
+    fn private_registry_needs_credentials() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_private());
         let tag = format!("{}/plugins/greeting:1", registry.address());
-        let said = desk.fails(&["push", "greeting.wasm", &tag]);
-        assert!(said.contains("refuses nobody in particular"), "{said}");
+        let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
+        assert!(error.contains("refuses nobody in particular"), "{error}");
         let login = |password: &str| {
             let auth = BASE64_STANDARD.encode(format!("{REGISTRY_USER}:{password}"));
-            desk.write(
+            workspace.write(
                 "config.json",
                 json!({"auths": {registry.address(): {"auth": auth}}}).to_string(),
             );
         };
         login("not-the-passphrase");
-        let said = desk.fails(&["push", "greeting.wasm", &tag]);
-        assert!(said.contains("refuses the user \"robot\""), "{said}");
-        assert!(!said.contains("not-the-passphrase"), "{said}");
+        let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
+        assert!(error.contains("refuses the user \"robot\""), "{error}");
+        assert!(!error.contains("not-the-passphrase"), "{error}");
         login(REGISTRY_PASSWORD);
-        let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
-        let verified = desk.json(&["verify", text(&pushed["reference"]), "--key", "ours.pub"]);
+        let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+        let verified = workspace.json(&["verify", text(&pushed["reference"]), "--key", "ours.pub"]);
         assert_eq!(verified["verified"], json!(true));
     }
 
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn starts_from_the_cache_while_the_registry_is_down() {
-        let (desk, mut registry) = (Desk::new(), Registry::start_public());
+    async fn pull_uses_the_cache_while_the_registry_is_down() {
+        let (workspace, mut registry) = (Workspace::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
-        let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+        let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let pinned = text(&pushed["reference"]);
-        let ours = SignaturePolicy::any_of(vec![desk.public("ours")]);
-        let theirs = SignaturePolicy::any_of(vec![desk.public("theirs")]);
-        let cache = desk.at("cache");
+        let ours = SignaturePolicy::any_of(vec![workspace.public("ours")]);
+        let theirs = SignaturePolicy::any_of(vec![workspace.public("theirs")]);
+        let cache = workspace.at("cache");
         let first = pull(&store(&cache), pinned, &ours).await.expect("pulled");
-        assert_eq!((first.cached, &first.wasm), (false, &component(GREETING)));
+        assert_eq!(
+            (first.cached, &first.wasm),
+            (false, &component(GREETING_COMPONENT))
+        );
         let by_tag = pull(&store(&cache).with_tags(), &tag, &ours)
             .await
             .expect("pulled");
@@ -333,42 +336,45 @@ mod real {
         let by_tag = pull(&store(&cache).with_tags(), &tag, &ours)
             .await
             .expect("from the cache");
-        let says = by_tag.offline.expect("it says so");
-        assert!(says.contains(registry.address()), "{says}");
+        let warning = by_tag.offline.expect("a warning");
+        assert!(warning.contains(registry.address()), "{warning}");
         assert_eq!(by_tag.digest, text(&pushed["digest"]));
-        // The cache vouches for nobody.
+        // A cached signature of another key does not satisfy the policy.
         let error = pull(&store(&cache), pinned, &theirs)
             .await
             .expect_err("not theirs");
         assert!(error.is_transient(), "{error}");
-        let told = pull(&store(&cache), pinned, &theirs.permissive())
+        let permissive = pull(&store(&cache), pinned, &theirs.permissive())
             .await
             .expect("from the cache");
-        let unknown = told.unsigned.expect("it says so").to_string();
+        let unknown = permissive.unsigned.expect("a warning").to_string();
         assert!(unknown.contains("could not be found out"), "{unknown}");
-        let error = pull(&store(&desk.at("empty")), pinned, &ours)
+        let error = pull(&store(&workspace.at("empty")), pinned, &ours)
             .await
             .expect_err("nothing there");
         assert_eq!(error.reason(), "PullFailed");
-        // Broken, it is no better than none; the registry mends it.
+        // A broken cache entry is ignored, and replaced once the registry is up again.
         let layer = cache
             .join("blobs/sha256")
-            .join(Digest::of_bytes(&component(GREETING)).hex());
+            .join(Digest::of_bytes(&component(GREETING_COMPONENT)).hex());
         std::fs::write(&layer, b"\0asm\x0d\0\x01\0").expect("broken");
         let error = pull(&store(&cache), pinned, &ours).await.expect_err("broken");
         assert_eq!(error.reason(), "PullFailed");
         registry.restart();
-        let mended = pull(&store(&cache), pinned, &ours).await.expect("pulled again");
-        assert_eq!((mended.cached, mended.wasm), (false, component(GREETING)));
+        let restored = pull(&store(&cache), pinned, &ours).await.expect("pulled again");
+        assert_eq!(
+            (restored.cached, restored.wasm),
+            (false, component(GREETING_COMPONENT))
+        );
     }
 
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn what_was_changed_in_the_registry_is_refused() {
-        let (desk, registry) = (Desk::new(), Registry::start_public());
+    async fn tampered_blob_is_refused() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
-        let pushed = desk.json(&["push", "greeting.wasm", &tag]);
-        let wasm = Digest::of_bytes(&component(GREETING));
+        let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
+        let wasm = Digest::of_bytes(&component(GREETING_COMPONENT));
         for digest in [wasm.as_str(), text(&pushed["digest"])] {
             let file = registry.blob_path(digest);
             let good = std::fs::read(&file).expect("on its disk");
@@ -376,47 +382,47 @@ mod real {
             *bad.last_mut().expect("not empty") ^= 1;
             std::fs::write(&file, &bad).expect("changed");
             let error = pull(
-                &store(&desk.at("cache")),
+                &store(&workspace.at("cache")),
                 text(&pushed["reference"]),
                 &SignaturePolicy::none(),
             )
             .await;
             let error = error.expect_err("changed");
-            // docker-registry itself looks at manifests.
+            // docker-registry itself validates manifests, so their reason varies.
             let expected = ["DigestMismatch", "PullFailed", "NotFound"];
             assert!(expected.contains(&error.reason()), "{error}");
             if digest == wasm.as_str() {
                 assert_eq!(error.reason(), "DigestMismatch", "{error}");
             }
-            std::fs::write(&file, good).expect("mended");
+            std::fs::write(&file, good).expect("restored");
         }
         let pulled = pull(
-            &store(&desk.at("cache")),
+            &store(&workspace.at("cache")),
             text(&pushed["reference"]),
             &SignaturePolicy::none(),
         )
         .await;
-        assert!(!pulled.expect("mended").cached);
+        assert!(!pulled.expect("restored").cached);
     }
 
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn the_signature_of_another_is_none() {
-        let (desk, registry) = (Desk::new(), Registry::start_public());
+    async fn copied_signature_of_another_component_is_refused() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_public());
         let place = format!("{}/plugins/greeting", registry.address());
-        let good = desk.json(&[
+        let good = workspace.json(&[
             "push",
             "greeting.wasm",
             &format!("{place}:good"),
             "--sign",
             "ours.key",
         ]);
-        desk.write("probe.wasm", component("tests/probe"));
-        let evil = desk.json(&["push", "probe.wasm", &format!("{place}:evil")]);
-        let ours = SignaturePolicy::any_of(vec![desk.public("ours")]);
-        let pull = async || pull(&store(&desk.at("cache")), text(&evil["reference"]), &ours).await;
+        workspace.write("probe.wasm", component("tests/probe"));
+        let evil = workspace.json(&["push", "probe.wasm", &format!("{place}:evil")]);
+        let ours = SignaturePolicy::any_of(vec![workspace.public("ours")]);
+        let pull = async || pull(&store(&workspace.at("cache")), text(&evil["reference"]), &ours).await;
         assert_eq!(pull().await.expect_err("not signed").reason(), "SignatureMissing");
-        // Somebody who may write to the registry copies the signature.
+        // An attacker with write access to the registry copies the signature.
         let sig = |pushed: &Value| {
             let digest = text(&pushed["digest"]).replace(':', "-");
             format!(
@@ -427,12 +433,15 @@ mod real {
         let http = http();
         let copied = http
             .get(sig(&good))
-            .header("accept", MANIFEST)
+            .header("accept", MANIFEST_TYPE)
             .send()
             .await
             .expect("an answer");
         let copied = copied.bytes().await.expect("a manifest");
-        let put = http.put(sig(&evil)).header("content-type", MANIFEST).body(copied);
+        let put = http
+            .put(sig(&evil))
+            .header("content-type", MANIFEST_TYPE)
+            .body(copied);
         assert!(put.send().await.expect("an answer").status().is_success());
         let error = pull().await.expect_err("copied");
         assert_eq!(error.reason(), "InvalidSignature");
@@ -446,11 +455,11 @@ mod real {
 
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn other_artifacts_say_what_they_are() {
-        let (desk, registry) = (Desk::new(), Registry::start_public());
+    async fn artifact_of_another_type_is_named() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_public());
         let blobs: [&[u8]; 2] = [b"{}", b"a layer"];
         let artifact = |config: &str, layer: &str| {
-            json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(config, blobs[0]),
+            json!({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": descriptor(config, blobs[0]),
                 "layers": [descriptor(layer, blobs[1])]})
         };
         let image = artifact(
@@ -462,45 +471,49 @@ mod real {
             "application/vnd.cncf.helm.chart.content.v1.tar+gzip",
         );
         let text = artifact("application/vnd.wasm.config.v0+json", "text/plain");
-        for (manifest, says) in [
+        for (manifest, expected) in [
             (image, "a container image"),
             (chart, "a Helm chart"),
             (text, "a layer of type \"text/plain\""),
         ] {
-            let reference = put(&registry, "other/thing", &manifest, &blobs).await;
-            let error = pull(&store(&desk.at("cache")), &reference, &SignaturePolicy::none())
-                .await
-                .expect_err(says);
+            let reference = upload_manifest(&registry, "other/thing", &manifest, &blobs).await;
+            let error = pull(
+                &store(&workspace.at("cache")),
+                &reference,
+                &SignaturePolicy::none(),
+            )
+            .await
+            .expect_err(expected);
             assert_eq!(error.reason(), "NotAComponent");
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn pushed_in_the_layout_others_read() {
-        let (desk, registry) = (Desk::new(), Registry::start_public());
+    async fn pushed_artifact_follows_the_wasm_oci_layout() {
+        let (workspace, registry) = (Workspace::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
-        let pushed = desk.json(&["push", "greeting.wasm", &tag]);
+        let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
         let base = format!("http://{}/v2/plugins/greeting", registry.address());
         let get = async |path: String| {
             let answer = http()
                 .get(path)
-                .header("accept", MANIFEST)
+                .header("accept", MANIFEST_TYPE)
                 .send()
                 .await
                 .expect("an answer");
             serde_json::from_slice::<Value>(&answer.bytes().await.expect("a body")).expect("JSON")
         };
         let manifest = get(format!("{base}/manifests/1")).await;
-        assert_eq!(text(&manifest["mediaType"]), MANIFEST);
+        assert_eq!(text(&manifest["mediaType"]), MANIFEST_TYPE);
         assert_eq!(
             text(&manifest["config"]["mediaType"]),
             "application/vnd.wasm.config.v0+json"
         );
         assert_eq!(
             manifest["layers"],
-            json!([descriptor("application/wasm", &component(GREETING))])
+            json!([descriptor("application/wasm", &component(GREETING_COMPONENT))])
         );
         let annotations = &manifest["annotations"];
         assert_eq!(text(&annotations["org.opencontainers.image.title"]), "greeting");
@@ -512,7 +525,7 @@ mod real {
         );
         assert_eq!(
             config["layerDigests"],
-            json!([Digest::of_bytes(&component(GREETING)).to_string()])
+            json!([Digest::of_bytes(&component(GREETING_COMPONENT)).to_string()])
         );
         let exports = config["component"]["exports"].as_array().expect("a list");
         assert!(

@@ -1,29 +1,32 @@
-//! A plugin is replaced while it works: no edit is lost, no call fails, a bad build never serves.
+//! Hot swap of a plugin under load: no edit is lost, no call fails, and an invalid build never serves.
 
 use ostler::testing::{key::Gvk, plugin::LoadState};
 use ostler_test_harness::{Lab, read_component, scenarios, with_note};
 use serde_json::{Value, json};
 
-scenarios!(ten_swaps_under_load, a_bad_build_leaves_the_old_one_serving);
+scenarios!(
+    ten_swaps_under_load_lose_no_edit,
+    invalid_build_is_refused_and_the_previous_one_serves
+);
 
-const OBJECTS: usize = 200;
-const SWAPS: usize = 10;
+const OBJECT_COUNT: usize = 200;
+const SWAP_COUNT: usize = 10;
 
 fn greeting(lab: &Lab, i: usize, name: &str) -> Value {
     json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
         "metadata": {"name": format!("g{i}"), "namespace": lab.namespace}, "spec": {"name": name}})
 }
 
-async fn ten_swaps_under_load(mut lab: Lab) {
+async fn ten_swaps_under_load_lose_no_edit(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     let wasm = read_component("examples/greeting");
-    for i in 0..OBJECTS {
+    for i in 0..OBJECT_COUNT {
         lab.apply(greeting(&lab, i, "round 0")).await;
     }
-    for round in 1..=SWAPS {
+    for round in 1..=SWAP_COUNT {
         lab.install_bytes("greeting", &with_note(&wasm, &format!("build {round}")));
-        for i in 0..OBJECTS {
+        for i in 0..OBJECT_COUNT {
             lab.apply(greeting(&lab, i, &format!("round {round}"))).await;
         }
         let served = || lab.host().registry().reports()[0].clone();
@@ -37,14 +40,14 @@ async fn ten_swaps_under_load(mut lab: Lab) {
         .await;
     }
     let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
-    let last = format!("Hello, round {SWAPS}!");
+    let last = format!("Hello, round {SWAP_COUNT}!");
     let maps = Gvk::new("", "v1", "ConfigMap");
     lab.wait_until("every last edit is reconciled", async || {
         let found = lab.list(&maps).await;
-        found.iter().filter(|m| m["data"]["greeting"] == last).count() == OBJECTS
+        found.iter().filter(|m| m["data"]["greeting"] == last).count() == OBJECT_COUNT
     })
     .await;
-    for i in 0..OBJECTS {
+    for i in 0..OBJECT_COUNT {
         lab.wait_ready(&gvk, &format!("g{i}")).await;
     }
     lab.wait_idle().await;
@@ -54,7 +57,7 @@ async fn ten_swaps_under_load(mut lab: Lab) {
     assert_eq!(
         facts.iter().map(|f| f.overlaps).sum::<u64>(),
         0,
-        "none twice at once"
+        "no object is reconciled concurrently"
     );
     assert_eq!(facts.iter().map(|f| f.failures).sum::<u64>(), 0, "no call failed");
     let swapped = report.swapped_ms.expect("it was swapped");
@@ -70,7 +73,7 @@ fn resident_kib() -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0)
 }
 
-async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
+async fn invalid_build_is_refused_and_the_previous_one_serves(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     let wasm = read_component("examples/greeting");
@@ -81,7 +84,7 @@ async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
         (b"not wasm at all".to_vec(), "not WebAssembly"),
     ] {
         lab.install_bytes("greeting", &bad);
-        lab.wait_until(&format!("it says {words:?}"), async || {
+        lab.wait_until(&format!("the report contains {words:?}"), async || {
             let report = lab.host().registry().reports()[0].clone();
             report.state == LoadState::Refused && report.message.contains(words) && report.digest == good
         })
@@ -90,8 +93,8 @@ async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
     lab.apply(greeting(&lab, 0, "still here")).await;
     lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0")
         .await;
-    lab.install_bytes("greeting", &with_note(&wasm, "mended"));
-    lab.wait_until("the mended one serves", async || {
+    lab.install_bytes("greeting", &with_note(&wasm, "fixed"));
+    lab.wait_until("the fixed build serves", async || {
         let report = lab.host().registry().reports()[0].clone();
         report.state == LoadState::Serving && report.digest != good
     })

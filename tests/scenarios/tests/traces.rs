@@ -1,4 +1,4 @@
-//! Traces over OTLP, as a collector gets them.
+//! Traces over OTLP, as received by a collector.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -14,9 +14,9 @@ use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, process, scenari
 use prost::Message;
 use serde_json::Value;
 
-scenarios!(a_trace_has_a_span_per_reconcile_and_host_call);
+scenarios!(otlp_trace_has_a_span_per_reconcile_and_host_call);
 
-/// Takes traces in, as an OpenTelemetry collector does.
+/// Receives traces like an OpenTelemetry collector.
 #[derive(Clone, Default)]
 struct Receiver {
     spans: Arc<Mutex<Vec<Span>>>,
@@ -46,7 +46,7 @@ impl Receiver {
         format!("http://{address}")
     }
 
-    /// Spans of this name under a reconcile of an object: its host calls, and their requests.
+    /// Spans of this name below the reconciles of an object: host calls and their requests.
     fn children(&self, object: &str, name: &str) -> Vec<Span> {
         let spans = self.spans.lock().expect("lock");
         let mut children = Vec::new();
@@ -79,7 +79,7 @@ fn attribute(span: &Span, name: &str) -> String {
     }
 }
 
-/// A host in a process of its own; killed when dropped.
+/// A host in a separate process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -89,7 +89,7 @@ impl Drop for Process {
     }
 }
 
-async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
+async fn otlp_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     let receiver = Receiver::default();
     let endpoint = receiver.start().await;
     lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
@@ -139,7 +139,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     lab.wait_ready(&kind("Pipeline"), "app").await;
     let name = |kind_name: &str, name: &str| lab.key(&kind(kind_name), name).to_string();
     let (team, pipeline) = (name("Team", "platform"), name("Pipeline", "app"));
-    lab.wait_until("the traces are there", async || {
+    lab.wait_until("the traces are exported", async || {
         let refused = receiver.children(&team, "kubernetes.require-ready");
         let failed = |s: &Span| {
             s.status
@@ -160,7 +160,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     let reconciles: Vec<_> = spans.iter().filter(|s| s.name == "reconcile").collect();
     assert!(
         reconciles.iter().all(|s| s.parent_span_id.is_empty()),
-        "each is a trace of its own"
+        "each reconcile is a root span"
     );
     let of_team: Vec<_> = reconciles
         .iter()
@@ -171,7 +171,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
             .iter()
             .all(|s| attribute(s, "plugin") == "concourse-team" && !attribute(s, "result").is_empty())
     );
-    // A log line and its trace have the id of the reconcile in common.
+    // A log line and its trace have the same reconcile id.
     let log = std::fs::read_to_string(lab.path().join("ostler.log")).expect("the log");
     let lines = log
         .lines()
@@ -187,7 +187,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
             .any(|s| line["reconcile"] == attribute(s, "reconcile")),
         "{line}"
     );
-    // Never what was read or written.
+    // Data that was read or written is never exported.
     let bytes = receiver.bytes.lock().expect("lock").clone();
     for never in [
         ADMIN_PASSWORD,

@@ -1,4 +1,4 @@
-//! The host itself says how it is with an Upstream.
+//! Status of Upstreams, which the host itself reconciles.
 
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
@@ -7,14 +7,14 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    good,
-    a_wrong_password_and_its_rotation,
-    a_secret_that_comes_later,
-    down_and_up_again,
-    requests_tell,
-    what_is_not_allowed_is_not_connected_to,
-    messaging_is_not_claimed_to_be_connected,
-    what_makes_no_sense_is_refused,
+    reachable_upstream_becomes_ready,
+    upstream_with_wrong_password_recovers_by_rotation,
+    upstream_waits_for_its_secret,
+    unreachable_upstream_recovers,
+    failed_plugin_request_updates_upstream_status,
+    disallowed_address_is_never_connected,
+    messaging_upstream_reports_unknown_connection,
+    invalid_upstream_is_rejected_by_field,
 );
 
 fn upstreams() -> Gvk {
@@ -33,27 +33,27 @@ fn concourse(lab: &Lab) -> Value {
     upstream(lab, json!({"url": lab.concourse.url(), "auth": auth}))
 }
 
-/// Conditions by type, as `status (reason)`.
-fn says(object: &Value, kind: &str) -> String {
+/// A condition as `status (reason)`.
+fn condition_text(object: &Value, kind: &str) -> String {
     let found = find_condition(object, kind);
     let text = |field: &str| found[field].as_str().unwrap_or("-").to_owned();
     format!("{} ({})", text("status"), text("reason"))
 }
 
-async fn good(mut lab: Lab) {
+async fn reachable_upstream_becomes_ready(mut lab: Lab) {
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab.wait_ready(&upstreams(), "ci").await;
-    assert_eq!(says(&object, "Connected"), "True (Connected)");
-    assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
+    assert_eq!(condition_text(&object, "Connected"), "True (Connected)");
+    assert_eq!(condition_text(&object, "Authenticated"), "True (LoggedIn)");
     assert_eq!(
         object["status"]["observedGeneration"],
         object["metadata"]["generation"]
     );
     lab.wait_idle().await;
     let (before, logins) = (lab.api_writes(), lab.concourse.counters().logins);
-    // Looked at once more: nothing has changed, nothing is written, nobody is asked.
+    // Another reconcile without a change sends no write and no login.
     let router = &lab.host().services().dispatcher;
     router.enqueue(
         &lab.key(&upstreams(), "ci"),
@@ -68,12 +68,12 @@ async fn good(mut lab: Lab) {
     assert_eq!((before, logins), (1, 1));
     lab.delete(&upstreams(), "ci").await;
     lab.wait_until("its client is dropped", async || {
-        lab.host().services().upstreams.collect_stats().is_empty()
+        lab.host().services().upstreams.clients.collect_stats().is_empty()
     })
     .await;
 }
 
-async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
+async fn upstream_with_wrong_password_recovers_by_rotation(mut lab: Lab) {
     lab.apply(lab.password_secret("not-the-password")).await;
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
@@ -86,14 +86,17 @@ async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
             "AuthenticationFailed",
         )
         .await;
-    assert_eq!(says(&object, "Connected"), "True (Connected)");
-    assert_eq!(says(&object, "Ready"), "False (AuthenticationFailed)");
-    assert_eq!(says(&object, "Reconciling"), "True (AuthenticationFailed)");
+    assert_eq!(condition_text(&object, "Connected"), "True (Connected)");
+    assert_eq!(condition_text(&object, "Ready"), "False (AuthenticationFailed)");
+    assert_eq!(
+        condition_text(&object, "Reconciling"),
+        "True (AuthenticationFailed)"
+    );
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     let object = lab.wait_ready(&upstreams(), "ci").await;
-    assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
-    assert_eq!(says(&object, "Reconciling"), "- (-)");
-    // And rotated once more, while all is well: the new one is tried at once, before anybody needs it.
+    assert_eq!(condition_text(&object, "Authenticated"), "True (LoggedIn)");
+    assert_eq!(condition_text(&object, "Reconciling"), "- (-)");
+    // A rotation of a valid password is checked at once, before a request needs it.
     let logins = lab.concourse.counters().logins;
     lab.concourse.set_password("test", "the-next-password");
     lab.apply(lab.password_secret("the-next-password")).await;
@@ -108,13 +111,13 @@ async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
     }
 }
 
-async fn a_secret_that_comes_later(mut lab: Lab) {
+async fn upstream_waits_for_its_secret(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab
         .wait_condition(&upstreams(), "ci", "Ready", "False", "SecretNotFound")
         .await;
-    assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
+    assert_eq!(condition_text(&object, "Connected"), "Unknown (NotChecked)");
     let message = find_condition(&object, "Authenticated")["message"].to_string();
     assert!(
         message.contains("ci-admin") && message.contains("`password`"),
@@ -125,7 +128,7 @@ async fn a_secret_that_comes_later(mut lab: Lab) {
     assert_eq!(lab.concourse.counters().logins, 1);
 }
 
-async fn down_and_up_again(mut lab: Lab) {
+async fn unreachable_upstream_recovers(mut lab: Lab) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
@@ -139,11 +142,11 @@ async fn down_and_up_again(mut lab: Lab) {
     assert!(message.contains("refused"), "{message}");
     let _listener = std::net::TcpListener::bind(address).expect("still free");
     let object = lab.wait_ready(&upstreams(), "ci").await;
-    assert_eq!(says(&object, "Authenticated"), "True (NoCredentials)");
+    assert_eq!(condition_text(&object, "Authenticated"), "True (NoCredentials)");
 }
 
-/// A plugin's request is refused, and later it is not: the Upstream says so without being asked for it.
-async fn requests_tell(mut lab: Lab) {
+/// A plugin's request that is refused, and later accepted, changes the status without a check by the host.
+async fn failed_plugin_request_updates_upstream_status(mut lab: Lab) {
     lab.start_pack().await;
     for object in [lab.password_secret(ADMIN_PASSWORD), lab.instance_object()] {
         lab.apply(object).await;
@@ -158,11 +161,11 @@ async fn requests_tell(mut lab: Lab) {
         .await;
     faults.clear();
     let object = lab.wait_ready(&upstreams(), "ci").await;
-    assert_eq!(says(&object, "Authenticated"), "True (Accepted)");
+    assert_eq!(condition_text(&object, "Authenticated"), "True (Accepted)");
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
-async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
+async fn disallowed_address_is_never_connected(mut lab: Lab) {
     lab.settings.network.clear();
     lab.start_host().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
@@ -174,10 +177,10 @@ async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
     let object = lab
         .wait_condition(&upstreams(), "ci", "Connected", "False", "AddressNotAllowed")
         .await;
-    assert_eq!(says(&object, "Stalled"), "True (AddressNotAllowed)");
+    assert_eq!(condition_text(&object, "Stalled"), "True (AddressNotAllowed)");
     let message = find_condition(&object, "Ready")["message"].to_string();
     assert!(message.contains("network.allow"), "{message}");
-    // A name is resolved first.
+    // A host name is resolved before the check.
     lab.apply(upstream(&lab, json!({"url": format!("http://localhost:{port}")})))
         .await;
     lab.wait_until("the name is refused, too", async || {
@@ -187,16 +190,16 @@ async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
             .contains("localhost resolves to")
     })
     .await;
-    assert!(pending(listener.accept()).await, "nobody has connected");
+    assert!(is_pending(listener.accept()).await, "there was no connection");
 }
 
-/// Whether a future is not done when it is asked once.
-async fn pending(future: impl Future) -> bool {
+/// Returns `true` if a future is pending when polled once.
+async fn is_pending(future: impl Future) -> bool {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
-async fn messaging_is_not_claimed_to_be_connected(mut lab: Lab) {
+async fn messaging_upstream_reports_unknown_connection(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(upstream(
         &lab,
@@ -206,10 +209,10 @@ async fn messaging_is_not_claimed_to_be_connected(mut lab: Lab) {
     let object = lab
         .wait_condition(&upstreams(), "ci", "Ready", "Unknown", "NotChecked")
         .await;
-    assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
+    assert_eq!(condition_text(&object, "Connected"), "Unknown (NotChecked)");
 }
 
-async fn what_makes_no_sense_is_refused(lab: Lab) {
+async fn invalid_upstream_is_rejected_by_field(lab: Lab) {
     let secret = json!({"name": "s", "key": "k"});
     let url = "https://ci.example";
     for (spec, word) in [

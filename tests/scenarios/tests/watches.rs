@@ -1,4 +1,4 @@
-//! Watches follow reads: what a reconcile read wakes it, by object, label and field, and nothing else does.
+//! Watches follow reads: a reconcile is woken by changes of what it read, by object, label and field, and by no others.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use ostler_test_harness::{
 use serde_json::json;
 
 scenarios!(
-    what_was_absent,
-    by_label_and_by_field,
-    metadata_alone,
-    only_what_is_read_is_watched,
-    many_objects_are_streamed,
-    asked_for_by_annotation,
-    a_watch_that_breaks_misses_nothing_and_makes_no_storm,
+    read_of_absent_object_wakes_on_creation,
+    list_wakes_by_label_and_field,
+    metadata_read_stores_metadata_only,
+    unused_watch_is_stopped,
+    list_of_600_objects_is_complete,
+    reconcile_now_annotation_requests_one_reconcile,
+    broken_watch_misses_no_change_and_wakes_only_its_readers,
 );
 
 fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
@@ -35,14 +35,14 @@ fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
 
 /// The watches of ConfigMaps and Secrets.
 fn watches(lab: &Lab) -> Vec<Scope> {
-    let scopes = lab.host().services().informers.scopes();
+    let scopes = lab.host().services().cache.informers.scopes();
     let scopes = scopes.into_iter().map(|(scope, _)| scope);
     scopes
         .filter(|s| matches!(&*s.gvk.kind, "ConfigMap" | "Secret"))
         .collect()
 }
 
-async fn what_was_absent(mut lab: Lab) {
+async fn read_of_absent_object_wakes_on_creation(mut lab: Lab) {
     lab.start_probe().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "later"});
     lab.apply_probe("p", json!([get]), json!([])).await;
@@ -57,7 +57,7 @@ async fn what_was_absent(mut lab: Lab) {
     assert_eq!(woken_by(&lab, "p"), ["later"; 3]);
 }
 
-async fn by_label_and_by_field(mut lab: Lab) {
+async fn list_wakes_by_label_and_field(mut lab: Lab) {
     lab.start_probe().await;
     let labels = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
     let fields = json!({"do": "list", "kind": "ConfigMap", "labels": "l in (a,b)", "fields": "data.v=1"});
@@ -65,7 +65,7 @@ async fn by_label_and_by_field(mut lab: Lab) {
     lab.wait_seen("p", &["", ""]).await;
     lab.apply_config_map("x", "a", "1").await;
     lab.wait_seen("p", &["x", "x"]).await;
-    // Out of both lists, one after the other, and what is in none wakes nobody.
+    // It leaves both lists, one after the other. An object in neither list enqueues nothing.
     lab.apply_config_map("x", "b", "1").await;
     lab.wait_seen("p", &["", "x"]).await;
     lab.apply_config_map("x", "b", "2").await;
@@ -77,10 +77,10 @@ async fn by_label_and_by_field(mut lab: Lab) {
     lab.apply_config_map("z", "a", "1").await;
     lab.wait_seen("p", &["z", "z"]).await;
     let since = woken_by(&lab, "p").split_off(before);
-    assert_eq!(since, ["z"], "what is in no list wakes nobody");
+    assert_eq!(since, ["z"], "an object in no list enqueues nothing");
 }
 
-async fn metadata_alone(mut lab: Lab) {
+async fn metadata_read_stores_metadata_only(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("m", "a", &"x".repeat(10_000)).await;
     let metadata = json!({"do": "metadata", "kind": "ConfigMap", "name": "m"});
@@ -92,6 +92,7 @@ async fn metadata_alone(mut lab: Lab) {
     let kept = lab
         .host()
         .services()
+        .cache
         .store
         .get(&key, Projection::Metadata)
         .expect("it is kept");
@@ -100,9 +101,9 @@ async fn metadata_alone(mut lab: Lab) {
     lab.wait_seen("p", &["absent"]).await;
 }
 
-async fn only_what_is_read_is_watched(mut lab: Lab) {
+async fn unused_watch_is_stopped(mut lab: Lab) {
     lab.settings.watch_linger = Duration::from_millis(200);
-    // What may be held is watched in any case: grants without that.
+    // Grants without `hold`, since kinds that may be held are always watched.
     lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get, list]}]}}",
         "grants.yaml",
@@ -113,32 +114,35 @@ async fn only_what_is_read_is_watched(mut lab: Lab) {
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
     lab.apply_probe("p", json!([list]), json!([])).await;
     lab.wait_seen("p", &[""]).await;
-    lab.wait_until("its one watch is there", async || watches(&lab).len() == 1)
+    lab.wait_until("there is one watch", async || watches(&lab).len() == 1)
         .await;
     assert!(watches(&lab)[0].selector.is_some(), "as narrow as the list is");
     lab.apply_config_map("x", "a", "1").await;
     lab.wait_seen("p", &["x"]).await;
     lab.apply_probe("p", json!([]), json!([])).await;
-    lab.wait_until("it is let go", async || watches(&lab).is_empty())
+    lab.wait_until("the watch is stopped", async || watches(&lab).is_empty())
         .await;
     assert!(
         lab.host()
             .services()
+            .cache
             .store
             .get(&lab.key(&config_map(), "x"), Projection::Full)
             .is_none()
     );
-    // And again, as if nothing had been.
+    // The same list starts a new watch.
     lab.apply_probe("p", json!([list]), json!([])).await;
     lab.wait_seen("p", &["x"]).await;
     lab.delete(&kind(), "p").await;
     lab.wait_gone(&kind(), "p").await;
-    lab.wait_until("it goes with its object", async || watches(&lab).is_empty())
-        .await;
+    lab.wait_until("the watch is stopped with its object", async || {
+        watches(&lab).is_empty()
+    })
+    .await;
 }
 
-/// More than one page: by a streaming list where the server has it, page by page elsewhere.
-async fn many_objects_are_streamed(mut lab: Lab) {
+/// A list of more than one page: a streaming list if the server supports it, else page by page.
+async fn list_of_600_objects_is_complete(mut lab: Lab) {
     let api = lab.api(&config_map(), &lab.namespace);
     for i in 0..600 {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
@@ -152,20 +156,20 @@ async fn many_objects_are_streamed(mut lab: Lab) {
         .expect("applied");
     }
     lab.start_probe().await;
-    // The narrow list does not help: the wide one has to have everything.
+    // A field selector is evaluated by the host, so the list needs all objects.
     let wide = json!({"do": "list", "kind": "ConfigMap", "fields": "metadata.labels.l=b"});
     lab.apply_probe("p", json!([wide]), json!([])).await;
     lab.wait_seen("p", &["m597,m598,m599"]).await;
     let services = lab.host().services();
-    assert!(services.store.size().objects >= 600);
+    assert!(services.cache.store.size().objects >= 600);
     lab.delete(&config_map(), "m598").await;
     lab.wait_seen("p", &["m597,m599"]).await;
 }
 
-async fn asked_for_by_annotation(mut lab: Lab) {
+async fn reconcile_now_annotation_requests_one_reconcile(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("p", json!([{"do": "park"}]), json!([])).await;
-    lab.wait_condition(&kind(), "p", "Stalled", "True", "AsTold")
+    lab.wait_condition(&kind(), "p", "Stalled", "True", "Requested")
         .await;
     lab.wait_idle().await;
     let reconciles = || {
@@ -178,7 +182,7 @@ async fn asked_for_by_annotation(mut lab: Lab) {
     for value in ["1", "2"] {
         let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": value}}});
         lab.patch(&kind(), "p", annotations).await;
-        lab.wait_until("it was asked for", async || {
+        lab.wait_until("the annotation enqueued it", async || {
             let manual = lab
                 .wake_causes(&kind(), "p")
                 .iter()
@@ -192,8 +196,9 @@ async fn asked_for_by_annotation(mut lab: Lab) {
     assert_eq!(reconciles(), before.map(|n| n + 2));
 }
 
-/// Cut, fallen behind, or the server away for a while: what changed meanwhile is seen, what did not wakes nobody.
-async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
+/// The API server is down for a while and the watch's resourceVersion expires: changes in between are seen, and unchanged
+/// objects enqueue nothing.
+async fn broken_watch_misses_no_change_and_wakes_only_its_readers(mut lab: Lab) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
     lab.install(&["tests/probe"]);
@@ -221,7 +226,7 @@ async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
         let changed = format!("m{round}");
         lab.apply_config_map(&changed, "a", "1").await;
         lab.delete(&config_map(), &format!("m{}", round + 10)).await;
-        // So that the version the watch had is too old; the real server can't be told to forget.
+        // Expires the watch's resourceVersion (410 Gone); the real server has no such control.
         if let Some(server) = &lab.embedded {
             server.compact();
         }
@@ -235,9 +240,9 @@ async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
 
 mod tls {
     mod embedded {
-        /// The embedded API server speaks HTTPS, too: to the host and to any other client of its kubeconfig.
+        /// The embedded API server serves HTTPS to the host and to any other client of its kubeconfig.
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn over_https() {
+        async fn embedded_server_speaks_https() {
             let options = ostler_apiserver::Options {
                 tls: true,
                 ..Default::default()
@@ -249,7 +254,7 @@ mod tls {
                 .map(|server| server.url())
                 .unwrap_or_default();
             assert!(url.starts_with("https://"), "{url}");
-            super::super::what_was_absent(lab).await;
+            super::super::read_of_absent_object_wakes_on_creation(lab).await;
         }
     }
 }

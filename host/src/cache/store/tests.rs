@@ -136,12 +136,12 @@ fn overlapping_watches_report_a_change_once_and_both_cache_it() {
     let key = labelled("o", "1", 0, "").0;
     assert!(
         store.remove(&x, &key, "1", 3).is_none(),
-        "it goes on in the other"
+        "it remains in the other collection"
     );
     assert!(store.remove(&y, &key, "1", 4).is_some());
     assert!(
         matches!(put(5, "b"), Put::Changed(_)),
-        "back by its labels, not from the dead"
+        "its labels moved it in again; it was not restored after a deletion"
     );
 }
 
@@ -182,7 +182,7 @@ fn watch_of_full_objects_reports_changes_for_both_projections() {
     store.put(&key, other, Projection::Full, Source::Watch);
     assert!(store.remove(&whole, &key, "2", 5).is_some());
     assert!(store.remove(&meta, &key, "2", 5).is_none());
-    // One that the other never had: who read its metadata must hear of it.
+    // The other collection never had the object: readers of its metadata must be woken.
     store.close_collection(&whole);
     let key = object("c", "3", 0).0;
     assert!(matches!(
@@ -217,7 +217,7 @@ fn index_entries_are_removed_with_their_objects() {
 }
 
 proptest! {
-    /// With an index or without, by label or by field, in pages or at once: the same objects in the same order.
+    /// A list returns the same objects in the same order with and without an index, by label or field, paged or not.
     #[test]
     fn index_agrees_with_a_search(
         steps in prop::collection::vec((0..90u8, 0..4u8, any::<bool>()), 60..400),
@@ -296,7 +296,7 @@ fn deletion_shown_by_relists_is_reported_once() {
     for projection in [Projection::Full, Projection::Metadata] {
         store.put(&key, object("a", "1", 1).1, projection, Source::Watch);
     }
-    // Both watches list anew, and something else has happened in between.
+    // Both watches relist, at different versions.
     assert!(store.remove(&whole, &key, "1", 5).is_some());
     assert!(store.remove(&meta, &key, "1", 7).is_none());
 }

@@ -186,12 +186,13 @@ impl Files {
     async fn next(&mut self) -> Saved {
         let mut saved = Saved::default();
         loop {
-            let event = match saved.any() {
-                false => self.events.recv().await,
-                true => match tokio::time::timeout(DEBOUNCE_INTERVAL, self.events.recv()).await {
+            let event = if saved.any() {
+                match tokio::time::timeout(DEBOUNCE_INTERVAL, self.events.recv()).await {
                     Ok(event) => event,
                     Err(_) => return saved,
-                },
+                }
+            } else {
+                self.events.recv().await
             };
             match event {
                 Some(event) => saved = saved.and(self.classify_event(&event)),
@@ -368,7 +369,7 @@ impl Dev {
             Ok(built) => built,
             Err(e) => {
                 eprintln!("{e:#}");
-                let mut row = Row::of("failed", goes_on(stage));
+                let mut row = Row::of("failed", failure_hint(stage));
                 row.build_ms = Some(elapsed_milliseconds(began));
                 return Ok(row);
             }
@@ -395,7 +396,7 @@ impl Dev {
                 }
                 row
             }
-            Err(e) => Row::of("refused", format!("{e:#}; {}", goes_on(stage))),
+            Err(e) => Row::of("refused", format!("{e:#}; {}", failure_hint(stage))),
         };
         row.build_ms = build_ms;
         row.bytes = Some(built.bytes);
@@ -410,11 +411,11 @@ impl Dev {
     }
 }
 
-/// The event of a build that does not serve.
-fn goes_on(stage: &Stage) -> &'static str {
+/// The hint after a build that does not serve.
+fn failure_hint(stage: &Stage) -> &'static str {
     match stage.serving() {
-        Ok(_) => "the build before goes on serving",
-        Err(_) => "mend it and save",
+        Ok(_) => "the previous build keeps serving",
+        Err(_) => "fix it and save",
     }
 }
 
@@ -477,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_saved_file_is_known_by_its_place() {
+    fn saved_file_is_classified_by_its_path() {
         let of = |path: &str| {
             let Saved {
                 source,
@@ -514,7 +515,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn saves_are_told_also_in_new_folders() {
+    async fn saves_in_new_folders_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = Files::follow(folder.path()).unwrap();
         let later = folder.path().join("src");
@@ -533,16 +534,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nothing_serves_nothing_is_said_to_go_on() {
+    async fn hint_without_a_serving_build_names_only_the_fix() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut stage = Stage::set(None).await.unwrap();
         stage.start().await.unwrap();
-        assert_eq!(goes_on(&stage), "mend it and save");
+        assert_eq!(failure_hint(&stage), "fix it and save");
         stage.end(GRACE_PERIOD).await;
     }
 
     #[test]
-    fn a_row_stands_under_its_header() {
+    fn row_is_aligned_with_its_header() {
         let row = Row {
             at: "2026-11-21T08:00:01Z".into(),
             what: "serves",

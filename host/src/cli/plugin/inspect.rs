@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_can_t_run_is_told_why() {
+    async fn unusable_component_is_reported_with_its_cause() {
         let found = inspect_component("x.wasm".into(), b"#!/bin/sh".to_vec()).await;
         assert!(found.unfit.starts_with("not WebAssembly"), "{}", found.unfit);
         let text = format_inspection(&found);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_accounted_for() {
+    fn section_sizes_sum_to_the_file_size() {
         let mut component = b"\0asm\x0d\0\x01\0".to_vec();
         ostler_builder::component::append_section(
             &mut component,

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_read_or_said_what_is_wrong_with() {
+    fn kind_is_parsed_or_refused_with_its_error() {
         let kind: Kind = "Greeting.v1alpha1.examples.ostler.dev".parse().unwrap();
         assert_eq!(
             (&*kind.kind, &*kind.version, &*kind.group),
@@ -345,13 +345,13 @@ mod tests {
             ("Greeting.v1.A.dev", "is no domain"),
             ("Greeting.v1.apps.k8s.io", "Kubernetes' own"),
         ] {
-            let said = wrong.parse::<Kind>().unwrap_err();
-            assert!(said.contains(words), "{wrong}: {said}");
+            let error = wrong.parse::<Kind>().unwrap_err();
+            assert!(error.contains(words), "{wrong}: {error}");
         }
     }
 
     #[test]
-    fn a_name_is_one_of_a_package() {
+    fn plugin_name_must_be_a_package_name() {
         assert_eq!(parse_name("my-plugin2"), Ok("my-plugin2".into()));
         for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
             assert!(parse_name(wrong).is_err(), "{wrong}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_project_is_left_to_fill_in() {
+    fn new_project_has_no_open_placeholders() {
         for language in Language::value_variants() {
             let new = New {
                 name: "my-plugin".into(),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn something_that_is_there_is_left_alone() {
+    fn existing_folder_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("mine"), "").unwrap();
         let new = New {
@@ -407,13 +407,13 @@ mod tests {
             directory: Some(folder.path().into()),
             sdk: None,
         };
-        let said = new.run().unwrap_err().to_string();
-        assert!(said.contains("there is something already"), "{said}");
+        let error = new.run().unwrap_err().to_string();
+        assert!(error.contains("there is something already"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn the_sdk_is_found_in_its_checkout_and_named_by_the_way_to_it() {
+    fn sdk_is_referenced_by_its_relative_path() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let sdk = Sdk::find(None, &root.join("plugins/new/one")).unwrap();
         assert_eq!(
@@ -426,10 +426,10 @@ mod tests {
             absolute.contains(&*root.canonicalize().unwrap().to_string_lossy()),
             "{absolute}"
         );
-        let said = Sdk::find(Some(elsewhere.path()), elsewhere.path()).err().unwrap();
+        let error = Sdk::find(Some(elsewhere.path()), elsewhere.path()).err().unwrap();
         assert!(
-            said.to_string().contains("neither ostler-sdk nor a checkout"),
-            "{said}"
+            error.to_string().contains("neither ostler-sdk nor a checkout"),
+            "{error}"
         );
     }
 }

@@ -110,7 +110,7 @@ impl Project {
         });
         let file = similar.map_or(crds, |d| d.file.clone());
         bail!(
-            "{}: it defines {}, but the plugin says that it reconciles {missing}: make spec.group, spec.names.kind and \
+            "{}: it defines {}, but the plugin reconciles {missing}: make spec.group, spec.names.kind and \
              spec.versions[].name agree with it",
             file.display(),
             names.join(", ")
@@ -124,7 +124,7 @@ pub fn read_asks(folder: &Path) -> anyhow::Result<Value> {
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
-            "{}: not there: it says what the plugin asks for; begin with `permissions: {{}}`",
+            "{}: not found: the manifest with the plugin's permissions is missing; begin with `permissions: {{}}`",
             file.display()
         ),
         Err(e) => return Err(e).with_context(|| format!("reading {}", file.display())),
@@ -203,7 +203,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
 ";
 
     #[test]
-    fn what_is_wrong_is_named_with_its_file_and_what_to_do() {
+    fn invalid_project_is_reported_with_file_and_remedy() {
         let sound = [("Cargo.toml", ""), ("plugin.yaml", "permissions: {}")];
         for (files, words) in [
             (
@@ -242,16 +242,16 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
             ),
         ] {
             let (_folder, project) = project(files);
-            let said = format!("{:#}", project.err().expect(words[0]));
+            let error = format!("{:#}", project.err().expect(words[0]));
             assert!(
-                words.iter().all(|w| said.contains(w)),
-                "{said}\nexpected: {words:?}"
+                words.iter().all(|w| error.contains(w)),
+                "{error}\nexpected: {words:?}"
             );
         }
     }
 
     #[test]
-    fn kinds_without_a_crd_are_named() {
+    fn kind_without_crd_is_named() {
         let files = [
             ("Cargo.toml", ""),
             ("plugin.yaml", "permissions: {}"),
@@ -260,24 +260,24 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let (_folder, project_with) = project(&files);
         let with = project_with.unwrap();
         with.defines(&[Gvk::new("a.dev", "v1", "X")]).unwrap();
-        let said = with
+        let error = with
             .defines(&[Gvk::new("a.dev", "v0", "X")])
             .unwrap_err()
             .to_string();
         assert!(
-            said.contains("crds/x.yaml: it defines X.v1.a.dev") && said.contains("reconciles X.v0.a.dev"),
-            "{said}"
+            error.contains("crds/x.yaml: it defines X.v1.a.dev") && error.contains("reconciles X.v0.a.dev"),
+            "{error}"
         );
         let (_folder, without) = project(&files[..2]);
-        let said = without
+        let error = without
             .unwrap()
             .defines(&[Gvk::new("a.dev", "v1", "X")])
             .unwrap_err();
-        assert!(said.to_string().contains("crds: no CRD"), "{said}");
+        assert!(error.to_string().contains("crds: no CRD"), "{error}");
     }
 
     #[test]
-    fn what_is_asked_for_is_granted() {
+    fn requested_permissions_are_granted() {
         let asks = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [apply]}], events: true}";
         let (_folder, project) = project(&[("go.mod", ""), ("plugin.yaml", asks)]);
         let project = project.unwrap();

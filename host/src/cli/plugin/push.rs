@@ -46,7 +46,7 @@ pub struct Push {
 /// The pushed artifact.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct PushResult {
     reference: String,
     digest: String,
     name: String,
@@ -111,7 +111,7 @@ impl Push {
                 .await
                 .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
         }
-        let told = Told {
+        let result = PushResult {
             reference: pushed.reference.to_string(),
             digest: pushed.digest.to_string(),
             name: plugin.name().to_string(),
@@ -121,20 +121,21 @@ impl Push {
             signed_by: key.map(|key| key.public_key().fingerprint().clone()),
         };
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
+            Output::Json => println!("{}", serde_json::to_string_pretty(&result)?),
             Output::Table => {
                 // Standard output has only the reference, for scripts.
                 eprintln!(
                     "{} {}, {:.1} KB{}{}",
-                    told.name,
-                    told.version,
-                    told.size as f64 / 1000.0,
-                    if told.existed { ", was there already" } else { "" },
-                    told.signed_by
+                    result.name,
+                    result.version,
+                    result.size as f64 / 1000.0,
+                    if result.existed { ", was there already" } else { "" },
+                    result
+                        .signed_by
                         .map(|key| format!(", signed by {key}"))
                         .unwrap_or_default()
                 );
-                println!("{}", told.reference);
+                println!("{}", result.reference);
             }
         }
         Ok(())

@@ -255,15 +255,15 @@ impl Stage {
         };
         let refused = report()?.map_or(0, |r| r.refused);
         // The component first: grants and configuration are written before the host has read it.
-        let mut news = ostler_builder::replace_file(&self.plugin_file(plugin, "wasm"), wasm)?;
-        news |= self.grant(project, plugin)?;
+        let mut changed = ostler_builder::replace_file(&self.plugin_file(plugin, "wasm"), wasm)?;
+        changed |= self.grant(project, plugin)?;
         if let Some(config) = config {
-            news |= self.write_config(plugin, config)?;
+            changed |= self.write_config(plugin, config)?;
         }
         let digest = encode_hex(&Sha256::digest(wasm));
         let began = Instant::now();
         loop {
-            match report()?.and_then(|report| decide_result(report, &digest, refused, news)) {
+            match report()?.and_then(|report| decide_result(report, &digest, refused, changed)) {
                 Some(verdict) => return verdict.map_err(|why| anyhow::anyhow!(why)),
                 None if began.elapsed() > SERVE_TIMEOUT => {
                     bail!("the new build does not serve after {SERVE_TIMEOUT:?}")
@@ -286,13 +286,18 @@ impl Stage {
     }
 }
 
-/// What has become of the build with this digest; none while that is open. `refused` is how many had been refused
-/// before, `news` whether there was anything new to look at since: if not, what was said of it holds.
-fn decide_result(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
+/// The result of the build with this digest; `None` while the host has not decided. `refused` is the number of refusals
+/// before the build. If no file `changed`, the host does not load again, so an earlier refusal is the result.
+fn decide_result(
+    report: Report,
+    digest: &str,
+    refused: u64,
+    changed: bool,
+) -> Option<Result<Report, String>> {
     match report.state {
         LoadState::Serving if report.digest == digest => Some(Ok(report)),
         LoadState::RolledBack if report.bad == digest => Some(Err(report.message)),
-        LoadState::Failed | LoadState::Refused if report.refused > refused || !news => {
+        LoadState::Failed | LoadState::Refused if report.refused > refused || !changed => {
             Some(Err(report.message))
         }
         _ => None,
@@ -320,8 +325,8 @@ pub fn check_ready(object: &Value) -> (bool, String) {
     let text = |field: &str| ready[field].as_str().unwrap_or_default();
     let current = ready["observedGeneration"].is_null()
         || ready["observedGeneration"] == object["metadata"]["generation"];
-    let said = crate::cli::table::join_reason(text("reason"), text("message"));
-    (text("status") == "True" && current, said)
+    let reason = crate::cli::table::join_reason(text("reason"), text("message"));
+    (text("status") == "True" && current, reason)
 }
 
 #[cfg(test)]
@@ -329,8 +334,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_became_of_a_build_is_told_as_soon_as_it_is_known() {
-        let of = |state: LoadState, digest: &str, refused: u64, news: bool| {
+    fn build_result_is_reported_when_its_build_is_known() {
+        let of = |state: LoadState, digest: &str, refused: u64, changed: bool| {
             let report = Report {
                 state,
                 digest: digest.into(),
@@ -339,33 +344,33 @@ mod tests {
                 refused,
                 ..Report::default()
             };
-            decide_result(report, "b", 1, news).map(|verdict| verdict.map(|report| report.digest))
+            decide_result(report, "b", 1, changed).map(|verdict| verdict.map(|report| report.digest))
         };
         let refused = Some(Err("why".to_owned()));
-        for (state, digest, count, news, expected) in [
+        for (state, digest, count, changed, expected) in [
             (LoadState::Serving, "b", 1, true, Some(Ok("b".to_owned()))),
             (LoadState::Serving, "a", 1, true, None),
             (LoadState::Loading, "", 1, true, None),
-            // Refused before, and not looked at since.
+            // Refused before, and not loaded again yet.
             (LoadState::Refused, "a", 1, true, None),
             (LoadState::Refused, "a", 2, true, refused.clone()),
             (LoadState::Failed, "", 2, true, refused.clone()),
-            // The same again.
+            // Nothing changed, so the earlier refusal holds.
             (LoadState::Refused, "a", 1, false, refused.clone()),
             (LoadState::Failed, "", 1, false, refused.clone()),
-            // It served, and trapped.
+            // It served, and was rolled back for its traps.
             (LoadState::RolledBack, "a", 1, false, refused.clone()),
         ] {
             assert_eq!(
-                of(state, digest, count, news),
+                of(state, digest, count, changed),
                 expected,
-                "{state} {digest} {count} {news}"
+                "{state} {digest} {count} {changed}"
             );
         }
     }
 
     #[tokio::test]
-    async fn a_build_that_is_refused_is_refused_again_at_once() {
+    async fn refused_build_is_reported_again_at_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
         std::fs::write(folder.path().join("plugin.yaml"), "permissions: {}").unwrap();
@@ -376,7 +381,7 @@ mod tests {
         for _ in 0..2 {
             let offered = stage.offer(&project, "mine", None, b"no such thing");
             let offered = tokio::time::timeout(Duration::from_secs(60), offered).await;
-            let why = offered.expect("it is told").expect_err("refused").to_string();
+            let why = offered.expect("a result").expect_err("refused").to_string();
             assert!(why.contains("WebAssembly"), "{why}");
         }
         stage.end(Duration::from_secs(5)).await;

@@ -164,11 +164,11 @@ impl Test {
         let stage = checks
             .run_check("serves in a host", self.check_serving(project, &name, &wasm))
             .await;
-        // Only to be skipped where there is none.
+        // Without a host the remaining checks are skipped.
         let stage = stage.as_ref();
         let on = || stage.context("no host");
         let kinds = checks
-            .run_check("is as its CRDs say", async { check_kinds(on()?, project) })
+            .run_check("matches its CRDs", async { check_kinds(on()?, project) })
             .await;
         let kinds = kinds.unwrap_or_default();
         let keys = checks
@@ -178,12 +178,12 @@ impl Test {
             .await;
         let keys = keys.unwrap_or_default();
         checks
-            .run_check("again writes nothing", async {
+            .run_check("second reconcile writes nothing", async {
                 self.check_idempotence(on()?, &keys).await
             })
             .await;
         checks
-            .run_check("deleted, all of it is gone", async {
+            .run_check("deleted samples are removed", async {
                 self.check_deletion(on()?, project, &keys).await
             })
             .await;
@@ -230,13 +230,13 @@ impl Test {
             keys.push(stage.apply(document).await?);
         }
         for key in &keys {
-            let mut last = "it is not there".to_owned();
+            let mut last = "it does not exist".to_owned();
             let is_ready = wait_until(self.timeout, async || {
                 let Ok(Some(object)) = stage.get(key).await else {
                     return false;
                 };
-                let (is_ready, said) = check_ready(&object);
-                last = said;
+                let (is_ready, reason) = check_ready(&object);
+                last = reason;
                 is_ready
             });
             if !is_ready.await {
@@ -388,11 +388,11 @@ async fn run_native_tests(project: &Project) -> anyhow::Result<((), String)> {
     if output.status.success() {
         return Ok(((), words));
     }
-    let said = [output.stdout, output.stderr].concat();
+    let log = [output.stdout, output.stderr].concat();
     bail!(
         "`{words}`: {}\n{}",
         output.status,
-        String::from_utf8_lossy(&said).trim()
+        String::from_utf8_lossy(&log).trim()
     )
 }
 
@@ -422,7 +422,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn after_a_failure_the_rest_is_skipped() {
+    async fn checks_after_a_failure_are_skipped() {
         let mut checks = Checks::default();
         assert_eq!(
             checks.run_check("one", async { Ok((1, "fine".into())) }).await,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_of_the_current_generation() {
+    fn ready_counts_for_the_current_generation_only() {
         let object = |observed: u8| {
             json!({"metadata": {"generation": 2}, "status": {"conditions": [
                 {"type": "Ready", "status": "True", "reason": "R", "message": "m", "observedGeneration": observed}]}})

@@ -51,7 +51,7 @@ pub struct Verify {
 /// The result of a verification.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct VerifyResult {
     verified: bool,
     subject: String,
     /// Digest of the artifact, which pins the reference; `None` for a file.
@@ -104,7 +104,7 @@ impl Verify {
             Ok(Inspection { imports, exports, .. }) => (imports, exports),
             Err(_) => Default::default(),
         };
-        let told = Told {
+        let result = VerifyResult {
             verified: problems.is_empty(),
             subject: subject.name,
             digest: subject.digest,
@@ -118,13 +118,17 @@ impl Verify {
             problems,
         };
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
-            Output::Table => print!("{}", format_result(&told)),
+            Output::Json => println!("{}", serde_json::to_string_pretty(&result)?),
+            Output::Table => print!("{}", format_result(&result)),
         }
-        if told.verified {
+        if result.verified {
             Ok(())
         } else {
-            bail!("{} is not verified: {}", told.subject, told.problems.join("; "))
+            bail!(
+                "{} is not verified: {}",
+                result.subject,
+                result.problems.join("; ")
+            )
         }
     }
 
@@ -188,21 +192,21 @@ impl Verify {
 }
 
 /// The result as text.
-fn format_result(told: &Told) -> String {
+fn format_result(result: &VerifyResult) -> String {
     let list = |items: &[String]| match items {
         [] => "nothing".to_owned(),
         items => items.join("\n"),
     };
     let mut rows = vec![
-        ("Component", told.subject.clone(), Shade::Plain),
-        ("Digest", told.component_digest.clone(), Shade::Plain),
+        ("Component", result.subject.clone(), Shade::Plain),
+        ("Digest", result.component_digest.clone(), Shade::Plain),
         (
             "Size",
-            format!("{:.1} KB", told.size as f64 / 1000.0),
+            format!("{:.1} KB", result.size as f64 / 1000.0),
             Shade::Plain,
         ),
     ];
-    rows.push(match &told.signed_by {
+    rows.push(match &result.signed_by {
         None => ("Signed by", "not asked (--key)".into(), Shade::Waiting),
         Some(keys) if keys.is_empty() => ("Signed by", "none of the keys".into(), Shade::Bad),
         Some(keys) => {
@@ -210,15 +214,16 @@ fn format_result(told: &Told) -> String {
             ("Signed by", keys.join("\n"), Shade::Good)
         }
     });
-    if told.fits {
+    if result.fits {
         rows.push(("Fits this host", "yes".into(), Shade::Good));
-        rows.push(("Imports", list(&told.imports), Shade::Plain));
-        rows.push(("Exports", list(&told.exports), Shade::Plain));
+        rows.push(("Imports", list(&result.imports), Shade::Plain));
+        rows.push(("Exports", list(&result.exports), Shade::Plain));
     } else {
         rows.push(("Fits this host", "no".into(), Shade::Bad))
     }
     rows.extend(
-        told.problems
+        result
+            .problems
             .iter()
             .map(|problem| ("Problem", problem.clone(), Shade::Bad)),
     );

@@ -123,7 +123,7 @@ families! {
         Family::default();
     panics: Family<Labels, Counter> =
         "controller_runtime_reconcile_panics",
-        "Total number of reconciles that ended in a trap of the component",
+        "Total number of reconciles that ended in a trap of the component, or in a panic of the host",
         Family::default();
     timeouts: Family<Labels, Counter> =
         "controller_runtime_reconcile_timeouts",
@@ -307,6 +307,11 @@ impl PluginMetrics {
             TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
             TrapKind::Memory | TrapKind::Other => self.panics.inc(),
         };
+    }
+
+    /// Counts a reconcile in which the host panicked.
+    pub fn record_panic(&self) {
+        self.panics.inc();
     }
 
     /// Counts a call of the component into the host.

@@ -1,44 +1,53 @@
-//! What becomes of each kind of write.
+//! Handling of each kind of write by the overlay.
 
 use std::{collections::BTreeSet, sync::Weak};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{Entry, Overlay, PLANNED, key, missing, status};
+use super::{Entry, FIRST_PLANNED_VERSION, Overlay, not_found, object_ref, status_error};
 use crate::{
     cache::store::{Put, Query, Source},
     client::api::{ApiClient, ApiError, Interceptor, Target, WriteRequest, parse_response},
     kube::{key::ObjectRef, object::Object, scope::Projection},
-    plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
+    plan::merge::{
+        apply_patch, carry_bookkeeping, create_patch, has_finalizers, is_deleting, is_same_state, set_field,
+        strip_bookkeeping,
+    },
 };
 
-/// The server's answer to a dry run, or why it can't give one.
-type Tried = Result<Value, String>;
+/// The server's response to a dry run, or the reason why it cannot perform one.
+type DryRunResult = Result<Value, String>;
 
 impl Overlay {
-    /// Takes a write and answers as the server would have.
-    pub(super) async fn take(&self, cluster: &ApiClient, write: WriteRequest<'_>) -> Result<Bytes, ApiError> {
+    /// Applies a write to the overlay and returns the response that the server would have sent.
+    pub(super) async fn apply_write(
+        &self,
+        cluster: &ApiClient,
+        write: WriteRequest<'_>,
+    ) -> Result<Bytes, ApiError> {
         let nowhere = || ApiError::InvalidResponse(format!("{} names no object", write.path));
         let target = Target::parse(write.path).ok_or_else(nowhere)?;
         let body: Value = parse_response(write.body)?;
         self.observe_response(write.path, write.body);
         if target.is_event() {
-            return Ok(self.event(body));
+            return Ok(self.record_event(body));
         }
         let done = match (write.method, write.content_type) {
-            ("POST", _) => self.create(cluster, &target, &write, &body).await,
-            ("DELETE", _) => self.delete(cluster, &target, &write, body).await,
-            ("PATCH", kind) if kind.contains("apply") => self.apply(cluster, &target, &write, &body).await,
-            _ => self.patch(cluster, &target, &write, body).await,
+            ("POST", _) => self.plan_create(cluster, &target, &write, &body).await,
+            ("DELETE", _) => self.plan_delete(cluster, &target, &write, body).await,
+            ("PATCH", kind) if kind.contains("apply") => {
+                self.plan_apply(cluster, &target, &write, &body).await
+            }
+            _ => self.plan_patch(cluster, &target, &write, body).await,
         };
         if done.as_ref().is_err_and(|e| e.code() == 409) {
-            self.with(|state| state.run.ran.conflict = true);
+            self.with_state(|state| state.run.outcome.conflict = true);
         }
         done
     }
 
-    async fn create(
+    async fn plan_create(
         &self,
         cluster: &ApiClient,
         target: &Target,
@@ -48,47 +57,49 @@ impl Overlay {
         let name = body["metadata"]["name"].as_str().unwrap_or_default();
         let mut entry = match name {
             "" => Entry::new(target, None),
-            name => self.entry(cluster, &target.collection(), name).await?.0,
+            name => self.load_entry(cluster, &target.collection(), name).await?.0,
         };
-        if entry.planned.is_some() && self.knows(&entry.target) {
-            return Err(status(
+        if entry.planned.is_some() && self.has_entry(&entry.target) {
+            return Err(status_error(
                 409,
                 "AlreadyExists",
                 format!("{} {name:?} already exists", target.plural),
             ));
         }
-        let new = match self.asked_anew(cluster, target, &entry, *write).await? {
+        let new = match self.try_create(cluster, target, &entry, *write).await? {
             Ok(answer) => answer,
             Err(why) => {
                 entry.unchecked.insert(why);
-                self.fresh(body)
+                self.new_object(body)
             }
         };
         entry.target.name = new["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         entry.planned = None;
-        Ok(self.settle(entry, new))
+        Ok(self.store_state(entry, new))
     }
 
-    async fn apply(
+    async fn plan_apply(
         &self,
         cluster: &ApiClient,
         target: &Target,
         write: &WriteRequest<'_>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
-        let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
+        let (mut entry, touched) = self
+            .load_entry(cluster, &target.collection(), &target.name)
+            .await?;
         let manager = target.parameter("fieldManager").unwrap_or_default().to_owned();
-        let answer = self.asked_anew(cluster, target, &entry, *write).await?;
+        let answer = self.try_create(cluster, target, &entry, *write).await?;
         let new = match (answer, entry.planned.clone()) {
             (Ok(answer), Some(before)) if touched => {
-                // The server has answered about the object as it is live: what this manager's word changes there,
-                // since its last, it changes here.
+                // The server applied the configuration to the live object. The difference to its previous response
+                // for this field manager is applied to the planned object.
                 let from = entry.applied.get(&manager).or(entry.live.as_ref());
                 if from.is_none() {
-                    let why = "whether field managers are in conflict, while the object is only planned";
+                    let why = "conflicts of field managers, because the object exists in the plan only";
                     entry.unchecked.insert(why.into());
                 }
-                let new = patched(&before, &delta(from.unwrap_or(&json!({})), &answer));
+                let new = apply_patch(&before, &create_patch(from.unwrap_or(&json!({})), &answer));
                 entry.applied.insert(manager, answer);
                 new
             }
@@ -99,98 +110,102 @@ impl Overlay {
             (Err(why), before) => {
                 entry.unchecked.insert(why);
                 match before {
-                    Some(before) => patched(&before, body),
-                    None => self.fresh(body),
+                    Some(before) => apply_patch(&before, body),
+                    None => self.new_object(body),
                 }
             }
         };
-        Ok(self.settle(entry, new))
+        Ok(self.store_state(entry, new))
     }
 
-    async fn patch(
+    async fn plan_patch(
         &self,
         cluster: &ApiClient,
         target: &Target,
         write: &WriteRequest<'_>,
         mut body: Value,
     ) -> Result<Bytes, ApiError> {
-        let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
+        let (mut entry, touched) = self
+            .load_entry(cluster, &target.collection(), &target.name)
+            .await?;
         let Some(before) = entry.planned.clone() else {
-            return Err(missing(target));
+            return Err(not_found(target));
         };
         if !touched {
-            let new = match self.asked(cluster, target, *write).await? {
+            let new = match self.try_dry_run(cluster, target, *write).await? {
                 Ok(answer) => answer,
                 Err(why) => {
                     entry.unchecked.insert(why);
-                    patched(&before, &body)
+                    apply_patch(&before, &body)
                 }
             };
-            return Ok(self.settle_and_sweep(cluster, entry, new).await);
+            return Ok(self.store_and_collect(cluster, entry, new).await);
         }
-        preconditions(target, &before, &mut body)?;
+        check_preconditions(target, &before, &mut body)?;
         let mut wanted = before.clone();
-        merge(&mut wanted, &body);
+        json_patch::merge(&mut wanted, &body);
         let tried = match (&entry.live, &*target.subresource) {
             (Some(live), subresource) => {
                 let patch = match subresource {
-                    "status" => json!({"status": delta(&live["status"], &wanted["status"])}),
-                    _ => delta(live, &wanted),
+                    "status" => json!({"status": create_patch(&live["status"], &wanted["status"])}),
+                    _ => create_patch(live, &wanted),
                 };
                 let patch = patch.to_string();
                 let patch = WriteRequest {
                     body: patch.as_bytes(),
                     ..*write
                 };
-                self.asked(cluster, target, patch).await?
+                self.try_dry_run(cluster, target, patch).await?
             }
-            (None, "status") => Err("the status of what is only planned".into()),
+            (None, "status") => Err("the status, because the object exists in the plan only".into()),
             (None, _) => {
                 let path = target.collection();
-                let object = bare(&wanted).to_string();
+                let object = strip_bookkeeping(&wanted).to_string();
                 let create = WriteRequest {
                     method: "POST",
                     path: &path,
                     content_type: "application/json",
                     body: object.as_bytes(),
                 };
-                self.asked(cluster, target, create).await?
+                self.try_dry_run(cluster, target, create).await?
             }
         };
         let mut new = wanted;
         match tried {
             Ok(answer) if target.subresource == "status" => {
-                set(&mut new, "status", answer.get("status").cloned());
+                set_field(&mut new, "status", answer.get("status").cloned());
             }
             Ok(mut answer) => {
-                // Through this door no status is written, but where it has none of its own.
+                // A write of the main resource ignores the status if the kind has a status subresource.
                 if body.get("status").is_none() || answer.get("status").is_none() {
-                    set(&mut answer, "status", new.get("status").cloned());
+                    set_field(&mut answer, "status", new.get("status").cloned());
                 }
                 new = answer;
             }
             Err(why) => drop(entry.unchecked.insert(why)),
         }
-        follow(&before, &mut new);
-        Ok(self.settle_and_sweep(cluster, entry, new).await)
+        carry_bookkeeping(&before, &mut new);
+        Ok(self.store_and_collect(cluster, entry, new).await)
     }
 
-    async fn delete(
+    async fn plan_delete(
         &self,
         cluster: &ApiClient,
         target: &Target,
         write: &WriteRequest<'_>,
         mut options: Value,
     ) -> Result<Bytes, ApiError> {
-        let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
+        let (mut entry, touched) = self
+            .load_entry(cluster, &target.collection(), &target.name)
+            .await?;
         let Some(before) = entry.planned.clone() else {
-            return Err(missing(target));
+            return Err(not_found(target));
         };
         if touched {
             let uid = options["preconditions"]["uid"].as_str();
             if let Some(uid) = uid.filter(|uid| before["metadata"]["uid"] != **uid) {
                 let why = format!("the UID in the precondition ({uid}) does not match the UID in record");
-                return Err(status(409, "Conflict", why));
+                return Err(status_error(409, "Conflict", why));
             }
         } else {
             options["dryRun"] = json!(["All"]);
@@ -199,61 +214,61 @@ impl Overlay {
                 body: body.as_bytes(),
                 ..*write
             };
-            if let Err(why) = self.asked(cluster, target, delete).await? {
+            if let Err(why) = self.try_dry_run(cluster, target, delete).await? {
                 entry.unchecked.insert(why);
             }
         }
         let orphans = options["propagationPolicy"] == "Orphan";
-        let new = doomed(&before);
-        let (object, gone) = (new.clone(), !held(&new));
-        let answer = self.settle(entry, new);
+        let new = mark_deleted(&before);
+        let (object, gone) = (new.clone(), !has_finalizers(&new));
+        let answer = self.store_state(entry, new);
         if gone && !orphans {
-            self.sweep(cluster, &object).await?;
+            self.collect_garbage(cluster, &object).await?;
         }
         Ok(answer)
     }
 
-    /// Keeps a new state; what it owned goes with an object that goes.
-    async fn settle_and_sweep(&self, cluster: &ApiClient, entry: Entry, new: Value) -> Bytes {
-        let gone = deleting(&new) && !held(&new);
+    /// Stores a new state, and deletes the dependents of an object that is deleted by it.
+    async fn store_and_collect(&self, cluster: &ApiClient, entry: Entry, new: Value) -> Bytes {
+        let gone = is_deleting(&new) && !has_finalizers(&new);
         let object = new.clone();
-        let answer = self.settle(entry, new);
-        if gone && let Err(e) = self.sweep(cluster, &object).await {
+        let answer = self.store_state(entry, new);
+        if gone && let Err(e) = self.collect_garbage(cluster, &object).await {
             tracing::warn!(error = %e, "planning garbage collection failed");
         }
         answer
     }
 
-    /// What the garbage collector would take with an object, as far as the plan has seen it.
-    async fn sweep(&self, cluster: &ApiClient, owner: &Value) -> Result<(), ApiError> {
+    /// Deletes the dependents of an object as the garbage collector would, among the kinds that the plan has listed.
+    async fn collect_garbage(&self, cluster: &ApiClient, owner: &Value) -> Result<(), ApiError> {
         let mut owners = vec![owner.clone()];
         while let Some(owner) = owners.pop() {
             let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
-            for owned in self.owned(uid) {
+            for owned in self.list_owned(uid) {
                 let resource = cluster.discover_resource(&owned.gvk).await?;
                 let (mut entry, _) = self
-                    .entry(cluster, &resource.collection(&owned.namespace), &owned.name)
+                    .load_entry(cluster, &resource.collection(&owned.namespace), &owned.name)
                     .await?;
                 let Some(before) = &entry.planned else { continue };
-                let new = doomed(before);
-                if !held(&new) {
+                let new = mark_deleted(before);
+                if !has_finalizers(&new) {
                     owners.push(new.clone());
                 }
                 entry.by.insert("the garbage collector".into());
-                self.settle(entry, new);
+                self.store_state(entry, new);
             }
         }
         Ok(())
     }
 
-    /// The objects that nobody but this one owns.
-    fn owned(&self, uid: &str) -> Vec<ObjectRef> {
-        let Some(world) = self.world.get().and_then(Weak::upgrade) else {
+    /// The objects whose owner references all name this UID.
+    fn list_owned(&self, uid: &str) -> Vec<ObjectRef> {
+        let Some(services) = self.services.get().and_then(Weak::upgrade) else {
             return Vec::new();
         };
         let mut owned = BTreeSet::new();
-        for (scope, _) in world.informers.scopes() {
-            for (key, object) in world.store.list(&scope, &Query::default()) {
+        for (scope, _) in services.cache.informers.scopes() {
+            for (key, object) in services.cache.store.list(&scope, &Query::default()) {
                 let object = object.to_value();
                 let owners = object["metadata"]["ownerReferences"].as_array();
                 let mut owners = owners.into_iter().flatten().peekable();
@@ -265,15 +280,16 @@ impl Overlay {
         owned.into_iter().collect()
     }
 
-    /// An object as it would be, and whether it is here already; else as the server has it now.
-    async fn entry(
+    /// The entry of an object, created from the live object if the plan has not written it yet. The flag is `true` if
+    /// the entry existed.
+    async fn load_entry(
         &self,
         cluster: &ApiClient,
         collection: &str,
         name: &str,
     ) -> Result<(Entry, bool), ApiError> {
         let path = format!("{collection}/{name}");
-        if let Some(entry) = self.with(|state| state.entries.get(&path).cloned()) {
+        if let Some(entry) = self.with_state(|state| state.entries.get(&path).cloned()) {
             return Ok((entry, true));
         }
         let live = match cluster.get_uncached(&path).await {
@@ -286,51 +302,53 @@ impl Overlay {
         Ok((Entry::new(&target, live), false))
     }
 
-    /// The same, but where an object that would be gone by now is in the way: the server has it still.
-    async fn asked_anew(
+    /// Sends a create or apply as a dry run, unless the plan deleted a live object of the same name: the server would
+    /// still find that one.
+    async fn try_create(
         &self,
         cluster: &ApiClient,
         target: &Target,
         entry: &Entry,
         write: WriteRequest<'_>,
-    ) -> Result<Tried, ApiError> {
+    ) -> Result<DryRunResult, ApiError> {
         if entry.live.is_some() && entry.planned.is_none() {
             return Ok(Err(
-                "the object of this name that would be gone is there still".into()
+                "an object of the same name, which would be deleted first, still exists".into(),
             ));
         }
-        self.asked(cluster, target, write).await
+        self.try_dry_run(cluster, target, write).await
     }
 
-    /// Asks the server by a dry run. What it says but that it can't is the answer that the write would get.
-    async fn asked(
+    /// Sends a write as a dry run. An error of the server is that of the write, unless it cannot perform the dry run.
+    async fn try_dry_run(
         &self,
         cluster: &ApiClient,
         target: &Target,
         write: WriteRequest<'_>,
-    ) -> Result<Tried, ApiError> {
+    ) -> Result<DryRunResult, ApiError> {
         let namespace = || Target::parse(&format!("/api/v1/namespaces/{}", target.namespace));
         match cluster.dry_run(write).await {
             Ok(bytes) => parse_response(&bytes).map(Ok),
             Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => {
                 Ok(Err(message))
             }
-            Err(e) if e.code() == 404 && namespace().is_some_and(|n| self.knows(&n)) => {
-                Ok(Err(format!("its namespace {} is only planned", target.namespace)))
-            }
+            Err(e) if e.code() == 404 && namespace().is_some_and(|n| self.has_entry(&n)) => Ok(Err(format!(
+                "its namespace {} exists in the plan only",
+                target.namespace
+            ))),
             Err(e) => Err(e),
         }
     }
 
-    fn knows(&self, target: &Target) -> bool {
+    fn has_entry(&self, target: &Target) -> bool {
         let path = target.object(&target.name);
-        self.with(|state| state.entries.contains_key(&path))
+        self.with_state(|state| state.entries.contains_key(&path))
     }
 
-    /// A new object, as far as that can be known without the server.
-    fn fresh(&self, object: &Value) -> Value {
-        let mut new = bare(object);
-        let version = self.with(|state| {
+    /// A new object with the metadata that the server would set, computed locally.
+    fn new_object(&self, object: &Value) -> Value {
+        let mut new = strip_bookkeeping(object);
+        let version = self.with_state(|state| {
             state.version += 1;
             state.version
         });
@@ -340,28 +358,28 @@ impl Overlay {
         new
     }
 
-    /// Keeps a new state, tells who reads it, and gives the answer.
-    fn settle(&self, mut entry: Entry, mut new: Value) -> Bytes {
-        set(&mut new["metadata"], "managedFields", None);
+    /// Stores a new state, enqueues its dependants, and returns the response of the write.
+    fn store_state(&self, mut entry: Entry, mut new: Value) -> Bytes {
+        set_field(&mut new["metadata"], "managedFields", None);
         if let Some(live) = &mut entry.live {
-            set(&mut live["metadata"], "managedFields", None);
+            set_field(&mut live["metadata"], "managedFields", None);
         }
         let path = entry.target.object(&entry.target.name);
-        let gone = deleting(&new) && !held(&new);
-        let by = self.with(|state| {
+        let gone = is_deleting(&new) && !has_finalizers(&new);
+        let by = self.with_state(|state| {
             if !gone
                 && !state.entries.contains_key(&path)
-                && entry.live.as_ref().is_some_and(|l| same(l, &new))
+                && entry.live.as_ref().is_some_and(|l| is_same_state(l, &new))
             {
                 return None;
             }
             state.version += 1;
-            new["metadata"]["resourceVersion"] = (PLANNED + state.version).to_string().into();
+            new["metadata"]["resourceVersion"] = (FIRST_PLANNED_VERSION + state.version).to_string().into();
             entry.planned = (!gone).then(|| new.clone());
             entry.by.insert(state.run.by.clone());
-            if state.run.ran.guess {
+            if state.run.outcome.guess {
                 entry.guess = true;
-                state.guessed.insert(key(&new));
+                state.guessed.insert(object_ref(&new));
             }
             state.run.written.insert(path.clone());
             state.entries.insert(path, entry);
@@ -369,48 +387,56 @@ impl Overlay {
         });
         let answer: Bytes = new.to_string().into();
         if let Some(by) = by {
-            self.changed(&new, &answer, gone, by.as_ref());
+            self.notify_change(&new, &answer, gone, by.as_ref());
         }
         answer
     }
 
-    /// Makes known what no watch will tell of.
-    fn changed(&self, new: &Value, json: &[u8], gone: bool, by: Option<&ObjectRef>) {
-        let Some(world) = self.world.get().and_then(Weak::upgrade) else {
+    /// Passes a planned change to store and dispatcher, since no watch delivers it.
+    fn notify_change(&self, new: &Value, json: &[u8], gone: bool, by: Option<&ObjectRef>) {
+        let Some(services) = self.services.get().and_then(Weak::upgrade) else {
             return;
         };
-        let key = key(new);
+        let key = object_ref(new);
         let Ok((_, object)) = Object::parse(&key.gvk, json) else {
             return;
         };
         if gone {
-            let scopes = world.informers.scopes().into_iter();
+            let scopes = services.cache.informers.scopes().into_iter();
             for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
-                if let Some(change) = world.store.remove(&scope, &key, &object.uid, u64::MAX) {
-                    world.dispatcher.on_change(&change, Source::WriteResponse, None);
+                if let Some(change) = services.cache.store.remove(&scope, &key, &object.uid, u64::MAX) {
+                    services
+                        .dispatcher
+                        .on_change(&change, Source::WriteResponse, None);
                 }
             }
             return;
         }
-        // What is written comes into the store by its answer, but for metadata, and for deletions.
-        let form = match object.is_deleting() {
-            true => Projection::Full,
-            false => Projection::Metadata,
+        // The writer stores the response of a write itself, except for metadata-only objects and deletions.
+        let projection = if object.is_deleting() {
+            Projection::Full
+        } else {
+            Projection::Metadata
         };
-        if let Put::Changed(change) = world.store.put(&key, object, form, Source::WriteResponse) {
-            world.dispatcher.on_change(&change, Source::WriteResponse, by);
+        if let Put::Changed(change) =
+            services
+                .cache
+                .store
+                .put(&key, object, projection, Source::WriteResponse)
+        {
+            services.dispatcher.on_change(&change, Source::WriteResponse, by);
         }
     }
 }
 
-/// An object whose deletion is asked for.
-fn doomed(before: &Value) -> Value {
+/// An object with a deletion timestamp.
+fn mark_deleted(before: &Value) -> Value {
     let mut new = before.clone();
     if let Some(finalizers) = new["metadata"]["finalizers"].as_array_mut() {
-        // The garbage collector's own: it is played here.
+        // The finalizers of the garbage collector, whose work `collect_garbage` does.
         finalizers.retain(|f| f != "orphan" && f != "foregroundDeletion");
     }
-    if !deleting(&new) {
+    if !is_deleting(&new) {
         new["metadata"]["deletionTimestamp"] = crate::kube::time::now_rfc3339().into();
         new["metadata"]["deletionGracePeriodSeconds"] = 0.into();
         if let Some(generation) = new["metadata"]["generation"].as_i64() {
@@ -420,8 +446,8 @@ fn doomed(before: &Value) -> Value {
     new
 }
 
-/// Checks what a patch asks of the object's bookkeeping, and takes it out.
-fn preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(), ApiError> {
+/// Checks the preconditions of a patch (UID and resourceVersion) and removes them from it.
+fn check_preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(), ApiError> {
     let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) else {
         return Ok(());
     };
@@ -432,7 +458,7 @@ fn preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(
             "{} {:?} is invalid: metadata.uid: field is immutable",
             target.plural, target.name
         );
-        return Err(status(422, "Invalid", why));
+        return Err(status_error(422, "Invalid", why));
     }
     if let Some(version) = metadata.remove("resourceVersion")
         && version != before["metadata"]["resourceVersion"]
@@ -441,7 +467,7 @@ fn preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(
             "Operation cannot be fulfilled on {} {:?}: the object has been modified",
             target.plural, target.name
         );
-        return Err(status(409, "Conflict", why));
+        return Err(status_error(409, "Conflict", why));
     }
     Ok(())
 }

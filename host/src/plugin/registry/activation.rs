@@ -19,14 +19,14 @@ enum Decision {
     First,
     /// Another component or configuration: the build replaces the previous one, on trial.
     Replace(Arc<Plugin>),
-    /// The same component and configuration with another policy: the build goes on, its health and trial included.
+    /// The same component and configuration with another policy: the build keeps serving, with its health and trial.
     Rebind(Arc<Plugin>),
-    /// The build was rolled back before: the previous one goes on, with the policy of the new one.
+    /// The build was rolled back before: the previous one keeps serving, with the policy of the new one.
     KeepPrevious(Arc<Plugin>),
 }
 
 impl Registry {
-    /// Makes a build serve. Calls in flight end on the build before it. The build of a `Plugin` object takes the place
+    /// Makes a build serve. Calls in flight end on the previous build. The build of a `Plugin` object takes the place
     /// of one that a file has brought. Fails if its name or one of its kinds is taken.
     pub fn serve(
         &self,

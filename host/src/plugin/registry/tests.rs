@@ -391,14 +391,14 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
     assert_eq!(now(), 9);
     assert!(
         !agree(&SlotId::file("a.wasm"), most(7)),
-        "a file has no say in it any more"
+        "the policy of a file does not apply to a plugin with an object"
     );
     assert_eq!(now(), 9);
     // Until the object goes.
     assert!(registry.remove(&SlotId::object("a")).is_none());
     assert!(
         !registry.is_current(&SlotId::file("a.wasm"), "1"),
-        "it is agreed anew"
+        "its policy must be applied again"
     );
     assert!(agree(&SlotId::file("a.wasm"), most(7)));
     registry.reserve_name("a");

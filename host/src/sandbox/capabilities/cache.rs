@@ -14,11 +14,9 @@ use crate::{
 impl Host for Call {
     #[instrument(name = "cache.get", target = "spans", level = "trace", skip_all)]
     async fn get(&mut self, key: String) -> Option<Vec<u8>> {
-        let (subject, services) = self.enter(HostCall::CacheGet).ok()?;
-        let value = services
-            .object_cache
-            .get(&subject.key, &subject.object.uid, &key)?;
-        self.given(value).ok()
+        let (target, services) = self.begin_host_call(HostCall::CacheGet).ok()?;
+        let value = services.object_cache.get(&target.key, &target.object.uid, &key)?;
+        self.return_bytes(value).ok()
     }
 
     #[instrument(
@@ -29,21 +27,21 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
-        let (subject, services) = self.enter(HostCall::CacheSet)?;
-        let (object, uid) = (subject.key.clone(), subject.object.uid.clone());
-        self.takes(key.len() + value.len())?;
-        let limit = self.terms.limits.cache_bytes;
+        let (target, services) = self.begin_host_call(HostCall::CacheSet)?;
+        let (object, uid) = (target.key.clone(), target.object.uid.clone());
+        self.charge_bytes_to_host(key.len() + value.len())?;
+        let limit = self.limits().cache_bytes;
         if services.object_cache.set(&object, &uid, key, value, limit) {
             Ok(())
         } else {
-            Err(self.exceeded(Limit::CacheBytes, "cached bytes of one object"))
+            Err(self.limit_exceeded(Limit::CacheBytes, "cached bytes of one object"))
         }
     }
 
     #[instrument(name = "cache.delete", target = "spans", level = "trace", skip_all)]
     async fn delete(&mut self, key: String) {
-        if let Ok((subject, services)) = self.enter(HostCall::CacheDelete) {
-            services.object_cache.delete(&subject.key, &key);
+        if let Ok((target, services)) = self.begin_host_call(HostCall::CacheDelete) {
+            services.object_cache.delete(&target.key, &key);
         }
     }
 }

@@ -32,14 +32,14 @@ macro_rules! dispatch {
         impl $interface::Host for HostCalls {
             $(async fn $function(&mut self, $($argument: $type),*) -> $result {
                 const CALL: HostCall = HostCall::$variant;
-                match &mut self.0.tape {
+                match &mut self.0.mode {
                     Tape::Off => <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await,
                     Tape::Rolling(tape) => {
                         tape.enter(CALL.name(), || {
                             vec![$((stringify!($argument), Box::new($argument.clone()) as Box<dyn Recordable>)),*]
                         });
                         let result = <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await;
-                        if let Tape::Rolling(tape) = &mut self.0.tape {
+                        if let Tape::Rolling(tape) = &mut self.0.mode {
                             tape.leave(&result);
                         }
                         result

@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::Call;
+use super::{Call, log::sanitize_line};
 use crate::{
     contract::bindings::events::{EventType, Host},
     effect::events::{self, EventDraft, RateLimit},
@@ -13,23 +13,23 @@ use crate::{
 impl Host for Call {
     #[instrument(name = "events.emit", target = "spans", level = "trace", skip_all, fields(reason = reason))]
     async fn emit(&mut self, kind: EventType, reason: String, note: String) {
-        let Ok((subject, services)) = self.enter(HostCall::EventsEmit) else {
+        let Ok((target, services)) = self.begin_host_call(HostCall::EventsEmit) else {
             return;
         };
-        let (key, object) = (subject.key.clone(), subject.object.clone());
-        if self.takes(reason.len() + note.len()).is_err() {
+        let (key, object) = (target.key.clone(), target.object.clone());
+        if self.charge_bytes_to_host(reason.len() + note.len()).is_err() {
             return;
         }
-        if let Err(e) = self.allow(&Access::Events) {
-            tracing::warn!(object = %key, plugin = &*self.terms.plugin, reason, error = %e, "dropping event");
+        if let Err(e) = self.context.check_grant(&Access::Events) {
+            tracing::warn!(object = %key, plugin = &*self.context.policy.plugin, reason, error = %e, "dropping event");
             return;
         }
         if object.uid.is_empty() {
-            // `initialize` is about no object: the log is where such news goes.
-            if self.line() {
-                let (reason, note) = (super::log::clean(&reason), super::log::clean(&note));
+            // The hook `initialize` has no object, so its Events go to the log.
+            if self.may_log_line() {
+                let (reason, note) = (sanitize_line(&reason), sanitize_line(&note));
                 tracing::info!(
-                    plugin = &*self.terms.plugin,
+                    plugin = &*self.context.policy.plugin,
                     reason = &*reason,
                     note = &*note,
                     "event without object"
@@ -38,7 +38,7 @@ impl Host for Call {
             return;
         }
         let draft = EventDraft {
-            component: &self.terms.plugin,
+            component: &self.context.policy.plugin,
             event_type: match kind {
                 EventType::Normal => events::EventType::Normal,
                 EventType::Warning => events::EventType::Warning,
@@ -47,14 +47,15 @@ impl Host for Call {
             note: &note,
         };
         let limit = RateLimit {
-            per_minute: self.terms.limits.events_per_minute,
-            metrics: self.metrics.as_deref(),
+            per_minute: self.limits().events_per_minute,
+            metrics: self.context.metrics.as_deref(),
         };
         let sent = services
+            .api
             .recorder
-            .record(&services.writer, &key, &object, draft, Some(limit));
+            .record(&services.api.writer, &key, &object, draft, Some(limit));
         if sent.await {
-            self.counts.api_writes += 1;
+            self.effects.counts.api_writes += 1;
         }
     }
 }

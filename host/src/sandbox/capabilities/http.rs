@@ -10,8 +10,12 @@ use tracing::{Span, field::Empty, instrument};
 
 mod events;
 
-use super::{Call, Services, segment};
+use super::{
+    Call,
+    context::{check_cluster, check_path_segments},
+};
 use crate::{
+    cache::store::Store,
     contract::{
         bindings::{
             http::{EventQuery, EventTail, Host, Method, Request, Response, Subscription},
@@ -25,11 +29,12 @@ use crate::{
     },
     observe::metrics::HostCall,
     policy::grants::Access,
+    sandbox::services::Services,
     upstream::{self, SecretKey, UpstreamObject},
 };
 
-/// Requests sent side by side at most.
-const REQUESTS: usize = 64;
+/// Maximum number of requests of one `send-all`, which are sent concurrently.
+const MAX_CONCURRENT_REQUESTS: usize = 64;
 
 impl Host for Call {
     #[instrument(
@@ -40,32 +45,33 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
-        let answer = deliver(self.prepare(request).await?).await?;
-        self.answer(answer)
+        let prepared = self.prepare_request(request).await?;
+        let response = send_prepared(prepared).await?;
+        self.return_response(response)
     }
 
     #[instrument(name = "http.send-all", target = "spans", level = "trace", skip_all, fields(requests = requests.len()))]
     async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
         let count = requests.len();
-        if count > REQUESTS {
-            if let Some(metrics) = &self.metrics {
+        if count > MAX_CONCURRENT_REQUESTS {
+            if let Some(metrics) = &self.context.metrics {
                 metrics.exceeded(Limit::HostCalls);
             }
-            let why = format!("send-all of {count} requests: {REQUESTS} at most");
+            let why = format!("send-all of {count} requests: {MAX_CONCURRENT_REQUESTS} at most");
             return vec![Err(Error::LimitExceeded(why)); count];
         }
-        // Everything that needs the call itself first; then side by side.
+        // Checks and reads change the call, so they come one after the other; then the requests are sent concurrently.
         let mut prepared = Vec::with_capacity(requests.len());
         for request in requests {
-            prepared.push(self.prepare(request).await);
+            prepared.push(self.prepare_request(request).await);
         }
         let sending = prepared
             .into_iter()
-            .map(|prepared| async move { deliver(prepared?).await });
-        let answers = join_all(sending).await;
-        answers
+            .map(|prepared| async move { send_prepared(prepared?).await });
+        let responses = join_all(sending).await;
+        responses
             .into_iter()
-            .map(|a| a.and_then(|a| self.answer(a)))
+            .map(|sent| sent.and_then(|response| self.return_response(response)))
             .collect()
     }
 
@@ -77,13 +83,14 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn secret_digest(&mut self, secret: SecretKeyRef) -> Result<Option<String>, Error> {
-        let (_, services) = self.enter(HostCall::HttpSecretDigest)?;
-        let object = self.secret(&services, &secret).await?;
+        let (_, services) = self.begin_host_call(HostCall::HttpSecretDigest)?;
+        let object = self.load_secret(&services, &secret).await?;
         let value = services
+            .cache
             .store
             .get(&object, Projection::Full)
             .and_then(|object| object.data_value(&secret.key));
-        Ok(value.map(|value| services.upstreams.keyed_digest(&value)))
+        Ok(value.map(|value| services.upstreams.clients.keyed_digest(&value)))
     }
 
     #[instrument(
@@ -94,7 +101,7 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn subscribe(&mut self, subscription: Subscription) -> Result<(), Error> {
-        self.follow(subscription).await
+        self.subscribe_stream(subscription).await
     }
 
     #[instrument(
@@ -109,16 +116,34 @@ impl Host for Call {
     }
 }
 
-/// A request that may be sent.
-type Prepared = (Arc<Services>, ObjectRef, UpstreamObject, upstream::Request);
+/// An upstream that the component may use, with its Secrets in the store.
+struct ResolvedUpstream {
+    services: Arc<Services>,
+    key: ObjectRef,
+    object: UpstreamObject,
+}
 
-/// Each has a span of its own, as several may be on their way at once.
-#[instrument(name = "http.request", target = "spans", level = "trace", skip_all, fields(upstream = %key, method = request.method, http.response.status_code = Empty))]
-async fn deliver((services, key, upstream, request): Prepared) -> Result<Response, Error> {
+/// A request that has passed all checks.
+struct PreparedRequest {
+    upstream: ResolvedUpstream,
+    request: upstream::Request,
+}
+
+/// Sends a request. It has a span of its own, since the requests of a `send-all` are sent concurrently.
+#[instrument(name = "http.request", target = "spans", level = "trace", skip_all, fields(upstream = %prepared.upstream.key, method = prepared.request.method, http.response.status_code = Empty))]
+async fn send_prepared(prepared: PreparedRequest) -> Result<Response, Error> {
+    let PreparedRequest { upstream, request } = prepared;
+    let ResolvedUpstream {
+        services,
+        key,
+        object,
+    } = upstream;
     let started = Instant::now();
+    let secrets = StoreSecrets(&services.cache.store);
     let sent = services
         .upstreams
-        .send_request(&upstream, request, &Secrets(&services))
+        .clients
+        .send_request(&object, request, &secrets)
         .await;
     let code = match &sent {
         Ok(response) => response.status,
@@ -131,43 +156,37 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
         .upstream(&key.namespace, &key.name, code, started.elapsed());
     match sent {
         Ok(response) => Ok(response.into()),
-        // What the upstream would have said, had it been asked without credentials; and why.
+        // A failed login is HTTP 401, as from the upstream itself, with the reason in the body.
         Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::unauthorized(&why).into()),
         Err(e) => Err(e.into()),
     }
 }
 
 impl Call {
-    /// The upstream a component names, if it may ask it this, with everything its credentials need in the store.
-    async fn upstream(
+    /// Finds the upstream of a request, checks that the component may use it, and loads the Secrets of its credentials.
+    async fn resolve_upstream(
         &mut self,
         call: HostCall,
         upstream: &UpstreamRef,
         method: &str,
         path: &str,
-    ) -> Result<(Arc<Services>, ObjectRef, UpstreamObject), Error> {
-        let (subject, services) = self.enter(call)?;
-        let own = subject.key.namespace.clone();
-        super::check_cluster(upstream.cluster.as_deref())?;
+    ) -> Result<ResolvedUpstream, Error> {
+        let (target, services) = self.begin_host_call(call)?;
+        let own = target.key.namespace.clone();
+        check_cluster(upstream.cluster.as_deref())?;
         let namespace: Arc<str> = upstream
             .namespace
             .as_deref()
             .map_or_else(|| own.clone(), Into::into);
-        for (field, value) in [("namespace", &*namespace), ("name", &upstream.name)] {
-            if value.is_empty() || !segment(value) {
-                return Err(Error::Invalid(format!(
-                    "{field} `{value}` of the upstream is not a name"
-                )));
-            }
-        }
+        check_path_segments(&namespace, &upstream.name, "upstream")?;
         let key = ObjectRef::new(upstream::upstream_gvk(), &namespace, &upstream.name);
-        self.allow(&Access::Upstream {
+        self.context.check_grant(&Access::Upstream {
             namespace: &namespace,
             name: &upstream.name,
             method,
             path,
         })?;
-        let Some(object) = self.cached(&services, &key, Projection::Full).await? else {
+        let Some(object) = self.get_cached(&services, &key, Projection::Full).await? else {
             return Err(Error::NotFound(format!(
                 "Upstream {namespace}/{} does not exist",
                 key.name
@@ -182,40 +201,45 @@ impl Call {
         }
         for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
-            self.cached(&services, &secret, Projection::Full).await?;
+            self.get_cached(&services, &secret, Projection::Full).await?;
         }
-        Ok((services, key, upstream))
+        Ok(ResolvedUpstream {
+            services,
+            key,
+            object: upstream,
+        })
     }
 
-    /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
-    async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
+    /// Checks a request and finds its upstream. All Secrets of its credentials and its body are in the store then.
+    async fn prepare_request(&mut self, request: Request) -> Result<PreparedRequest, Error> {
         for secret in request.substitutions.iter().flat_map(named_secrets) {
-            self.may_name(secret)?;
+            self.check_secret(secret)?;
         }
         let method = method_name(request.method);
-        let (services, key, upstream) = self
-            .upstream(
+        let upstream = self
+            .resolve_upstream(
                 HostCall::HttpSend,
                 &request.upstream,
                 method,
                 &request.path_and_query,
             )
             .await?;
-        self.takes(weight(&request))?;
+        self.charge_bytes_to_host(count_bytes(&request))?;
+        let services = &upstream.services;
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
             let source = match substitution.source {
                 SecretSource::Key(secret) => {
-                    upstream::SecretSource::Key(self.secret_key(&services, secret).await?)
+                    upstream::SecretSource::Key(self.load_secret_key(services, secret).await?)
                 }
                 SecretSource::Basic(credentials) => upstream::SecretSource::Basic {
                     username: match credentials.username {
                         Username::Literal(name) => upstream::Username::Literal(name),
                         Username::Secret(secret) => {
-                            upstream::Username::Secret(self.secret_key(&services, secret).await?)
+                            upstream::Username::Secret(self.load_secret_key(services, secret).await?)
                         }
                     },
-                    password: self.secret_key(&services, credentials.password).await?,
+                    password: self.load_secret_key(services, credentials.password).await?,
                 },
             };
             substitutions.push(upstream::Substitution {
@@ -225,8 +249,7 @@ impl Call {
             });
         }
         let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
-        self.counts.upstream_reads += u64::from(reads);
-        self.counts.upstream_writes += u64::from(!reads);
+        self.effects.record_request(reads);
         let request = upstream::Request {
             method: method.to_owned(),
             path_and_query: request.path_and_query,
@@ -235,46 +258,45 @@ impl Call {
             substitutions,
             timeout: request.timeout.filter(|ms| *ms > 0).map(Duration::from_millis),
         };
-        Ok((services, key, upstream, request))
+        Ok(PreparedRequest { upstream, request })
     }
 
-    /// An answer, counted.
-    fn answer(&mut self, answer: Response) -> Result<Response, Error> {
-        let headers = answer.headers.iter().map(|h| h.name.len() + h.value.len());
-        self.gives(headers.sum::<usize>() + answer.body.len())?;
-        Ok(answer)
+    /// Charges a response and returns it.
+    fn return_response(&mut self, response: Response) -> Result<Response, Error> {
+        let headers = response.headers.iter().map(|h| h.name.len() + h.value.len());
+        self.charge_bytes_from_host(headers.sum::<usize>() + response.body.len())?;
+        Ok(response)
     }
 
-    /// Returns the Secret of a reference, if the component may name it.
-    fn may_name(&self, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
-        super::check_cluster(secret.cluster.as_deref())?;
+    /// Checks the grant to name a Secret, and returns its key.
+    fn check_secret(&self, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
+        check_cluster(secret.cluster.as_deref())?;
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
         let own = self
-            .subject()
+            .context
+            .target_key()
             .map(|key| key.namespace.clone())
             .unwrap_or_default();
         let namespace = namespace.unwrap_or(&own);
-        for (field, value) in [("namespace", namespace), ("name", name)] {
-            if value.is_empty() || !segment(value) {
-                return Err(Error::Invalid(format!(
-                    "{field} `{value}` of the secret is not a name"
-                )));
-            }
-        }
-        self.allow(&Access::Secret { namespace, name })?;
+        check_path_segments(namespace, name, "secret")?;
+        self.context.check_grant(&Access::Secret { namespace, name })?;
         Ok(ObjectRef::new(Gvk::new("", "v1", "Secret"), namespace, name))
     }
 
     /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
-    async fn secret(&mut self, services: &Services, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
-        let key = self.may_name(secret)?;
-        self.cached(services, &key, Projection::Full).await?;
+    async fn load_secret(&mut self, services: &Services, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
+        let key = self.check_secret(secret)?;
+        self.get_cached(services, &key, Projection::Full).await?;
         Ok(key)
     }
 
-    /// As [`Self::secret`], for a substitution.
-    async fn secret_key(&mut self, services: &Services, secret: SecretKeyRef) -> Result<SecretKey, Error> {
-        let object = self.secret(services, &secret).await?;
+    /// Loads the Secret of a substitution as [`Self::load_secret`] does.
+    async fn load_secret_key(
+        &mut self,
+        services: &Services,
+        secret: SecretKeyRef,
+    ) -> Result<SecretKey, Error> {
+        let object = self.load_secret(services, &secret).await?;
         Ok(SecretKey {
             namespace: object.namespace.to_string(),
             name: secret.name,
@@ -307,20 +329,20 @@ fn method_name(method: Method) -> &'static str {
     }
 }
 
-/// Bytes a component hands over with a request.
-fn weight(request: &Request) -> usize {
+/// Counts the bytes of a request.
+fn count_bytes(request: &Request) -> usize {
     let headers = request.headers.iter().map(|h| h.name.len() + h.value.len());
     let body = request.body.as_ref().map_or(0, Vec::len);
     request.path_and_query.len() + headers.sum::<usize>() + body
 }
 
-/// Secrets as the store has them now.
-pub(crate) struct Secrets<'a>(pub &'a Services);
+/// Reads the values of Secrets from the shared cache when a request is sent.
+pub(crate) struct StoreSecrets<'a>(pub &'a Store);
 
-impl upstream::SecretStore for Secrets<'_> {
+impl upstream::SecretStore for StoreSecrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::Secret> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
-        let object = self.0.store.get(&key, Projection::Full)?;
+        let object = self.0.get(&key, Projection::Full)?;
         object.data_value(&secret.key).map(upstream::Secret::new)
     }
 }

@@ -5,21 +5,21 @@ use std::{hash::Hash, sync::Arc};
 use serde_json::{Map, Value, json};
 use tracing::{Span, field::Empty, instrument};
 
-use super::{Call, Named, Services, check_cluster, segment};
+use super::{
+    Call, ReferenceDisplay,
+    context::{check_cluster, is_path_segment, parse_gvk},
+};
 use crate::{
     cache::store::{NamespacedName, Query},
     client::access_review::ReadAccess,
-    contract::{
-        bindings::{
-            kubernetes::{
-                ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page,
-                Preconditions, Projection,
-            },
-            types::{self, ConditionStatus, Error, Substitution},
+    contract::bindings::{
+        kubernetes::{
+            ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page, Preconditions,
+            Projection,
         },
-        limits::Limit,
+        types::{self, ConditionStatus, Error, Substitution},
     },
-    effect::writer::WriteContext,
+    effect::writer::{ApiWriter, WriteContext},
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
@@ -29,49 +29,50 @@ use crate::{
     },
     observe::metrics::{HostCall, Suppressed},
     policy::grants::{Access, Verb},
+    sandbox::services::Services,
     schedule::dependencies::{Dependency, List},
 };
 
-/// Objects in one page at most.
-const PAGE: usize = 500;
-/// In one of the API server's: it is in memory as a whole.
-const LIVE: usize = 100;
+/// Maximum number of objects in a page from the shared cache.
+const MAX_PAGE_OBJECTS: usize = 500;
+/// Maximum number of objects in a page from the API server, which is in memory as a whole.
+const MAX_LIVE_PAGE_OBJECTS: usize = 100;
 
 impl Host for Call {
-    #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn get(&mut self, r: types::ObjectRef, options: GetOptions) -> Result<Option<Vec<u8>>, Error> {
-        let (subject, services) = self.enter(HostCall::KubernetesGet)?;
-        let by = subject.key.clone();
-        let key = self.key(&r)?;
-        self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        let (target, services) = self.begin_host_call(HostCall::KubernetesGet)?;
+        let by = target.key.clone();
+        let key = self.context.parse_reference(&r)?;
+        self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
         let form = form(&options.projection);
         let object = if options.live {
-            placed(&services, &key.gvk, &key.namespace).await?;
-            // First the edge: what changes while the answer is on its way is told.
-            self.read(Dependency::Object(key.clone(), form));
-            let account = self.terms.grants.service_account();
-            let live = services.writer.read_uncached(account, &key, &by).await;
-            live.map_err(|e| self.refused(e))?
+            check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+            // The edge comes first: a change while the response is on its way wakes the object.
+            self.record_read(Dependency::Object(key.clone(), form));
+            let account = self.context.service_account();
+            let live = services.api.writer.read_uncached(account, &key, &by).await;
+            live.map_err(|e| self.map_api_error(e))?
         } else {
-            self.may_see(&services, &key).await?;
-            self.cached(&services, &key, form).await?
+            self.check_get(&services, &key).await?;
+            self.get_cached(&services, &key, form).await?
         };
         let json = object.map(|object| project(&object, &options.projection));
-        json.map(|json| self.given(json)).transpose()
+        json.map(|json| self.return_bytes(json)).transpose()
     }
 
     #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
     async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
-        let (_, services) = self.enter(HostCall::KubernetesList)?;
+        let (_, services) = self.begin_host_call(HostCall::KubernetesList)?;
         check_cluster(options.cluster.as_deref())?;
-        let gvk = super::kind(&gvk)?;
+        let gvk = parse_gvk(&gvk)?;
         let namespace = options.namespace.as_deref().unwrap_or("");
-        if !segment(namespace) {
+        if !is_path_segment(namespace) {
             return Err(Error::Invalid(format!("namespace `{namespace}` is not a name")));
         }
-        self.may(Verb::List, &gvk, namespace)?;
+        self.check_verb(Verb::List, &gvk, namespace)?;
         if options.live {
-            placed(&services, &gvk, namespace).await?;
+            check_scope(&services.api.writer, &gvk, namespace).await?;
         }
         let selector = match options.label_selector.as_deref() {
             None | Some("") => None,
@@ -86,10 +87,11 @@ impl Host for Call {
             }
         };
         let limit = match options.limit {
-            None | Some(0) => PAGE,
-            Some(limit) => PAGE.min(limit as usize),
+            None | Some(0) => MAX_PAGE_OBJECTS,
+            Some(limit) => MAX_PAGE_OBJECTS.min(limit as usize),
         };
         let lists = services
+            .cache
             .namespaces
             .namespaces_for(namespace)
             .into_iter()
@@ -99,24 +101,25 @@ impl Host for Call {
                 namespace,
                 labels: selector.clone(),
                 fields: fields.clone(),
-                // What a field selector looks at may be anywhere in the object.
+                // The fields of a field selector may be anywhere in the object.
                 projection: fields
                     .as_ref()
                     .map_or_else(|| form(&options.projection), |_| CacheProjection::Full),
             });
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
-        let (found, continue_token) = match options.live {
-            true => self.list_live(&services, lists, limit, token).await?,
-            false => self.list_cached(&services, lists, limit, token).await?,
+        let (found, continue_token) = if options.live {
+            self.list_live(&services, lists, limit, token).await?
+        } else {
+            self.list_cached(&services, lists, limit, token).await?
         };
-        self.listed += found.len();
-        if self.listed > self.terms.limits.listed_objects as usize {
-            return Err(self.exceeded(Limit::ListedObjects, "objects listed in one reconcile"));
-        }
+        let charged = self
+            .budget
+            .charge_listed_objects(found.len(), self.context.limits());
+        charged.map_err(|e| self.context.report_exceeded(e))?;
         let mut items = Vec::with_capacity(found.len());
         for (_, object) in &found {
-            items.push(self.given(project(object, &options.projection))?);
+            items.push(self.return_bytes(project(object, &options.projection))?);
         }
         Ok(Page {
             items,
@@ -124,87 +127,92 @@ impl Host for Call {
         })
     }
 
-    #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
-        let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
-        self.require(&services, r, "Ready", ConditionStatus::True).await
+        let (_, services) = self.begin_host_call(HostCall::KubernetesRequireReady)?;
+        self.get_with_condition(&services, r, "Ready", ConditionStatus::True)
+            .await
     }
 
-    #[instrument(name = "kubernetes.require-condition", target = "spans", level = "trace", skip_all, fields(object = %Named(&r), condition = kind), err(Debug, level = "trace"))]
+    #[instrument(name = "kubernetes.require-condition", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r), condition = kind), err(Debug, level = "trace"))]
     async fn require_condition(
         &mut self,
         r: types::ObjectRef,
         kind: String,
         status: ConditionStatus,
     ) -> Result<Vec<u8>, Error> {
-        let (_, services) = self.enter(HostCall::KubernetesRequireCondition)?;
+        let (_, services) = self.begin_host_call(HostCall::KubernetesRequireCondition)?;
         if kind.is_empty() {
             return Err(Error::Invalid(
                 "the type of the required condition is empty".into(),
             ));
         }
-        self.require(&services, r, &kind, status).await
+        self.get_with_condition(&services, r, &kind, status).await
     }
 
     #[instrument(name = "kubernetes.apply", target = "spans", level = "trace", skip_all, fields(object = Empty, sent = Empty), err(Debug, level = "trace"))]
     async fn apply(&mut self, object: Vec<u8>, options: ApplyOptions) -> Result<Vec<u8>, Error> {
-        let (subject, services) = self.enter(HostCall::KubernetesApply)?;
-        let by = subject.key.clone();
+        let (target, services) = self.begin_host_call(HostCall::KubernetesApply)?;
+        let by = target.key.clone();
         check_write_options(options.cluster.as_deref(), &options.substitutions)?;
         let said =
-            hash_to_u64(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
-        self.takes(object.len())?;
-        if let Some((key, live)) = services.writer.unchanged_since_last_apply(&by, said) {
-            self.may(Verb::Apply, &key.gvk, &key.namespace)?;
-            self.may_patch(&services, &key).await?;
+            hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
+        self.charge_bytes_to_host(object.len())?;
+        if let Some((key, live)) = services.api.writer.unchanged_since_last_apply(&by, said) {
+            self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
+            self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.applied(key, false);
-            return self.given(live.json.to_vec());
+            self.record_apply(key, false);
+            return self.return_bytes(live.json.to_vec());
         }
-        let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
+        let (key, object) = self.prepare_object(object, options.owned, Verb::Apply)?;
         Span::current().record("object", tracing::field::display(&key));
-        placed(&services, &key.gvk, &key.namespace).await?;
-        self.may_patch(&services, &key).await?;
-        // What is live decides whether there is anything to send.
-        self.cached(&services, &key, CacheProjection::Full).await?;
+        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_patch(&services, &key).await?;
+        // The cached object decides whether the apply changes anything and has to be sent.
+        self.get_cached(&services, &key, CacheProjection::Full).await?;
         let writer = WriteContext {
             request_digest: said,
-            ..self.writer(&by)
+            ..self.context.write_context(&by)
         };
-        let apply = services.writer.apply(writer, &key, &object, options.force);
-        let written = apply.await.map_err(|e| self.refused(e))?;
-        self.applied(key, written.sent);
-        self.given(written.object.json.to_vec())
+        let apply = services.api.writer.apply(writer, &key, &object, options.force);
+        let written = apply.await.map_err(|e| self.map_api_error(e))?;
+        self.record_apply(key, written.sent);
+        self.return_bytes(written.object.json.to_vec())
     }
 
     #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
     async fn create(&mut self, object: Vec<u8>, options: CreateOptions) -> Result<Vec<u8>, Error> {
         let (by, services) = self
-            .enter(HostCall::KubernetesCreate)
+            .begin_host_call(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
         check_write_options(options.cluster.as_deref(), &options.substitutions)?;
-        self.takes(object.len())?;
-        let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
-        placed(&services, &key.gvk, &key.namespace).await?;
+        self.charge_bytes_to_host(object.len())?;
+        let (key, object) = self.prepare_object(object, options.owned, Verb::Create)?;
+        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        let written = services.writer.create(self.writer(&by), &key, &object).await;
-        let written = written.map_err(|e| self.refused(e))?;
-        self.wrote(key, written.sent);
-        self.given(written.object.json.to_vec())
+        let written = services
+            .api
+            .writer
+            .create(self.context.write_context(&by), &key, &object)
+            .await;
+        let written = written.map_err(|e| self.map_api_error(e))?;
+        self.record_write(key, written.sent);
+        self.return_bytes(written.object.json.to_vec())
     }
 
-    #[instrument(name = "kubernetes.patch", target = "spans", level = "trace", skip_all, fields(object = %Named(&r), sent = Empty), err(Debug, level = "trace"))]
+    #[instrument(name = "kubernetes.patch", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r), sent = Empty), err(Debug, level = "trace"))]
     async fn patch(
         &mut self,
         r: types::ObjectRef,
         patch: Vec<u8>,
         preconditions: Preconditions,
     ) -> Result<Vec<u8>, Error> {
-        let (subject, services) = self.enter(HostCall::KubernetesPatch)?;
-        let by = subject.key.clone();
-        self.takes(patch.len())?;
-        let key = self.key(&r)?;
-        self.may(Verb::Patch, &key.gvk, &key.namespace)?;
+        let (target, services) = self.begin_host_call(HostCall::KubernetesPatch)?;
+        let by = target.key.clone();
+        self.charge_bytes_to_host(patch.len())?;
+        let key = self.context.parse_reference(&r)?;
+        self.check_verb(Verb::Patch, &key.gvk, &key.namespace)?;
         let patch = parse_patch(&patch)?;
         if by == key {
             return Err(Error::Invalid(
@@ -212,68 +220,71 @@ impl Host for Call {
                     .into(),
             ));
         }
-        placed(&services, &key.gvk, &key.namespace).await?;
-        self.may_patch(&services, &key).await?;
-        // A patch that is met by the live object already is not sent.
-        if let Some(live) = self.cached(&services, &key, CacheProjection::Full).await?
+        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_patch(&services, &key).await?;
+        // A patch that would leave the cached object unchanged is not sent.
+        if let Some(live) = self.get_cached(&services, &key, CacheProjection::Full).await?
             && meets(&live, &preconditions)
             && is_applied(&patch, &live.to_value())
         {
             Span::current().record("sent", false);
-            self.wrote(key, false);
-            return self.given(live.json.to_vec());
+            self.record_write(key, false);
+            return self.return_bytes(live.json.to_vec());
         }
         let patched = services
+            .api
             .writer
-            .patch_with_preconditions(self.writer(&by), &key, &patch, &preconditions)
+            .patch_with_preconditions(self.context.write_context(&by), &key, &patch, &preconditions)
             .await;
-        let written = patched.map_err(|e| self.refused(e))?;
+        let written = patched.map_err(|e| self.map_api_error(e))?;
         Span::current().record("sent", true);
-        self.wrote(key, true);
-        self.given(written.object.json.to_vec())
+        self.record_write(key, true);
+        self.return_bytes(written.object.json.to_vec())
     }
 
-    #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
-        let (_, services) = self.enter(HostCall::KubernetesDelete)?;
-        let key = self.key(&r)?;
-        self.may(Verb::Delete, &key.gvk, &key.namespace)?;
-        placed(&services, &key.gvk, &key.namespace).await?;
-        let account = self.terms.grants.service_account();
+        let (_, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
+        let key = self.context.parse_reference(&r)?;
+        self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
+        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        let account = self.context.service_account();
         let deleted = services
+            .api
             .writer
             .delete(account, &key, options.propagation, &options.preconditions);
-        deleted.await.map_err(|e| self.refused(e))?;
-        self.wrote(key, true);
+        deleted.await.map_err(|e| self.map_api_error(e))?;
+        self.record_write(key, true);
         Ok(())
     }
 }
 
-/// An object without a namespace is not granted by naming one: the path of a request has no place for it.
-pub(super) async fn placed(services: &Services, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
-    let resource = services.writer.discover_resource(gvk).await?;
-    match resource.namespaced || namespace.is_empty() {
-        true => Ok(()),
-        false => Err(Error::Invalid(format!(
-            "{} is cluster-scoped: leave the namespace `{namespace}` out",
-            gvk.kind
-        ))),
+/// Refuses a namespace for a cluster-scoped kind. The path of the request has no namespace, so a grant for that namespace
+/// would otherwise cover the object.
+pub(super) async fn check_scope(writer: &ApiWriter, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
+    let resource = writer.discover_resource(gvk).await?;
+    if resource.namespaced || namespace.is_empty() {
+        return Ok(());
     }
+    Err(Error::Invalid(format!(
+        "{} is cluster-scoped: leave the namespace `{namespace}` out",
+        gvk.kind
+    )))
 }
 
-/// Objects of a list, and the token of the next page.
-type Found = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
+/// A page of a list: its objects, and the token of the next page.
+type ListedPage = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
 
 impl Call {
-    /// Lists from the shared cache. The token is the namespace and name of the last object given.
+    /// Lists from the shared cache. The token is the namespace and name of the last object of the page.
     async fn list_cached(
         &mut self,
         services: &Services,
         lists: Vec<List>,
         limit: usize,
         token: Option<&str>,
-    ) -> Result<Found, Error> {
-        let after = match token.map(|token| token.split_once('/').ok_or_else(foreign)) {
+    ) -> Result<ListedPage, Error> {
+        let after = match token.map(|token| token.split_once('/').ok_or_else(invalid_token)) {
             None => None,
             Some(last) => last.map(|(namespace, name)| {
                 Some(NamespacedName {
@@ -290,12 +301,16 @@ impl Call {
                 namespace: &list.namespace,
                 name: "",
             };
-            // It is told of changes, too.
-            self.permitted(services, &[read("list"), read("watch")]).await?;
+            // The dependency wakes the object on changes, so the account needs `watch` too.
+            self.check_rbac(services, &[read("list"), read("watch")]).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
-            let scope = dependency.scope(&services.namespaces);
-            self.read(dependency);
-            let synced = services.informers.wait_synced(&scope, self.left()).await;
+            let scope = dependency.scope(&services.cache.namespaces);
+            self.record_read(dependency);
+            let synced = services
+                .cache
+                .informers
+                .wait_synced(&scope, self.remaining_time())
+                .await;
             let query = Query {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
@@ -303,9 +318,14 @@ impl Call {
                 after: after.as_ref(),
                 limit: Some(limit + 1 - found.len().min(limit + 1)),
             };
-            found.extend(services.store.list(&synced.map_err(Error::Unavailable)?, &query));
+            found.extend(
+                services
+                    .cache
+                    .store
+                    .list(&synced.map_err(Error::Unavailable)?, &query),
+            );
         }
-        let fits = self.fitting(&found).min(limit);
+        let fits = self.count_fitting(&found).min(limit);
         let more = found.len() > fits;
         found.truncate(fits);
         let last = found.last().filter(|_| more);
@@ -313,84 +333,82 @@ impl Call {
         Ok((found, token))
     }
 
-    /// Lists from the API server. The token is the place in the list of namespaces, and the server's.
+    /// Lists from the API server, one namespace after the other. The token is the index of the namespace and the token of
+    /// the server.
     async fn list_live(
         &mut self,
         services: &Services,
         lists: Vec<List>,
         limit: usize,
         token: Option<&str>,
-    ) -> Result<Found, Error> {
+    ) -> Result<ListedPage, Error> {
         let parse = |token: &str| {
             let (at, rest) = token.strip_prefix("live/")?.split_once('/')?;
             Some((at.parse::<usize>().ok()?, rest.to_owned()))
         };
         let (at, token) = match token {
             None => (0, String::new()),
-            Some(token) => parse(token).ok_or_else(foreign)?,
+            Some(token) => parse(token).ok_or_else(invalid_token)?,
         };
         let Some(list) = lists.get(at) else {
             return Ok((Vec::new(), None));
         };
         let List { gvk, namespace, .. } = list;
-        // First the edge: what changes while the answer is on its way is told.
-        self.read(Dependency::List(Box::new(list.clone())));
-        let account = self.terms.grants.service_account();
-        let page = services.writer.list_page(
+        // The edge comes first: a change while the response is on its way wakes the object.
+        self.record_read(Dependency::List(Box::new(list.clone())));
+        let account = self.context.service_account();
+        let page = services.api.writer.list_page(
             account,
             gvk,
             namespace,
             list.labels.as_ref(),
-            limit.min(LIVE),
+            limit.min(MAX_LIVE_PAGE_OBJECTS),
             &token,
         );
-        let (mut found, next) = page.await.map_err(|e| self.refused(e))?;
+        let (mut found, next) = page.await.map_err(|e| self.map_api_error(e))?;
         found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
         let at = if next.is_empty() { at + 1 } else { at };
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
         Ok((found, token))
     }
 
-    /// Counts an apply, or that none was needed.
-    fn applied(&mut self, key: ObjectRef, sent: bool) {
+    /// Records an apply, and counts one that was unnecessary and therefore not sent.
+    fn record_apply(&mut self, key: ObjectRef, sent: bool) {
         Span::current().record("sent", sent);
-        if !sent && let Some(metrics) = &self.metrics {
+        if !sent && let Some(metrics) = &self.context.metrics {
             metrics.suppressed(Suppressed::Apply);
         }
-        self.wrote(key, sent);
+        self.record_write(key, sent);
     }
 
-    /// Counts a write; what is written is watched, so that whoever changes it back is noticed.
-    fn wrote(&mut self, key: ObjectRef, sent: bool) {
-        self.counts.api_writes += u64::from(sent);
-        if sent {
-            self.wrote.insert(key.clone());
-        }
-        self.read(Dependency::Object(key, CacheProjection::Full));
+    /// Records a write and a read of the same object, so that a change by another writer wakes the reconciled object.
+    fn record_write(&mut self, key: ObjectRef, sent: bool) {
+        self.effects.record_write(&key, sent);
+        self.record_read(Dependency::Object(key, CacheProjection::Full));
     }
 
-    /// How many of these objects make one page: it is no larger than any other call.
-    fn fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
+    /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.
+    fn count_fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
         let mut bytes = 0;
         let fits = found.iter().take_while(|(_, object)| {
             bytes += object.json.len();
-            bytes <= self.terms.limits.call_bytes
+            bytes <= self.limits().call_bytes
         });
         fits.count().max(1)
     }
 
     /// Returns an object with a condition of this status, which is recorded as a dependency.
-    async fn require(
+    async fn get_with_condition(
         &mut self,
         services: &Services,
         r: types::ObjectRef,
         kind: &str,
         status: ConditionStatus,
     ) -> Result<Vec<u8>, Error> {
-        let key = self.key(&r)?;
-        self.may(Verb::Get, &key.gvk, &key.namespace)?;
-        self.may_see(services, &key).await?;
-        let object = self.cached(services, &key, CacheProjection::Full).await?;
+        let key = self.context.parse_reference(&r)?;
+        self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
+        self.check_get(services, &key).await?;
+        let object = self.get_cached(services, &key, CacheProjection::Full).await?;
         let required = match status {
             ConditionStatus::True => "True",
             ConditionStatus::False => "False",
@@ -399,7 +417,7 @@ impl Call {
         let state = object.as_ref().map(|o| o.check_condition(kind, required));
         let state = state.unwrap_or_default();
         match object {
-            Some(object) if state.ready => self.given(object.json.to_vec()),
+            Some(object) if state.ready => self.return_bytes(object.json.to_vec()),
             object => Err(Error::NotReady(types::NotReady {
                 ref_: r,
                 condition: kind.to_owned(),
@@ -411,32 +429,36 @@ impl Call {
         }
     }
 
-    /// RBAC's part of reading one object.
-    async fn may_see(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
-        self.reviewed(services, "get", key).await
+    /// Checks the access of the service account to read one object.
+    async fn check_get(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+        self.check_object_access(services, "get", key).await
     }
 
-    /// RBAC's part of an apply that may turn out not to be needed, and is answered all the same.
-    async fn may_patch(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
-        self.reviewed(services, "patch", key).await
+    /// Checks the access of the service account to write one object. The API server does not check a write that is
+    /// unnecessary and therefore not sent, but its response has the object.
+    async fn check_patch(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+        self.check_object_access(services, "patch", key).await
     }
 
-    pub(super) async fn reviewed(
+    /// Checks the access of the service account to one object.
+    pub(super) async fn check_object_access(
         &mut self,
         services: &Services,
         verb: &'static str,
         key: &ObjectRef,
     ) -> Result<(), Error> {
         let read = ReadAccess::for_object(verb, key);
-        self.permitted(services, &[read]).await
+        self.check_rbac(services, &[read]).await
     }
 
-    fn may(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
-        self.allow(&Access::Kubernetes { verb, gvk, namespace })
+    /// Checks the grant of a verb for a kind in a namespace.
+    fn check_verb(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
+        self.context
+            .check_grant(&Access::Kubernetes { verb, gvk, namespace })
     }
 
-    /// Reads and checks an object a guest wants written, and makes its owner known.
-    fn prepared(&self, object: Vec<u8>, owned: bool, verb: Verb) -> Result<(ObjectRef, Value), Error> {
+    /// Parses and checks an object that a component writes, and adds the owner reference of an owned object.
+    fn prepare_object(&self, object: Vec<u8>, owned: bool, verb: Verb) -> Result<(ObjectRef, Value), Error> {
         let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
         let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;
         let text = |pointer: &str| {
@@ -458,12 +480,14 @@ impl Call {
             }
         }
         let gvk = Gvk::from_api_version(&api_version, &kind);
-        self.may(verb, &gvk, &namespace)?;
-        let key = self.key(&(&ObjectRef::new(gvk, &namespace, &name)).into())?;
-        let Some(subject) = &self.subject else {
+        self.check_verb(verb, &gvk, &namespace)?;
+        let key = self
+            .context
+            .parse_reference(&(&ObjectRef::new(gvk, &namespace, &name)).into())?;
+        let Some(target) = &self.context.target else {
             return Err(Error::Denied("no object to write for".into()));
         };
-        if subject.key == key {
+        if target.key == key {
             return Err(invalid(
                 "the reconciled object itself: its status is returned, its spec belongs to its author",
             ));
@@ -474,10 +498,10 @@ impl Call {
             }
         }
         if owned {
-            if subject.object.uid.is_empty() {
+            if target.object.uid.is_empty() {
                 return Err(invalid("nothing to be owned by: `initialize` is about no object"));
             }
-            let owner = &subject.key;
+            let owner = &target.key;
             if !owner.namespace.is_empty() && owner.namespace != key.namespace {
                 return Err(invalid(&format!(
                     "owned objects live in the owner's namespace `{}`",
@@ -488,7 +512,7 @@ impl Call {
                 "apiVersion": owner.gvk.api_version(),
                 "kind": &*owner.gvk.kind,
                 "name": &*owner.name,
-                "uid": &*subject.object.uid,
+                "uid": &*target.object.uid,
                 "controller": true,
                 "blockOwnerDeletion": true,
             }]);
@@ -497,7 +521,7 @@ impl Call {
     }
 }
 
-fn foreign() -> Error {
+fn invalid_token() -> Error {
     Error::Invalid("continue-token is not one of this host's".into())
 }
 

@@ -23,28 +23,32 @@ use crate::{
     observe::metrics::{HostCall, PluginMetrics},
 };
 
-/// Longer lines are cut: a log is no place for documents.
-const LINE: usize = 8 << 10;
+/// Maximum number of bytes of a log line. The rest of a longer line is dropped.
+const MAX_LINE_BYTES: usize = 8 << 10;
 
 impl Host for Call {
     async fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) {
-        if self.enter(HostCall::LogWrite).is_err() {
+        if self.begin_host_call(HostCall::LogWrite).is_err() {
             return;
         }
         let size = fields.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-        if self.takes(message.len() + size).is_err() || !self.line() {
+        if self.charge_bytes_to_host(message.len() + size).is_err() || !self.may_log_line() {
             return;
         }
-        let object = self.subject().map(ToString::to_string).unwrap_or_default();
+        let object = self
+            .context
+            .target_key()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         let mut line = message;
         for (key, value) in fields {
-            if line.len() > LINE {
+            if line.len() > MAX_LINE_BYTES {
                 break;
             }
             line.push_str(&format!(" {key}={value:?}"));
         }
-        let line = clean(&line);
-        let (plugin, reconcile) = (&*self.terms.plugin, self.id);
+        let line = sanitize_line(&line);
+        let (plugin, reconcile) = (&*self.context.policy.plugin, self.context.id);
         match level {
             Level::Trace => tracing::trace!(target: "plugin", object, plugin, %reconcile, "{line}"),
             Level::Debug => tracing::debug!(target: "plugin", object, plugin, %reconcile, "{line}"),
@@ -55,82 +59,84 @@ impl Host for Call {
     }
 }
 
-/// A component's words as one line of a log: cut, and with nothing in it that ends a line or talks to a terminal.
-pub(super) fn clean(text: &str) -> Cow<'_, str> {
-    let mut end = text.len().min(LINE);
+/// Sanitizes a text of a component for one log line: cut to the limit, and with control characters escaped, which would
+/// end the line or control a terminal.
+pub(super) fn sanitize_line(text: &str) -> Cow<'_, str> {
+    let mut end = text.len().min(MAX_LINE_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     let line = &text[..end];
-    let dangerous = |c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}');
-    if !line.contains(dangerous) {
+    let is_unsafe = |c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}');
+    if !line.contains(is_unsafe) {
         return Cow::Borrowed(line);
     }
     let mut clean = String::with_capacity(line.len() + 16);
     for c in line.chars() {
-        match dangerous(c) {
-            true => clean.extend(c.escape_default()),
-            false => clean.push(c),
+        if is_unsafe(c) {
+            clean.extend(c.escape_default());
+        } else {
+            clean.push(c);
         }
     }
     Cow::Owned(clean)
 }
 
-/// Counts the lines of one call.
+/// Limits the number of log lines of one call.
 #[derive(Clone)]
-pub(super) struct Lines {
+pub(super) struct LineLimiter {
     pub plugin: Arc<str>,
     pub metrics: Option<Arc<PluginMetrics>>,
     pub written: Arc<AtomicU32>,
-    pub most: u32,
+    pub max: u32,
 }
 
-impl Lines {
-    /// Whether one more may be written. The first that may not is told of.
-    pub fn one_more(written: &AtomicU32, most: u32, plugin: &str, metrics: Option<&PluginMetrics>) -> bool {
+impl LineLimiter {
+    /// Counts a line and returns true if it may be written. The first line beyond the limit logs a warning.
+    pub fn count_line(written: &AtomicU32, max: u32, plugin: &str, metrics: Option<&PluginMetrics>) -> bool {
         let before = written.fetch_add(1, Ordering::Relaxed);
-        if before == most {
+        if before == max {
             tracing::warn!(
                 plugin,
-                limit = most,
+                limit = max,
                 "log line limit exceeded, dropping further lines"
             );
             if let Some(metrics) = metrics {
                 metrics.exceeded(Limit::LogLines);
             }
         }
-        before < most
+        before < max
     }
 
-    fn one(&self) -> bool {
-        Self::one_more(&self.written, self.most, &self.plugin, self.metrics.as_deref())
+    fn allow_line(&self) -> bool {
+        Self::count_line(&self.written, self.max, &self.plugin, self.metrics.as_deref())
     }
 }
 
-/// What a component with WASI writes to its stdout or stderr.
+/// The standard output or standard error of a component with WASI, logged line by line.
 #[derive(Clone)]
-pub struct Printed {
-    lines: Lines,
+pub struct OutputLog {
+    limiter: LineLimiter,
     level: tracing::Level,
     line: Vec<u8>,
 }
 
-impl Printed {
-    /// Lines are logged at this level, as long as they are not too many.
-    pub(super) fn new(lines: Lines, level: tracing::Level) -> Self {
+impl OutputLog {
+    /// A stream that logs at this level, within the limit of lines.
+    pub(super) fn new(limiter: LineLimiter, level: tracing::Level) -> Self {
         Self {
-            lines,
+            limiter,
             level,
             line: Vec::new(),
         }
     }
 
     fn flush_line(&mut self) {
-        if !self.lines.one() {
+        if !self.limiter.allow_line() {
             return self.line.clear();
         }
         let line = String::from_utf8_lossy(&self.line);
-        let (line, plugin) = (clean(line.trim_end()), &*self.lines.plugin);
+        let (line, plugin) = (sanitize_line(line.trim_end()), &*self.limiter.plugin);
         if self.level == tracing::Level::WARN {
             tracing::warn!(target: "plugin", plugin, "{line}");
         } else {
@@ -140,16 +146,16 @@ impl Printed {
     }
 }
 
-impl StdoutStream for Printed {
+impl StdoutStream for OutputLog {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         Box::new(self.clone())
     }
 }
 
-impl AsyncWrite for Printed {
+impl AsyncWrite for OutputLog {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         for byte in bytes {
-            if *byte == b'\n' || self.line.len() >= LINE {
+            if *byte == b'\n' || self.line.len() >= MAX_LINE_BYTES {
                 self.flush_line();
             } else {
                 self.line.push(*byte);
@@ -175,27 +181,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_is_one_line() {
-        assert_eq!(clean("as it is\tä"), "as it is\tä");
+    fn log_text_with_control_characters_is_one_escaped_line() {
+        assert_eq!(sanitize_line("as it is\tä"), "as it is\tä");
         assert_eq!(
-            clean("a\n2026-01-01 INFO forged\r\u{1b}[2J\u{2028}"),
+            sanitize_line("a\n2026-01-01 INFO forged\r\u{1b}[2J\u{2028}"),
             "a\\n2026-01-01 INFO forged\\r\\u{1b}[2J\\u{2028}"
         );
-        let long = "ä".repeat(LINE);
-        assert_eq!(clean(&long).len(), LINE);
+        let long = "ä".repeat(MAX_LINE_BYTES);
+        assert_eq!(sanitize_line(&long).len(), MAX_LINE_BYTES);
     }
 
     #[test]
-    fn what_is_printed_without_end_is_cut() {
+    fn log_lines_beyond_the_limit_are_dropped() {
         let written = Arc::new(AtomicU32::new(0));
-        let (most, plugin) = (2, "p".into());
-        let lines = Lines {
+        let (max, plugin) = (2, "p".into());
+        let limiter = LineLimiter {
             plugin,
             metrics: None,
             written: written.clone(),
-            most,
+            max,
         };
-        let allowed = (0..5).filter(|_| lines.one()).count();
+        let allowed = (0..5).filter(|_| limiter.allow_line()).count();
         assert_eq!((allowed, written.load(Ordering::Relaxed)), (2, 5));
     }
 }

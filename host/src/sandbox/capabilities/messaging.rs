@@ -1,4 +1,4 @@
-//! `messaging`: messages to named brokers. This host does not offer them yet.
+//! `messaging`: messages to brokers, which this host does not support yet.
 
 use tracing::instrument;
 
@@ -20,8 +20,8 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn publish(&mut self, broker: UpstreamRef, message: Message) -> Result<(), Error> {
-        self.enter(HostCall::MessagingPublish)?;
-        self.takes(message.body.len())?;
+        self.begin_host_call(HostCall::MessagingPublish)?;
+        self.charge_bytes_to_host(message.body.len())?;
         Err(Error::Unsupported(format!(
             "messaging.publish yet: the message for broker `{}` was not sent",
             broker.name

@@ -5,18 +5,18 @@ use crate::{contract::bindings::metrics::Host, observe::metrics::HostCall};
 
 impl Host for Call {
     async fn counter(&mut self, name: String, delta: u64) {
-        if self.enter(HostCall::MetricsCounter).is_ok()
-            && let Some(metrics) = &self.metrics
+        if self.begin_host_call(HostCall::MetricsCounter).is_ok()
+            && let Some(metrics) = &self.context.metrics
         {
-            metrics.add(&name, delta, self.terms.limits.metric_series);
+            metrics.add(&name, delta, self.limits().metric_series);
         }
     }
 
     async fn gauge(&mut self, name: String, value: f64) {
-        if self.enter(HostCall::MetricsGauge).is_ok()
-            && let Some(metrics) = &self.metrics
+        if self.begin_host_call(HostCall::MetricsGauge).is_ok()
+            && let Some(metrics) = &self.context.metrics
         {
-            metrics.set(&name, value, self.terms.limits.metric_series);
+            metrics.set(&name, value, self.limits().metric_series);
         }
     }
 }

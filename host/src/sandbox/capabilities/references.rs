@@ -1,8 +1,8 @@
-//! `references`: objects that cannot go while this one uses them.
+//! `references`: holds, which keep an object from being deleted while another one uses it.
 
 use tracing::instrument;
 
-use super::{Call, Named};
+use super::{Call, ReferenceDisplay, kubernetes::check_scope};
 use crate::{
     contract::{
         bindings::{references::Host, types},
@@ -18,29 +18,30 @@ use crate::{
 use types::Error;
 
 impl Host for Call {
-    #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
-        self.reconciling("references.hold")?;
-        let (subject, services) = self.enter(HostCall::ReferencesHold)?;
-        let (holder, uid) = (subject.key.clone(), subject.object.uid.clone());
-        let held_before = services.store.get(&holder, Projection::Metadata);
-        let mut held = list_held(held_before.as_deref().unwrap_or(&subject.object));
-        let key = self.key(&r)?;
-        self.allow(&Access::Kubernetes {
+        self.context.deny_in_hook("references.hold")?;
+        let (target, services) = self.begin_host_call(HostCall::ReferencesHold)?;
+        let (holder, uid) = (target.key.clone(), target.object.uid.clone());
+        let held_before = services.cache.store.get(&holder, Projection::Metadata);
+        let mut held = list_held(held_before.as_deref().unwrap_or(&target.object));
+        let key = self.context.parse_reference(&r)?;
+        self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Hold,
             gvk: &key.gvk,
             namespace: &key.namespace,
         })?;
-        if !self.holds.contains(&key) && self.holds.len() >= self.terms.limits.holds as usize {
-            return Err(self.exceeded(Limit::Holds, "objects held by one"));
+        if !self.effects.holds.contains(&key) && self.effects.holds.len() >= self.limits().holds as usize {
+            return Err(self.limit_exceeded(Limit::Holds, "objects held by one"));
         }
-        super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
-        self.reviewed(&services, "get", &key).await?;
-        let Some(object) = self.cached(&services, &key, Projection::Metadata).await? else {
+        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_object_access(&services, "get", &key).await?;
+        let Some(object) = self.get_cached(&services, &key, Projection::Metadata).await? else {
             return Err(Error::NotFound(format!("{key} does not exist: it can't be held")));
         };
         let held_by = |o: &_| {
             services
+                .cache
                 .store
                 .get(o, Projection::Metadata)
                 .map(|o| list_held(&o))
@@ -64,40 +65,41 @@ impl Host for Call {
                     message: format!("{key} is being deleted: it can't be held any more"),
                 }));
             }
-            // First who holds, then what is held: a crash in between leaves nothing that nobody lets go.
+            // The holder is written first: after a crash in between, its list of holds leads to the finalizer to remove.
             if held.insert(key.clone()) {
-                services.writer.set_holds(&holder, &uid, &held).await?;
-                self.counts.api_writes += 1;
+                services.api.writer.set_holds(&holder, &uid, &held).await?;
+                self.effects.counts.api_writes += 1;
             }
             let sent = services
+                .api
                 .writer
                 .set_hold_finalizer(&key, &holder, &uid, true)
                 .await?;
-            self.counts.api_writes += u64::from(sent);
+            self.effects.counts.api_writes += u64::from(sent);
         }
-        self.holds.insert(key);
+        self.effects.holds.insert(key);
         Ok(())
     }
 
-    #[instrument(name = "references.list-holders", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    #[instrument(name = "references.list-holders", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn list_holders(&mut self, r: types::ObjectRef) -> Result<Vec<types::ObjectRef>, Error> {
-        let (_, services) = self.enter(HostCall::ReferencesListHolders)?;
-        let key = self.key(&r)?;
-        self.allow(&Access::Kubernetes {
+        let (_, services) = self.begin_host_call(HostCall::ReferencesListHolders)?;
+        let key = self.context.parse_reference(&r)?;
+        self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Get,
             gvk: &key.gvk,
             namespace: &key.namespace,
         })?;
-        super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
-        self.reviewed(&services, "get", &key).await?;
-        let object = self.cached(&services, &key, Projection::Metadata).await?;
+        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_object_access(&services, "get", &key).await?;
+        let object = self.get_cached(&services, &key, Projection::Metadata).await?;
         let mut found: Vec<_> = object
             .iter()
             .flat_map(|object| list_holders(object))
             .filter_map(|holder| holder.object)
             .collect();
         found.sort_by(|a, b| (&a.gvk.kind, &a.namespace, &a.name).cmp(&(&b.gvk.kind, &b.namespace, &b.name)));
-        self.gives(found.iter().map(|holder| holder.to_string().len()).sum())?;
+        self.charge_bytes_from_host(found.iter().map(|holder| holder.to_string().len()).sum())?;
         Ok(found.iter().map(Into::into).collect())
     }
 }

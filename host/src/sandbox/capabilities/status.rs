@@ -1,4 +1,4 @@
-//! `status`: progress that must survive a crash.
+//! `status`: checkpoints of the status, for progress that must survive a crash.
 
 use serde_json::Value;
 use tracing::instrument;
@@ -21,27 +21,28 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
-        self.reconciling("status.checkpoint")?;
-        let (subject, services) = self.enter(HostCall::StatusCheckpoint)?;
-        let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
-        self.takes(fields.len())?;
-        if fields.len() > self.terms.limits.status_bytes {
-            return Err(self.exceeded(Limit::StatusBytes, "bytes of status fields"));
+        self.context.deny_in_hook("status.checkpoint")?;
+        let (target, services) = self.begin_host_call(HostCall::StatusCheckpoint)?;
+        let (key, uid) = (target.key.clone(), target.object.uid.clone());
+        self.charge_bytes_to_host(fields.len())?;
+        if fields.len() > self.limits().status_bytes {
+            return Err(self.limit_exceeded(Limit::StatusBytes, "bytes of status fields"));
         }
         let fields: Value =
             serde_json::from_slice(&fields).map_err(|e| Error::Invalid(format!("checkpoint: {e}")))?;
         let Value::Object(mut fields) = fields else {
             return Err(Error::Invalid("checkpoint: a JSON object is expected".into()));
         };
-        // The host's own: a plugin can't forge them here either.
+        // The host maintains both: a component sets neither by a checkpoint.
         fields.remove("conditions");
         fields.remove("observedGeneration");
         let patched = services
+            .api
             .writer
             .patch_status(&key, &uid, &Value::Object(fields))
             .await?;
-        self.counts.api_writes += 1;
-        self.checkpointed = Some(patched);
+        self.effects.counts.api_writes += 1;
+        self.effects.checkpoint = Some(patched);
         Ok(())
     }
 }

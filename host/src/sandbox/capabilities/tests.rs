@@ -6,15 +6,23 @@ use futures::FutureExt;
 
 use super::*;
 use crate::{
-    client::api::ApiClient,
+    cache::{informer::Informers, store::Store},
+    client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
     contract::{
         bindings::{
             cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status,
         },
         inspection,
     },
+    effect::{events::EventRecorder, writer::ApiWriter},
+    kube::{key::Gvk, scope::NamespaceScope},
     policy::grants::{Grant, Permissions, PluginGrants, Verb},
-    schedule::queue::Queue,
+    sandbox::{
+        object_cache::ObjectCache,
+        services::{ApiAccess, SharedCache, UpstreamAccess},
+    },
+    schedule::{dispatcher::Dispatcher, queue::Queue},
+    upstream::{ClientPool, EventStreams},
 };
 
 /// What a function needs.
@@ -366,20 +374,25 @@ impl World {
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let services = Services {
-            store: store.clone(),
-            dispatcher: dispatcher.clone(),
-            informers: Arc::new(informers),
-            reviewer: AccessReviewer::new(cluster.clone()),
-            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher)),
-            recorder: EventRecorder::default(),
-            upstreams: ClientPool::default(),
-            streams: EventStreams::new(WriteFence::default(), |_, _| {}),
+            cache: SharedCache {
+                store: store.clone(),
+                informers: Arc::new(informers),
+                namespaces: NamespaceScope::new(&[]),
+            },
+            api: ApiAccess {
+                reviewer: AccessReviewer::new(cluster.clone()),
+                writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone())),
+                recorder: EventRecorder::default(),
+            },
+            upstreams: UpstreamAccess {
+                clients: ClientPool::default(),
+                streams: EventStreams::new(WriteFence::default(), |_, _| {}),
+            },
+            dispatcher,
             object_cache: ObjectCache::default(),
+            recordings: Arc::default(),
             metrics: Arc::default(),
             fence: WriteFence::default(),
-            lease: None,
-            namespaces: NamespaceScope::new(&[]),
-            tapes: Arc::default(),
         };
         Self {
             listener,
@@ -387,11 +400,11 @@ impl World {
         }
     }
 
-    fn subject(&self) -> Subject {
+    fn target(&self) -> CallTarget {
         let gvk = Gvk::new("tests.ostler.dev", "v1alpha1", "Probe");
         let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
         let (key, object) = Object::parse(&gvk, json).expect("an object");
-        Subject {
+        CallTarget {
             key,
             object: Arc::new(object),
             services: self.services.clone(),
@@ -409,7 +422,7 @@ impl World {
             config: b"{}".to_vec(),
             limits: Limits::default(),
         };
-        Call::new(Arc::new(terms), Some(self.subject()))
+        Call::new(Arc::new(terms), Some(self.target()))
     }
 
     fn asked(&self) -> bool {
@@ -482,7 +495,10 @@ async fn what_is_refused_asks_nobody() {
         if let Entry::Needs(need, call) = entry {
             let mut refused = world.call(everything(), &need.without());
             call(&mut refused);
-            assert!(refused.reads.is_empty() && refused.wrote.is_empty(), "{need:?}");
+            assert!(
+                refused.effects.reads.is_empty() && refused.effects.writes.is_empty(),
+                "{need:?}"
+            );
         }
     }
     // Whatever was spawned has its turn.
@@ -491,7 +507,7 @@ async fn what_is_refused_asks_nobody() {
     }
     assert!(!world.asked(), "the API server was asked");
     assert!(
-        world.services.informers.scopes().is_empty(),
+        world.services.cache.informers.scopes().is_empty(),
         "something is watched"
     );
 }
@@ -529,7 +545,7 @@ async fn in_describe_nothing_may_be_used() {
     );
     metrics::Host::counter(&mut sealed, "n".into(), 1).await;
     log::Host::write(&mut sealed, log::Level::Info, "m".into(), vec![]).await;
-    assert_eq!(sealed.bytes(), (0, 0));
+    assert_eq!(sealed.budget.bytes(), TransferredBytes::default());
 }
 
 /// A body's secrets need their own grant, besides the upstream's.
@@ -620,7 +636,7 @@ async fn unimplemented_uses_fail_as_unsupported() {
     for answer in answers {
         assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
     }
-    assert!(call.reads.is_empty() && !world.asked());
+    assert!(call.effects.reads.is_empty() && !world.asked());
 }
 
 /// Secrets are no ConfigMaps: what covers their kind does not show them.

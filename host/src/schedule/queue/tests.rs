@@ -151,15 +151,15 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A queue, and a plain model of what it must do.
 #[derive(Clone)]
-struct World {
+struct ModelTest {
     q: Queue<u8, u8>,
     now: Duration,
-    /// How many of lane 0 at the same time; 0 for no limit.
+    /// Limit of concurrent items of lane 0; 0 for no limit.
     limit: usize,
-    /// By key: wanted at this time at the latest.
+    /// Latest time at which each key must be returned.
     wanted: HashMap<u8, Duration>,
     flying: HashSet<u8>,
-    /// Causes not told yet.
+    /// Causes not returned yet.
     causes: HashMap<u8, HashSet<u8>>,
 }
 
@@ -167,7 +167,7 @@ fn lane_of(key: u8) -> Arc<str> {
     lane(key % 2)
 }
 
-impl World {
+impl ModelTest {
     fn new(limit: usize) -> Self {
         let mut q = queue();
         q.set_limit(lane(0), limit);
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Does a step on both; the error says where they differ.
+    /// Performs a step on both. Fails if they differ.
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match *step {
             Step::Add(k, p, c) => {
@@ -260,13 +260,13 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: nothing runs twice at once, no limit is exceeded, nothing that
-    /// was added is lost, nothing runs that was not asked for, and every cause given is told.
+    /// In any sequence of steps no item runs twice concurrently, no limit is exceeded, no added item is lost, no item
+    /// runs that was not added, and every cause is returned.
     #[test]
     fn queue_agrees_with_a_plain_model(steps in prop::collection::vec(step(), 0..200)) {
-        let mut world = World::new(0);
+        let mut model = ModelTest::new(0);
         for step in &steps {
-            if let Err(e) = world.step(step) {
+            if let Err(e) = model.step(step) {
                 prop_assert!(false, "{e}");
             }
         }
@@ -276,11 +276,11 @@ proptest! {
 /// The same of every order of up to six steps there is, of three objects in two lanes.
 #[test]
 fn queue_agrees_with_a_plain_model_in_every_short_order() {
-    fn explore(world: &World, way: &mut Vec<Step>, left: usize) -> u64 {
+    fn explore(model: &ModelTest, way: &mut Vec<Step>, left: usize) -> u64 {
         let Some(left) = left.checked_sub(1) else { return 1 };
         let keys = [0, 1, 2];
         let adds = keys.map(|k| [Step::Add(k, Priority::High, 1), Step::Add(k, Priority::Low, 2)]);
-        let ends = keys.iter().filter(|k| world.flying.contains(k));
+        let ends = keys.iter().filter(|k| model.flying.contains(k));
         let ends = ends.flat_map(|k| [0, 3, 4].map(|next| Step::Done(*k, next)));
         let steps = adds
             .into_iter()
@@ -289,7 +289,7 @@ fn queue_agrees_with_a_plain_model_in_every_short_order() {
             .chain([Step::Pop, Step::Wait(40)]);
         let mut visited = 1;
         for step in steps {
-            let mut next = world.clone();
+            let mut next = model.clone();
             let done = next.step(&step);
             way.push(step);
             if let Err(e) = done {
@@ -301,7 +301,7 @@ fn queue_agrees_with_a_plain_model_in_every_short_order() {
         visited
     }
     for limit in [0, 1] {
-        let visited = explore(&World::new(limit), &mut Vec::new(), 6);
+        let visited = explore(&ModelTest::new(limit), &mut Vec::new(), 6);
         println!("limit {limit}: {visited} states");
         assert!(visited > 100_000);
     }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_form_is_refused() {
+    fn invalid_reconciler_function_is_refused() {
         for (source, words) in [
             (
                 "fn f(ctx: &Context) -> R {}",

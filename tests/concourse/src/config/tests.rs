@@ -10,7 +10,7 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn normalised_as_concourse_writes_it() {
+fn config_is_normalised_as_by_concourse() {
     let config = parse_config(
         "x-anchor: &a {ignored: true}\nresources:\n- {name: r, type: git, source: {}, check_every: 1m, tags: [], public: false}\n\
          jobs:\n- name: 5\n  serial: true\n  plan:\n  - in_parallel:\n    - get: r\n      trigger: false\n  \
@@ -29,7 +29,7 @@ fn normalised_as_concourse_writes_it() {
 }
 
 #[test]
-fn json_is_read_too() {
+fn json_config_is_accepted() {
     let text = r#"{"jobs": [{"name": "j", "plan": [{"task": "t", "file": "f"}]}]}"#;
     let config = parse_config(text).expect("it parses");
     assert_eq!(config, serde_json::from_str::<Value>(text).expect("JSON"));
@@ -37,7 +37,7 @@ fn json_is_read_too() {
 }
 
 #[test]
-fn wrong_types_are_named() {
+fn wrong_type_is_named_with_its_path() {
     let said = "malformed config: error unmarshaling JSON: while decoding JSON: ";
     for (text, error) in [
         (
@@ -71,7 +71,7 @@ fn wrong_types_are_named() {
 }
 
 #[test]
-fn what_is_not_yaml_says_where() {
+fn yaml_syntax_error_has_its_position() {
     assert_eq!(
         errors("jobs:\n- {name: x\n"),
         ["malformed config: error converting YAML to JSON: yaml: line 2: did not find expected node content"]
@@ -79,7 +79,7 @@ fn what_is_not_yaml_says_where() {
 }
 
 #[test]
-fn invalid_ones_say_all_that_is_wrong() {
+fn invalid_config_lists_all_errors() {
     assert_eq!(
         errors(
             "groups: [{name: g, jobs: [nope]}, {name: g}]\nresources: [{name: unused, type: t}, {name: r}]\njobs:\n\
@@ -111,7 +111,7 @@ fn invalid_ones_say_all_that_is_wrong() {
 }
 
 #[test]
-fn odd_names_only_warn() {
+fn unusual_names_only_warn() {
     let message = |name| {
         check_identifier(name, "team")
             .expect("not empty")

@@ -33,7 +33,7 @@ fn task(script: &str) -> String {
 }
 
 #[test]
-fn the_first_failure_ends_a_build() {
+fn first_failure_ends_a_build() {
     let (mut model, _) = server(&format!(
         "jobs: [{{name: j, plan: [{}, {}, {}], ensure: {}}}]",
         task("echo one"),
@@ -59,7 +59,7 @@ fn the_first_failure_ends_a_build() {
 }
 
 #[test]
-fn modifiers() {
+fn step_modifiers_change_the_build_result() {
     for (step, status) in [
         (format!("{{try: {}}}", task("exit 1")), Status::Succeeded),
         (
@@ -81,7 +81,7 @@ fn modifiers() {
 }
 
 #[test]
-fn one_step_of_the_clock_at_a_time() {
+fn clock_advances_one_step_at_a_time() {
     let (mut model, _) = server(&format!("jobs: [{{name: j, plan: [{}]}}]", task("sleep 2")));
     let id = model.trigger_build(Trigger::Job(1), None).expect("a build");
     let mut seen = Vec::new();
@@ -133,7 +133,7 @@ fn pauses_hold_builds() {
 }
 
 #[test]
-fn a_saved_config_keeps_what_its_jobs_were() {
+fn saved_config_keeps_state_of_its_jobs() {
     let (mut model, pipeline) = server(&format!(
         "jobs: [{{name: j, plan: [{0}]}}, {{name: k, plan: [{0}]}}]",
         task("true")

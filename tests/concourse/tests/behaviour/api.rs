@@ -42,7 +42,7 @@ async fn tokens_end_with_their_lifetime() {
 }
 
 #[tokio::test]
-async fn tokens_end_when_told_to_and_passwords_change() {
+async fn tokens_outlive_password_changes_and_end_on_revocation() {
     let tokens = vec![("fixed".to_owned(), "test".to_owned())];
     let (simulator, client) = start_with(Options {
         tokens,
@@ -67,7 +67,7 @@ async fn tokens_end_when_told_to_and_passwords_change() {
 }
 
 #[tokio::test]
-async fn log_ins_that_are_refused() {
+async fn invalid_logins_are_refused() {
     let (simulator, client) = start().await;
     let answer = |request: reqwest::RequestBuilder| async {
         let answer = request.send().await.expect("an answer");
@@ -136,7 +136,7 @@ async fn others(admin: &Client) -> [Client; 3] {
 }
 
 #[tokio::test]
-async fn who_may_what() {
+async fn roles_limit_access() {
     let tokens = ["ann", "bob"]
         .map(|user| (user.to_owned(), user.to_owned()))
         .to_vec();
@@ -210,7 +210,7 @@ async fn walk(client: &Client, from: &str, rel: &str) -> (Vec<Vec<u64>>, String)
 }
 
 #[tokio::test]
-async fn pages_of_builds() {
+async fn builds_are_paged() {
     let (_simulator, client) = start().await;
     pipeline(&client).await;
     for _ in 0..5 {
@@ -238,7 +238,7 @@ async fn pages_of_builds() {
 }
 
 #[tokio::test]
-async fn pages_of_an_instance() {
+async fn builds_of_an_instanced_pipeline_are_paged() {
     let (_simulator, client) = start().await;
     let (at, vars) = ("/api/v1/teams/main/pipelines/i", "vars.branch=%22a%20b%22");
     let save = client
@@ -261,7 +261,7 @@ async fn pages_of_an_instance() {
 }
 
 #[tokio::test]
-async fn versions_found_pinned_and_disabled() {
+async fn versions_are_pinned_and_disabled() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     for n in ["1", "2", "3"] {
@@ -303,7 +303,7 @@ async fn versions_found_pinned_and_disabled() {
 }
 
 #[tokio::test]
-async fn a_check_is_seen_when_it_has_ended() {
+async fn check_is_visible_after_it_ended() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     let r = format!("{P}/resources/r");
@@ -330,7 +330,7 @@ async fn a_check_is_seen_when_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_check_fails_as_the_mock_type_does() {
+async fn failed_check_reports_the_mock_error() {
     let (simulator, client) = start().await;
     let config = "resources: [{name: r, type: mock, source: {check_failure: no such host}}]\njobs: [{name: j, plan: [{get: r}]}]\n";
     let saved = client
@@ -357,7 +357,7 @@ async fn a_check_fails_as_the_mock_type_does() {
 }
 
 #[tokio::test]
-async fn a_worker_leaves_by_the_name_of_its_team() {
+async fn worker_of_a_team_leaves_by_its_team() {
     let (simulator, client) = start().await;
     simulator.set_worker_team("w2", "main");
     let land = async |team: &str| {

@@ -24,7 +24,7 @@ async fn control(client: &Client, method: &str, path: &str, body: Value) -> (u16
 }
 
 #[tokio::test]
-async fn faults() {
+async fn faults_are_added_listed_and_cleared() {
     let (simulator, client) = start().await;
     let path = "/api/v1/info";
     for (answer, expected) in [
@@ -88,7 +88,7 @@ async fn faults() {
 }
 
 #[tokio::test]
-async fn the_model() {
+async fn control_endpoints_step_and_change_state() {
     let (_simulator, client) = start().await;
     pipeline(&client).await;
     trigger(&client).await;

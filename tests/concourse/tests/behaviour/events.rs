@@ -8,7 +8,7 @@ use super::{pipeline, start, status, trigger};
 const END: &str = "event: end\ndata\n\n";
 
 #[tokio::test]
-async fn as_it_happens_and_open_after_the_end() {
+async fn event_stream_follows_build_and_stays_open_after_end() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     let path = format!("/api/v1/builds/{}/events", trigger(&client).await);
@@ -45,7 +45,7 @@ async fn as_it_happens_and_open_after_the_end() {
 }
 
 #[tokio::test]
-async fn resumed_after_an_event() {
+async fn event_stream_resumes_after_last_event_id() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     let path = format!("/api/v1/builds/{}/events", trigger(&client).await);
@@ -79,7 +79,7 @@ async fn resumed_after_an_event() {
 }
 
 #[tokio::test]
-async fn an_aborted_build_ends_its_streams() {
+async fn aborted_build_ends_its_streams() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     let build = trigger(&client).await;

@@ -8,7 +8,7 @@ use super::common::{LOGIN, read_until};
 use super::{CONFIG, pipeline, start, status, trigger, until};
 
 #[tokio::test]
-async fn a_status_instead_of_the_answer() {
+async fn fault_replaces_response_by_status() {
     let (simulator, client) = start().await;
     simulator
         .faults()
@@ -36,7 +36,7 @@ async fn a_status_instead_of_the_answer() {
 }
 
 #[tokio::test]
-async fn dropped_before_and_after() {
+async fn fault_drops_connection_before_or_after_execution() {
     let (simulator, client) = start().await;
     simulator.faults().fail_next(1, "*", "/config$", Answer::Drop);
     client.save("p", CONFIG).await.expect_err("no answer");
@@ -59,7 +59,7 @@ async fn dropped_before_and_after() {
 }
 
 #[tokio::test]
-async fn hanging_until_released() {
+async fn fault_hangs_until_released() {
     let (simulator, client) = start().await;
     simulator
         .faults()
@@ -91,7 +91,7 @@ async fn hanging_until_released() {
 }
 
 #[tokio::test]
-async fn latency() {
+async fn fault_delays_responses() {
     let (simulator, client) = start().await;
     let wait = Duration::from_millis(80);
     simulator.faults().set_latency(wait);
@@ -101,7 +101,7 @@ async fn latency() {
 }
 
 #[tokio::test]
-async fn an_outage_takes_open_connections_too() {
+async fn outage_closes_open_connections() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     let build = trigger(&client).await;
@@ -150,7 +150,7 @@ async fn all_connections_close_with_the_server() {
 }
 
 #[tokio::test]
-async fn counters_and_the_log() {
+async fn requests_are_counted_and_logged() {
     let (simulator, client) = start().await;
     pipeline(&client).await;
     simulator

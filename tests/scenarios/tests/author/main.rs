@@ -1,5 +1,5 @@
-//! What an author does, with the real program: the tutorial, command by command; a save that doesn't compile; the
-//! beginnings in other languages; arguments that are wrong.
+//! Workflow of a plugin author with the real program: the tutorial, a failed build, projects in other languages, and
+//! invalid arguments.
 
 mod tutorial;
 
@@ -14,32 +14,32 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A build from nothing, on a slow machine that does something else, too.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// Timeout of a step, long enough for a clean build on a slow and busy machine.
+const STEP_TIMEOUT: Duration = Duration::from_secs(900);
 
 mod embedded {
     #[test]
-    fn the_tutorial_does_what_it_says() {
-        crate::tutorial::run();
+    fn tutorial_commands_print_the_documented_output() {
+        crate::tutorial::run_tutorial();
     }
 
     #[test]
-    fn a_save_that_does_not_compile_leaves_the_build_before() {
-        crate::a_save_that_does_not_compile_leaves_the_build_before();
+    fn failed_build_leaves_the_previous_one_serving() {
+        crate::failed_build_leaves_the_previous_one_serving();
     }
 
     #[test]
-    fn other_languages_begin_with_what_works() {
-        crate::other_languages_begin_with_what_works();
+    fn new_project_passes_its_checks_in_every_language() {
+        crate::new_project_passes_its_checks_in_every_language();
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_file_and_remedy() {
-        crate::what_is_wrong_is_said_with_file_and_remedy();
+    fn invalid_arguments_are_reported_with_file_and_remedy() {
+        crate::invalid_arguments_are_reported_with_file_and_remedy();
     }
 }
 
-/// A terminal in a folder of its own.
+/// A terminal in a temporary folder.
 struct Terminal {
     folder: TempDir,
     admin: String,
@@ -47,7 +47,7 @@ struct Terminal {
 
 impl Terminal {
     fn new() -> Self {
-        // Free a moment ago: where two hosts must agree on it beforehand there is no better way.
+        // A port that was free a moment ago: two processes must know it before either binds it.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
         Self {
             folder: tempfile::tempdir().expect("a folder"),
@@ -64,7 +64,7 @@ impl Terminal {
         path.extend(std::env::split_paths(
             &std::env::var_os("PATH").unwrap_or_default(),
         ));
-        let cache = std::env::var_os("OSTLER_BUILD_CACHE").map_or_else(target, PathBuf::from);
+        let cache = std::env::var_os("OSTLER_BUILD_CACHE").map_or_else(target_directory, PathBuf::from);
         let mut command = Command::new(program);
         command
             .current_dir(self.path())
@@ -83,15 +83,15 @@ impl Terminal {
         command.args(arguments).output().expect("ostler runs")
     }
 
-    /// The same, which must succeed.
+    /// Runs a command that must succeed, and parses its JSON output.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.ostler(arguments);
-        assert!(output.status.success(), "{arguments:?}\n{}", said(&output));
+        assert!(output.status.success(), "{arguments:?}\n{}", output_text(&output));
         serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|e| panic!("{arguments:?}: {e}\n{}", said(&output)))
+            .unwrap_or_else(|e| panic!("{arguments:?}: {e}\n{}", output_text(&output)))
     }
 
-    /// Starts what ends with the test.
+    /// Starts a process that ends with the test.
     fn start(&self, command: &mut Command, log: &str) -> Running {
         let log = self.path().join(log);
         let file = std::fs::File::create(&log).expect("a log");
@@ -101,20 +101,20 @@ impl Terminal {
     }
 }
 
-/// Where the tests' own builds are: what those need is there already.
-fn target() -> PathBuf {
+/// The target directory of the tests, whose built dependencies are reused.
+fn target_directory() -> PathBuf {
     workspace_root()
         .canonicalize()
         .expect("the checkout")
         .join("target")
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr].concat();
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// A process that runs beside the test.
+/// A background process.
 struct Running {
     child: Child,
     log: PathBuf,
@@ -125,16 +125,16 @@ impl Running {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    fn until(&mut self, what: &str, mut holds: impl FnMut(&str) -> bool) {
+    fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&str) -> bool) {
         let ends = |running: &mut Self| running.child.try_wait().expect("a child").is_some();
-        until(what, || {
-            assert!(!ends(self), "it ended\n{}", self.log());
+        wait_until(what, || {
+            assert!(!ends(self), "the process ended\n{}", self.log());
             holds(&self.log())
         });
     }
 
-    /// Ends it as Ctrl-C does; that must go well.
-    fn end(mut self) {
+    /// Interrupts it like Ctrl-C; it must exit successfully.
+    fn interrupt(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).expect("it runs");
         let status = self.child.wait().expect("it ends");
         assert!(status.success(), "{status}\n{}", self.log());
@@ -146,24 +146,24 @@ impl Drop for Running {
         if std::thread::panicking() {
             println!("--- {}\n{}", self.log.display(), self.log());
         }
-        // Fails when it has ended.
+        // Fails if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(
-            began.elapsed() < PATIENCE,
-            "after {PATIENCE:?} it is still not so that {what}"
+            began.elapsed() < STEP_TIMEOUT,
+            "timed out after {STEP_TIMEOUT:?} waiting until {what}"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn a_save_that_does_not_compile_leaves_the_build_before() {
+fn failed_build_leaves_the_previous_one_serving() {
     let terminal = Terminal::new();
     terminal.ostler(&["plugin", "new", "swapped", "--kind", "Swap.v1.example.dev"]);
     let mut dev = terminal.start(
@@ -176,7 +176,7 @@ fn a_save_that_does_not_compile_leaves_the_build_before() {
         let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
         rows.filter(|row| row["what"] == what).collect()
     };
-    dev.until("the first build serves", |log| rows(log, "serves").len() == 1);
+    dev.wait_until("the first build serves", |log| rows(log, "serves").len() == 1);
     let first = rows(&dev.log(), "serves").remove(0);
     assert_eq!(
         (&first["reconciles"], &first["errors"]),
@@ -186,23 +186,21 @@ fn a_save_that_does_not_compile_leaves_the_build_before() {
 
     let source = terminal.path().join("swapped/src/lib.rs");
     let good = std::fs::read_to_string(&source).expect("a source");
-    std::fs::write(&source, good.replace("let said =", "let sad =")).expect("saved");
-    dev.until("the compiler has said what is wrong", |log| {
-        rows(log, "failed").len() == 1
-    });
+    std::fs::write(&source, good.replace("let applied =", "let unused =")).expect("saved");
+    dev.wait_until("the build fails", |log| rows(log, "failed").len() == 1);
     assert!(
         dev.log().contains("src/lib.rs:"),
-        "the compiler's own words\n{}",
+        "the compiler's error\n{}",
         dev.log()
     );
     let explained = terminal.json(&["explain", "swap/example", "--output", "json"]);
     assert_eq!(
         explained["state"], "Ready",
-        "the build before serves: {explained}"
+        "the previous build serves: {explained}"
     );
 
-    std::fs::write(&source, good.replace("it says", "it whispers")).expect("saved");
-    dev.until("the mended one serves", |log| rows(log, "serves").len() == 2);
+    std::fs::write(&source, good.replace("message applied", "text applied")).expect("saved");
+    dev.wait_until("the fixed build serves", |log| rows(log, "serves").len() == 2);
     let second = rows(&dev.log(), "serves").remove(1);
     assert_eq!(
         (&second["reconciles"], &second["errors"]),
@@ -218,16 +216,16 @@ fn a_save_that_does_not_compile_leaves_the_build_before() {
         second["buildMs"].as_f64().unwrap_or_default() / 1000.0,
         second["swapMs"]
     );
-    dev.end();
+    dev.interrupt();
 }
 
-fn other_languages_begin_with_what_works() {
+fn new_project_passes_its_checks_in_every_language() {
     let terminal = Terminal::new();
     for language in ["js", "go", "python"] {
         let name = format!("in-{language}");
         let kind = format!("{}Thing.v1.example.dev", language.to_uppercase());
         let made = terminal.ostler(&["plugin", "new", &name, "--kind", &kind, "--language", language]);
-        assert!(made.status.success(), "{}", said(&made));
+        assert!(made.status.success(), "{}", output_text(&made));
         let began = Instant::now();
         let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
         let all = checks.as_array().expect("checks");
@@ -247,7 +245,7 @@ fn other_languages_begin_with_what_works() {
     }
 }
 
-fn what_is_wrong_is_said_with_file_and_remedy() {
+fn invalid_arguments_are_reported_with_file_and_remedy() {
     let terminal = Terminal::new();
     let write = |path: &str, text: &str| {
         let path = terminal.path().join(path);
@@ -315,17 +313,17 @@ fn what_is_wrong_is_said_with_file_and_remedy() {
         (&["plugin", "inspect", "nothing.wasm"], 1, &["nothing.wasm"]),
     ] {
         let output = terminal.ostler(arguments);
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{said}");
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{text}");
         assert!(
-            words.iter().all(|w| said.contains(w)),
-            "{arguments:?}: {words:?} in\n{said}"
+            words.iter().all(|w| text.contains(w)),
+            "{arguments:?}: {words:?} in\n{text}"
         );
     }
     for shell in ["bash", "zsh", "fish"] {
         let output = terminal.ostler(&["completion", shell]);
         assert!(
-            output.status.success() && said(&output).contains("inspect"),
+            output.status.success() && output_text(&output).contains("inspect"),
             "{shell}"
         );
     }

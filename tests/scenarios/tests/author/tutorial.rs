@@ -1,22 +1,22 @@
-//! docs/tutorial.md, run: its blocks are commands, and what must be in their output.
+//! Execution of docs/tutorial.md: its blocks are commands and lines that their output must contain.
 
 use std::{process::Command, time::Instant};
 
 use ostler_test_harness::workspace_root;
 
-use crate::{Running, Terminal, said, until};
+use crate::{Running, Terminal, output_text, wait_until};
 
-/// A block of commands, and the lines that its output must have.
+/// A block of commands, and the lines that their output must contain.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Block {
     commands: String,
     expected: Vec<String>,
-    /// In another terminal, where it goes on.
+    /// Runs in a second terminal, in the background.
     beside: bool,
 }
 
-/// The blocks of a page.
-fn blocks(page: &str) -> Vec<Block> {
+/// Parses the blocks of a page.
+fn parse_blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -41,18 +41,18 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// A line with its columns one space apart.
-fn squeezed(line: &str) -> String {
+/// A line with its columns separated by one space.
+fn squeeze_columns(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Of the lines expected, one that isn't there.
-fn missing<'a>(block: &'a Block, output: &str) -> Option<&'a String> {
-    let output: Vec<_> = output.lines().map(squeezed).collect();
+/// The first expected line that the output lacks.
+fn find_missing_line<'a>(block: &'a Block, output: &str) -> Option<&'a String> {
+    let output: Vec<_> = output.lines().map(squeeze_columns).collect();
     block
         .expected
         .iter()
-        .find(|line| !output.iter().any(|o| o.contains(&squeezed(line))))
+        .find(|line| !output.iter().any(|o| o.contains(&squeeze_columns(line))))
 }
 
 fn bash(terminal: &Terminal, commands: &str) -> Command {
@@ -61,10 +61,10 @@ fn bash(terminal: &Terminal, commands: &str) -> Command {
     command
 }
 
-/// Runs the page.
-pub fn run() {
+/// Runs the commands of the page.
+pub fn run_tutorial() {
     let page = std::fs::read_to_string(workspace_root().join("docs/tutorial.md")).expect("the tutorial");
-    let blocks = blocks(&page);
+    let blocks = parse_blocks(&page);
     assert!(
         blocks.iter().filter(|b| !b.expected.is_empty()).count() >= 5,
         "{blocks:#?}"
@@ -76,13 +76,13 @@ pub fn run() {
         let since = Instant::now();
         lines += block.commands.lines().count();
         if block.beside {
-            // One process, so that what ends it is not the shell's business.
+            // `exec` replaces the shell, so that a signal reaches the command itself.
             let commands = format!("exec {}", block.commands);
             beside = Some(terminal.start(&mut bash(&terminal, &commands), "terminal-2.log"));
         } else if block.commands.starts_with("ostler explain") {
-            // What the other terminal does takes a moment, which a person would wait.
+            // The command in the second terminal takes effect with a delay, so the query is repeated.
             let mut last = String::new();
-            until(&format!("{} has {:?}\n", block.commands, block.expected), || {
+            wait_until(&format!("{} has {:?}\n", block.commands, block.expected), || {
                 if let Some(beside) = &mut beside {
                     assert!(
                         beside.child.try_wait().expect("a child").is_none(),
@@ -90,14 +90,14 @@ pub fn run() {
                         beside.log()
                     );
                 }
-                last = said(&bash(&terminal, &block.commands).output().expect("bash"));
-                missing(block, &last).is_none()
+                last = output_text(&bash(&terminal, &block.commands).output().expect("bash"));
+                find_missing_line(block, &last).is_none()
             });
         } else {
             let output = bash(&terminal, &block.commands).output().expect("bash");
-            let text = said(&output);
+            let text = output_text(&output);
             assert!(output.status.success(), "{}\n{text}", block.commands);
-            if let Some(line) = missing(block, &text) {
+            if let Some(line) = find_missing_line(block, &text) {
                 panic!("{}: no line has {line:?}:\n{text}", block.commands);
             }
         }
@@ -109,15 +109,15 @@ pub fn run() {
     let code = source.lines().count();
     let typed = format!("{lines} lines are typed, {code} of them the reconciler's");
     println!("{typed}");
-    assert!(page.contains(&typed), "the page does not say so: {typed}");
+    assert!(page.contains(&typed), "the page does not contain: {typed}");
     assert!(lines <= 60, "{typed}");
-    beside.expect("a second terminal").end();
+    beside.expect("a second terminal").interrupt();
 }
 
 #[test]
-fn a_page_is_blocks_of_commands_and_output() {
+fn page_is_parsed_into_commands_and_output() {
     let page = "# A\n```sh\none\ntwo\n```\n\n```text\nx  y\n```\n```sh terminal 2\nthree\n```\n";
-    let found = blocks(page);
+    let found = parse_blocks(page);
     let block = |commands: &str, expected: &[&str], beside| Block {
         commands: commands.into(),
         expected: expected.iter().map(|l| (*l).to_owned()).collect(),
@@ -127,6 +127,9 @@ fn a_page_is_blocks_of_commands_and_output() {
         found,
         [block("one\ntwo", &["x  y"], false), block("three", &[], true)]
     );
-    assert_eq!(missing(&found[0], "a\n x     y z"), None);
-    assert_eq!(missing(&found[0], "xy").map(String::as_str), Some("x  y"));
+    assert_eq!(find_missing_line(&found[0], "a\n x     y z"), None);
+    assert_eq!(
+        find_missing_line(&found[0], "xy").map(String::as_str),
+        Some("x  y")
+    );
 }

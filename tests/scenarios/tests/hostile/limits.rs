@@ -1,4 +1,4 @@
-//! Each limit, and who breaks it.
+//! Every limit, and the behaviour that exceeds it.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use ostler::testing::{
 };
 use ostler_test_harness::Lab;
 
-use super::{Mirror, attack, grant, greeting, greetings, hostile, object};
+use super::{Mirror, apply_attack, greeting, greetings, hostile, object, set_grants};
 
-/// Who breaks what. Tables are grown by a test of the engine: a component in Rust has no way to.
-const BROKEN_BY: [(Limit, &str); 17] = [
+/// The behaviour that exceeds each limit. Table growth is covered by a test of the engine, since Rust cannot grow tables.
+const EXCEEDED_BY: [(Limit, &str); 17] = [
     (Limit::Memory, "grow"),
     (Limit::CpuTime, "loop"),
     (Limit::Timeout, "ask"),
@@ -31,15 +31,16 @@ const BROKEN_BY: [(Limit, &str); 17] = [
     (Limit::CacheBytes, "hoard"),
 ];
 
-const MAPS: usize = 30;
+const CONFIG_MAP_COUNT: usize = 30;
 
-/// A sample of the host's metrics; 0 for what nobody has counted yet.
-fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
+/// A sample of the host's metrics; 0 if it does not exist yet.
+fn read_sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     let host = lab.host();
     let scraped = Scraped {
         services: host.services(),
         registry: host.registry(),
         stats: host.stats(),
+        lease: host.lease(),
         workers: lab.settings.workers,
     };
     let text = host
@@ -54,12 +55,12 @@ fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     value.unwrap_or(0.0)
 }
 
-pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
+pub async fn every_limit_is_enforced_and_counted(mut lab: Lab) {
     for limit in Limit::ALL {
-        let known = BROKEN_BY.iter().any(|(l, _)| l == limit) || *limit == Limit::TableElements;
-        assert!(known, "nobody breaks {}", limit.name());
+        let known = EXCEEDED_BY.iter().any(|(l, _)| l == limit) || *limit == Limit::TableElements;
+        assert!(known, "no behaviour exceeds {}", limit.name());
     }
-    grant(
+    set_grants(
         &mut lab,
         "    kubernetes: [{kinds: [ConfigMap], verbs: [list, apply, hold]}]
     upstreams: [{}]
@@ -71,30 +72,30 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
     );
     let slow = Mirror::start(Some(Duration::from_secs(600))).await;
     lab.apply(slow.upstream(&lab, "slow")).await;
-    for i in 0..MAPS {
+    for i in 0..CONFIG_MAP_COUNT {
         lab.apply_config_map(&format!("map-{i:02}"), "x", "1").await;
     }
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     assert_eq!(
-        sample(&lab, "ostler_plugin_limit", Limit::Memory),
+        read_sample(&lab, "ostler_plugin_limit", Limit::Memory),
         48.0 * 1024.0 * 1024.0
     );
-    assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::Timeout), 3.0);
-    assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::HostCalls), 300.0);
+    assert_eq!(read_sample(&lab, "ostler_plugin_limit", Limit::Timeout), 3.0);
+    assert_eq!(read_sample(&lab, "ostler_plugin_limit", Limit::HostCalls), 300.0);
     let exceeded = "ostler_plugin_limit_exceeded_total";
-    for (limit, _) in BROKEN_BY {
-        assert_eq!(sample(&lab, exceeded, limit), 0.0, "{}", limit.name());
+    for (limit, _) in EXCEEDED_BY {
+        assert_eq!(read_sample(&lab, exceeded, limit), 0.0, "{}", limit.name());
     }
-    // All at once: each is the others' neighbour.
-    let mut behaviours: Vec<_> = BROKEN_BY.iter().map(|(_, behaviour)| *behaviour).collect();
+    // All behaviours run at once, so that each is also a neighbour of the others.
+    let mut behaviours: Vec<_> = EXCEEDED_BY.iter().map(|(_, behaviour)| *behaviour).collect();
     behaviours.dedup();
     for behaviour in behaviours {
-        attack(&lab, behaviour, "slow").await;
+        apply_attack(&lab, behaviour, "slow").await;
     }
-    for (limit, behaviour) in BROKEN_BY {
-        let what = format!("{behaviour} is over the limit {}", limit.name());
-        lab.wait_until(&what, async || sample(&lab, exceeded, limit) >= 1.0)
+    for (limit, behaviour) in EXCEEDED_BY {
+        let what = format!("{behaviour} exceeds the limit {}", limit.name());
+        lab.wait_until(&what, async || read_sample(&lab, exceeded, limit) >= 1.0)
             .await;
     }
     lab.apply(object(&lab, "good", "behave")).await;
@@ -103,5 +104,9 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
     lab.wait_ready(&greetings(), "neighbour").await;
     let held = lab.list(&super::config_map()).await;
     let finalizers = |o: &&serde_json::Value| o["metadata"]["finalizers"].is_array();
-    assert_eq!(held.iter().filter(finalizers).count(), 10, "ten are held");
+    assert_eq!(
+        held.iter().filter(finalizers).count(),
+        10,
+        "holds up to the limit"
+    );
 }

@@ -1,4 +1,4 @@
-//! A server that gives back what it is sent, remembers it, and sends people elsewhere.
+//! A server that echoes and stores requests, and redirects.
 
 use std::{
     net::SocketAddr,
@@ -16,7 +16,7 @@ use axum::{
 use ostler_test_harness::Lab;
 use serde_json::{Value, json};
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Path and query.
@@ -32,14 +32,14 @@ struct Memory {
     hangs: Option<Duration>,
 }
 
-/// The server; gone with the test's runtime.
+/// The server; it ends with the test's runtime.
 pub struct Mirror {
     address: SocketAddr,
     memory: Arc<Mutex<Memory>>,
 }
 
 impl Mirror {
-    /// Starts one; it may take its time for each answer.
+    /// Starts a server that optionally delays each response.
     pub async fn start(hangs: Option<Duration>) -> Self {
         let memory = Arc::new(Mutex::new(Memory {
             hangs,
@@ -54,17 +54,17 @@ impl Mirror {
         Self { address, memory }
     }
 
-    /// Where `/redirect` leads.
+    /// Sets the target of `/redirect`.
     pub fn redirect_to(&self, other: &Self) {
         self.memory.lock().expect("lock").elsewhere = Some(other.address);
     }
 
-    /// What came, oldest first.
+    /// Received requests, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
         self.memory.lock().expect("lock").seen.clone()
     }
 
-    /// The Upstream for it.
+    /// An Upstream of this server.
     pub fn upstream(&self, lab: &Lab, name: &str) -> Value {
         json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
             "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"url": format!("http://{}", self.address)}})

@@ -1,4 +1,4 @@
-//! Which plugins a plan is made with: what a new build would change, its hooks included, and `Plugin` objects.
+//! Plugins of a plan: the changes and hooks of a new build, and `Plugin` objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,15 +21,15 @@ use serde_json::{Value, json};
 use super::{file, plan_request, planned, probe, settings, settled};
 
 scenarios!(
-    a_new_build_says_what_it_would_change,
-    a_new_build_has_what_is_agreed_with_the_one_before,
-    plugin_objects_are_planned_with,
-    hooks_are_planned,
+    new_build_is_planned_with_its_changes,
+    replacing_build_inherits_grants_and_config,
+    plan_uses_plugin_objects,
+    plan_runs_hooks,
 );
 
-/// The build before knows another way: here the same with a note, whose objects are as they should be, and one that
-/// does not load.
-async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
+/// A rebuilt component without changes plans nothing, one with another message plans a diff, and one that does not load
+/// fails the plan.
+async fn new_build_is_planned_with_its_changes(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let same = lab.path().join("same.wasm");
     std::fs::write(&same, with_note(&read_component("tests/probe"), "another build")).expect("written");
@@ -43,21 +43,22 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     .await;
     assert_eq!(report.text(), "");
     assert_eq!(report.objects.len(), 1);
-    // The words of a step are in the component: one that knows no `apply` refuses it.
+    // A build with another message in its data segment.
     let other = lab.path().join("other.wasm");
-    let bytes = reworded(
+    let bytes = replace_text(
         &read_component("tests/probe"),
-        b"a step says so",
-        b"A STEP SAID SO",
+        b"requested by a step",
+        b"REQUESTED BY A STEP",
     );
     std::fs::write(&other, bytes).expect("written");
     lab.start_host().await;
     lab.apply_probe("p", json!([{"do": "yield"}]), json!([])).await;
-    lab.wait_condition(&kind(), "p", "Ready", "False", "AsTold").await;
+    lab.wait_condition(&kind(), "p", "Ready", "False", "Requested")
+        .await;
     lab.wait_idle().await;
     drop(lab.host.take());
     let before = planned(&lab, plan_request(&lab)).await;
-    assert!(!before.changed(), "{}", before.text());
+    assert!(!before.has_changes(), "{}", before.text());
     let report = planned(
         &lab,
         PlanRequest {
@@ -70,12 +71,12 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
         panic!("one change: {}", report.text());
     };
     assert!(
-        change.diff.contains("-    message: a step says so"),
+        change.diff.contains("-    message: requested by a step"),
         "{}",
         change.diff
     );
     assert!(
-        change.diff.contains("+    message: A STEP SAID SO"),
+        change.diff.contains("+    message: REQUESTED BY A STEP"),
         "{}",
         change.diff
     );
@@ -90,12 +91,12 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
         },
     )
     .await;
-    let why = format!("{:#}", refused.expect_err("it is none"));
+    let why = format!("{:#}", refused.expect_err("not a component"));
     assert!(why.contains("broken.wasm"), "{why}");
 }
 
-/// A build asks for less than the one before, and has its configuration: what it is granted is what it asks for itself.
-async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
+/// A build that requests fewer permissions than the one it replaces gets only those, and inherits its configuration.
+async fn replacing_build_inherits_grants_and_config(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let modest = |text: &str| {
         let manifest = Manifest::parse(text, "plugin.yaml").expect("it parses");
@@ -116,7 +117,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
         "{text}"
     );
     assert!(!text.contains("ConfigMap/"), "{text}");
-    // Its configuration is the one of the build before, held to its own schema.
+    // The inherited configuration is validated against the schema of the new build.
     let wants = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
 config: {schema: {type: object, required: [word], properties: {word: {type: string}}}}";
     let refused = plan(lab.client.clone(), settings(&lab), &modest(wants)).await;
@@ -127,8 +128,8 @@ config: {schema: {type: object, required: [word], properties: {word: {type: stri
     assert!(report.text().contains("+  v: \"2\""), "{}", report.text());
 }
 
-/// What governs the plugins of the cluster governs them in its plan.
-async fn plugin_objects_are_planned_with(mut lab: Lab) {
+/// `Plugin` objects configure the plugins of a plan as they do those of a host.
+async fn plan_uses_plugin_objects(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let plugins = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = |verbs: Value, more: Value| {
@@ -148,46 +149,46 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
             ..plan_request(&lab)
         }
     };
-    let says = async |plan_request: PlanRequest, words: &str| {
+    let expect_text = async |plan_request: PlanRequest, words: &str| {
         let text = planned(&lab, plan_request).await.text();
         assert!(text.contains(words), "{words} in\n{text}");
         text
     };
-    // The grants file allows it; the object, which counts, doesn't.
+    // The grants file allows it; the Plugin object, which takes precedence, does not.
     lab.apply(object(json!(["get"]), json!({}))).await;
-    let text = says(edit(), "PermissionDenied").await;
+    let text = expect_text(edit(), "PermissionDenied").await;
     assert!(text.contains("spec.grants.kubernetes"), "{text}");
-    // So it is for another build of it.
+    // The same applies to another build of the plugin.
     let other = lab.path().join("other.wasm");
     std::fs::write(&other, with_note(&read_component("tests/probe"), "another build")).expect("written");
     let with = |builds: &[&std::path::Path]| PlanRequest {
         builds: builds.iter().map(|b| b.to_path_buf()).collect(),
         ..edit()
     };
-    says(with(&[&other]), "spec.grants.kubernetes").await;
-    // A file may have the Plugin, too.
+    expect_text(with(&[&other]), "spec.grants.kubernetes").await;
+    // The Plugin object may also come from a file.
     let allowing = ("plugin.yaml".to_owned(), object(both(), json!({})));
     let mut wanted = edit();
     wanted.files.push(allowing);
-    let text = says(wanted, "+  v: \"2\"").await;
+    let text = expect_text(wanted, "+  v: \"2\"").await;
     assert!(
         text.contains("# Plugin/probe is changed by plugin.yaml"),
         "{text}"
     );
     lab.apply(object(both(), json!({}))).await;
-    says(edit(), "+  v: \"2\"").await;
-    says(with(&[&other]), "+  v: \"2\"").await;
-    // What is suspended waits.
+    expect_text(edit(), "+  v: \"2\"").await;
+    expect_text(with(&[&other]), "+  v: \"2\"").await;
+    // Objects of a suspended plugin wait.
     lab.apply(object(both(), json!({"suspend": true}))).await;
-    let text = says(edit(), "the objects of probe wait: its Plugin is suspended").await;
+    let text = expect_text(edit(), "the objects of probe wait: its Plugin is suspended").await;
     assert!(!text.contains("ConfigMap/"), "{text}");
-    // Of the same kind of objects the canary has its part.
+    // The canary reconciles its share of the objects.
     lab.install_bytes(
         "canary",
-        &reworded(
+        &replace_text(
             &read_component("tests/probe"),
-            b"a step says so",
-            b"A STEP SAID SO",
+            b"requested by a step",
+            b"REQUESTED BY A STEP",
         ),
     );
     let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"weight": 100}});
@@ -197,26 +198,26 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
         files: file(probe(&lab, "p", json!([{"do": "park"}]), json!([]))),
         ..plan_request(&lab)
     };
-    says(parked(), "AsTold: A STEP SAID SO").await;
+    expect_text(parked(), "Requested: REQUESTED BY A STEP").await;
     lab.apply(object(both(), json!({"suspend": false, "canary": null})))
         .await;
-    // A second file of the plugin is one too many.
-    let text = says(parked(), "AsTold: a step says so").await;
+    // A file of the same plugin that its Plugin object does not name is left out.
+    let text = expect_text(parked(), "Requested: requested by a step").await;
     assert!(
-        text.contains("canary.wasm is not planned with: the Plugin probe governs its plugin"),
+        text.contains("canary.wasm is left out of the plan: the Plugin object probe configures its plugin"),
         "{text}"
     );
-    // Nothing to plan with: it is said why.
+    // Without any plugin the plan fails with the reasons.
     for name in ["probe.wasm", "canary.wasm"] {
         std::fs::remove_file(lab.settings.plugins.join(name)).expect("removed");
     }
     let refused = plan(lab.client.clone(), settings(&lab), &edit()).await;
     let why = format!("{:#}", refused.expect_err("no component"));
     assert!(
-        why.contains("the Plugin probe is not planned with: FileNotFound: probe.wasm"),
+        why.contains("the Plugin probe is left out of the plan: FileNotFound: probe.wasm"),
         "{why}"
     );
-    // One from a registry needs no directory.
+    // A component from a registry needs no plugin directory.
     let registry = Registry::start_public();
     let reference = format!("{}/plugins/probe:1", registry.address());
     let pushed = ComponentStore::new(None, PullLimits::default())
@@ -249,21 +250,21 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     api.delete("probe", &Default::default()).await.expect("deleted");
 }
 
-/// A component with other words in it, of the same length.
-fn reworded(wasm: &[u8], said: &[u8], says: &[u8]) -> Vec<u8> {
+/// A component with a text in its data replaced by another of the same length.
+fn replace_text(wasm: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut wasm = wasm.to_vec();
-    let places: Vec<usize> = (0..wasm.len() - said.len())
-        .filter(|at| wasm[*at..].starts_with(said))
+    let places: Vec<usize> = (0..wasm.len() - from.len())
+        .filter(|at| wasm[*at..].starts_with(from))
         .collect();
-    assert!(!places.is_empty(), "the component has its words");
+    assert!(!places.is_empty(), "the component contains the text");
     for at in places {
-        wasm[at..at + said.len()].copy_from_slice(says);
+        wasm[at..at + from.len()].copy_from_slice(to);
     }
     wasm
 }
 
-/// What a new build does to stored objects before it reconciles them; and where it can't.
-async fn hooks_are_planned(mut lab: Lab) {
+/// A plan shows the upgrades of stored objects by the hooks, and reports a hook that fails.
+async fn plan_runs_hooks(mut lab: Lab) {
     let grants = format!("{PACK_GRANTS}{}", process::LIFECYCLE_GRANTS);
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
     lab.install(&["tests/lifecycle"]);
@@ -273,15 +274,15 @@ async fn hooks_are_planned(mut lab: Lab) {
     let report = planned(&lab, plan_request(&lab)).await;
     let diff: String = report.changes.iter().map(|c| &*c.diff).collect();
     assert!(diff.contains("+    tests.ostler.dev/upgrades: \"1\""), "{diff}");
-    // It was reconciled after that.
+    // The reconcile sees the upgraded object.
     assert!(diff.contains("+  upgrades: \"1\""), "{diff}");
-    let config = json!({"failure": "as told"}).to_string();
+    let config = json!({"failure": "as requested"}).to_string();
     std::fs::write(lab.settings.plugins.join("lifecycle.yaml"), config).expect("written");
     let report = planned(&lab, plan_request(&lab)).await;
-    assert!(!report.changed(), "{}", report.text());
+    assert!(!report.has_changes(), "{}", report.text());
     let text = report.text();
     assert!(
-        text.contains("the objects of lifecycle would wait: initialize: unavailable: as told"),
+        text.contains("the objects of lifecycle would wait: initialize: unavailable: as requested"),
         "{text}"
     );
 }

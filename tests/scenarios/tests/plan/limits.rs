@@ -1,4 +1,4 @@
-//! What a plan never does or shows, and what it says it can't know.
+//! Guarantees and limits of a plan: no secret is shown, no write is sent, unchecked changes are marked.
 
 use ostler::testing::{
     api::{ApiClient, ApiError, PatchType},
@@ -11,22 +11,22 @@ use serde_json::json;
 
 use super::{plan_request, planned, planned_with, probe, refused_with, settings, snapshot};
 scenarios!(
-    a_secret_is_never_shown,
-    a_missing_grant_is_told,
-    what_the_server_refuses_is_refused,
-    no_write_gets_out,
-    what_is_not_checked_is_marked,
+    secret_values_are_redacted_in_plan,
+    missing_grant_is_reported_by_plan,
+    rejected_object_fails_plan_or_its_reconcile,
+    closed_fence_allows_dry_runs_only,
+    unchecked_change_is_marked,
 );
 
-async fn a_secret_is_never_shown(lab: Lab) {
-    const WORD: &str = "tell-nobody-0001";
+async fn secret_values_are_redacted_in_plan(lab: Lab) {
+    const WORD: &str = "plan-secret-0001";
     lab.install(&["tests/probe"]);
     let secret = |value: &str| {
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": lab.namespace},
             "stringData": {"word": value, "same": "unchanged-0000"}})
     };
-    lab.apply(secret("tell-nobody-0000")).await;
-    // A guest that may read Secrets hands one on: in its status, and in a ConfigMap.
+    lab.apply(secret("plan-secret-0000")).await;
+    // A guest that may read Secrets copies one into its status and into a ConfigMap.
     let leak =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "leak"}, "data": {"v": WORD}});
     let steps = json!([{"do": "get", "kind": "Secret", "name": "s"}, {"do": "apply", "object": leak.to_string()},
@@ -43,27 +43,27 @@ async fn a_secret_is_never_shown(lab: Lab) {
         "{text}"
     );
     assert!(text.contains("+  v: \"***\""), "{text}");
-    for secret in ["tell-nobody-000", "unchanged-0000"] {
+    for secret in ["plan-secret-000", "unchanged-0000"] {
         assert!(!text.contains(secret), "{text}");
     }
-    // dGVsbC1ub2JvZHktMDAw is how each of them begins in base64.
-    assert!(!text.contains("dGVsbC1ub2JvZHktMDAw"), "{text}");
-    // A server that refuses a Secret may quote it.
+    // The common prefix of both values in base64.
+    assert!(!text.contains("cGxhbi1zZWNyZXQtMDAw"), "{text}");
+    // The error of an API server that rejects a Secret may quote its values.
     let mut wrong = secret(WORD);
     wrong["data"] = json!({"other": "no base64!"});
     let why = refused_with(&lab, wrong).await;
     assert!(why.contains("file.yaml"), "{why}");
     for secret in [
-        "tell-nobody-000",
+        "plan-secret-000",
         "unchanged-0000",
-        "dGVsbC1ub2JvZHktMDAw",
+        "cGxhbi1zZWNyZXQtMDAw",
         "no base64!",
     ] {
         assert!(!why.contains(secret), "{why}");
     }
 }
 
-async fn a_missing_grant_is_told(mut lab: Lab) {
+async fn missing_grant_is_reported_by_plan(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.settings.grants = Grants::parse(
         "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}}",
@@ -75,26 +75,26 @@ async fn a_missing_grant_is_told(mut lab: Lab) {
     assert_eq!(
         report.changes.len(),
         1,
-        "nothing but what the host says of it: {}",
+        "only the status written by the host: {}",
         report.text()
     );
     assert_eq!(report.objects[0].verdict, Verdict::Parked);
     let text = report.text();
     assert!(
-        text.contains("/p fails, until something changes: PermissionDenied: "),
+        text.contains("/p fails and is not retried until a change: PermissionDenied: "),
         "{text}"
     );
     assert!(text.contains("verbs: [apply]"), "{text}");
 }
 
-async fn what_the_server_refuses_is_refused(lab: Lab) {
+async fn rejected_object_fails_plan_or_its_reconcile(lab: Lab) {
     lab.install(&["tests/probe"]);
-    // In a file it is the person's mistake.
+    // An invalid object of a file fails the plan.
     let mut wrong = probe(&lab, "p", json!([]), json!([]));
     wrong["spec"]["steps"] = json!("none");
     let why = refused_with(&lab, wrong).await;
     assert!(why.contains("file.yaml") && why.contains("spec.steps"), "{why}");
-    // By a plugin it is the plugin's.
+    // An invalid object of a plugin fails its reconcile.
     let config =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_A_Name"}, "data": {}});
     let steps = json!([{"do": "apply", "object": config.to_string()}]);
@@ -109,8 +109,8 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
     assert!(format!("{:#}", missing.expect_err("it is not there")).contains("does not exist"));
 }
 
-/// Whatever is wrong before it: the door to the API server lets nothing through but dry runs.
-async fn no_write_gets_out(lab: Lab) {
+/// The client of a plan refuses every write that is not a dry run, regardless of the layers above it.
+async fn closed_fence_allows_dry_runs_only(lab: Lab) {
     lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
     let cluster = ApiClient::new(lab.client.clone()).with_fence(WriteFence::closed());
@@ -128,7 +128,7 @@ async fn no_write_gets_out(lab: Lab) {
     );
     refused(cluster.patch(&there, PatchType::Merge, patch.clone()).await);
     refused(cluster.delete(&there, b"{}".to_vec()).await);
-    // The server would not look at the query of this one.
+    // The server ignores the query of a DELETE with a body, so this would not be a dry run.
     refused(
         cluster
             .delete(&format!("{there}?dryRun=All"), b"{}".to_vec())
@@ -144,8 +144,8 @@ async fn no_write_gets_out(lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
 }
 
-/// In a namespace that is only planned the server can't be asked, and that is said.
-async fn what_is_not_checked_is_marked(lab: Lab) {
+/// The server cannot dry-run a write in a namespace that exists in the plan only, so the change is marked as unchecked.
+async fn unchecked_change_is_marked(lab: Lab) {
     lab.install(&["tests/probe"]);
     let new = format!("{}-new", lab.namespace);
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": new}});
@@ -161,13 +161,13 @@ async fn what_is_not_checked_is_marked(lab: Lab) {
     };
     let report = planned(&lab, plan_request).await;
     let text = report.text();
-    let why = format!("#   not checked by the API server: its namespace {new} is only planned");
+    let why = format!("#   not checked by the API server: its namespace {new} exists in the plan only");
     assert_eq!(text.matches(&why).count(), 2, "{text}");
     assert!(
         report.objects.iter().all(|o| o.verdict == Verdict::Done),
         "{text}"
     );
-    // What can be checked is.
+    // The namespace itself is checked.
     let namespace = report.changes.iter().find(|c| c.object.starts_with("Namespace/"));
     assert!(namespace.is_some_and(|c| c.unchecked.is_empty()), "{text}");
 }

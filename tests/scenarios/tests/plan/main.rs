@@ -1,4 +1,4 @@
-//! `ostler plan`: tells what would change, and changes nothing.
+//! `ostler plan`: shows the changes that reconciling would make, without making them.
 
 mod builds;
 mod limits;
@@ -22,9 +22,9 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-scenarios!(on_the_command_line);
+scenarios!(plan_command_prints_diff_and_sets_exit_code);
 
-/// How the lab's plugins are planned with.
+/// Settings of a plan with the lab's plugins.
 fn settings(lab: &Lab) -> Settings {
     Settings {
         namespaces: Vec::new(),
@@ -50,7 +50,7 @@ async fn planned(lab: &Lab, plan_request: PlanRequest) -> Report {
         .expect("a plan")
 }
 
-/// What comes of an object as it is in a file.
+/// The plan of one object in a file.
 async fn planned_with(lab: &Lab, object: Value) -> Report {
     let files = file(object);
     planned(
@@ -63,7 +63,7 @@ async fn planned_with(lab: &Lab, object: Value) -> Report {
     .await
 }
 
-/// Why an object in a file can't be planned.
+/// The error of a plan that an object in a file makes fail.
 async fn refused_with(lab: &Lab, object: Value) -> String {
     let files = file(object);
     let refused = plan(
@@ -75,17 +75,17 @@ async fn refused_with(lab: &Lab, object: Value) -> String {
         },
     )
     .await;
-    format!("{:#}", refused.expect_err("it is refused"))
+    format!("{:#}", refused.expect_err("the plan fails"))
 }
 
-/// The object of this name as it would be.
+/// The planned object of this name.
 fn would_be(report: &Report, name: &str) -> Value {
     let end = format!("/{name}");
     let change = report.changes.iter().find(|c| c.object.ends_with(&end));
     change.and_then(|c| c.planned.clone()).expect("planned")
 }
 
-/// The versions of everything in the test's namespace that a plan might touch.
+/// The resourceVersions of all objects in the test's namespace that a plan might write.
 async fn snapshot(lab: &Lab) -> BTreeMap<String, String> {
     let mut versions = BTreeMap::new();
     let core = ["ConfigMap", "Secret", "Event"].map(|kind| Gvk::new("", "v1", kind));
@@ -109,7 +109,7 @@ fn probe(lab: &Lab, name: &str, steps: Value, cleanup: Value) -> Value {
         "spec": {"steps": steps, "cleanup": cleanup}})
 }
 
-/// A probe that has done what it should, and no host any more.
+/// Reconciles a probe until it is idle, and stops the host.
 async fn settled(lab: &mut Lab, steps: Value, cleanup: Value) {
     lab.start_probe().await;
     lab.apply_probe("p", steps, cleanup).await;
@@ -145,40 +145,40 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
         .expect("it runs")
 }
 
-async fn on_the_command_line(mut lab: Lab) {
+async fn plan_command_prints_diff_and_sets_exit_code(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let grants = format!(
         "{PACK_GRANTS}  probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: [get, list, apply]}}], events: true}}\n"
     );
     let run = |arguments: &[&str]| ostler(&lab, arguments, &grants);
-    let said = |output: &Output| {
+    let result = |output: &Output| {
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stdout).into_owned(),
             String::from_utf8_lossy(&output.stderr).into_owned(),
         )
     };
-    assert_eq!(said(&run(&[])), (Some(0), String::new(), String::new()));
+    assert_eq!(result(&run(&[])), (Some(0), String::new(), String::new()));
     let file = lab.path().join("edit.yaml");
     let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
     std::fs::write(&file, edited.to_string()).expect("written");
     let file = file.to_str().expect("a path");
-    let (code, out, error) = said(&run(&["-f", file]));
+    let (code, out, error) = result(&run(&["-f", file]));
     assert_eq!((code, &*error), (Some(1), ""), "{out}");
     assert!(
         out.contains("-  v: \"1\"\n+  v: \"2\"\n") && !out.contains('\x1b'),
         "{out}"
     );
-    let (code, out, _) = said(&run(&["-f", file, "-o", "json"]));
+    let (code, out, _) = result(&run(&["-f", file, "-o", "json"]));
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(
         (code, &report["changes"][0]["action"]),
         (Some(1), &json!("update"))
     );
-    let (code, out, error) = said(&run(&["team/none"]));
+    let (code, out, error) = result(&run(&["team/none"]));
     assert_eq!((code, &*out), (Some(2), ""), "{error}");
     assert!(error.contains("they reconcile Probe"), "{error}");
-    let (code, _, error) = said(&run(&["-f", "nowhere.yaml"]));
+    let (code, _, error) = result(&run(&["-f", "nowhere.yaml"]));
     assert_eq!(code, Some(2));
     assert!(error.contains("nowhere.yaml"), "{error}");
 }

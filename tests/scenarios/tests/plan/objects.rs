@@ -1,4 +1,4 @@
-//! What is planned for objects: edits, new ones, deletions, and who reads them.
+//! Planned objects: edits, new objects, deletions, and reads of planned state.
 
 use ostler::testing::{
     grants::Grants,
@@ -9,16 +9,16 @@ use serde_json::json;
 
 use super::{file, plan_request, planned, planned_with, probe, settled, snapshot, would_be};
 scenarios!(
-    nothing_to_do_is_nothing_to_say,
-    an_edit_is_shown_as_it_would_be_written,
-    a_new_object_is_planned_with_all_that_follows,
-    a_second_write_builds_on_the_first,
-    a_deletion_is_planned_with_its_cleanup,
-    what_is_planned_is_read,
-    a_long_list_has_what_is_planned,
+    plan_without_changes_is_empty,
+    edit_is_planned_as_diff,
+    new_object_is_planned_with_its_dependents,
+    second_write_is_planned_on_top_of_the_first,
+    deletion_is_planned_with_its_cleanup,
+    reads_and_lists_return_planned_objects,
+    paged_list_includes_planned_object,
 );
 
-async fn nothing_to_do_is_nothing_to_say(mut lab: Lab) {
+async fn plan_without_changes_is_empty(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let before = snapshot(&lab).await;
     for objects in [
@@ -34,7 +34,7 @@ async fn nothing_to_do_is_nothing_to_say(mut lab: Lab) {
             },
         )
         .await;
-        assert!(!report.changed(), "{}", report.text());
+        assert!(!report.has_changes(), "{}", report.text());
         assert_eq!(report.text(), "");
         assert_eq!(report.objects.len(), 1, "{:?}", report.objects);
         assert_eq!(report.objects[0].verdict, Verdict::Done);
@@ -42,7 +42,7 @@ async fn nothing_to_do_is_nothing_to_say(mut lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
 }
 
-async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
+async fn edit_is_planned_as_diff(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let before = snapshot(&lab).await;
     let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
@@ -68,7 +68,7 @@ async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
     );
     assert_eq!(child.by, [format!("Probe/{namespace}/p")]);
     assert!(child.unchecked.is_empty() && !child.guess);
-    // The spec of the file, and the status as the host would write it.
+    // The diff has the spec of the file and the status that the host would write.
     let diff = &object.diff;
     assert!(diff.contains("-  generation: 1\n+  generation: 2\n"), "{diff}");
     assert!(
@@ -79,9 +79,9 @@ async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
 }
 
-async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
+async fn new_object_is_planned_with_its_dependents(mut lab: Lab) {
     lab.install(&["tests/probe"]);
-    // The first makes the second, which makes a ConfigMap.
+    // The first probe creates the second, which creates a ConfigMap.
     let inner = probe(&lab, "inner", json!([write("apply", "child", "1")]), json!([]));
     let steps = json!([{"do": "apply", "object": inner.to_string()},
         {"do": "ready", "apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe", "name": "inner"}]);
@@ -102,7 +102,7 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
     let [child, inner, p] = ["child", "inner", "p"].map(|name| would_be(&report, name));
     assert_eq!(child["metadata"]["ownerReferences"][0]["name"], "inner");
     assert_eq!(child["metadata"]["ownerReferences"][0]["uid"], "<uid>");
-    // Finalizers as the host would put them, and a status that has waited for the other.
+    // Both have the host's finalizers, and the first became Ready after it waited for the second.
     for one in [&inner, &p] {
         assert_eq!(
             one["metadata"]["finalizers"],
@@ -118,7 +118,7 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
         "{:?}",
         report.objects
     );
-    // What it says does not differ from one time to the next.
+    // The text of the same plan is reproducible.
     let again = PlanRequest {
         files: file(probe(&lab, "p", p["spec"]["steps"].clone(), json!([]))),
         ..plan_request(&lab)
@@ -127,9 +127,8 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
 }
 
-/// Finalizer, spec, status and a mark of who holds it, each on top of what was planned before; and what a field
-/// manager gives up goes.
-async fn a_second_write_builds_on_the_first(mut lab: Lab) {
+/// Finalizer, spec, status and hold are planned on top of each other, and a field that is no longer applied is removed.
+async fn second_write_is_planned_on_top_of_the_first(mut lab: Lab) {
     let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "1", "b": "2"}});
     settled(
         &mut lab,
@@ -154,7 +153,7 @@ async fn a_second_write_builds_on_the_first(mut lab: Lab) {
     assert_eq!(p["status"]["seen"][2], r#"{"a":"3"}"#, "{}", report.text());
 }
 
-async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
+async fn deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     let steps = json!([write("apply", "child", "1")]);
     settled(&mut lab, steps, json!([write("force", "left", "behind")])).await;
     let before = snapshot(&lab).await;
@@ -185,7 +184,7 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     );
     assert!(report.changes[0].by.contains(&"the garbage collector".to_owned()));
     assert_eq!(snapshot(&lab).await, before);
-    // A cleanup that does not end keeps it.
+    // A cleanup that does not finish keeps the object.
     lab.apply_probe("p", json!([]), json!([{"do": "yield"}])).await;
     let report = planned(
         &lab,
@@ -204,14 +203,14 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     assert_eq!(p.action, Action::Update);
     assert!(p.diff.contains("+  deletionTimestamp: <now>\n"), "{}", p.diff);
     assert!(
-        report.text().contains("/p waits: AsTold: a step says so"),
+        report.text().contains("/p waits: Requested: requested by a step"),
         "{}",
         report.text()
     );
 }
 
-/// Lists and reads of others see what is planned, deletions included.
-async fn what_is_planned_is_read(lab: Lab) {
+/// Lists and reads of other objects return planned objects.
+async fn reads_and_lists_return_planned_objects(lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.apply_config_map("there", "x", "1").await;
     let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
@@ -241,14 +240,14 @@ async fn what_is_planned_is_read(lab: Lab) {
     )
     .await;
     let seen = |name: &str| would_be(&report, name)["status"]["seen"].clone();
-    // The list was looked at again when what was made came into it.
+    // The list woke its reader when the new object came into it.
     assert_eq!(seen("a")[2], "new,there", "{}", report.text());
     assert_eq!(seen("b")[0], "new,there", "{}", report.text());
     assert_ne!(seen("b")[1], "absent");
 }
 
-/// More objects than fit a page, and one more that is planned.
-async fn a_long_list_has_what_is_planned(lab: Lab) {
+/// A list of more than one page includes the planned object.
+async fn paged_list_includes_planned_object(lab: Lab) {
     const COUNT: usize = 520;
     lab.install(&["tests/probe"]);
     let names: Vec<String> = (0..COUNT).map(|n| format!("m{n:03}")).collect();

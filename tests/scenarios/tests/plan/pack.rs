@@ -1,4 +1,4 @@
-//! The Concourse pack: requests, and the whole chain from files.
+//! Plans with the Concourse pack: requests, and the whole chain from files.
 
 use ostler::testing::plan::{Action, Change, PlanRequest, Verdict};
 use ostler_test_harness::{
@@ -9,19 +9,19 @@ use ostler_test_harness::{
 use serde_json::json;
 
 use super::{plan_request, planned, planned_with, snapshot};
-scenarios!(the_chain_is_planned_from_files);
+scenarios!(chain_is_planned_from_files);
 
-scenarios!(simulated: requests_are_shown_and_not_sent);
+scenarios!(simulated: planned_request_is_shown_and_not_sent);
 
-/// A team that is edited and one that is made: Concourse is read and not written.
-async fn requests_are_shown_and_not_sent(mut lab: Lab) {
+/// The plan of an edited team reads from Concourse and writes nothing.
+async fn planned_request_is_shown_and_not_sent(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     drop(lab.host.take());
     lab.concourse.reset_counters();
     let before = snapshot(&lab).await;
     let mut team = lab.team_object();
-    team["spec"]["roles"][0]["users"] = json!(["local:test", "local:somebody-new"]);
+    team["spec"]["roles"][0]["users"] = json!(["local:test", "local:new-user"]);
     let report = planned_with(&lab, team).await;
     let [request] = &report.requests[..] else {
         panic!("one request: {}", report.text());
@@ -30,10 +30,7 @@ async fn requests_are_shown_and_not_sent(mut lab: Lab) {
         (&*request.method, &*request.path),
         ("PUT", "/api/v1/teams/platform")
     );
-    assert!(
-        request.body.to_string().contains("local:somebody-new"),
-        "{request:?}"
-    );
+    assert!(request.body.to_string().contains("local:new-user"), "{request:?}");
     assert!(!request.guess);
     let text = report.text();
     assert!(text.contains("+ PUT /api/v1/teams/platform\n"), "{text}");
@@ -41,16 +38,16 @@ async fn requests_are_shown_and_not_sent(mut lab: Lab) {
     let change = report.changes.iter().find(|c| c.object.starts_with("Team/"));
     assert!(
         change.is_some_and(|c| c.guess),
-        "its status rests on the answer: {text}"
+        "its status depends on the assumed response: {text}"
     );
     let counters = lab.concourse.counters();
-    assert!(counters.reads > 0, "it is really read");
+    assert!(counters.reads > 0, "reads are sent");
     assert_eq!(counters.writes, 0);
     assert_eq!(snapshot(&lab).await, before);
 }
 
-/// An empty cluster, and files of the whole chain: as much as can be known.
-async fn the_chain_is_planned_from_files(lab: Lab) {
+/// In an empty cluster the whole chain is planned from files, as far as no response is needed.
+async fn chain_is_planned_from_files(lab: Lab) {
     lab.install(&concourse::PACK_COMPONENTS);
     let before = snapshot(&lab).await;
     let objects = [
@@ -75,25 +72,25 @@ async fn the_chain_is_planned_from_files(lab: Lab) {
         let created = |c: &Change| c.object.starts_with(&format!("{kind}/")) && c.action == Action::Create;
         assert!(report.changes.iter().any(created), "{kind}: {text}");
     }
-    // What is asked before anything was guessed is known, and nothing after that.
+    // The first request does not depend on an assumed response; all later ones do.
     let guesses: Vec<bool> = report.requests.iter().map(|r| r.guess).collect();
     assert!(guesses.len() > 1, "{text}");
     assert_eq!(guesses.first(), Some(&false), "{text}");
     assert!(guesses.iter().skip(1).all(|guess| *guess), "{text}");
-    // Of the Instance everything is known: Concourse was asked, and logged in to.
+    // The Instance involves no guess: reads and the login were sent to Concourse.
     let of = |kind: &str| {
         report
             .objects
             .iter()
             .find(|o| o.object.starts_with(kind))
-            .expect("looked at")
+            .expect("a planned object")
     };
     assert_eq!(
         (of("Instance/").verdict, of("Instance/").guess),
         (Verdict::Done, false),
         "{text}"
     );
-    // The Team is written, and what comes after that is a guess.
+    // The write of the Team has an assumed response, so everything after it is a guess.
     assert!(
         report
             .requests

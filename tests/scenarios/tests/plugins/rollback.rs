@@ -1,16 +1,19 @@
-//! What a build that traps goes back to.
+//! Rollback of a build that traps.
 
 use ostler::testing::plugin::LoadState;
 use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::json;
 
-use super::{alone, brittle, forget, govern, hostile, message, misbehave, report, says, spec};
+use super::{
+    apply_hostile, apply_plugin, delete_plugin, hostile, lock_plugin, make_brittle, message, report, spec,
+    wait_plugin_condition,
+};
 
-/// Objects that behave, and one that any build traps on.
-async fn some_objects(lab: &Lab) {
-    misbehave(lab, "ever", "trap", "x").await;
+/// Applies objects that succeed, and one on which every build traps.
+async fn apply_objects(lab: &Lab) {
+    apply_hostile(lab, "ever", "trap", "x").await;
     for i in 0..3 {
-        misbehave(lab, &format!("h{i}"), "behave", "x").await;
+        apply_hostile(lab, &format!("h{i}"), "behave", "x").await;
     }
     for i in 0..3 {
         lab.wait_ready(&hostile(), &format!("h{i}")).await;
@@ -19,35 +22,35 @@ async fn some_objects(lab: &Lab) {
         .await;
 }
 
-/// Puts a build in place that traps on what comes after it: recordings of what came before tell nothing.
-async fn break_it(lab: &Lab, sound: &[u8], good: &str) {
-    lab.install_bytes("hostile", &brittle(sound));
+/// Installs a build that traps on the objects applied after it. Recordings of earlier reconciles do not show the trap.
+async fn install_brittle(lab: &Lab, sound: &[u8], good: &str) {
+    lab.install_bytes("hostile", &make_brittle(sound));
     lab.wait_until("the brittle build serves", async || {
         report(lab, "hostile").digest != good
     })
     .await;
     for i in 0..3 {
-        misbehave(lab, &format!("h{i}"), "brittle", "x").await;
+        apply_hostile(lab, &format!("h{i}"), "brittle", "x").await;
     }
 }
 
-pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
-    let _alone = alone(&lab, "hostile").await;
+pub async fn trapping_build_is_rolled_back(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "hostile").await;
     let sound = read_component("hostile/hostile");
     lab.install_bytes("hostile", &sound);
-    govern(&lab, "hostile", spec("hostile.wasm", None)).await;
+    apply_plugin(&lab, "hostile", spec("hostile.wasm", None)).await;
     lab.start_host().await;
-    some_objects(&lab).await;
-    let told = says(&lab, "hostile", "Healthy", "False", "Trapping").await;
+    apply_objects(&lab).await;
+    let object = wait_plugin_condition(&lab, "hostile", "Healthy", "False", "Trapping").await;
     assert!(
-        message(&told, "Healthy").starts_with("1 objects trapped"),
-        "{told:#}"
+        message(&object, "Healthy").starts_with("1 objects trapped"),
+        "{object:#}"
     );
     let good = report(&lab, "hostile").digest;
 
-    break_it(&lab, &sound, &good).await;
-    let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
-    let status = &told["status"];
+    install_brittle(&lab, &sound, &good).await;
+    let object = wait_plugin_condition(&lab, "hostile", "Healthy", "False", "RolledBack").await;
+    let status = &object["status"];
     assert_eq!(
         (&status["running"]["digest"], &status["lastGoodDigest"]),
         (&json!(good), &json!(good))
@@ -56,7 +59,7 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
         .as_str()
         .expect("a digest")
         .to_owned();
-    let why = message(&told, "Healthy");
+    let why = message(&object, "Healthy");
     assert!(
         why.contains(&bad[..12]) && why.contains(&good[..12]) && why.contains("unreachable"),
         "{why}"
@@ -64,32 +67,32 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
     for i in 0..3 {
         lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
-    // What may be done is agreed anew all the same, and the bad build is not tried again.
+    // Changed grants apply to the previous build, and the trapping build is not retried.
     let mut other = spec("hostile.wasm", None);
     other["grants"] = json!({});
-    govern(&lab, "hostile", other).await;
-    let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
-    assert_eq!(told["status"]["running"]["digest"], good.as_str());
-    says(&lab, "hostile", "Granted", "False", "GrantsMissing").await;
+    apply_plugin(&lab, "hostile", other).await;
+    let object = wait_plugin_condition(&lab, "hostile", "Healthy", "False", "RolledBack").await;
+    assert_eq!(object["status"]["running"]["digest"], good.as_str());
+    wait_plugin_condition(&lab, "hostile", "Granted", "False", "GrantsMissing").await;
 
-    lab.install_bytes("hostile", &with_note(&sound, "mended"));
-    lab.wait_until("the mended one serves", async || {
+    lab.install_bytes("hostile", &with_note(&sound, "fixed"));
+    lab.wait_until("the fixed one serves", async || {
         let report = report(&lab, "hostile");
         report.state == LoadState::Serving && report.digest != good && report.digest != bad
     })
     .await;
-    forget(&lab, "hostile").await;
+    delete_plugin(&lab, "hostile").await;
 }
 
-pub async fn a_file_that_traps_goes_back(mut lab: Lab) {
-    let _alone = alone(&lab, "hostile").await;
+pub async fn trapping_build_of_a_file_is_rolled_back(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "hostile").await;
     let sound = read_component("hostile/hostile");
     lab.install_bytes("hostile", &sound);
     lab.start_host().await;
-    some_objects(&lab).await;
+    apply_objects(&lab).await;
     let good = report(&lab, "hostile").digest;
-    break_it(&lab, &sound, &good).await;
-    lab.wait_until("it has gone back", async || {
+    install_brittle(&lab, &sound, &good).await;
+    lab.wait_until("it is rolled back", async || {
         let report = report(&lab, "hostile");
         report.state == LoadState::RolledBack
             && report.digest == good
@@ -100,8 +103,8 @@ pub async fn a_file_that_traps_goes_back(mut lab: Lab) {
         lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
     assert_eq!(report(&lab, "hostile").rolled_back, 1);
-    lab.install_bytes("hostile", &with_note(&sound, "mended"));
-    lab.wait_until("the mended one serves", async || {
+    lab.install_bytes("hostile", &with_note(&sound, "fixed"));
+    lab.wait_until("the fixed one serves", async || {
         let report = report(&lab, "hostile");
         report.state == LoadState::Serving && report.digest != good
     })

@@ -1,33 +1,33 @@
-//! What was lost once, step by step.
+//! Regression tests: interleavings in which a wake-up was lost once, step by step.
 
 use proptest::test_runner::TestCaseError;
 use serde_json::json;
 
-use super::{NAMES, Reading, Test, What, block_on};
+use super::{OWNER_NAMES, Reading, Step, Test, block_on};
 
-/// A world where all is well.
-async fn well(reading: Reading) -> Test {
+/// A test in which everything is reconciled.
+async fn settled_test(reading: Reading) -> Test {
     let mut test = Test::new(reading);
-    test.end(0).await;
+    test.run_until_idle(0).await;
     test
 }
 
 impl Test {
-    /// Somebody has edited an owner, and its reconcile has sent a request to this path.
-    async fn asking(&mut self, path: &str) {
+    /// Edits an owner and runs until its reconcile has sent a request to this path.
+    async fn edit_until_request(&mut self, path: &str) {
         self.server.edit("Owner", "a", |o| o["spec"]["v"] = 51.into());
         self.catch_up(0);
-        self.until(path).await;
+        self.run_until_request(path).await;
     }
 
     fn edit(&mut self, kind: &str, field: &str) {
         self.server.edit(kind, "a", |o| o["spec"][field] = 100.into());
     }
 
-    async fn ends_well(mut self) -> Result<(), TestCaseError> {
+    async fn settle_and_check(mut self) -> Result<(), TestCaseError> {
         self.settle().await;
-        self.end(0).await;
-        self.check()
+        self.run_until_idle(0).await;
+        self.check_final_state()
     }
 }
 
@@ -37,110 +37,110 @@ fn scripted(script: impl Future<Output = Result<(), TestCaseError>>) {
 }
 
 #[test]
-fn an_edit_that_a_list_shows_together_with_an_own_status_is_not_taken_for_an_echo() {
+fn foreign_edit_in_a_relist_with_own_status_write_wakes_the_owner() {
     scripted(async {
-        let mut test = well(Reading::None).await;
-        test.asking("owners/a/status").await;
+        let mut test = settled_test(Reading::None).await;
+        test.edit_until_request("owners/a/status").await;
         test.edit("Owner", "v");
         test.serve(0);
-        test.list(0);
-        test.answer(0, false);
-        test.ends_well().await
+        test.relist_watch(0);
+        test.respond(0, false);
+        test.settle_and_check().await
     });
 }
 
 #[test]
-fn nor_is_one_that_the_watch_told_before_the_answer_to_a_status_write_that_changed_nothing() {
+fn foreign_edit_seen_before_the_response_of_an_unchanged_status_write_wakes_the_owner() {
     scripted(async {
-        let mut test = well(Reading::None).await;
-        test.asking("owners/a/status").await;
-        // It is written, and nobody knows: it is written again.
-        test.answer(0, true);
+        let mut test = settled_test(Reading::None).await;
+        test.edit_until_request("owners/a/status").await;
+        // The response of the first write is lost, so the status is written again.
+        test.respond(0, true);
         test.settle().await;
-        test.until("owners/a/status").await;
+        test.run_until_request("owners/a/status").await;
         test.edit("Owner", "v");
         test.catch_up(0);
-        test.answer(0, false);
-        test.ends_well().await
+        test.respond(0, false);
+        test.settle_and_check().await
     });
 }
 
 #[test]
-fn an_edit_that_is_read_while_the_holds_are_written_is_news() {
+fn foreign_edit_returned_by_a_hold_write_wakes_the_owner() {
     scripted(async {
-        let mut test = well(Reading::None).await;
-        test.asking("owners/a").await;
+        let mut test = settled_test(Reading::None).await;
+        test.edit_until_request("owners/a").await;
         test.edit("Owner", "v");
-        test.answer(0, false);
+        test.respond(0, false);
         test.settle().await;
-        // What is held is written over what was read.
-        test.answer(0, false);
+        // The holds are written on top of the version that was read.
+        test.respond(0, false);
         test.settle().await;
-        test.until("owners/a/status").await;
-        test.ends_well().await
+        test.run_until_request("owners/a/status").await;
+        test.settle_and_check().await
     });
 }
 
 #[test]
-fn what_others_wrote_before_an_own_write_is_told_though_a_list_shows_the_last_version_alone() {
+fn foreign_write_hidden_by_an_own_write_in_a_relist_wakes_the_reader() {
     for answered_first in [true, false] {
         scripted(async {
-            let mut test = well(Reading::Full).await;
-            test.asking("children/a").await;
+            let mut test = settled_test(Reading::Full).await;
+            test.edit_until_request("children/a").await;
             test.edit("Child", "others");
             test.serve(0);
             if answered_first {
-                test.answer(0, false);
+                test.respond(0, false);
                 test.settle().await;
             }
-            test.list(1);
-            test.answer(0, false);
-            test.ends_well().await
+            test.relist_watch(1);
+            test.respond(0, false);
+            test.settle_and_check().await
         });
     }
 }
 
 #[test]
-fn what_others_wrote_is_told_where_an_apply_changed_nothing() {
+fn foreign_write_seen_before_the_response_of_an_unchanged_apply_wakes_the_reader() {
     scripted(async {
-        let mut test = well(Reading::Full).await;
-        test.asking("children/a").await;
-        test.answer(0, true);
+        let mut test = settled_test(Reading::Full).await;
+        test.edit_until_request("children/a").await;
+        test.respond(0, true);
         test.settle().await;
         test.catch_up(1);
-        test.until("children/a").await;
+        test.run_until_request("children/a").await;
         test.edit("Child", "others");
         test.catch_up(1);
-        test.answer(0, false);
-        test.ends_well().await
+        test.respond(0, false);
+        test.settle_and_check().await
     });
 }
 
 #[test]
-fn what_an_own_write_made_anew_was_deleted_by_somebody() {
+fn foreign_deletion_before_a_recreating_apply_wakes_the_reader() {
     scripted(async {
-        let mut test = well(Reading::Full).await;
+        let mut test = settled_test(Reading::Full).await;
         test.edit("Child", "others");
-        test.end(0).await;
-        test.asking("children/a").await;
+        test.run_until_idle(0).await;
+        test.edit_until_request("children/a").await;
         test.server.delete("Child", "a");
-        test.answer(0, false);
-        test.ends_well().await
+        test.respond(0, false);
+        test.settle_and_check().await
     });
 }
 
 #[test]
-fn what_a_watch_that_is_let_go_was_to_tell_is_told() {
+fn undelivered_deletion_of_a_stopped_watch_wakes_the_reader() {
     scripted(async {
         let mut test = Test::new(Reading::Metadata);
-        for name in NAMES {
-            test.server.make("Child", name, json!({}));
+        for name in OWNER_NAMES {
+            test.server.create("Child", name, json!({}));
         }
-        test.end(0).await;
-        // It is one of those that are watched whole, and that watch is behind.
+        test.run_until_idle(0).await;
+        // The watch of full objects has not delivered the deletion yet when it is stopped.
         test.server.delete("Child", "b");
         test.catch_up(2);
-        test.step(What::Close, 0).await;
-        test.ends_well().await
+        test.step(Step::Close, 0).await;
+        test.settle_and_check().await
     });
 }

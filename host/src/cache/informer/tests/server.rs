@@ -1,4 +1,4 @@
-//! A server that does what it is asked when the test says so.
+//! API server of the model, which executes requests and responds when the test decides.
 
 use std::{
     collections::BTreeMap,
@@ -10,30 +10,27 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::{
-    kube::{
-        key::ObjectRef,
-        object::Object,
-        scope::{Projection, Scope},
-    },
-    plan::merge::merge,
+use crate::kube::{
+    key::ObjectRef,
+    object::Object,
+    scope::{Projection, Scope},
 };
 
 type Key = (String, String);
 
-/// Objects, and all that has become of them.
+/// Objects and the log of their changes.
 #[derive(Default)]
 pub struct Server {
-    /// As of now.
+    /// Current resourceVersion.
     pub version: u64,
     objects: BTreeMap<Key, Value>,
     log: Vec<(u64, Key, Option<Value>, Option<Value>)>,
     uids: u64,
 }
 
-/// A request on its way.
+/// A pending request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingRequest {
     method: String,
     pub path: String,
     body: Value,
@@ -41,22 +38,22 @@ pub struct Asked {
     answer: oneshot::Sender<(u16, Value)>,
 }
 
-impl Asked {
-    /// The server does it, once.
+impl PendingRequest {
+    /// Executes the request, at most once.
     pub fn serve(&mut self, server: &mut Server) {
         if self.done.is_none() {
-            self.done = Some(server.serve(&self.method, &self.path, &self.body));
+            self.done = Some(server.execute(&self.method, &self.path, &self.body));
         }
     }
 
-    /// The answer comes.
-    pub fn answer(self) {
+    /// Delivers the response.
+    pub fn respond(self) {
         let _ = self.answer.send(self.done.expect("it was served"));
     }
 }
 
-/// A client whose requests wait in `asked`. What is not answered there breaks.
-pub fn client(asked: Arc<Mutex<Vec<Asked>>>) -> kube::Client {
+/// A client whose requests wait in `asked`. A request that is dropped there fails with a connection error.
+pub fn client(asked: Arc<Mutex<Vec<PendingRequest>>>) -> kube::Client {
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let asked = asked.clone();
         async move {
@@ -71,7 +68,7 @@ pub fn client(asked: Arc<Mutex<Vec<Asked>>>) -> kube::Client {
             } else {
                 let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
                 let (answer, answered) = oneshot::channel();
-                asked.lock().expect("lock").push(Asked {
+                asked.lock().expect("lock").push(PendingRequest {
                     method: parts.method.to_string(),
                     path,
                     body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -92,7 +89,7 @@ pub fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What of an object a watch of metadata has.
+/// The part of an object that a metadata-only watch delivers.
 pub fn metadata(object: &Value) -> Value {
     json!({"metadata": object["metadata"]})
 }
@@ -101,13 +98,13 @@ fn key(kind: &str, name: &str) -> Key {
     (kind.to_owned(), name.to_owned())
 }
 
-fn within(scope: &Scope, object: &Value) -> bool {
+fn is_in_scope(scope: &Scope, object: &Value) -> bool {
     let (key, object): (ObjectRef, Object) =
         Object::parse(&scope.gvk, object.to_string().as_bytes()).expect("an object");
     scope.contains(&key, &object.labels)
 }
 
-fn shown(scope: &Scope, object: &Value) -> Value {
+fn project(scope: &Scope, object: &Value) -> Value {
     match scope.projection {
         Projection::Full => object.clone(),
         Projection::Metadata => metadata(object),
@@ -119,8 +116,8 @@ impl Server {
         self.objects.get(&key(kind, name))
     }
 
-    /// A new one, unless there is one.
-    pub fn make(&mut self, kind: &str, name: &str, spec: Value) {
+    /// Creates an object unless it exists.
+    pub fn create(&mut self, kind: &str, name: &str, spec: Value) {
         if self.get(kind, name).is_none() {
             self.uids += 1;
             let new = json!({"apiVersion": "g/v1", "kind": kind, "metadata": {"name": name, "namespace": "n", "uid": self.uids.to_string(),
@@ -129,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Somebody changes one, if it is there.
+    /// Changes an object if it exists.
     pub fn edit(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
         if let Some(mut object) = self.get(kind, name).cloned() {
             change(&mut object);
@@ -143,7 +140,7 @@ impl Server {
         }
     }
 
-    /// A write that changes nothing makes no version.
+    /// Stores a new state. A write without a change creates no version, as in Kubernetes.
     fn set(&mut self, key: Key, new: Option<Value>) {
         let old = self.objects.get(&key).cloned();
         if old == new {
@@ -166,19 +163,19 @@ impl Server {
             .objects
             .iter()
             .filter(|((kind, _), _)| **kind == *scope.gvk.kind);
-        let found = of_kind.filter(|(_, object)| within(scope, object));
-        found.map(|(_, object)| shown(scope, object)).collect()
+        let found = of_kind.filter(|(_, object)| is_in_scope(scope, object));
+        found.map(|(_, object)| project(scope, object)).collect()
     }
 
-    /// What came next after a version, and the event of it where it concerns a scope.
-    pub fn next(&self, scope: &Scope, after: u64) -> Option<(u64, Option<Value>)> {
+    /// The version after `after`, and its event if the change is visible in a scope.
+    pub fn next_event(&self, scope: &Scope, after: u64) -> Option<(u64, Option<Value>)> {
         let (version, (kind, _), old, new) = self.log.iter().find(|(version, ..)| *version > after)?;
-        let in_scope = |o: &&Value| **kind == *scope.gvk.kind && within(scope, o);
+        let in_scope = |o: &&Value| **kind == *scope.gvk.kind && is_in_scope(scope, o);
         let (old, new) = (old.as_ref().filter(in_scope), new.as_ref().filter(in_scope));
         let event = match (old, new) {
-            (_, Some(new)) => Some(json!({"type": "MODIFIED", "object": shown(scope, new)})),
+            (_, Some(new)) => Some(json!({"type": "MODIFIED", "object": project(scope, new)})),
             (Some(old), None) => {
-                let mut gone = shown(scope, old);
+                let mut gone = project(scope, old);
                 gone["metadata"]["resourceVersion"] = version.to_string().into();
                 Some(json!({"type": "DELETED", "object": gone}))
             }
@@ -187,7 +184,7 @@ impl Server {
         Some((*version, event))
     }
 
-    fn serve(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    fn execute(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         // /apis/g/v1/namespaces/n/PLURAL/NAME[/status]
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (plural, name, status) = (parts[5], parts[6], parts.get(7).is_some());
@@ -202,7 +199,7 @@ impl Server {
             if body["kind"] != "Child" {
                 return refused(404);
             }
-            self.make(kind, name, body["spec"].clone());
+            self.create(kind, name, body["spec"].clone());
             return (200, self.get(kind, name).cloned().unwrap_or_default());
         };
         if method == "GET" {
@@ -215,13 +212,12 @@ impl Server {
             }
         }
         let mut new = there;
-        match status {
-            true => merge(&mut new["status"], &body["status"]),
-            false => {
-                let mut body = body.clone();
-                body.as_object_mut().map(|body| body.remove("status"));
-                merge(&mut new, &body);
-            }
+        if status {
+            json_patch::merge(&mut new["status"], &body["status"]);
+        } else {
+            let mut body = body.clone();
+            body.as_object_mut().map(|body| body.remove("status"));
+            json_patch::merge(&mut new, &body);
         }
         self.set(key(kind, name), Some(new));
         (200, self.get(kind, name).cloned().unwrap_or_default())

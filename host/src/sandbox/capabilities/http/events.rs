@@ -1,8 +1,8 @@
-//! Event streams: followed on behalf of the object, or read to their end.
+//! Event streams: subscribed to on behalf of the object, or read to their end.
 
 use std::time::{Duration, Instant};
 
-use super::Secrets;
+use super::{ResolvedUpstream, StoreSecrets};
 use crate::{
     contract::{
         bindings::{
@@ -16,70 +16,89 @@ use crate::{
     upstream::{EventPattern, StreamKey, StreamSubscription, TailQuery},
 };
 
-/// Events given at most, their bytes, and how long reading may take.
-const EVENTS: usize = 1000;
-const BYTES: usize = 256 << 10;
-const READING: Duration = Duration::from_secs(30);
+/// Maximum number of events of one read.
+const MAX_EVENTS: usize = 1000;
+/// Maximum number of bytes of the events of one read.
+const MAX_EVENT_BYTES: usize = 256 << 10;
+/// Longest time of one read.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Call {
-    /// Follows a stream for as long as the object's reconciles ask for it.
-    pub(super) async fn follow(&mut self, subscription: Subscription) -> Result<(), Error> {
-        self.reconciling("http.subscribe")?;
+    /// Subscribes to a stream, which stays open while each reconcile of the object subscribes to it again.
+    pub(super) async fn subscribe_stream(&mut self, subscription: Subscription) -> Result<(), Error> {
+        self.context.deny_in_hook("http.subscribe")?;
         let path = &subscription.path_and_query;
         let call = HostCall::HttpSubscribe;
-        let (services, key, upstream) = self.upstream(call, &subscription.upstream, "GET", path).await?;
-        let Some(object) = self.subject().cloned() else {
+        let ResolvedUpstream {
+            services,
+            key,
+            object: upstream,
+        } = self
+            .resolve_upstream(call, &subscription.upstream, "GET", path)
+            .await?;
+        let Some(object) = self.context.target_key().cloned() else {
             return Ok(());
         };
         let key = StreamKey {
             upstream: key,
             path: path.as_str().into(),
         };
-        let most = self.terms.limits.subscriptions as usize;
-        if !self.follows.contains(&key) && self.follows.len() >= most {
-            return Err(self.exceeded(Limit::Subscriptions, "event streams of one object"));
+        let max = self.limits().subscriptions as usize;
+        if !self.effects.streams.contains(&key) && self.effects.streams.len() >= max {
+            return Err(self.limit_exceeded(Limit::Subscriptions, "event streams of one object"));
         }
-        // Before it is open: what comes at once must not be lost to the end of this reconcile.
-        self.follows.insert(key.clone());
-        let source = services.upstreams.stream_source(&upstream, &Secrets(&services))?;
+        // It is recorded before the stream opens: the end of this reconcile must not close it while events arrive.
+        self.effects.streams.insert(key.clone());
+        let source = services
+            .upstreams
+            .clients
+            .stream_source(&upstream, &StoreSecrets(&services.cache.store))?;
         let interest = StreamSubscription {
-            wake: patterns(subscription.wake),
-            until: patterns(subscription.until),
+            wake: convert_patterns(subscription.wake),
+            until: convert_patterns(subscription.until),
         };
-        Ok(services.streams.subscribe(&object, &key, interest, source)?)
+        Ok(services
+            .upstreams
+            .streams
+            .subscribe(&object, &key, interest, source)?)
     }
 
-    /// Reads a stream through; only its end stays in memory.
+    /// Reads a stream to its end. Only the last events are kept in memory.
     pub(super) async fn read_tail(&mut self, query: EventQuery) -> Result<EventTail, Error> {
         let path = &query.path_and_query;
         let call = HostCall::HttpReadEvents;
-        let (services, key, upstream) = self.upstream(call, &query.upstream, "GET", path).await?;
-        self.counts.upstream_reads += 1;
-        let at_most = |wanted: Option<u32>, limit: usize| match wanted {
+        let ResolvedUpstream {
+            services,
+            key,
+            object: upstream,
+        } = self.resolve_upstream(call, &query.upstream, "GET", path).await?;
+        self.effects.record_request(true);
+        let at_most = |requested: Option<u32>, limit: usize| match requested {
             None | Some(0) => limit,
-            Some(wanted) => limit.min(wanted as usize),
+            Some(requested) => limit.min(requested as usize),
         };
-        let wanted = TailQuery {
-            last: at_most(query.max_events, EVENTS),
-            bytes: at_most(query.max_bytes, BYTES),
+        let tail_query = TailQuery {
+            last: at_most(query.max_events, MAX_EVENTS),
+            bytes: at_most(query.max_bytes, MAX_EVENT_BYTES),
             timeout: match query.timeout {
-                None | Some(0) => READING,
-                Some(ms) => Duration::from_millis(ms).min(READING),
+                None | Some(0) => READ_TIMEOUT,
+                Some(ms) => Duration::from_millis(ms).min(READ_TIMEOUT),
             },
-            select: patterns(query.select),
-            until: patterns(query.until),
+            select: convert_patterns(query.select),
+            until: convert_patterns(query.until),
         };
         let started = Instant::now();
         let tail = services
             .upstreams
-            .read_events(&upstream, path, &wanted, &Secrets(&services))
+            .clients
+            .read_events(&upstream, path, &tail_query, &StoreSecrets(&services.cache.store))
             .await;
         let code = if tail.is_ok() { 200 } else { 0 };
         services
             .metrics
             .upstream(&key.namespace, &key.name, code, started.elapsed());
         let tail = tail?;
-        self.gives(tail.events.iter().map(|e| e.data.len() + e.name.len()).sum())?;
+        self.charge_bytes_from_host(tail.events.iter().map(|e| e.data.len() + e.name.len()).sum())?;
         let events = tail.events.into_iter().map(|event| Event {
             id: event.id,
             name: event.name,
@@ -93,6 +112,7 @@ impl Call {
     }
 }
 
-fn patterns(matches: Vec<crate::contract::bindings::http::EventMatch>) -> Vec<EventPattern> {
+/// Converts the patterns of the contract.
+fn convert_patterns(matches: Vec<crate::contract::bindings::http::EventMatch>) -> Vec<EventPattern> {
     matches.into_iter().map(Into::into).collect()
 }

@@ -2,7 +2,7 @@
 import { awaitChange, plugin, trueCondition } from "ostler";
 
 function reconcile({ metadata, spec }, host) {
-  // Say what is wanted; the host sends it only when it differs from what is there.
+  // Apply the desired object; the host sends it only if it differs from the live one.
   host.applyOwned({
     apiVersion: "v1",
     kind: "ConfigMap",
@@ -10,7 +10,7 @@ function reconcile({ metadata, spec }, host) {
     data: { message: spec.message },
   });
   return awaitChange()
-    .with(trueCondition("Ready", "Said", `it says: ${spec.message}`))
+    .with(trueCondition("Ready", "Applied", `message applied: ${spec.message}`))
     .withStatus({ configMap: metadata.name });
 }
 

@@ -8,14 +8,14 @@ class <<kind>>(Kind):
 
     def reconcile(self, object, host):
         metadata, spec = object["metadata"], object["spec"]
-        # Say what is wanted; the host sends it only when it differs from what is there.
+        # Apply the desired object; the host sends it only if it differs from the live one.
         host.apply_owned({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
             "data": {"message": spec["message"]},
         })
-        ready = true_condition("Ready", "Said", f"it says: {spec['message']}")
+        ready = true_condition("Ready", "Applied", f"message applied: {spec['message']}")
         return await_change().with_(ready).with_status(configMap=metadata["name"])
 
 

@@ -13,12 +13,12 @@ use ostler_sdk::prelude::*;
     printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status")
 )]
 pub struct <<kind>>Spec {
-    /// What to say.
+    /// Text of the ConfigMap.
     #[schemars(length(min = 1))]
     pub message: String,
 }
 
-/// What is known of a <<kind>>.
+/// Observed state of a <<kind>>.
 #[ostler_sdk::api]
 #[derive(Default)]
 pub struct <<kind>>Status {
@@ -26,7 +26,7 @@ pub struct <<kind>>Status {
     pub config_map: Option<String>,
 }
 
-/// Says what is wanted; the host sends it only when it differs from what is there.
+/// Applies the desired ConfigMap; the host sends it only if it differs from the live one.
 #[ostler_sdk::reconciler]
 pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
     ctx.apply_owned(&json!({
@@ -38,8 +38,8 @@ pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
     let status = <<kind>>Status {
         config_map: Some(object.name().into()),
     };
-    let said = format!("it says: {}", object.spec.message);
+    let applied = format!("message applied: {}", object.spec.message);
     Ok(Outcome::await_change()
         .status(&status)
-        .with(Condition::new_true("Ready", "Said", said)))
+        .with(Condition::new_true("Ready", "Applied", applied)))
 }

@@ -4,14 +4,14 @@ use <<crate>>::{<<kind>>Spec, reconcile};
 use ostler_sdk::{Condition, crd, gvk, mock::Host, serde_json::json};
 
 #[test]
-fn its_message_is_in_a_config_map() {
+fn message_is_written_to_a_config_map() {
     let host = Host::new();
     let object = json!({
         "metadata": { "name": "a", "namespace": "b" },
         "spec": { "message": "Hello" },
     });
     let outcome = host.reconcile(&reconcile, &object).expect("reconciles");
-    let ready = Condition::new_true("Ready", "Said", "it says: Hello");
+    let ready = Condition::new_true("Ready", "Applied", "message applied: Hello");
     assert_eq!(outcome.conditions, [ready]);
     let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
     assert_eq!(map.expect("applied")["data"]["message"], "Hello");
@@ -22,7 +22,7 @@ fn its_message_is_in_a_config_map() {
 
 /// `UPDATE_CRDS=1 cargo test` writes the file.
 #[test]
-fn the_crd_is_as_the_types_say() {
+fn checked_in_crd_matches_the_types() {
     let (name, text) = crd::file::<<<kind>>Spec>();
     let path = format!("{}/crds/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_CRDS").is_some() {

@@ -1,4 +1,4 @@
-//! What reconciles in the model, as the host's workers and a plugin do it.
+//! Reconciling side of the model: workers like the host's, and a reconciler like a plugin's.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-const FINALIZER: &str = "g/cleanup";
+const CLEANUP_FINALIZER: &str = "g/cleanup";
 
 pub(super) fn owner() -> Gvk {
     Gvk::new("g", "v1", "Owner")
@@ -36,18 +36,18 @@ fn child() -> Gvk {
     Gvk::new("g", "v1", "Child")
 }
 
-/// How children are watched and read.
+/// Watches and reads of children.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Reading {
-    /// There are none.
+    /// No children.
     None,
-    /// One watch for all.
+    /// One watch of full objects.
     Full,
-    /// Full in a namespace, and the metadata of all, which is listed.
+    /// A watch of full objects in one namespace, and one of all metadata, which is listed.
     Both,
-    /// Those of a label, besides all.
+    /// Two watches of full objects, one of them with a label selector.
     Overlapping,
-    /// Metadata of all, which is read, and somebody reads some of them whole.
+    /// A watch of all metadata, which is read, and one of full objects with a label selector.
     Metadata,
 }
 
@@ -78,7 +78,7 @@ impl Reading {
         }
     }
 
-    /// What an object's reader goes by.
+    /// The part of a child that its reader uses.
     pub(super) fn view(self, object: &Value) -> Value {
         match self {
             Self::Metadata => object["metadata"]["labels"].clone(),
@@ -87,38 +87,38 @@ impl Reading {
     }
 }
 
-/// What a reconcile saw.
+/// State that a reconcile has seen.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Saw {
+pub(super) struct SeenState {
     pub(super) uid: Value,
     pub(super) spec: Value,
-    /// Of its own child.
+    /// View of its own child.
     pub(super) child: Value,
-    /// The labels of those of the list, but of its own child, which it may have made itself.
+    /// Labels of the listed children, without its own, which it may have created itself.
     pub(super) listed: BTreeMap<String, Value>,
 }
 
-/// What a test has in common with its reconciles.
-pub(super) struct World {
+/// State that a test shares with its reconciles.
+pub(super) struct Model {
     pub(super) reading: Reading,
     pub(super) store: Arc<Store>,
     pub(super) dispatcher: Arc<Dispatcher>,
     pub(super) writer: ApiWriter,
-    /// Reconciles that wait to go on.
+    /// Paused reconciles.
     pub(super) paused: Mutex<Vec<oneshot::Sender<()>>>,
-    pub(super) saw: Mutex<BTreeMap<String, Saw>>,
+    pub(super) saw: Mutex<BTreeMap<String, SeenState>>,
     pub(super) running: Mutex<usize>,
 }
 
-impl World {
+impl Model {
     async fn pause(&self) {
         let (go, gone) = oneshot::channel();
         self.paused.lock().expect("lock").push(go);
         let _ = gone.await;
     }
 
-    /// As the host's workers do it.
-    pub(super) async fn work(self: Arc<Self>, work: Work<ObjectRef, Cause>) {
+    /// Processes one item of the queue as the host's workers do.
+    pub(super) async fn process(self: Arc<Self>, work: Work<ObjectRef, Cause>) {
         let key = &work.key;
         match self.store.get(key, Projection::Full) {
             None => {
@@ -140,20 +140,22 @@ impl World {
         &self,
         key: &ObjectRef,
         mut object: Arc<Object>,
-    ) -> Result<(Saw, Vec<Dependency>), ApiError> {
+    ) -> Result<(SeenState, Vec<Dependency>), ApiError> {
         let writer = &self.writer;
         if object.finalizers.is_empty() {
-            object = writer.set_finalizers(key, &object, &[FINALIZER.into()]).await?;
+            object = writer
+                .set_finalizers(key, &object, &[CLEANUP_FINALIZER.into()])
+                .await?;
         }
         let whole = object.to_value();
-        let mut saw = Saw {
+        let mut saw = SeenState {
             uid: whole["metadata"]["uid"].clone(),
             spec: whole["spec"].clone(),
-            ..Saw::default()
+            ..SeenState::default()
         };
         let mut reads = Vec::new();
         if let Some(scope) = self.reading.scopes().pop() {
-            self.child(key, scope, &mut saw, &mut reads).await?;
+            self.reconcile_child(key, scope, &mut saw, &mut reads).await?;
         } else {
             let odd = saw.spec["v"].as_u64().is_some_and(|v| v % 2 == 1);
             let held = odd.then(|| ObjectRef::new(child(), "n", "held"));
@@ -168,11 +170,11 @@ impl World {
     }
 
     /// Reads its child, lists (the last scope is the one that is listed), and applies the child.
-    async fn child(
+    async fn reconcile_child(
         &self,
         key: &ObjectRef,
         scope: Scope,
-        saw: &mut Saw,
+        saw: &mut SeenState,
         reads: &mut Vec<Dependency>,
     ) -> Result<(), ApiError> {
         let mut read = |dependency: Dependency| {
@@ -186,8 +188,8 @@ impl World {
         };
         read(Dependency::Object(mine.clone(), form));
         self.pause().await;
-        let there = self.store.get(&mine, form);
-        saw.child = there
+        let stored = self.store.get(&mine, form);
+        saw.child = stored
             .map(|o| self.reading.view(&o.to_value()))
             .unwrap_or_default();
         read(Dependency::List(Box::new(List {
@@ -200,7 +202,7 @@ impl World {
         })));
         self.pause().await;
         let listed = self.store.list(&scope, &Query::default()).into_iter();
-        saw.listed = labels(&key.name, listed.map(|(_, o)| o.to_value()));
+        saw.listed = labels_except(&key.name, listed.map(|(_, o)| o.to_value()));
         if self.reading != Reading::Metadata {
             let applied = json!({"apiVersion": "g/v1", "kind": "Child",
                 "metadata": {"name": &*key.name, "namespace": "n"}, "spec": {"own": saw.spec["v"]}});
@@ -219,8 +221,8 @@ impl World {
     }
 }
 
-/// The labels of all but one.
-pub(super) fn labels(but: &str, objects: impl Iterator<Item = Value>) -> BTreeMap<String, Value> {
+/// Labels of all objects except the one named `but`.
+pub(super) fn labels_except(but: &str, objects: impl Iterator<Item = Value>) -> BTreeMap<String, Value> {
     let others = objects.filter(|o| server::name(o) != but);
     others
         .map(|o| (server::name(&o), o["metadata"]["labels"].clone()))

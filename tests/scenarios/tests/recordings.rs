@@ -1,11 +1,11 @@
-//! Recordings: what fails is kept, replays the same, says where another build departs, and has no secret in it.
+//! Recordings: failed reconciles are kept, replay identically, show where another build diverges, and contain no secret.
 
-#[path = "tape/asked.rs"]
-mod asked;
+#[path = "recordings/commands.rs"]
+mod commands;
 
 use std::sync::Arc;
 
-use asked::{a_trace_follows_reconciles_live, record_and_replay_on_the_command_line};
+use commands::{record_and_replay_commands_report_differences, trace_streams_live_host_calls};
 use ostler::testing::{
     engine::Engine,
     grants::Grants,
@@ -21,21 +21,21 @@ use serde_json::{Value, json};
 use wasmparser::{Parser, Payload, TypeRef};
 
 scenarios!(
-    what_fails_is_kept_and_replays_the_same,
-    recordings_are_bounded,
-    a_plugin_that_reads_secrets_leaves_no_value,
-    a_new_build_is_probed_with_recordings,
-    a_trace_follows_reconciles_live,
-    a_component_in_javascript_replays_the_same,
-    a_component_in_python_replays_the_same,
-    record_and_replay_on_the_command_line,
+    failed_reconcile_is_recorded_and_replays_identically,
+    recordings_beyond_the_count_are_evicted,
+    recording_of_a_secret_reader_omits_values,
+    new_build_is_tested_with_recordings,
+    trace_streams_live_host_calls,
+    javascript_component_replays_identically,
+    python_component_replays_identically,
+    record_and_replay_commands_report_differences,
 );
 mod pack {
-    ostler_test_harness::scenarios!(simulated: no_secret_in_any_recording_and_every_one_replays);
-    use super::no_secret_in_any_recording_and_every_one_replays;
+    ostler_test_harness::scenarios!(simulated: recordings_of_the_pack_have_no_secret_and_replay);
+    use super::recordings_of_the_pack_have_no_secret_and_replay;
 }
 
-/// What the probe may do where it may not read Secrets.
+/// Grants of the probe without access to Secrets.
 const NO_SECRETS: &str = "
   probe:
     kubernetes:
@@ -46,16 +46,16 @@ fn probe() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Probe")
 }
 
-fn steps(lab: &Lab, name: &str, steps: Value) -> Value {
+fn probe_with_steps(lab: &Lab, name: &str, steps: Value) -> Value {
     json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"steps": steps}})
 }
 
-/// Reads, writes, reads again and gives up.
-fn failing(lab: &Lab, name: &str) -> Value {
+/// A probe that reads, writes, reads again and fails terminally.
+fn failing_probe(lab: &Lab, name: &str) -> Value {
     let map =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}});
-    steps(
+    probe_with_steps(
         lab,
         name,
         json!([
@@ -72,23 +72,23 @@ fn greeting(lab: &Lab, name: &str) -> Value {
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}})
 }
 
-/// A host with the probe, which may not read Secrets.
-async fn probing(lab: &mut Lab) {
+/// Starts a host with the probe, without access to Secrets.
+async fn start_probe_host(lab: &mut Lab) {
     lab.settings.grants = Grants::parse(&[PACK_GRANTS, NO_SECRETS].concat(), "grants.yaml").expect("grants");
     lab.install(&["tests/probe"]);
     lab.start_host().await;
 }
 
 /// Runs a component against a recording, in an engine of its own.
-async fn replayed(wasm: &[u8], recording: &Recording) -> Result<Replayed, String> {
+async fn replay_recording(wasm: &[u8], recording: &Recording) -> Result<Replayed, String> {
     let inspection = inspection::inspect(wasm).expect("a component");
     let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
     let compiled = engine.compile(wasm, inspection.wasi).expect("it compiles");
     replay(&engine, &compiled, Arc::new(recording.clone())).await
 }
 
-/// Another build: a text in its data is another one of the same length.
-fn patched(wasm: &[u8], from: &str, to: &str) -> Vec<u8> {
+/// Another build: a text in its data is replaced by another of the same length.
+fn replace_text(wasm: &[u8], from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut out = wasm.to_vec();
     let at: Vec<_> = memchr::memmem::find_iter(wasm, from.as_bytes()).collect();
@@ -100,7 +100,7 @@ fn patched(wasm: &[u8], from: &str, to: &str) -> Vec<u8> {
 }
 
 /// Another build: `reconcile` traps in its first instruction.
-fn trapping(wasm: &[u8]) -> Vec<u8> {
+fn make_trapping(wasm: &[u8]) -> Vec<u8> {
     let (mut imported, mut wanted, mut next) = (0, None, 0);
     for payload in Parser::new(0).parse_all(wasm) {
         match payload.expect("a component") {
@@ -137,20 +137,20 @@ fn trapping(wasm: &[u8]) -> Vec<u8> {
     panic!("no `reconcile` in the component");
 }
 
-async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
-    probing(&mut lab).await;
-    lab.apply(failing(&lab, "bad")).await;
-    lab.apply(steps(
+async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
+    start_probe_host(&mut lab).await;
+    lab.apply(failing_probe(&lab, "bad")).await;
+    lab.apply(probe_with_steps(
         &lab,
         "good",
         json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]),
     ))
     .await;
-    lab.wait_condition(&probe(), "bad", "Ready", "False", "AsTold")
+    lab.wait_condition(&probe(), "bad", "Ready", "False", "Requested")
         .await;
     lab.wait_ready(&probe(), "good").await;
     lab.wait_idle().await;
-    let tapes = &lab.host().services().tapes;
+    let tapes = &lab.host().services().recordings;
     let kept = tapes.kept();
     assert!(!kept.is_empty());
     assert!(
@@ -162,7 +162,7 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         .expect("it is kept")
         .recording();
     assert!(
-        recording.ended.contains("terminal: AsTold"),
+        recording.ended.contains("terminal: Requested"),
         "{}",
         recording.ended
     );
@@ -175,19 +175,26 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         effects,
         [&"kubernetes.get", &"kubernetes.apply", &"kubernetes.get"]
     );
-    // From the file: what is written is read back to the byte.
+    // The replay uses the parsed text, so it also tests the file format.
     let recording = Recording::parse(&recording.text(), "r.json").expect("its own format");
     let wasm = read_component("tests/probe");
-    let same = replayed(&wasm, &recording).await.expect("it can be replayed");
+    let same = replay_recording(&wasm, &recording)
+        .await
+        .expect("it can be replayed");
     assert!(same.same && same.differences.is_empty(), "{same:#?}");
     assert_eq!((same.calls, &*same.ended), (recording.calls.len(), "failure"));
-    // What succeeded is remembered for a while, too.
+    // A successful reconcile is kept for a while, too.
     let good = tapes
         .last(&lab.key(&probe(), "good"))
-        .expect("it is remembered")
+        .expect("a kept recording")
         .recording();
-    assert!(replayed(&wasm, &good).await.expect("it can be replayed").same);
-    // A build that does otherwise, here by being told otherwise: it reads something else in its second read.
+    assert!(
+        replay_recording(&wasm, &good)
+            .await
+            .expect("it can be replayed")
+            .same
+    );
+    // Stands for a build that behaves differently: the recorded input is edited so that the second read differs.
     let mut other = recording.clone();
     let RecordedValue::Record(request) = &mut other.request else {
         panic!("a request")
@@ -204,7 +211,7 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         .rposition(|f| *f == "kubernetes.get")
         .expect("two reads")
         + 1;
-    let departed = replayed(&wasm, &other).await.expect("it can be replayed");
+    let departed = replay_recording(&wasm, &other).await.expect("it can be replayed");
     assert!(!departed.same);
     let Some(Difference::Departed {
         call,
@@ -220,27 +227,27 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
     assert_eq!(changes[0].replayed, Some(json!("elsewhere")));
 }
 
-async fn recordings_are_bounded(mut lab: Lab) {
+async fn recordings_beyond_the_count_are_evicted(mut lab: Lab) {
     lab.settings.record.count = 5;
-    // One after the other: what begins later ends later.
+    // One worker, so that reconciles end in the order in which they started.
     lab.settings.workers = 1;
-    probing(&mut lab).await;
+    start_probe_host(&mut lab).await;
     for i in 0..20 {
-        lab.apply(failing(&lab, &format!("p{i}"))).await;
+        lab.apply(failing_probe(&lab, &format!("p{i}"))).await;
     }
     for i in 0..20 {
-        lab.wait_condition(&probe(), &format!("p{i}"), "Ready", "False", "AsTold")
+        lab.wait_condition(&probe(), &format!("p{i}"), "Ready", "False", "Requested")
             .await;
     }
     lab.wait_idle().await;
-    let tapes = &lab.host().services().tapes;
+    let tapes = &lab.host().services().recordings;
     assert_eq!((tapes.size().0, tapes.kept().len()), (5, 5));
     let at: Vec<_> = tapes.kept().iter().map(|f| f.at()).collect();
-    assert!(at.iter().max() == at.first(), "the newest are kept");
+    assert!(at.iter().max() == at.first(), "the newest recordings are kept");
 }
 
-async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
-    // As the lab has it, the probe may.
+async fn recording_of_a_secret_reader_omits_values(mut lab: Lab) {
+    // The lab's default grants let the probe read Secrets.
     lab.install(&["tests/probe"]);
     lab.start_host().await;
     lab.apply(
@@ -249,15 +256,15 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     )
     .await;
     let reads = json!([{"do": "get", "kind": "Secret", "name": "s"}, {"do": "park"}]);
-    lab.apply(steps(&lab, "thief", reads)).await;
-    lab.wait_condition(&probe(), "thief", "Ready", "False", "AsTold")
+    lab.apply(probe_with_steps(&lab, "thief", reads)).await;
+    lab.wait_condition(&probe(), "thief", "Ready", "False", "Requested")
         .await;
     lab.wait_idle().await;
-    let kept = lab.host().services().tapes.last(&lab.key(&probe(), "thief"));
+    let kept = lab.host().services().recordings.last(&lab.key(&probe(), "thief"));
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
     assert!(
-        text.contains("kubernetes.get") && text.contains("terminal: AsTold"),
+        text.contains("kubernetes.get") && text.contains("terminal: Requested"),
         "{text}"
     );
     for secret in [
@@ -267,13 +274,13 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     ] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
-    let error = replayed(&read_component("tests/probe"), &recording)
+    let error = replay_recording(&read_component("tests/probe"), &recording)
         .await
-        .expect_err("there is nothing to answer with");
+        .expect_err("the recording has no values to respond with");
     assert!(error.contains("readSecrets"), "{error}");
 }
 
-async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
+async fn new_build_is_tested_with_recordings(mut lab: Lab) {
     let wasm = read_component("examples/greeting");
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
@@ -290,16 +297,16 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     lab.wait_idle().await;
     let report = || -> Report { lab.host().registry().reports()[0].clone() };
     let good = report().digest;
-    // It would trap on what the one that serves has done.
-    lab.install_bytes("greeting", &trapping(&wasm));
+    // A build that traps on the recorded reconciles is refused.
+    lab.install_bytes("greeting", &make_trapping(&wasm));
     lab.wait_until("the build that traps is refused", async || {
         report().state == LoadState::Refused
     })
     .await;
     let refused = report();
-    assert_eq!(refused.digest, good, "the old one goes on");
+    assert_eq!(refused.digest, good, "the previous build serves");
     assert!(
-        refused.message.contains("traps where the build before did not")
+        refused.message.contains("traps where the previous build did not")
             && refused.message.contains("Greeting/"),
         "{}",
         refused.message
@@ -308,14 +315,14 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "after")
         .await;
     lab.wait_idle().await;
-    // It greets otherwise: that is said, and it serves.
-    lab.install_bytes("greeting", &patched(&wasm, "Hello", "Howdy"));
+    // A build with another result serves, and the difference is reported.
+    lab.install_bytes("greeting", &replace_text(&wasm, "Hello", "Howdy"));
     lab.wait_until("the new build serves", async || report().digest != good)
         .await;
-    lab.wait_until("its probe is told", async || report().preflight.is_some())
+    lab.wait_until("its preflight is reported", async || report().preflight.is_some())
         .await;
     let swapped = report();
-    let probe = swapped.preflight.expect("it was probed");
+    let probe = swapped.preflight.expect("a preflight");
     assert!(probe.replayed >= 1 && probe.same == 0, "{probe:#?}");
     assert_eq!(probe.differing.len(), probe.replayed, "{probe:#?}");
     let what = &probe.differing[0].what;
@@ -325,35 +332,35 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
         "{} recordings in {} ms, the swap took {:?} ms",
         probe.replayed, probe.milliseconds, swapped.swapped_ms
     );
-    // The same again under another digest: nothing is different.
+    // The same code under another digest shows no difference.
     let howdy = report().digest;
     lab.wait_idle().await;
-    let again = ostler_test_harness::with_note(&patched(&wasm, "Hello", "Howdy"), "rebuilt");
+    let again = ostler_test_harness::with_note(&replace_text(&wasm, "Hello", "Howdy"), "rebuilt");
     lab.install_bytes("greeting", &again);
     lab.wait_until("the rebuilt one serves", async || {
         report().digest != howdy && report().preflight.is_some()
     })
     .await;
-    let probe = report().preflight.expect("it was probed");
+    let probe = report().preflight.expect("a preflight");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
-    // When it is gone nothing is kept for builds that will not come.
-    let of_it = || lab.host().services().tapes.of_plugin("greeting").len();
+    // The recordings of a removed plugin are deleted, since there is no build to test with them.
+    let of_it = || lab.host().services().recordings.of_plugin("greeting").len();
     assert!(of_it() > 0);
     std::fs::remove_file(lab.settings.plugins.join("greeting.wasm")).expect("removed");
-    lab.wait_until("its recordings are forgotten", async || of_it() == 0)
+    lab.wait_until("its recordings are deleted", async || of_it() == 0)
         .await;
 }
 
-async fn a_component_in_javascript_replays_the_same(lab: Lab) {
-    bookmark("bookmark-js", lab).await;
+async fn javascript_component_replays_identically(lab: Lab) {
+    replay_bookmark("bookmark-js", lab).await;
 }
 
-async fn a_component_in_python_replays_the_same(lab: Lab) {
-    bookmark("bookmark-python", lab).await;
+async fn python_component_replays_identically(lab: Lab) {
+    replay_bookmark("bookmark-python", lab).await;
 }
 
-/// Python's components import WASI, and are told the time and dice by it: both are on the tape.
-async fn bookmark(plugin: &str, mut lab: Lab) {
+/// Python's components import WASI and get time and random numbers from it; both are recorded.
+async fn replay_bookmark(plugin: &str, mut lab: Lab) {
     lab.settings.record.keep = Keep::All;
     let grants = format!("plugins:\n  {plugin}:\n    upstreams: [{{methods: [GET], paths: [/*]}}]\n");
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
@@ -368,13 +375,17 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
     .await;
     lab.wait_condition(&bookmarks, "home", "Ready", "False", "NotFound")
         .await;
-    let kept = lab.host().services().tapes.last(&lab.key(&bookmarks, "home"));
+    let kept = lab
+        .host()
+        .services()
+        .recordings
+        .last(&lab.key(&bookmarks, "home"));
     let recording = kept.expect("it is kept").recording();
-    let said = recording.text();
-    assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{said}");
-    assert!(!recording.calls.is_empty(), "{said}");
+    let text = recording.text();
+    assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{text}");
+    assert!(!recording.calls.is_empty(), "{text}");
     let recording = Arc::new(Recording::parse(&recording.text(), "r.json").expect("its own format"));
-    // As the host compiles it, so that its code is in the cache.
+    // The engine has the host's settings, so that the compiled code is found in the cache.
     let limits = &lab.settings.limits;
     let engine = Engine::new(
         lab.settings.workers * 2,
@@ -392,17 +403,17 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
     }
 }
 
-async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
+async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
     lab.settings.record.keep = Keep::All;
     lab.settings.record.count = 500;
     lab.start_pack().await;
-    // Without its password at first, so that failures are among them.
+    // The password is missing at first, so that failures are recorded as well.
     lab.apply(lab.instance_object()).await;
     lab.apply(lab.team_object()).await;
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     lab.apply_chain().await;
-    let kept = lab.host().services().tapes.kept();
+    let kept = lab.host().services().recordings.kept();
     let recordings: Vec<_> = kept.iter().map(|f| f.recording()).collect();
     let mut functions = std::collections::BTreeSet::new();
     for recording in &recordings {
@@ -412,7 +423,7 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
         }
         functions.extend(recording.calls.iter().map(|c| c.function.clone()));
     }
-    // That there was something to find it in: requests, answers and digests of Secrets.
+    // The recordings include requests, responses and digests of Secrets, where a secret could be found.
     for function in [
         "http.send-all",
         "http.secret-digest",
@@ -421,7 +432,7 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
     ] {
         assert!(functions.contains(function), "no {function} in {functions:?}");
     }
-    // Every one of them, calls over HTTP included, comes to the same again.
+    // Every recording, including HTTP calls, replays identically.
     let mut engines = std::collections::BTreeMap::new();
     for recording in &recordings {
         let name = recording.plugin.name.clone();
@@ -439,7 +450,7 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
         assert!(replayed.same, "{}: {replayed:#?}", recording.object);
     }
     println!("{} recordings replayed the same", recordings.len());
-    // Another build of the team's asks another path: it is said at which call.
+    // Another build of the team plugin requests another path: the replay reports the call.
     let of_team = |r: &&Recording| {
         r.object.starts_with("Team/") && r.calls.iter().any(|c| c.function.starts_with("http.send"))
     };
@@ -450,12 +461,14 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
         .position(|c| c.function.starts_with("http.send"))
         .expect("a request")
         + 1;
-    let other = patched(
+    let other = replace_text(
         &read_component("concourse/concourse-team"),
         "/api/v1/teams",
         "/api/v2/teams",
     );
-    let replayed = replayed(&other, recording).await.expect("it can be replayed");
+    let replayed = replay_recording(&other, recording)
+        .await
+        .expect("it can be replayed");
     let first = replayed
         .differences
         .iter()

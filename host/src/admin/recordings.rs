@@ -25,23 +25,23 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Query parameters of a stream.
 #[derive(Deserialize)]
-pub struct Wish {
+pub struct StreamQuery {
     /// Number of reconciles; unlimited by default.
     count: Option<usize>,
 }
 
 /// The recordings, newest first.
 pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
-    let kept = admin.services.tapes.kept();
+    let kept = admin.services.recordings.kept();
     Json(kept.iter().map(|finished| finished.summary()).collect())
 }
 
 /// The last recording of an object.
 pub async fn recording(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
     let found = question.find(&admin.stats.keys()).and_then(|key| {
-        let last = admin.services.tapes.last(&key);
+        let last = admin.services.recordings.last(&key);
         last.ok_or_else(|| {
-            format!("nothing is recorded of {key}: without --last the next reconcile is waited for")
+            format!("there is no recording of {key}: without --last the command waits for its next reconcile")
         })
     });
     match found {
@@ -55,7 +55,7 @@ pub async fn record(
     method: Method,
     State(admin): State<Admin>,
     Query(question): Query<Question>,
-    Query(wish): Query<Wish>,
+    Query(stream): Query<StreamQuery>,
 ) -> Response {
     let (key, following) = match start_following(&admin, &question, Wanted::Recordings) {
         Ok(following) => following,
@@ -67,7 +67,7 @@ pub async fn record(
             .dispatcher
             .enqueue(&key, Priority::High, Cause::Manual);
     }
-    stream_response(following, wish.count.unwrap_or(usize::MAX))
+    stream_response(following, stream.count.unwrap_or(usize::MAX))
 }
 
 /// The reconciles of an object live, one host call per line.
@@ -87,10 +87,10 @@ fn start_following(
         .find(&admin.stats.keys())
         .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
     if admin.services.fence.term().is_none() {
-        let message = "this host stands by and reconciles nothing: ask the one that leads";
+        let message = "this host is a standby and reconciles nothing: query the leader";
         return Err(error_response(StatusCode::CONFLICT, message));
     }
-    let following = admin.services.tapes.follow(&key, wanted);
+    let following = admin.services.recordings.follow(&key, wanted);
     Ok((key, following))
 }
 

@@ -1,4 +1,4 @@
-//! Recordings and traces as one asks for them: of the admin server, and on the command line.
+//! Recordings and traces through the admin server and the command line.
 
 use std::{
     path::Path,
@@ -14,36 +14,36 @@ use ostler::testing::{
 use ostler_test_harness::{Lab, process, read_component};
 use serde_json::{Value, json};
 
-use super::{failing, probe, probing, steps};
+use super::{failing_probe, probe, probe_with_steps, start_probe_host};
 
 fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
 
 /// The admin server of the lab's host.
-async fn serve(lab: &Lab) -> String {
+async fn serve_admin(lab: &Lab) -> String {
     let admin = lab.admin();
     let address = admin.serve("127.0.0.1:0".parse().expect("an address")).await;
     format!("http://{}", address.expect("it binds"))
 }
 
-pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
-    probing(&mut lab).await;
-    let url = serve(&lab).await;
+pub async fn trace_streams_live_host_calls(mut lab: Lab) {
+    start_probe_host(&mut lab).await;
+    let url = serve_admin(&lab).await;
     let first = json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]);
-    lab.apply(steps(&lab, "p", first)).await;
+    lab.apply(probe_with_steps(&lab, "p", first)).await;
     lab.wait_ready(&probe(), "p").await;
     lab.wait_idle().await;
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");
     let path = format!("{url}/trace?kind=probe&name=p&namespace={}", lab.namespace);
-    let answer = client.get(path).send().await.expect("an answer");
-    assert!(answer.status().is_success());
-    // From the answer's head on it is followed: nothing of this reconcile is missed.
+    let response = client.get(path).send().await.expect("a response");
+    assert!(response.status().is_success());
+    // The trace is subscribed before the response head is sent, so this reconcile is not missed.
     lab.host()
         .services()
         .dispatcher
         .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-    let mut body = answer.bytes_stream();
+    let mut body = response.bytes_stream();
     let (mut text, mut lines) = (String::new(), Vec::<Line>::new());
     while !matches!(lines.last(), Some(Line::End { .. })) {
         let chunk = body.next().await.expect("more").expect("bytes");
@@ -93,7 +93,7 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
         "{}",
         get.2
     );
-    assert_eq!(get.3, "ok", "there is none");
+    assert_eq!(get.3, "ok", "the ConfigMap does not exist");
     let Some(Line::End {
         ended, calls: count, ..
     }) = lines.last()
@@ -101,18 +101,18 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
         panic!("{lines:#?}")
     };
     assert_eq!((&**ended, *count as usize), ("awaits a change", calls.len()));
-    // Who has gone away is not told any more.
-    lab.wait_until("nobody follows", async || {
+    // A closed connection ends its subscription.
+    lab.wait_until("there is no follower", async || {
         lab.host()
             .services()
             .dispatcher
             .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-        !lab.host().services().tapes.followed()
+        !lab.host().services().recordings.followed()
     })
     .await;
 }
 
-/// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
+/// Runs `ostler` on a blocking thread, because the admin server it queries runs on the test's async threads.
 async fn ostler(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(process::host_binary());
     command
@@ -125,9 +125,9 @@ async fn ostler(folder: &Path, arguments: &[&str]) -> Output {
         .expect("it ends")
 }
 
-pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
-    probing(&mut lab).await;
-    let url = serve(&lab).await;
+pub async fn record_and_replay_commands_report_differences(mut lab: Lab) {
+    start_probe_host(&mut lab).await;
+    let url = serve_admin(&lab).await;
     let run = async |arguments: &[&str]| {
         let output = ostler(lab.path(), arguments).await;
         (
@@ -136,16 +136,16 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
             text_of(output.stderr),
         )
     };
-    let (code, said, error) = run(&["record", "--admin", &url]).await;
+    let (code, text, error) = run(&["record", "--admin", &url]).await;
     assert_eq!(code, Some(0), "{error}");
-    assert!(said.contains("nothing is recorded"), "{said}");
-    lab.apply(failing(&lab, "bad")).await;
-    lab.wait_condition(&probe(), "bad", "Ready", "False", "AsTold")
+    assert!(text.contains("nothing is recorded"), "{text}");
+    lab.apply(failing_probe(&lab, "bad")).await;
+    lab.wait_condition(&probe(), "bad", "Ready", "False", "Requested")
         .await;
     lab.wait_idle().await;
     let (_, table, _) = run(&["record", "--admin", &url]).await;
     assert!(
-        table.contains("Probe/") && table.contains("terminal: AsTold"),
+        table.contains("Probe/") && table.contains("terminal: Requested"),
         "{table}"
     );
     let (_, list, _) = run(&["record", "--admin", &url, "-o", "json"]).await;
@@ -154,7 +154,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
         (&list[0]["plugin"], &list[0]["replayable"]),
         (&json!("probe"), &json!(true))
     );
-    // On demand: reconciled now, and written to a file.
+    // `--now` requests a reconcile and writes its recording to a file.
     let (code, _, error) = run(&[
         "record",
         "probe/bad",
@@ -176,26 +176,26 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
         text.contains(r#""kind": "Recording""#) && text.contains("manual"),
         "{text}"
     );
-    // The build that was recorded, found by its digest.
+    // The recorded build is found by its digest.
     let plugins = lab.settings.plugins.display().to_string();
-    let (code, said, error) = run(&["replay", "r.json", "--plugin-dir", &plugins]).await;
-    assert_eq!(code, Some(0), "{said}{error}");
+    let (code, text, error) = run(&["replay", "r.json", "--plugin-dir", &plugins]).await;
+    assert_eq!(code, Some(0), "{text}{error}");
     assert!(
-        said.contains("same: terminal: AsTold") && !said.contains('\x1b'),
-        "{said}"
+        text.contains("same: terminal: Requested") && !text.contains('\x1b'),
+        "{text}"
     );
-    // Another component altogether.
+    // A different component.
     let greeting = lab.path().join("greeting.wasm");
     std::fs::write(&greeting, read_component("examples/greeting")).expect("written");
-    let (code, said, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm"]).await;
-    assert!(code == Some(1) && said.contains("differs"), "{said}");
-    let (code, told, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm", "-o", "json"]).await;
-    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let (code, text, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm"]).await;
+    assert!(code == Some(1) && text.contains("differs"), "{text}");
+    let (code, json, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm", "-o", "json"]).await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
     assert!(
-        code == Some(1) && told["same"] == false && !told["differences"].as_array().unwrap().is_empty(),
-        "{told}"
+        code == Some(1) && json["same"] == false && !json["differences"].as_array().unwrap().is_empty(),
+        "{json}"
     );
-    // What can't be replayed. One that is cut off tells nothing, not even where it begins to differ.
+    // Recordings that cannot be replayed. A truncated one is refused, since a divergence could not be located.
     std::fs::write(lab.path().join("bad.json"), "{}").expect("written");
     let mut cut: Value = serde_json::from_str(&text).expect("JSON");
     cut["cut"] = json!(true);
@@ -208,7 +208,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
         ),
         (
             vec!["replay", "r.json", "--plugin-dir", "."],
-            "say where it is with --plugin-dir",
+            "set --plugin-dir to its folder",
         ),
         (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
         (
@@ -223,15 +223,15 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
         let (code, _, error) = run(&arguments).await;
         assert!(code == Some(2) && error.contains(words), "{arguments:?}: {error}");
     }
-    // The last one that was kept, to standard output.
+    // The last kept recording is written to standard output.
     let (code, last, error) = run(&["record", "probe/bad", "--last", "--admin", &url]).await;
     assert_eq!(code, Some(0), "{error}");
     assert!(
         Recording::parse(&last, "-")
             .expect("a recording")
             .ended
-            .contains("AsTold")
+            .contains("Requested")
     );
-    let (code, _, error) = run(&["record", "probe/nobody", "--admin", &url]).await;
-    assert!(code == Some(1) && error.contains("nobody"), "{error}");
+    let (code, _, error) = run(&["record", "probe/unknown", "--admin", &url]).await;
+    assert!(code == Some(1) && error.contains("unknown"), "{error}");
 }

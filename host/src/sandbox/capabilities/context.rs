@@ -1,0 +1,189 @@
+//! The context of a call: the plugin, object and services that it is for. It does not change during the call.
+
+use std::sync::Arc;
+
+use crate::{
+    contract::{
+        bindings::types::{self, Error},
+        limits::Limits,
+    },
+    effect::writer::WriteContext,
+    kube::{
+        key::{Gvk, ObjectRef},
+        object::Object,
+    },
+    observe::{metrics::PluginMetrics, telemetry::ReconcileId},
+    policy::{
+        grants::{Access, ServiceAccount},
+        plugin_policy::PluginPolicy,
+    },
+    sandbox::{capabilities::budget::Exceeded, services::Services},
+};
+
+/// The object that a call is for, and the services that the call uses.
+pub struct CallTarget {
+    /// The object that is reconciled, or the plugin itself in the hook `initialize`.
+    pub key: ObjectRef,
+    /// The version of the object that the component gets.
+    pub object: Arc<Object>,
+    /// The services that the capabilities use.
+    pub services: Arc<Services>,
+}
+
+/// The exported function that is called, as far as its capabilities differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallKind {
+    /// `reconcile`, `cleanup` or `describe`.
+    Reconcile,
+    /// A life-cycle hook. It is no reconcile, so its reads wake nothing.
+    Hook,
+}
+
+/// The context of a call.
+pub struct CallContext {
+    pub(super) policy: Arc<PluginPolicy>,
+    /// None for `describe`, which may not use any capability.
+    pub(super) target: Option<CallTarget>,
+    /// Metrics of the plugin; none for `describe`, which is not counted.
+    pub metrics: Option<Arc<PluginMetrics>>,
+    /// The id of the reconcile in logs and traces.
+    pub id: ReconcileId,
+    kind: CallKind,
+}
+
+impl CallContext {
+    pub(super) fn reconcile(policy: Arc<PluginPolicy>, target: Option<CallTarget>) -> Self {
+        Self::new(policy, target, CallKind::Reconcile)
+    }
+
+    pub(super) fn hook(policy: Arc<PluginPolicy>, target: CallTarget) -> Self {
+        Self::new(policy, Some(target), CallKind::Hook)
+    }
+
+    fn new(policy: Arc<PluginPolicy>, target: Option<CallTarget>, kind: CallKind) -> Self {
+        Self {
+            metrics: target.as_ref().map(|t| t.services.metrics.plugin(&policy.plugin)),
+            policy,
+            target,
+            id: ReconcileId::next(),
+            kind,
+        }
+    }
+
+    /// The limits of the plugin.
+    pub fn limits(&self) -> &Limits {
+        &self.policy.limits
+    }
+
+    /// The key of the target.
+    pub(super) fn target_key(&self) -> Option<&ObjectRef> {
+        self.target.as_ref().map(|target| &target.key)
+    }
+
+    /// True in a life-cycle hook.
+    pub(super) fn is_hook(&self) -> bool {
+        self.kind == CallKind::Hook
+    }
+
+    /// The service account of the plugin, if the administrator has given it one.
+    pub(super) fn service_account(&self) -> Option<&ServiceAccount> {
+        self.policy.grants.service_account()
+    }
+
+    /// Checks that the plugin asks for an access and that the administrator has granted it.
+    pub(super) fn check_grant(&self, access: &Access<'_>) -> Result<(), Error> {
+        let checked = self.policy.grants.check_access(access);
+        checked.map_err(|e| Error::Denied(e.to_string()))
+    }
+
+    /// Denies a function in life-cycle hooks, because it is about one reconcile.
+    pub(super) fn deny_in_hook(&self, function: &str) -> Result<(), Error> {
+        if self.is_hook() {
+            return Err(Error::Denied(format!("{function}: not in a life-cycle hook")));
+        }
+        Ok(())
+    }
+
+    /// The field manager, object and service account of a write.
+    pub(super) fn write_context<'a>(&'a self, by: &'a ObjectRef) -> WriteContext<'a> {
+        WriteContext {
+            manager: &self.policy.plugin,
+            by,
+            request_digest: 0,
+            account: self.service_account(),
+        }
+    }
+
+    /// Counts an exceeded limit and returns its error.
+    pub(super) fn report_exceeded(&self, Exceeded { limit, resource }: Exceeded) -> Error {
+        if let Some(metrics) = &self.metrics {
+            metrics.exceeded(limit);
+        }
+        let max = self.limits().shown(limit);
+        Error::LimitExceeded(format!("more than {max} {resource} (limit {})", limit.name()))
+    }
+
+    /// Parses a reference of the contract. The key shares its strings with the store.
+    pub(super) fn parse_reference(&self, reference: &types::ObjectRef) -> Result<ObjectRef, Error> {
+        check_cluster(reference.cluster.as_deref())?;
+        let gvk = parse_gvk(&reference.gvk)?;
+        if reference.name.is_empty() {
+            return Err(Error::Invalid("name of the object reference is empty".into()));
+        }
+        let fields = [
+            ("name", Some(&reference.name)),
+            ("namespace", reference.namespace.as_ref()),
+        ];
+        for (field, value) in fields {
+            if let Some(value) = value.filter(|v| !is_path_segment(v)) {
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the object reference is not a name"
+                )));
+            }
+        }
+        let namespace = reference.namespace.as_deref().unwrap_or("");
+        let key = ObjectRef::new(gvk, namespace, &reference.name);
+        Ok(match &self.target {
+            Some(target) => target.services.cache.store.share_key(key),
+            None => key,
+        })
+    }
+}
+
+/// Fails for a reference to another cluster, which this host does not support yet.
+pub(super) fn check_cluster(cluster: Option<&str>) -> Result<(), Error> {
+    match cluster {
+        None => Ok(()),
+        Some(cluster) => Err(Error::Unsupported(format!(
+            "references to other clusters yet: leave out the cluster `{cluster}`"
+        ))),
+    }
+}
+
+/// Parses a group, version and kind of the contract.
+pub(super) fn parse_gvk(gvk: &types::Gvk) -> Result<Gvk, Error> {
+    let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
+    match gvk.validate() {
+        Ok(()) => Ok(gvk),
+        Err(e) => Err(Error::Invalid(format!("gvk.{e}"))),
+    }
+}
+
+/// Checks that a namespace and a name, which are required, are segments of a path. `subject` is the word for the error.
+pub(super) fn check_path_segments(namespace: &str, name: &str, subject: &str) -> Result<(), Error> {
+    for (field, value) in [("namespace", namespace), ("name", name)] {
+        if value.is_empty() || !is_path_segment(value) {
+            return Err(Error::Invalid(format!(
+                "{field} `{value}` of the {subject} is not a name"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true for a text that is at most one segment of a URL path, so that it can't lead to another object.
+pub(super) fn is_path_segment(text: &str) -> bool {
+    let is_forbidden =
+        |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '\\' | '?' | '#' | '%');
+    !text.contains(is_forbidden) && text != "." && text != ".."
+}

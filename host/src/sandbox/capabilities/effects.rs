@@ -1,0 +1,62 @@
+//! Effects of a call: reads for the dependency graph, writes, holds, subscriptions and counts.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use crate::{
+    kube::{key::ObjectRef, object::Object},
+    schedule::dependencies::Dependency,
+    upstream::StreamKey,
+};
+
+/// Counts of one reconcile, added to those of its object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Writes sent to the API server, Events included.
+    pub api_writes: u64,
+    /// Requests to upstreams that only read (GET, HEAD, OPTIONS).
+    pub upstream_reads: u64,
+    /// All other requests to upstreams. Logins are the host's own and are not counted.
+    pub upstream_writes: u64,
+}
+
+/// The effects of one call, which the reconcile evaluates after it: dependencies to keep, objects to release, status to
+/// write.
+#[derive(Default)]
+pub struct Effects {
+    /// Requests sent.
+    pub counts: Counts,
+    /// Objects and lists that were read. A change of one of them wakes the object.
+    pub reads: Vec<Dependency>,
+    /// Objects that were written to the API server.
+    pub writes: BTreeSet<ObjectRef>,
+    /// Objects that are held.
+    pub holds: BTreeSet<ObjectRef>,
+    /// Event streams that are followed.
+    pub streams: HashSet<StreamKey>,
+    /// The object after its last checkpoint; none without one.
+    pub checkpoint: Option<Arc<Object>>,
+    /// RBAC has refused a request. No watch reports changes of RBAC, so the object is requeued by a timer.
+    pub forbidden: bool,
+}
+
+impl Effects {
+    /// Counts a write to the API server. One that was unnecessary, and therefore not sent, counts as none.
+    pub fn record_write(&mut self, key: &ObjectRef, sent: bool) {
+        if sent {
+            self.counts.api_writes += 1;
+            self.writes.insert(key.clone());
+        }
+    }
+
+    /// Counts a request to an upstream.
+    pub fn record_request(&mut self, is_read: bool) {
+        if is_read {
+            self.counts.upstream_reads += 1;
+        } else {
+            self.counts.upstream_writes += 1;
+        }
+    }
+}
