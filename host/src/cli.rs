@@ -1,5 +1,7 @@
 //! The command line.
 
+#[cfg(all(test, feature = "dev"))]
+mod api_reference;
 mod ask;
 mod compile;
 mod completion;
@@ -145,7 +147,7 @@ struct Common {
     cache_dir: Option<PathBuf>,
     /// Reconciles to store as recordings.
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
-    record: recording::Keep,
+    record: recording::Retention,
     /// Maximum number of stored recordings.
     #[arg(long, default_value_t = 200)]
     max_recordings: usize,
@@ -251,7 +253,7 @@ fn read_grants(file: Option<&Path>) -> anyhow::Result<Grants> {
 }
 
 /// Runs a host until a signal or an error ends it.
-async fn serve(
+async fn serve_host(
     config: kube::Config,
     common: Common,
     election: Option<lease::Settings>,
@@ -277,10 +279,10 @@ async fn serve(
             .map(ToString::to_string)
             .unwrap_or_default(),
         election,
-        record: recording::Settings {
-            keep: common.record,
-            count: common.max_recordings,
-            bytes: common.max_recording_bytes,
+        record: recording::RecordingSettings {
+            retention: common.record,
+            max_count: common.max_recordings,
+            max_bytes: common.max_recording_bytes,
         },
         ..Settings::default()
     };
@@ -324,12 +326,12 @@ fn admin_server(host: &Host, workers: u32) -> Admin {
 }
 
 /// A client of the cluster, with TLS by rustls and ring.
-pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    Ok(kube::Client::try_from(config(kubeconfig).await?)?)
+pub async fn create_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    Ok(kube::Client::try_from(load_kubeconfig(kubeconfig).await?)?)
 }
 
 /// The client configuration of the cluster.
-async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {

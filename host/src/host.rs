@@ -28,7 +28,7 @@ use crate::{
         activation::{activate, requeue_objects},
         stats::ReconcileStats,
     },
-    recording::Tapes,
+    recording::RecordingStore,
     rollout::{PluginObjects, Reloader},
     sandbox::{
         object_cache::ObjectCache,
@@ -204,7 +204,7 @@ fn build_services(
         None => WriteFence::default(),
     };
     let cluster = ApiClient::new(client)
-        .with_metrics(metrics.rest(), &settings.api_server)
+        .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
     let store = Arc::new(Store::default());
     let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
@@ -233,7 +233,7 @@ fn build_services(
         },
         dispatcher,
         object_cache: ObjectCache::default(),
-        recordings: Arc::new(Tapes::new(settings.record.clone())),
+        recordings: Arc::new(RecordingStore::new(settings.record.clone())),
         metrics,
         fence,
     };

@@ -40,6 +40,7 @@ mod kube {
     pub mod scope;
     pub mod selector;
     pub mod time;
+    pub mod well_known;
 }
 
 /// The contract between host and component: bindings, inspection of imports and exports, limits.
@@ -152,6 +153,9 @@ pub mod testing {
     }
 
     reexport!(admin cli plan plugin reconcile recording replay upstream);
+
+    /// The annotations that users set.
+    pub use crate::kube::well_known::annotation;
 
     /// Counters, and the text formats they are scraped in.
     pub mod metrics {

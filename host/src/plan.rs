@@ -42,7 +42,7 @@ use crate::{
     observe::metrics::Metrics,
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
-    recording::Tapes,
+    recording::RecordingStore,
     sandbox::{
         object_cache::ObjectCache,
         services::{ApiAccess, Services, SharedCache, UpstreamAccess},
@@ -155,7 +155,7 @@ impl Planner {
             },
             dispatcher,
             object_cache: ObjectCache::default(),
-            recordings: Arc::new(Tapes::new(settings.record.clone())),
+            recordings: Arc::new(RecordingStore::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             fence: WriteFence::default(),
         });

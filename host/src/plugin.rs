@@ -32,6 +32,7 @@ use crate::{
         key::Gvk,
         scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
+        well_known::plugin_reason,
     },
     policy::{
         grants::Grants,
@@ -68,16 +69,14 @@ impl From<LoadError> for String {
 }
 
 impl LoadError {
-    /// Reason of a file whose plugin is configured by a `Plugin` object with another source.
-    const GOVERNED: &str = "ManagedByPluginObject";
-    /// Reason of a build whose name another file or object has.
-    const NAME_TAKEN: &str = "NameConflict";
-    /// Reason of a build with a kind that another plugin reconciles.
-    const KIND_TAKEN: &str = "KindConflict";
-
     /// True when another slot stands in the way: it is retried when one is removed or gives up a kind.
     fn is_conflict(&self) -> bool {
-        [Self::GOVERNED, Self::NAME_TAKEN, Self::KIND_TAKEN].contains(&self.reason)
+        [
+            plugin_reason::MANAGED_BY_PLUGIN_OBJECT,
+            plugin_reason::NAME_CONFLICT,
+            plugin_reason::KIND_CONFLICT,
+        ]
+        .contains(&self.reason)
     }
 
     /// An error that stays until something is changed.
@@ -210,7 +209,7 @@ impl Plugin {
     fn check_secret_kinds(&self) -> Result<(), LoadError> {
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
             return Err(LoadError::new(
-                "SecretsNotGranted",
+                plugin_reason::SECRETS_NOT_GRANTED,
                 "it reconciles Secrets with their values, which needs `readSecrets` in its manifest and in its grants"
                     .into(),
             ));
@@ -290,34 +289,35 @@ pub async fn load(
 ) -> Result<Plugin, LoadError> {
     let inspection = inspection::inspect(&wasm).map_err(|e| {
         let reason = match e {
-            ContractError::Differs(_) => "IncompatibleContract",
-            _ => "NotAComponent",
+            ContractError::Differs(_) => plugin_reason::INCOMPATIBLE_CONTRACT,
+            _ => plugin_reason::NOT_A_COMPONENT,
         };
         LoadError::new(reason, e.to_string())
     })?;
     if inspection.messages {
         return Err(LoadError::new(
-            "ContractDiffers",
+            plugin_reason::INCOMPATIBLE_CONTRACT,
             "it exports ostler:plugin/messages, which this host does not serve yet: build it without a message handler"
                 .into(),
         ));
     }
-    let manifest =
-        manifest::read_manifest(&wasm).map_err(|e| LoadError::new("InvalidManifest", e.to_string()))?;
+    let manifest = manifest::read_manifest(&wasm)
+        .map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
     let digest = encode_hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await
-        .map_err(|e| LoadError::new("CompileFailed", format!("compiling stopped: {e}")))?
-        .map_err(|e| LoadError::new("CompileFailed", format!("does not compile: {e:#}")))?;
+        .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("compiling stopped: {e}")))?
+        .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("does not compile: {e:#}")))?;
     let terms = |name: &str| bind_terms(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
-    let descriptor =
-        described.map_err(|e| LoadError::new("DescribeFailed", format!("`describe` failed: {e}")))?;
-    let kinds = check_descriptor(&descriptor).map_err(|e| LoadError::new("InvalidDescriptor", e))?;
+    let descriptor = described
+        .map_err(|e| LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}")))?;
+    let kinds =
+        check_descriptor(&descriptor).map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
     let plugin = Plugin {
         terms: Arc::new(terms(&descriptor.name)),
         version: descriptor.version,
@@ -368,7 +368,7 @@ fn parse_config(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec
         Some(configuration) => config::validate_config(config, &configuration.schema),
         None => Ok(config),
     });
-    let config = config.map_err(|e| LoadError::new("InvalidConfig", e))?;
+    let config = config.map_err(|e| LoadError::new(plugin_reason::INVALID_CONFIG, e))?;
     Ok(config.to_string().into_bytes())
 }
 

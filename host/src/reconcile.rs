@@ -36,7 +36,13 @@ use crate::{
     },
     contract::{bindings::reconciler, limits::MOST_MEMORY},
     effect::events::{EventDraft, EventType},
-    kube::{key::ObjectRef, object::Object, references, scope::Projection},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        references,
+        scope::Projection,
+        well_known::{annotation, condition_type, error_reason, event_reason, object_reason},
+    },
     observe::{metrics::ReconcileResult, telemetry::SPANS},
     plugin::{Plugin, Registry},
     reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
@@ -50,16 +56,6 @@ use crate::{
     settings::Settings,
     upstream::StreamKey,
 };
-
-/// Annotation that pauses reconciles of an object while it is `true`. Its cleanup still runs.
-pub const PAUSED_ANNOTATION: &str = "ostler.dev/paused";
-/// Annotation that, with the value `Orphan`, removes the finalizer of a deleted object without cleanup.
-pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
-/// Annotation that, with the value `true`, removes the finalizer of a deleted object at once, whatever is left behind.
-pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
-
-/// Reason of an object whose fields are nested too deeply to be read.
-const UNREADABLE_REASON: &str = "NestedTooDeeply";
 
 /// Delay until an object is reconciled again after HTTP 404: the watch has delivered its deletion by then, or it was
 /// not deleted.
@@ -218,7 +214,7 @@ impl Controller {
                     let running = self
                         .services
                         .metrics
-                        .plugin(&work.lane)
+                        .plugin_metrics(&work.lane)
                         .begin_reconcile(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
                     let reconcile = self.reconcile_or_recover(&work).instrument(span.clone());
@@ -281,8 +277,8 @@ impl Controller {
             let message = describe_panic(&*panic);
             let key = &work.key;
             error!(object = %key, plugin = &*work.lane, error = message, "panic in a reconcile: this is a bug of the host");
-            self.services.metrics.plugin(&work.lane).record_panic();
-            self.stats.record_error(key, "ReconcilePanicked", message);
+            self.services.metrics.plugin_metrics(&work.lane).record_panic();
+            self.stats.record_error(key, error_reason::RECONCILE_PANICKED, message);
             self.stats.abandon_reconcile(key);
             Some(ReconcileOutcome::retry())
         })
@@ -335,7 +331,7 @@ impl Controller {
                 _ => Some(ReconcileOutcome::settled()),
             };
         }
-        if object.annotation(PAUSED_ANNOTATION) == Some("true") {
+        if object.annotation(annotation::PAUSED) == Some("true") {
             return Some(self.report_paused(&plugin, key, &object).await);
         }
         if let Some(problem) = &object.unreadable {
@@ -401,7 +397,7 @@ impl Controller {
                 if e.code() != 409 {
                     warn_api_error!(e, object = %key, error = %e, "writing finalizers failed");
                     self.stats
-                        .record_error(key, "FinalizerUpdateFailed", &e.to_string());
+                        .record_error(key, error_reason::FINALIZER_UPDATE_FAILED, &e.to_string());
                 }
                 Err(ReconcileOutcome::retry())
             }
@@ -414,12 +410,19 @@ impl Controller {
         key: &ObjectRef,
         object: &Arc<Object>,
     ) -> ReconcileOutcome {
-        let note =
-            format!("Not reconciled while annotated {PAUSED_ANNOTATION}=true; deletion still cleans up");
-        let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
+        let note = format!(
+            "Not reconciled while annotated {}=true; deletion still cleans up",
+            annotation::PAUSED
+        );
+        let paused = conditions::condition(
+            condition_type::PAUSED,
+            true,
+            object_reason::PAUSED_BY_ANNOTATION,
+            &note,
+        );
         let failure = reconciler::Failure {
             resolution: reconciler::Resolution::Wait,
-            reason: "Paused".into(),
+            reason: object_reason::PAUSED.into(),
             message: note,
             conditions: vec![paused],
             status: None,
@@ -438,21 +441,34 @@ impl Controller {
     ) -> ReconcileOutcome {
         let mut failure = reconciler::Failure {
             resolution: reconciler::Resolution::Terminal,
-            reason: UNREADABLE_REASON.into(),
+            reason: object_reason::NESTED_TOO_DEEPLY.into(),
             message: problem.to_owned(),
             conditions: Vec::new(),
             status: None,
         };
         if object.is_deleting() {
             failure.message = format!(
-                "Not cleaned up: {problem}, or annotate it {FORCE_DELETE}=true to delete it without cleanup"
+                "Not cleaned up: {problem}, or annotate it {}=true to delete it without cleanup",
+                annotation::FORCE_DELETE
             );
-            let blocked = conditions::condition("DeletionBlocked", true, UNREADABLE_REASON, &failure.message);
+            let blocked = conditions::condition(
+                condition_type::DELETION_BLOCKED,
+                true,
+                object_reason::NESTED_TOO_DEEPLY,
+                &failure.message,
+            );
             failure.conditions.push(blocked);
         }
         let note = &failure.message;
-        self.record_event(plugin, key, object, EventType::Warning, UNREADABLE_REASON, note)
-            .await;
+        self.record_event(
+            plugin,
+            key,
+            object,
+            EventType::Warning,
+            event_reason::NESTED_TOO_DEEPLY,
+            note,
+        )
+        .await;
         self.report_uncalled(plugin, key, object, failure).await
     }
 

@@ -14,11 +14,8 @@ use crate::{
     contract::bindings::reconciler::Request,
     policy::grants::Grants,
     recording::{
-        Player, Stop, Tape,
-        codec::Recordable,
-        format::Recording,
-        recorder,
-        value::{RecordedValue, changes},
+        CallMode, ReplayStop, Replayer, codec::Recordable, comparison::list_changes, format::Recording,
+        recorder, value::RecordedValue,
     },
     sandbox::{
         capabilities::Call,
@@ -84,50 +81,50 @@ pub async fn replay(
         config,
         limits: recording.limits()?,
     };
-    let player = Player::new(recording.clone());
+    let replayer = Replayer::new(recording.clone());
     let mut call = Call::new(Arc::new(terms), None);
-    call.mode = Tape::Playing(player.clone());
+    call.mode = CallMode::Replay(replayer.clone());
     let deleting = recording.function == "cleanup";
     let answer = tokio::select! {
         (answer, _) = engine.reconcile(compiled, call, request, deleting) => Some(answer),
-        () = player.stopped() => None,
+        () = replayer.wait_stopped() => None,
     };
-    let mut state = player.0.state.lock().expect("lock");
-    let calls = state.next;
-    let end = match (&answer, &state.stop) {
-        (_, Some(Stop::Unreadable(why))) => {
+    let mut progress = replayer.progress();
+    let calls = progress.next;
+    let end = match (&answer, &progress.stop) {
+        (_, Some(ReplayStop::Malformed(why))) => {
             return Err(format!(
                 "call {calls} of the recording has no readable result: {why}"
             ));
         }
-        (_, Some(Stop::Departed)) => None,
+        (_, Some(ReplayStop::Departed)) => None,
         // The recorded call ended here as well: its deadline passed during this host call.
-        (_, Some(Stop::Unanswered)) | (None, None) => Some(recording.end.clone()),
-        (Some(answer), None) => Some(recorder::end(answer)),
+        (_, Some(ReplayStop::Unanswered)) | (None, None) => Some(recording.end.clone()),
+        (Some(answer), None) => Some(recorder::record_end(answer)),
     };
     // A panic logs its message before it traps, so calls without effects may differ.
-    let trapped = !state.differences.iter().any(Difference::of_effects)
+    let trapped = !progress.differences.iter().any(Difference::affects_others)
         && matches!(answer, Some(Err(_)))
         && recording.end.get("trap").is_none();
     if let Some(end) = &end {
-        if state.stop.is_none() {
+        if progress.stop.is_none() {
             for (i, call) in recording.calls.iter().enumerate().skip(calls) {
                 let missing = Difference::Missing {
                     call: i + 1,
                     function: call.function.clone(),
                 };
-                if state.differs(missing).is_err() {
+                if progress.add_difference(missing).is_err() {
                     break;
                 }
             }
         }
-        let changes = changes(&recording.end, end);
+        let changes = list_changes(&recording.end, end);
         if !changes.is_empty() {
-            state.differences.push(Difference::Outcome { changes });
+            progress.differences.push(Difference::Outcome { changes });
         }
     }
     Ok(Replayed {
-        same: state.differences.is_empty() && end.is_some(),
+        same: progress.differences.is_empty() && end.is_some(),
         calls,
         recorded: recording.calls.len(),
         ended: match (&end, &answer) {
@@ -140,7 +137,7 @@ pub async fn replay(
                 _ => String::new(),
             },
         },
-        differences: std::mem::take(&mut state.differences),
+        differences: std::mem::take(&mut progress.differences),
         trapped,
     })
 }

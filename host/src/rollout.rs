@@ -33,10 +33,10 @@ use self::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::encode_hex,
+    kube::{hash::encode_hex, well_known::plugin_reason},
     plugin::{Activated, LoadError, Plugin, Registry, SlotId, load},
     policy::grants::Grants,
-    recording::Tapes,
+    recording::RecordingStore,
     sandbox::engine::Engine,
 };
 
@@ -61,7 +61,7 @@ pub struct Reloader {
     limits: Limits,
     on_activate: OnActivate,
     on_grants: OnGrants,
-    tapes: Arc<Tapes>,
+    recordings: Arc<RecordingStore>,
     objects: Option<Arc<PluginObjects>>,
     /// Builds of `Plugin` objects that are being loaded, or will be retried.
     loading: HashMap<BuildKey, PendingLoad>,
@@ -90,7 +90,7 @@ impl Reloader {
             limits,
             on_activate,
             on_grants: Box::new(|_| {}),
-            tapes: Arc::default(),
+            recordings: Arc::default(),
             objects: None,
             loading: HashMap::new(),
             tasks: JoinSet::new(),
@@ -104,8 +104,8 @@ impl Reloader {
     }
 
     /// Adds recordings, which new builds are tried with.
-    pub fn with_recordings(self, tapes: Arc<Tapes>) -> Self {
-        Self { tapes, ..self }
+    pub fn with_recordings(self, recordings: Arc<RecordingStore>) -> Self {
+        Self { recordings, ..self }
     }
 
     /// Adds `Plugin` objects to the directory.
@@ -222,7 +222,7 @@ impl Reloader {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => {
                 let why = format!("its configuration {} can't be read: {e}", config_path.display());
-                return self.refuse(id, "", LoadError::new("InvalidConfig", why));
+                return self.refuse(id, "", LoadError::new(plugin_reason::INVALID_CONFIG, why));
             }
         };
         let mut content = Sha256::new();
@@ -241,7 +241,7 @@ impl Reloader {
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
         };
         let loaded = match loaded {
-            Ok(plugin) => preflight_replay(&self.engine, &self.tapes, &self.registry, id, plugin).await,
+            Ok(plugin) => preflight_replay(&self.engine, &self.recordings, &self.registry, id, plugin).await,
             Err(refusal) => Err(refusal),
         };
         match loaded {

@@ -68,7 +68,7 @@ pub struct Settings {
     /// Leader election; without it the host always leads.
     pub election: Option<lease::Settings>,
     /// Selection of the reconciles that are recorded.
-    pub record: recording::Settings,
+    pub record: recording::RecordingSettings,
     /// Callback with the memory of a component after each call, for tests.
     pub inspect: Option<Inspector>,
 }
@@ -96,7 +96,7 @@ impl Default for Settings {
             cache: None,
             api_server: String::new(),
             election: None,
-            record: recording::Settings::default(),
+            record: recording::RecordingSettings::default(),
             inspect: None,
         }
     }

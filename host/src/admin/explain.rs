@@ -12,10 +12,10 @@ use crate::{
         object::Object,
         references,
         scope::{Projection, Scope},
+        well_known::annotation,
     },
     plugin::HookState,
     reconcile::{
-        PAUSED_ANNOTATION,
         stats::{ObjectStats, RecordedError},
         upstream::LANE_NAME,
     },
@@ -258,7 +258,7 @@ fn build_explanation(
     held: Option<String>,
     found: Vec<Found>,
 ) -> Explanation {
-    let paused = object.annotation(PAUSED_ANNOTATION) == Some("true");
+    let paused = object.annotation(annotation::PAUSED) == Some("true");
     let state = match () {
         () if object.is_deleting() => "Terminating",
         () if paused => "Paused",

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{Admin, question::Question};
 use crate::{
     kube::key::ObjectRef,
-    recording::{Following, News, Wanted, format::Summary},
+    recording::{FollowEvent, FollowKind, FollowStream, format::Summary},
     schedule::{dispatcher::Cause, queue::Priority},
 };
 
@@ -32,8 +32,8 @@ pub struct StreamQuery {
 
 /// The recordings, newest first.
 pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
-    let kept = admin.services.recordings.kept();
-    Json(kept.iter().map(|finished| finished.summary()).collect())
+    let recordings = admin.services.recordings.list();
+    Json(recordings.iter().map(|recorded| recorded.summary()).collect())
 }
 
 /// The last recording of an object.
@@ -45,7 +45,7 @@ pub async fn recording(State(admin): State<Admin>, Query(question): Query<Questi
         })
     });
     match found {
-        Ok(finished) => Json(finished.recording()).into_response(),
+        Ok(recorded) => Json(recorded.to_recording()).into_response(),
         Err(message) => error_response(StatusCode::NOT_FOUND, &message),
     }
 }
@@ -57,7 +57,7 @@ pub async fn record(
     Query(question): Query<Question>,
     Query(stream): Query<StreamQuery>,
 ) -> Response {
-    let (key, following) = match start_following(&admin, &question, Wanted::Recordings) {
+    let (key, following) = match start_following(&admin, &question, FollowKind::Recordings) {
         Ok(following) => following,
         Err(refused) => return refused,
     };
@@ -72,7 +72,7 @@ pub async fn record(
 
 /// The reconciles of an object live, one host call per line.
 pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    match start_following(&admin, &question, Wanted::Lines) {
+    match start_following(&admin, &question, FollowKind::Lines) {
         Ok((_, following)) => stream_response(following, usize::MAX),
         Err(refused) => refused,
     }
@@ -81,8 +81,8 @@ pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>)
 fn start_following(
     admin: &Admin,
     question: &Question,
-    wanted: Wanted,
-) -> Result<(ObjectRef, Following), Response> {
+    kind: FollowKind,
+) -> Result<(ObjectRef, FollowStream), Response> {
     let key = question
         .find(&admin.stats.keys())
         .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
@@ -90,7 +90,7 @@ fn start_following(
         let message = "this host is a standby and reconciles nothing: query the leader";
         return Err(error_response(StatusCode::CONFLICT, message));
     }
-    let following = admin.services.recordings.follow(&key, wanted);
+    let following = admin.services.recordings.follow(&key, kind);
     Ok((key, following))
 }
 
@@ -99,7 +99,7 @@ fn error_response(status: StatusCode, message: &str) -> Response {
 }
 
 /// Streams events as JSON lines until the given number of recordings.
-fn stream_response(following: Following, count: usize) -> Response {
+fn stream_response(following: FollowStream, count: usize) -> Response {
     let lines = futures::stream::unfold((following, count), async |(mut following, left)| {
         if left == 0 {
             return None;
@@ -107,9 +107,9 @@ fn stream_response(following: Following, count: usize) -> Response {
         let (mut line, left) = match tokio::time::timeout(HEARTBEAT_INTERVAL, following.next()).await {
             Err(_) => (Vec::new(), left),
             Ok(None) => return None,
-            Ok(Some(News::Line(line))) => (serde_json::to_vec(&line).ok()?, left),
-            Ok(Some(News::Recording(finished))) => {
-                (serde_json::to_vec(&finished.recording()).ok()?, left - 1)
+            Ok(Some(FollowEvent::Line(line))) => (serde_json::to_vec(&line).ok()?, left),
+            Ok(Some(FollowEvent::Recording(recorded))) => {
+                (serde_json::to_vec(&recorded.to_recording()).ok()?, left - 1)
             }
         };
         line.push(b'\n');

@@ -9,14 +9,14 @@ use std::{
 use prometheus_client::{
     encoding::text,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::{Metric, Registry},
+    registry::Registry,
 };
 
 use crate::{
     cache::informer::SyncState,
     contract::limits::Limit,
     observe::metrics::{
-        Labels, MAX_UPSTREAMS, Metrics,
+        Labels, MAX_UPSTREAMS, Metrics, definitions,
         plugin::{Own, PluginMetrics},
     },
     plugin::{self, LoadState},
@@ -117,56 +117,16 @@ fn convert_to_prometheus(openmetrics: &str) -> String {
     out
 }
 
-fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
-
 /// The queue and worker metrics of controller-runtime.
 fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMetrics>]) {
     let r = registry;
-    let depth = register(
-        r,
-        "workqueue_depth",
-        "Current number of objects that are due to be reconciled",
-        Gauges::<i64>::default(),
-    );
-    let adds = register(
-        r,
-        "workqueue_adds",
-        "Total number of objects that became due",
-        Family::<Labels, Counter>::default(),
-    );
-    let delayed = register(
-        r,
-        "ostler_workqueue_delayed",
-        "Current number of objects that are scheduled to be reconciled later",
-        Gauge::<i64>::default(),
-    );
-    let unfinished = register(
-        r,
-        "workqueue_unfinished_work_seconds",
-        "Sum of the seconds that unfinished reconciles have been in progress",
-        Seconds::default(),
-    );
-    let longest = register(
-        r,
-        "workqueue_longest_running_processor_seconds",
-        "Seconds that the longest unfinished reconcile has been in progress",
-        Seconds::default(),
-    );
-    let active = register(
-        r,
-        "controller_runtime_active_workers",
-        "Current number of concurrent reconciles",
-        Gauges::<i64>::default(),
-    );
-    let most = register(
-        r,
-        "controller_runtime_max_concurrent_reconciles",
-        "Maximum number of concurrent reconciles",
-        Gauges::<i64>::default(),
-    );
+    let depth = definitions::QUEUE_DEPTH.register(r, Gauges::<i64>::default());
+    let adds = definitions::QUEUE_ADDS.register(r, Family::<Labels, Counter>::default());
+    let delayed = definitions::DELAYED_OBJECTS.register(r, Gauge::<i64>::default());
+    let unfinished = definitions::UNFINISHED_SECONDS.register(r, Seconds::default());
+    let longest = definitions::LONGEST_RUNNING_SECONDS.register(r, Seconds::default());
+    let active = definitions::ACTIVE_WORKERS.register(r, Gauges::<i64>::default());
+    let most = definitions::MAX_CONCURRENT_RECONCILES.register(r, Gauges::<i64>::default());
     let (lanes, later) = scraped.services.dispatcher.lanes();
     delayed.set(to_signed(later));
     for LaneState {
@@ -177,30 +137,33 @@ fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc
         adds: added,
     } in lanes
     {
-        let queue = vec![("name", name.clone()), ("controller", name.clone())];
         for (priority, waiting) in due {
-            let mut labels = queue.clone();
-            labels.push(("priority", priority_number(priority).into()));
+            let values = [name.clone(), name.clone(), priority_number(priority).into()];
+            let labels = definitions::QUEUE_DEPTH.with_values(values);
             depth.get_or_create(&labels).set(to_signed(waiting));
         }
-        adds.get_or_create(&queue).inc_by(added);
-        let controller = vec![("controller", name)];
+        adds.get_or_create(&definitions::QUEUE_ADDS.with_values([name.clone(), name.clone()]))
+            .inc_by(added);
+        let controller = definitions::ACTIVE_WORKERS.with_values([name.clone()]);
         active.get_or_create(&controller).set(to_signed(in_flight));
         let workers = scraped.workers as usize;
         let limit = if limit == 0 { workers } else { limit.min(workers) };
+        let controller = definitions::MAX_CONCURRENT_RECONCILES.with_values([name]);
         most.get_or_create(&controller).set(to_signed(limit));
     }
     let now = Instant::now();
     for plugin in plugins {
-        let queue = vec![("name", plugin.name.clone()), ("controller", plugin.name.clone())];
+        let name = || [plugin.name.clone(), plugin.name.clone()];
         let running = plugin.running.lock();
         let seconds = running
             .iter()
             .map(|since| now.saturating_duration_since(*since).as_secs_f64());
         unfinished
-            .get_or_create(&queue)
+            .get_or_create(&definitions::UNFINISHED_SECONDS.with_values(name()))
             .set(seconds.clone().fold(0.0, std::ops::Add::add));
-        longest.get_or_create(&queue).set(seconds.fold(0.0, f64::max));
+        longest
+            .get_or_create(&definitions::LONGEST_RUNNING_SECONDS.with_values(name()))
+            .set(seconds.fold(0.0, f64::max));
     }
 }
 
@@ -215,70 +178,44 @@ fn priority_number(priority: Priority) -> &'static str {
 
 /// Event streams.
 fn register_streams(r: &mut Registry, streams: &EventStreams) {
-    let open = register(
-        r,
-        "ostler_event_streams",
-        "Current number of event streams, by state",
-        Gauges::<i64>::default(),
-    );
+    let open = definitions::EVENT_STREAMS.register(r, Gauges::<i64>::default());
     for state in ["connecting", "open", "waiting", "ended", "outdated"] {
-        open.get_or_create(&vec![("state", state.into())]).set(0);
+        open.get_or_create(&definitions::EVENT_STREAMS.with_values([state.into()]))
+            .set(0);
     }
     for facts in streams.all_streams() {
-        open.get_or_create(&vec![("state", facts.state.as_str().into())])
+        open.get_or_create(&definitions::EVENT_STREAMS.with_values([facts.state.as_str().into()]))
             .inc();
     }
     let totals = &streams.counters;
-    for (name, help, total) in [
-        (
-            "ostler_event_stream_opens",
-            "Total number of connections opened for event streams",
-            &totals.opened,
-        ),
-        (
-            "ostler_event_stream_reconnects",
-            "Total number of times an event stream was reopened",
-            &totals.reconnects,
-        ),
-        (
-            "ostler_event_stream_events",
-            "Total number of events received over event streams",
-            &totals.events,
-        ),
-        (
-            "ostler_event_stream_wakes",
-            "Total number of objects enqueued because of an event on a stream",
-            &totals.wakes,
-        ),
+    for (definition, total) in [
+        (definitions::EVENT_STREAM_OPENS, &totals.opened),
+        (definitions::EVENT_STREAM_RECONNECTS, &totals.reconnects),
+        (definitions::EVENT_STREAM_EVENTS, &totals.events),
+        (definitions::EVENT_STREAM_WAKES, &totals.wakes),
     ] {
-        register(r, name, help, Counter::<u64>::default()).inc_by(total.load(Ordering::Relaxed));
+        definition
+            .register(r, Counter::<u64>::default())
+            .inc_by(total.load(Ordering::Relaxed));
     }
 }
 
 /// Limits of plugins, and their access to Secrets.
 fn register_limits(r: &mut Registry, registry: &plugin::Registry) {
-    let limits = register(
-        r,
-        "ostler_plugin_limit",
-        "Resource limits of a plugin, in bytes, seconds or as a number",
-        Seconds::default(),
-    );
-    let secrets = register(
-        r,
-        "ostler_plugin_reads_secrets",
-        "1 if the plugin is granted to read the contents of Secrets, otherwise 0",
-        Gauges::<i64>::default(),
-    );
+    let limits = definitions::PLUGIN_LIMIT.register(r, Seconds::default());
+    let secrets = definitions::READS_SECRETS.register(r, Gauges::<i64>::default());
     for plugin in registry.serving() {
         let name = plugin.name();
         for limit in Limit::ALL {
-            let labels = vec![("plugin", name.clone()), ("limit", limit.name().into())];
+            let labels = definitions::PLUGIN_LIMIT.with_values([name.clone(), limit.name().into()]);
             limits
                 .get_or_create(&labels)
                 .set(plugin.terms.limits.measure(*limit));
         }
         let reads = i64::from(plugin.terms.grants.can_read_secrets());
-        secrets.get_or_create(&vec![("plugin", name.clone())]).set(reads);
+        secrets
+            .get_or_create(&definitions::READS_SECRETS.with_values([name.clone()]))
+            .set(reads);
     }
 }
 
@@ -286,51 +223,31 @@ fn register_limits(r: &mut Registry, registry: &plugin::Registry) {
 fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
     let services = scraped.services;
-    let leads = register(
-        r,
-        "leader_election_master_status",
-        "1 if this process is the leader, otherwise 0",
-        Gauges::<i64>::default(),
-    );
-    let rereads = register(
-        r,
-        "leader_election_slowpath",
-        "Total number of renewals for which the leader had to read the Lease again because another process had changed it",
-        Family::<Labels, Counter>::default(),
-    );
+    let leads = definitions::LEADER_STATUS.register(r, Gauges::<i64>::default());
+    let rereads = definitions::LEASE_REREADS.register(r, Family::<Labels, Counter>::default());
     if let Some(name) = scraped.lease {
         let fence = &services.fence;
-        let labels = vec![("name", name.clone())];
         leads
-            .get_or_create(&labels)
+            .get_or_create(&definitions::LEADER_STATUS.with_values([name.clone()]))
             .set(i64::from(fence.term().is_some()));
-        rereads.get_or_create(&labels).inc_by(fence.rereads());
+        rereads
+            .get_or_create(&definitions::LEASE_REREADS.with_values([name.clone()]))
+            .inc_by(fence.rereads());
     }
     let size = services.cache.store.size();
-    register(
-        r,
-        "ostler_cache_objects",
-        "Current number of objects in the cache",
-        Gauge::<i64>::default(),
-    )
-    .set(to_signed(size.objects));
-    register(
-        r,
-        "ostler_cache_bytes",
-        "Size of the JSON of all cached objects in bytes",
-        Gauge::<i64>::default(),
-    )
-    .set(to_signed(size.bytes));
+    definitions::CACHE_OBJECTS
+        .register(r, Gauge::<i64>::default())
+        .set(to_signed(size.objects));
+    definitions::CACHE_BYTES
+        .register(r, Gauge::<i64>::default())
+        .set(to_signed(size.bytes));
     register_streams(r, &services.upstreams.streams);
     register_limits(r, scraped.registry);
-    let watches = register(
-        r,
-        "ostler_watches",
-        "Current number of watches, by state",
-        Gauges::<i64>::default(),
-    );
+    let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());
     for state in ["synced", "listing", "failing"] {
-        watches.get_or_create(&vec![("state", state.into())]).set(0);
+        watches
+            .get_or_create(&definitions::WATCHES.with_values([state.into()]))
+            .set(0);
     }
     for (_, synced) in services.cache.informers.scopes() {
         let state = match synced {
@@ -338,72 +255,45 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             SyncState::Pending => "listing",
             SyncState::Failed(_) => "failing",
         };
-        watches.get_or_create(&vec![("state", state.into())]).inc();
+        watches
+            .get_or_create(&definitions::WATCHES.with_values([state.into()]))
+            .inc();
     }
-    let by_kind = register(
-        r,
-        "ostler_objects",
-        "Current number of reconciled objects, by kind and readiness",
-        Gauges::<i64>::default(),
-    );
+    let by_kind = definitions::RECONCILED_OBJECTS.register(r, Gauges::<i64>::default());
     for (gvk, counts) in scraped.stats.count_by_kind() {
         let kind: Arc<str> = gvk.to_string().into();
         for (ready, n) in [("true", counts.ready), ("false", counts.total - counts.ready)] {
-            let labels = vec![("kind", kind.clone()), ("ready", ready.into())];
+            let labels = definitions::RECONCILED_OBJECTS.with_values([kind.clone(), ready.into()]);
             by_kind.get_or_create(&labels).set(to_signed(n));
         }
     }
     register_upstreams(r, &services.upstreams.clients);
-    let dropped = register(
-        r,
-        "ostler_events_dropped",
-        "Total number of Kubernetes Events that were not written, by reason",
-        Family::<Labels, Counter>::default(),
-    );
+    let dropped = definitions::EVENTS_DROPPED.register(r, Family::<Labels, Counter>::default());
     for (why, n) in services.api.recorder.dropped() {
-        dropped.get_or_create(&vec![("reason", why.into())]).inc_by(n);
+        dropped
+            .get_or_create(&definitions::EVENTS_DROPPED.with_values([why.into()]))
+            .inc_by(n);
     }
-    let loads = register(
-        r,
-        "ostler_component_loads",
-        "Total number of attempts to load a component, by result",
-        Family::<Labels, Counter>::default(),
-    );
-    let info = register(
-        r,
-        "ostler_component_info",
-        "Builds that reconcile objects, canaries included; the value is always 1",
-        Gauges::<i64>::default(),
-    );
-    let taken_back = register(
-        r,
-        "ostler_component_rollbacks",
-        "Total number of builds that were rolled back, canaries included",
-        Family::<Labels, Counter>::default(),
-    );
+    let loads = definitions::COMPONENT_LOADS.register(r, Family::<Labels, Counter>::default());
+    let info = definitions::COMPONENT_INFO.register(r, Gauges::<i64>::default());
+    let taken_back = definitions::COMPONENT_ROLLBACKS.register(r, Family::<Labels, Counter>::default());
     for report in scraped.registry.reports() {
         let plugin: Arc<str> = report.name.into();
         taken_back
-            .get_or_create(&vec![("plugin", plugin.clone())])
+            .get_or_create(&definitions::COMPONENT_ROLLBACKS.with_values([plugin.clone()]))
             .inc_by(report.rolled_back);
         if let Some(canary) = report.canary.filter(|c| c.state == LoadState::Serving) {
-            let labels = vec![
-                ("plugin", plugin.clone()),
-                ("version", canary.version.into()),
-                ("digest", canary.digest.into()),
-            ];
+            let values = [plugin.clone(), canary.version.into(), canary.digest.into()];
+            let labels = definitions::COMPONENT_INFO.with_values(values);
             info.get_or_create(&labels).set(1);
         }
         for (result, n) in [("served", report.served), ("refused", report.refused)] {
-            let labels = vec![("plugin", plugin.clone()), ("result", result.into())];
+            let labels = definitions::COMPONENT_LOADS.with_values([plugin.clone(), result.into()]);
             loads.get_or_create(&labels).inc_by(n);
         }
         if !report.digest.is_empty() {
-            let labels = vec![
-                ("plugin", plugin),
-                ("version", report.version.into()),
-                ("digest", report.digest.into()),
-            ];
+            let values = [plugin, report.version.into(), report.digest.into()];
+            let labels = definitions::COMPONENT_INFO.with_values(values);
             info.get_or_create(&labels).set(1);
         }
     }
@@ -411,35 +301,24 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
 
 /// Clients of upstreams; those that are dropped count from nothing when they are there again.
 fn register_upstreams(r: &mut Registry, clients: &ClientPool) {
-    let circuit = register(
-        r,
-        "ostler_upstream_circuit_state",
-        "State of the circuit breaker of an upstream: 1 for its current state, 0 for the others",
-        Gauges::<i64>::default(),
-    );
-    let retries = register(
-        r,
-        "ostler_upstream_retries",
-        "Total number of requests to upstreams that were retried because the connection failed",
-        Family::<Labels, Counter>::default(),
-    );
-    let confirmed = register(
-        r,
-        "ostler_upstream_not_modified",
-        "Total number of responses served from the cache because the upstream answered 304 Not Modified",
-        Family::<Labels, Counter>::default(),
-    );
+    let circuit = definitions::UPSTREAM_CIRCUIT_STATE.register(r, Gauges::<i64>::default());
+    let retries = definitions::UPSTREAM_RETRIES.register(r, Family::<Labels, Counter>::default());
+    let confirmed = definitions::UPSTREAM_NOT_MODIFIED.register(r, Family::<Labels, Counter>::default());
     for traffic in clients.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
         for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
-            let labels = vec![("upstream", name.clone()), ("state", state.as_str().into())];
+            let labels =
+                definitions::UPSTREAM_CIRCUIT_STATE.with_values([name.clone(), state.as_str().into()]);
             circuit
                 .get_or_create(&labels)
                 .set(i64::from(state == traffic.circuit));
         }
-        let labels = vec![("upstream", name)];
-        retries.get_or_create(&labels).inc_by(traffic.retries);
-        confirmed.get_or_create(&labels).inc_by(traffic.confirmed);
+        retries
+            .get_or_create(&definitions::UPSTREAM_RETRIES.with_values([name.clone()]))
+            .inc_by(traffic.retries);
+        confirmed
+            .get_or_create(&definitions::UPSTREAM_NOT_MODIFIED.with_values([name]))
+            .inc_by(traffic.confirmed);
     }
 }
 
@@ -517,18 +396,21 @@ mod tests {
     fn plugin_metrics_are_merged_by_name_and_bounded() {
         const OWN_SERIES: u32 = 500;
         let metrics = Metrics::default();
-        let (a, b) = (metrics.plugin(&"a".into()), metrics.plugin(&"b".into()));
-        a.add("builds_total", 2, OWN_SERIES);
-        a.add("builds", 1, OWN_SERIES);
-        b.add("builds", 5, OWN_SERIES);
-        b.set("lag_seconds", 0.5, OWN_SERIES);
-        a.add("lag_seconds", 1, OWN_SERIES);
-        a.add("Not-a-name", 1, OWN_SERIES);
-        a.set("fake_total", 1.0, OWN_SERIES);
+        let (a, b) = (
+            metrics.plugin_metrics(&"a".into()),
+            metrics.plugin_metrics(&"b".into()),
+        );
+        a.add_own("builds_total", 2, OWN_SERIES);
+        a.add_own("builds", 1, OWN_SERIES);
+        b.add_own("builds", 5, OWN_SERIES);
+        b.set_own("lag_seconds", 0.5, OWN_SERIES);
+        a.add_own("lag_seconds", 1, OWN_SERIES);
+        a.add_own("Not-a-name", 1, OWN_SERIES);
+        a.set_own("fake_total", 1.0, OWN_SERIES);
         for i in 0..2 * OWN_SERIES {
-            b.add(&format!("n{i}"), 1, OWN_SERIES);
+            b.add_own(&format!("n{i}"), 1, OWN_SERIES);
         }
-        b.set("limit", 1e9, OWN_SERIES + 1);
+        b.set_own("limit", 1e9, OWN_SERIES + 1);
         let mut registry = Registry::default();
         register_plugin_metrics(&mut registry, &[b.clone(), a]);
         let mut out = String::new();

@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::kube::well_known::environment;
+
 /// Address of the host and output format.
 #[derive(Args)]
 pub struct Ask {
@@ -23,7 +25,7 @@ pub struct Server {
     /// URL of the host's admin server.
     #[arg(
         long,
-        env = "OSTLER_ADMIN",
+        env = environment::OSTLER_ADMIN,
         default_value = "127.0.0.1:8081",
         value_name = "URL"
     )]
@@ -78,7 +80,11 @@ impl Ask {
     }
 
     /// Prints a response as JSON or as text.
-    pub fn show<T: Serialize>(&self, answer: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    pub fn print_answer<T: Serialize>(
+        &self,
+        answer: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(answer)?),
             Output::Table => print!("{}", table(answer)),
@@ -101,7 +107,12 @@ impl Server {
     }
 
     /// Opens a stream of JSON lines.
-    pub async fn lines(&self, method: Method, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Lines> {
+    pub async fn open_lines(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<Lines> {
         let client = reqwest::Client::builder()
             .no_proxy()
             .connect_timeout(REQUEST_TIMEOUT)
@@ -155,7 +166,7 @@ pub struct Lines {
 
 impl Lines {
     /// The next non-empty line; `None` at the end.
-    pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
+    pub async fn next_line<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
         loop {
             if let Some(end) = self.begun.iter().position(|b| *b == b'\n') {
                 let rest = self.begun.split_off(end + 1);

@@ -10,9 +10,10 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{config, read_grants, table::supports_colours};
+use super::{load_kubeconfig, read_grants, table::supports_colours};
 use crate::{
     host::Settings,
+    kube::well_known::environment,
     plan::{PlanRequest, Report, plan},
     sandbox::engine::Cache,
 };
@@ -58,7 +59,7 @@ pub struct Plan {
     #[arg(long, value_name = "DIRECTORY")]
     cache_dir: Option<PathBuf>,
     /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "diff")]
@@ -77,7 +78,7 @@ enum Output {
 impl Plan {
     /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let config = config(self.kubeconfig).await?;
+        let config = load_kubeconfig(self.kubeconfig).await?;
         let mut files = Vec::new();
         for path in &self.files {
             read_objects(path, &mut files)?;

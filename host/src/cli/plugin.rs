@@ -19,7 +19,7 @@ mod verify;
 
 use clap::Subcommand;
 
-use crate::observe::telemetry::LogFormat;
+use crate::{kube::well_known::environment, observe::telemetry::LogFormat};
 
 /// The commands.
 #[derive(Subcommand)]
@@ -52,7 +52,7 @@ impl Plugin {
             Self::Dev(_) => Some(LogFormat::Pretty),
             // The table shows failures; logs are printed on request only.
             #[cfg(feature = "dev")]
-            Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
+            Self::Test(_) => std::env::var_os(environment::OSTLER_LOG).map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
             Self::New(_) | Self::Build(_) => None,
             Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::recording::{
     format::{Recording, Summary},
-    trace::size,
+    trace::format_size,
 };
 
 /// Arguments of `ostler record`.
@@ -61,14 +61,14 @@ impl Record {
         let count = self.count.to_string();
         query.push(("count", &count));
         let method = if self.now { Method::POST } else { Method::GET };
-        let mut recordings = self.server.lines(method, "/record", &query).await?;
+        let mut recordings = self.server.open_lines(method, "/record", &query).await?;
         if self.now {
             eprintln!("waiting for the reconcile of {object}")
         } else {
             eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once")
         }
         for number in 1..=self.count {
-            let Some(recording) = recordings.next().await? else {
+            let Some(recording) = recordings.next_line().await? else {
                 bail!("the host ended before {object} was reconciled {number} times");
             };
             self.write_recording(&recording, number)?;
@@ -88,14 +88,14 @@ impl Record {
 
     fn write_recording(&self, recording: &Recording, number: usize) -> anyhow::Result<()> {
         let Some(file) = &self.file else {
-            print!("{}", recording.text());
+            print!("{}", recording.to_text());
             return Ok(());
         };
         let file = match self.count {
             1 => file.clone(),
             _ => numbered_path(file, number),
         };
-        std::fs::write(&file, recording.text()).with_context(|| format!("writing {}", file.display()))?;
+        std::fs::write(&file, recording.to_text()).with_context(|| format!("writing {}", file.display()))?;
         let calls = recording.calls.len();
         eprintln!(
             "{}: {} of {}, {calls} host calls: {}",
@@ -126,7 +126,7 @@ fn format_list(kept: &[Summary]) -> String {
             cell(&r.plugin, Shade::Plain),
             cell(r.digest.get(..12).unwrap_or_default(), Shade::Faint),
             cell(r.calls, Shade::Plain),
-            cell(size(r.bytes), Shade::Plain),
+            cell(format_size(r.bytes), Shade::Plain),
             cell(if r.replayable { "" } else { "no" }, Shade::Waiting),
             cell(&r.ended, Shade::Plain),
         ]

@@ -148,7 +148,7 @@ fn format_result(recording: &Recording, digest: &str, replayed: &Replayed) -> St
     for difference in &replayed.differences {
         let shade = match difference {
             Difference::Departed { .. } => Shade::Bad,
-            other if other.of_effects() => Shade::Waiting,
+            other if other.affects_others() => Shade::Waiting,
             _ => Shade::Faint,
         };
         out.push_str(&format!("  {}\n", shade_text(&difference.to_string(), shade)));

@@ -4,6 +4,8 @@ use std::io::IsTerminal;
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
+use crate::kube::well_known::environment;
+
 /// The colour of a text, if the terminal supports colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shade {
@@ -106,5 +108,5 @@ pub fn join_reason(reason: &str, message: &str) -> String {
 
 /// Returns true if standard output supports colours.
 pub fn supports_colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    std::io::stdout().is_terminal() && std::env::var_os(environment::NO_COLOR).is_none_or(|v| v.is_empty())
 }

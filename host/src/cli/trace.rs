@@ -9,7 +9,7 @@ use super::{
     ask::{Ask, Object, Output},
     table::{Shade, shade_text},
 };
-use crate::recording::trace::Line;
+use crate::recording::trace::TraceLine;
 
 /// Arguments of `ostler trace`.
 #[derive(Args)]
@@ -30,16 +30,16 @@ impl Trace {
     /// Follows the reconciles and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
-        let mut lines = self.ask.server.lines(Method::GET, "/trace", &query).await?;
+        let mut lines = self.ask.server.open_lines(Method::GET, "/trace", &query).await?;
         eprintln!(
             "following {}; the next reconcile is shown as it happens",
             self.object.object
         );
         let mut left = self.count.unwrap_or(usize::MAX);
         while left > 0
-            && let Some(line) = lines.next::<Line>().await?
+            && let Some(line) = lines.next_line::<TraceLine>().await?
         {
-            left -= usize::from(matches!(line, Line::End { .. }));
+            left -= usize::from(matches!(line, TraceLine::End { .. }));
             match self.ask.output {
                 Output::Json => println!("{}", serde_json::to_string(&line)?),
                 Output::Table => println!("{}", format_line(&line)),
@@ -50,9 +50,9 @@ impl Trace {
 }
 
 /// A line as text.
-fn format_line(line: &Line) -> String {
+fn format_line(line: &TraceLine) -> String {
     match line {
-        Line::Start {
+        TraceLine::Start {
             reconcile,
             object,
             plugin,
@@ -80,7 +80,7 @@ fn format_line(line: &Line) -> String {
                 )
             )
         }
-        Line::Call {
+        TraceLine::Call {
             number,
             function,
             at_microseconds,
@@ -105,7 +105,7 @@ fn format_line(line: &Line) -> String {
                 shade_text(result, shade)
             )
         }
-        Line::End {
+        TraceLine::End {
             ended,
             took_microseconds,
             cpu_microseconds,
@@ -125,7 +125,7 @@ fn format_line(line: &Line) -> String {
                 )
             )
         }
-        Line::Lost { lines } => shade_text(
+        TraceLine::Lost { lines } => shade_text(
             &format!("     {lines} lines are missing: they came too fast"),
             Shade::Bad,
         ),

@@ -165,6 +165,7 @@ macro_rules! limits {
         /// Resource limits of a plugin. A limit that is unset has the host's default.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, rename_all = "camelCase")]
+        #[schemars(transform = describe_defaults)]
         pub struct LimitsSpec {
             $($(#[$doc])* #[serde(default, skip_serializing_if = "Option::is_none")] pub $field: Option<$written>,)+
         }
@@ -206,9 +207,9 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Linear memory of one instance of the component.
+    /// Linear memory of one instance of the component; `1Gi` at most.
     Memory memory "memory": usize = Bytes, 64 << 20;
-    /// Elements of the instance's tables.
+    /// Elements of the instance's tables, which have one for each indirectly called function; 100000 at most.
     TableElements table_elements "tableElements": u32 = u32, MOST_TABLE_ELEMENTS;
     /// CPU time of one call into the component, without host calls.
     CpuTime cpu_time "cpuTime": Duration = Time, Duration::from_secs(1);
@@ -242,6 +243,18 @@ limits! {
     Subscriptions subscriptions "subscriptions": u32 = u32, 16;
     /// Bytes that one object may cache, keys included.
     CacheBytes cache_bytes "cacheBytes": usize = Bytes, 64 << 10;
+}
+
+/// Adds its default to the description of each limit, so that `kubectl explain` shows it.
+fn describe_defaults(schema: &mut Schema) {
+    let defaults = Limits::default();
+    let fields = schema.get_mut("properties").and_then(|p| p.as_object_mut());
+    for (name, field) in fields.into_iter().flatten() {
+        let limit = Limit::ALL.iter().find(|limit| limit.name() == name);
+        if let (Some(limit), Some(text)) = (limit, field["description"].as_str()) {
+            field["description"] = format!("{text} Defaults to {}.", defaults.shown(*limit)).into();
+        }
+    }
 }
 
 impl LimitsSpec {

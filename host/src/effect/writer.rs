@@ -21,9 +21,10 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
-        references::{self, HOLDS},
+        references,
         scope::Projection,
         selector::Selector,
+        well_known::bookkeeping,
     },
     policy::grants::ServiceAccount,
     schedule::dispatcher::Dispatcher,
@@ -318,9 +319,10 @@ impl ApiWriter {
     ) -> Result<(), ApiError> {
         let text = references::format_holds(held);
         let change = |object: &Object| {
-            let same = *object.uid != *uid || object.annotation(HOLDS).unwrap_or_default() == text;
+            let same =
+                *object.uid != *uid || object.annotation(bookkeeping::HOLDS).unwrap_or_default() == text;
             let text = Some(&text).filter(|text| !text.is_empty());
-            (!same).then(|| json!({"annotations": {HOLDS: text}}))
+            (!same).then(|| json!({"annotations": {bookkeeping::HOLDS: text}}))
         };
         self.update_metadata(holder, holder, change).await.map(drop)
     }

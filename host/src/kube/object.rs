@@ -18,7 +18,10 @@ use serde_json::{Map, Value, value::RawValue};
 
 use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
-use crate::kube::key::{Gvk, ObjectRef};
+use crate::kube::{
+    key::{Gvk, ObjectRef},
+    well_known::condition_type,
+};
 
 /// Labels of an object, sorted by key and stored as one string, because there are many of them in the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -228,7 +231,7 @@ impl Object {
 
     /// Its Ready condition, evaluated for the current generation.
     pub fn readiness(&self) -> Readiness {
-        self.check_condition("Ready", "True")
+        self.check_condition(condition_type::READY, "True")
     }
 
     /// Returns whether a condition has a status for the current generation, with its reason and message.

@@ -9,13 +9,8 @@ use std::collections::BTreeSet;
 use crate::kube::{
     key::{Gvk, ObjectRef},
     object::Object,
+    well_known::bookkeeping::{HELD_BY, HOLDS},
 };
-
-/// Prefix of the finalizers and annotations of held objects; the holder's uid follows.
-pub const HELD_BY: &str = "held-by.ostler.dev/";
-
-/// Annotation of a holder that lists the objects it holds, as [`names`] formats them.
-pub const HOLDS: &str = "ostler.dev/holds";
 
 /// The holder of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! Counters and histograms are updated when something happens, through handles that are looked up once per call. Gauges
 //! (sizes, depths, the leader) are read from the source at scrape time: see `admin/scrape.rs`.
 
+pub(crate) mod definitions;
 pub mod plugin;
 
 use std::{
@@ -87,7 +88,7 @@ pub struct RestClient {
 
 impl RestClient {
     /// Records the status of a response, or that there was none.
-    pub fn answered(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
+    pub fn record_response(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
         let verb = match method {
             "GET" => "GET",
             "POST" => "POST",
@@ -118,30 +119,16 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         let families = Families::register(&mut registry);
         let rest = RestClient {
-            requests: Family::default(),
-            seconds: Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
+            requests: definitions::API_REQUESTS.register(&mut registry, Family::default()),
+            seconds: definitions::API_REQUEST_SECONDS.register(
+                &mut registry,
+                Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
+            ),
         };
-        registry.register(
-            "rest_client_requests",
-            "Total number of HTTP requests to the API server, by status code, method and host",
-            rest.requests.clone(),
-        );
-        registry.register(
-            "rest_client_request_duration_seconds",
-            "Latency of requests to the API server in seconds, by verb and host",
-            rest.seconds.clone(),
-        );
-        let upstreams = Family::default();
-        registry.register(
-            "ostler_upstream_requests",
-            "Total number of requests of components to upstreams, by upstream and status code; code 0 means no response",
-            upstreams.clone(),
-        );
-        let upstream_seconds: Histograms = Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS));
-        registry.register(
-            "ostler_upstream_request_duration_seconds",
-            "Latency of requests to upstreams in seconds",
-            upstream_seconds.clone(),
+        let upstreams = definitions::UPSTREAM_REQUESTS.register(&mut registry, Family::default());
+        let upstream_seconds: Histograms = definitions::UPSTREAM_REQUEST_SECONDS.register(
+            &mut registry,
+            Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
         );
         Self {
             registry,
@@ -157,7 +144,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// The handles of a plugin. They are looked up once per call.
-    pub fn plugin(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
+    pub fn plugin_metrics(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
         if let Some(known) = self.plugins.read().get(name) {
             return known.clone();
         }
@@ -167,12 +154,12 @@ impl Metrics {
     }
 
     /// The metrics of requests to the API server.
-    pub fn rest(&self) -> RestClient {
+    pub fn rest_client(&self) -> RestClient {
         self.rest.clone()
     }
 
     /// Records the status of an upstream's response; 0 without one.
-    pub fn upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
+    pub fn record_upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
         let mut upstream: Arc<str> = format!("{namespace}/{name}").into();
         let mut known = self.known_upstreams.lock();
         if known.len() < MAX_UPSTREAMS {
@@ -182,8 +169,47 @@ impl Metrics {
         }
         drop(known);
         self.upstream_seconds
-            .get_or_create(&vec![("upstream", upstream.clone())])
+            .get_or_create(&definitions::UPSTREAM_REQUEST_SECONDS.with_values([upstream.clone()]))
             .observe(took.as_secs_f64());
         self.upstreams.get_or_create(&Upstream { upstream, code }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prometheus_client::encoding::text;
+
+    use super::*;
+
+    #[test]
+    fn labels_of_series_equal_their_definitions() {
+        let metrics = Metrics::default();
+        metrics.plugin_metrics(&"p".into());
+        metrics
+            .rest_client()
+            .record_response("GET", Some(200), &"h".into(), Duration::ZERO);
+        metrics.record_upstream("n", "u", 200, Duration::ZERO);
+        let mut out = String::new();
+        text::encode_registry(&mut out, &metrics.registry).expect("encodes");
+        let mut checked = BTreeSet::new();
+        for (series, _) in out.lines().filter_map(|line| line.split_once("} ")) {
+            let (sample, labels) = series.split_once('{').expect("labels");
+            let suffixes = ["_total", "_bucket", "_sum", "_count"];
+            let name = suffixes
+                .iter()
+                .find_map(|s| sample.strip_suffix(s))
+                .unwrap_or(sample);
+            let definition = definitions::ALL.iter().find(|d| d.0 == name).expect(name);
+            let found: Vec<_> = labels
+                .split(',')
+                .filter_map(|label| label.split_once('=').map(|(name, _)| name))
+                .filter(|name| *name != "le")
+                .collect();
+            assert_eq!(found, definition.2, "{name}");
+            checked.insert(name);
+        }
+        assert_eq!(checked.len(), 22, "{checked:?}");
     }
 }

@@ -31,13 +31,15 @@ use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{EnvFilter, Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
+use crate::kube::well_known::environment;
+
 /// Target of the spans that are exported as traces.
 pub const SPANS: &str = "spans";
 
 /// OpenTelemetry's environment variables that turn traces on.
 const ENDPOINT_VARIABLES: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    environment::OTEL_EXPORTER_OTLP_ENDPOINT,
+    environment::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
 ];
 
 /// Log filter without `$OSTLER_LOG`.
@@ -91,7 +93,8 @@ impl Drop for Telemetry {
 
 /// Starts logging, and traces if the environment asks for them. `$OSTLER_LOG` is a filter like `RUST_LOG`.
 pub fn start_telemetry(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
-    let filter = EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let filter =
+        EnvFilter::try_from_env(environment::OSTLER_LOG).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Pretty => log
@@ -138,7 +141,7 @@ fn build_exporter(runtime: &Handle) -> anyhow::Result<SdkTracerProvider> {
         })
         .build()?;
     let mut resource = Resource::builder();
-    if env::var_os("OTEL_SERVICE_NAME").is_none() {
+    if env::var_os(environment::OTEL_SERVICE_NAME).is_none() {
         resource = resource.with_service_name("ostler");
     }
     Ok(SdkTracerProvider::builder()

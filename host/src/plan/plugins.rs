@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 
 use super::Planner;
 use crate::{
+    kube::well_known::plugin_reason,
     plugin::{
         self, LoadError, Plugin, SlotId,
         canary_selector::CanarySelector,
@@ -260,8 +261,8 @@ impl Planner {
             return Ok(());
         };
         let served = async {
-            let selector =
-                CanarySelector::new(&canary.objects).map_err(|e| LoadError::new("InvalidSpec", e))?;
+            let selector = CanarySelector::new(&canary.objects)
+                .map_err(|e| LoadError::new(plugin_reason::INVALID_SPEC, e))?;
             let plugin = self.load_source(pulling, name, spec, &canary.source).await?;
             self.controller
                 .registry
@@ -292,12 +293,12 @@ impl Planner {
                     let why = format!(
                         "{file} can't be read in {place}: {e}; set --plugin-dir to the host's components"
                     );
-                    LoadError::new("FileNotFound", why)
+                    LoadError::new(plugin_reason::FILE_NOT_FOUND, why)
                 })?
             }
             _ => {
                 return Err(LoadError::new(
-                    "InvalidSpec",
+                    plugin_reason::INVALID_SPEC,
                     "spec.source names no component".into(),
                 ));
             }

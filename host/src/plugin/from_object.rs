@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::{hash::encode_hex, object::Object},
+    kube::{hash::encode_hex, object::Object, well_known::plugin_reason},
     policy::grants::Grants,
     sandbox::engine::Engine,
 };
@@ -24,7 +24,7 @@ pub fn config_of_spec(spec: &PluginSpec) -> String {
 impl PluginSpec {
     /// Parses the spec of a stored object and checks its grants. The error names the field.
     pub fn parse(object: &Object) -> Result<Self, LoadError> {
-        let invalid = |e: String| LoadError::new("InvalidSpec", e);
+        let invalid = |e: String| LoadError::new(plugin_reason::INVALID_SPEC, e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
         let checked = read.spec.grant().check_fields();
@@ -62,14 +62,14 @@ impl Plugin {
         if self.manifest.is_none() {
             let why = "the component has no manifest, so that it is unknown what it asks for. Write a plugin.yaml, and \
                        build it with `ostler plugin build`";
-            return Err(LoadError::new("ManifestMissing", why.into()));
+            return Err(LoadError::new(plugin_reason::MANIFEST_MISSING, why.into()));
         }
         if **self.name() != *name {
             let why = format!(
                 "the component says it is the plugin {}: a Plugin object has the name of its plugin",
                 self.name()
             );
-            return Err(LoadError::new("NameMismatch", why));
+            return Err(LoadError::new(plugin_reason::NAME_MISMATCH, why));
         }
         Ok(())
     }

@@ -86,12 +86,13 @@ pub enum Access<'a> {
 }
 
 /// Contents of a grants file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Grants {
-    /// Private networks that upstreams may be in.
+    /// Addresses of upstreams that are allowed besides public ones.
     #[serde(default)]
     pub network: NetworkGrant,
+    /// Permissions and settings of each plugin in the plugin directory, by its name.
     #[serde(default)]
     plugins: BTreeMap<String, Grant>,
     /// Prefix of field names in error messages when the grants are not from a file.
@@ -183,8 +184,8 @@ impl fmt::Display for ServiceAccount {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ReconcileSettings {
-    /// Interval between reconciles of an object whose outcome polls without an interval of its own, such as `30s`, `5m` or
-    /// `1h`.
+    /// Interval between reconciles of an object whose outcome polls without an interval of its own, such as `30s` or `1h`.
+    /// Defaults to `5m`.
     #[serde(
         default,
         deserialize_with = "deserialize_interval",
@@ -193,10 +194,12 @@ pub struct ReconcileSettings {
     )]
     #[schemars(with = "Option<Time>")]
     pub interval: Option<Duration>,
-    /// Random addition to the interval, in percent. It spreads the reconciles of objects that were created together.
+    /// Random addition to the interval, in percent of it. It spreads the reconciles of objects that were created together.
+    /// Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<u8>,
-    /// Maximum number of concurrent reconciles of the plugin.
+    /// Maximum number of concurrent reconciles of the plugin. The number that the component declares and the host's
+    /// `--workers` are limits, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
 }

@@ -22,10 +22,10 @@ const MAX_MANIFEST_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The permissions it asks for. All others are denied, whatever is granted.
+    /// Permissions that the plugin requests. All others are denied, whatever is granted.
     #[serde(default)]
     pub permissions: Permissions,
-    /// Its configuration.
+    /// Configuration that the plugin takes. When unset, it takes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Configuration>,
 }
@@ -34,7 +34,7 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
-    /// JSON schema of the configuration.
+    /// Structural JSON schema of the configuration, as in a CustomResourceDefinition.
     pub schema: Value,
 }
 

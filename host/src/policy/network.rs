@@ -13,6 +13,7 @@ use std::{
 use ipnet::IpNet;
 use parking_lot::RwLock;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de::Error};
 use tokio::net::TcpStream;
 
@@ -27,11 +28,13 @@ const METADATA_ADDRESSES: [IpAddr; 5] = [
 ];
 
 /// Allowed addresses besides public ones: the part `network` of a grants file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkGrant {
-    /// Networks (`10.96.0.0/12`) and addresses (`127.0.0.1`).
+    /// Networks (`10.96.0.0/12`) and addresses (`127.0.0.1`) that upstreams may be in. Addresses of cloud metadata services
+    /// are never allowed.
     #[serde(default, deserialize_with = "deserialize_networks")]
+    #[schemars(with = "Vec<String>")]
     pub allow: Vec<IpNet>,
 }
 

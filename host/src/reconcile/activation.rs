@@ -23,7 +23,7 @@ pub(crate) fn activate(
     let dispatcher = &services.dispatcher;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         dispatcher.assign_kinds(gone.name(), &[], Vec::new(), 0);
-        services.recordings.forget(gone.name());
+        services.recordings.forget_plugin(gone.name());
     }
     let Some(plugin) = new else { return };
     let same_build = before.is_some_and(|b| b.digest == plugin.digest);

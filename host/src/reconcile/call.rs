@@ -11,11 +11,15 @@ use crate::{
         api::warn_api_error,
     },
     contract::{bindings::reconciler, trap::Trap},
-    kube::{key::ObjectRef, object::Object},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        well_known::{condition_type, error_reason, object_reason},
+    },
     observe::metrics::ReconcileResult,
     plugin::{self as plugins, CallResult, Plugin},
     reconcile::conditions,
-    recording::recorder::{About, Finished},
+    recording::recorder::{CallInfo, RecordedCall},
     sandbox::capabilities::{Call, CallTarget},
     schedule::{
         dispatcher::Cause,
@@ -49,8 +53,8 @@ impl Controller {
         self.stats.add_counts(key, call.effects.counts);
         if let Some(metrics) = &call.context.metrics {
             let bytes = call.budget.bytes();
-            metrics.called(called, call.budget.cpu_time);
-            metrics.used((bytes.to_host, bytes.from_host), call.budget.memory);
+            metrics.record_call(called, call.budget.cpu_time);
+            metrics.record_usage((bytes.to_host, bytes.from_host), call.budget.memory);
         }
         let trap = answer.as_ref().err().cloned();
         let result = self.interpret_answer(plugin, key, &call, answer);
@@ -98,14 +102,14 @@ impl Controller {
         };
         let mut call = Call::new(plugin.terms.clone(), Some(target));
         let id = call.context.id;
-        call.mode = self.services.recordings.begin(key, || About {
+        call.mode = self.services.recordings.begin_call(key, || CallInfo {
             id,
             key: key.clone(),
             object: object.clone(),
             attempt: work.attempt,
             causes: request.causes.clone(),
             cleanup,
-            terms: plugin.terms.clone(),
+            policy: plugin.terms.clone(),
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
         });
@@ -129,9 +133,9 @@ impl Controller {
         };
         warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
         if let Some(metrics) = &call.context.metrics {
-            metrics.trapped(trap.kind());
+            metrics.record_trap(trap.kind());
             if let Some(limit) = trap.limit() {
-                metrics.exceeded(limit);
+                metrics.record_exceeded(limit);
             }
         }
         GuestResult::Failure(failure_of_trap(&trap))
@@ -159,12 +163,12 @@ impl Controller {
     }
 
     /// Keeps the recording of a call, unless its plugin was unloaded meanwhile: its recordings are already forgotten.
-    fn keep_recording(&self, plugin: &Plugin, recorded: Finished, result: ReconcileResult) {
+    fn keep_recording(&self, plugin: &Plugin, recorded: RecordedCall, result: ReconcileResult) {
         let failed = matches!(result, ReconcileResult::Error | ReconcileResult::TerminalError);
-        self.services.recordings.keep(recorded, failed);
+        self.services.recordings.store_call(recorded, failed);
         let serving = self.registry.serving();
         if serving.iter().all(|other| other.name() != plugin.name()) {
-            self.services.recordings.forget(plugin.name());
+            self.services.recordings.forget_plugin(plugin.name());
         }
     }
 
@@ -247,7 +251,8 @@ impl Controller {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
-                self.stats.record_error(key, "AccessReviewFailed", &e.to_string());
+                self.stats
+                    .record_error(key, error_reason::ACCESS_REVIEW_FAILED, &e.to_string());
                 Err(ReconcileOutcome::retry())
             }
             Err(AccessError::Forbidden(message)) => {
@@ -264,10 +269,11 @@ impl Controller {
         object: &Arc<Object>,
         message: String,
     ) -> ReconcileOutcome {
-        self.stats.record_error(key, "Denied", &message);
+        self.stats
+            .record_error(key, object_reason::PERMISSION_DENIED, &message);
         let failure = reconciler::Failure {
             resolution: reconciler::Resolution::Denied(message.clone()),
-            reason: "Denied".into(),
+            reason: object_reason::PERMISSION_DENIED.into(),
             message,
             conditions: Vec::new(),
             status: None,
@@ -295,12 +301,12 @@ impl Controller {
         let Some(with) = self.loops.lock().on_reconciled(key, wrote, now) else {
             return result;
         };
-        self.services.metrics.plugin(plugin.name()).hot_loop();
+        self.services.metrics.plugin_metrics(plugin.name()).hot_loop();
         let note = format!(
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"
         );
-        add_hot_loop(&mut result, "ConflictingWriter", &note);
+        add_hot_loop(&mut result, object_reason::CONFLICTING_WRITER, &note);
         result
     }
 
@@ -333,7 +339,7 @@ impl Controller {
         if self.is_tight_loop(key, &next) {
             let note = "Each reconcile writes something and asks for the next one at once: they come once a second \
                         until that ends";
-            add_hot_loop(&mut result, "TightRequeueLoop", note);
+            add_hot_loop(&mut result, object_reason::TIGHT_REQUEUE_LOOP, note);
         }
         match self.write_status(plugin.name(), key, object, &result).await {
             Ok(sent) => {
@@ -355,7 +361,12 @@ fn add_hot_loop(result: &mut GuestResult, reason: &str, note: &str) {
         GuestResult::Outcome(outcome) => &mut outcome.conditions,
         GuestResult::Failure(failure) => &mut failure.conditions,
     };
-    conditions.push(conditions::condition("HotLoop", true, reason, note));
+    conditions.push(conditions::condition(
+        condition_type::HOT_LOOP,
+        true,
+        reason,
+        note,
+    ));
 }
 
 fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
@@ -371,9 +382,9 @@ fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
 /// The failure that stands for a trap. Its reason tells that the plugin, not the object, is at fault.
 fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
-        Trap::CpuTime(_) | Trap::Timeout(_) => "PluginTimeout",
-        Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
-        Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
+        Trap::CpuTime(_) | Trap::Timeout(_) => object_reason::PLUGIN_TIMEOUT,
+        Trap::Memory(_) | Trap::Tables(_) => object_reason::PLUGIN_OUT_OF_MEMORY,
+        Trap::Bytes(_) | Trap::Other(_) => object_reason::PLUGIN_TRAPPED,
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

@@ -4,9 +4,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::contract::bindings::{
-    reconciler::{Failure, Outcome, Resolution},
-    types::{Condition, ConditionStatus},
+use crate::{
+    contract::bindings::{
+        reconciler::{Failure, Outcome, Resolution},
+        types::{Condition, ConditionStatus},
+    },
+    kube::well_known::{condition_type, object_reason},
 };
 
 /// The API server's limit for the message of a condition.
@@ -46,8 +49,8 @@ pub fn status_after_outcome(
     moment: StatusContext,
 ) -> Value {
     let mut conditions = outcome.conditions.clone();
-    if !conditions.iter().any(|c| c.type_ == "Ready") {
-        conditions.push(condition("Ready", true, "Ready", ""));
+    if !conditions.iter().any(|c| c.type_ == condition_type::READY) {
+        conditions.push(condition(condition_type::READY, true, object_reason::READY, ""));
     }
     assemble_status(old, &conditions, &[], fields, moment)
 }
@@ -60,13 +63,33 @@ pub fn status_after_failure(
     moment: StatusContext,
 ) -> Value {
     let mut conditions = failure.conditions.clone();
-    conditions.retain(|c| !matches!(&*c.type_, "Ready" | "Stalled" | "Reconciling"));
-    conditions.push(condition("Ready", false, &failure.reason, &failure.message));
+    conditions.retain(|c| {
+        !matches!(
+            &*c.type_,
+            condition_type::READY | condition_type::STALLED | condition_type::RECONCILING
+        )
+    });
+    conditions.push(condition(
+        condition_type::READY,
+        false,
+        &failure.reason,
+        &failure.message,
+    ));
     let parked = matches!(failure.resolution, Resolution::Terminal | Resolution::Denied(_));
     if parked {
-        conditions.push(condition("Stalled", true, &failure.reason, &failure.message));
+        conditions.push(condition(
+            condition_type::STALLED,
+            true,
+            &failure.reason,
+            &failure.message,
+        ));
     } else {
-        conditions.push(condition("Reconciling", true, &failure.reason, &failure.message));
+        conditions.push(condition(
+            condition_type::RECONCILING,
+            true,
+            &failure.reason,
+            &failure.message,
+        ));
     }
     // Old conditions stay, except those that describe this one failure.
     let kept = old.and_then(|o| o.get("conditions")).and_then(Value::as_array);
@@ -74,7 +97,13 @@ pub fn status_after_failure(
     stay.retain(|c| {
         !matches!(
             c["type"].as_str(),
-            Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked" | "HotLoop")
+            Some(
+                condition_type::STALLED
+                    | condition_type::RECONCILING
+                    | condition_type::PAUSED
+                    | condition_type::DELETION_BLOCKED
+                    | condition_type::HOT_LOOP
+            )
         )
     });
     assemble_status(old, &conditions, &stay, fields, moment)
@@ -115,7 +144,12 @@ fn assemble_status(
         }
     }
     // Ready comes first, the others are sorted, so that the order never changes.
-    list.sort_by_key(|c| (c["type"] != "Ready", c["type"].as_str().unwrap_or("").to_owned()));
+    list.sort_by_key(|c| {
+        (
+            c["type"] != condition_type::READY,
+            c["type"].as_str().unwrap_or("").to_owned(),
+        )
+    });
     status.insert("conditions".into(), Value::Array(list));
     if moment.generation > 0 {
         status.insert("observedGeneration".into(), moment.generation.into());
@@ -169,13 +203,13 @@ fn valid_reason(text: &str) -> &str {
         && text.bytes().all(inner)
         && text.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && text.len() <= 1024;
-    if valid { text } else { "Unspecified" }
+    if valid { text } else { object_reason::UNSPECIFIED }
 }
 
 /// The phase of an object, computed from its conditions, for kinds that have one.
 pub fn compute_phase(status: &Value, deleting: bool) -> &'static str {
     let conditions = status["conditions"].as_array();
-    let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+    let ready = |c: &Value| c["type"] == condition_type::READY && c["status"] == "True";
     if deleting {
         "Terminating"
     } else if conditions.is_some_and(|all| all.iter().any(ready)) {

@@ -4,11 +4,19 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, ReconcileOutcome};
+use super::{Controller, GuestResult, ReconcileOutcome};
 use crate::{
     contract::bindings::reconciler,
     effect::events::EventType,
-    kube::{key::ObjectRef, object::Object, scope::Projection},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        scope::Projection,
+        well_known::{
+            annotation::{DELETION_POLICY, FORCE_DELETE},
+            condition_type, event_reason, object_reason,
+        },
+    },
     plugin::Plugin,
     reconcile::conditions,
     schedule::{dispatcher::Cause, queue::Work},
@@ -35,13 +43,13 @@ impl Controller {
         let (event_type, reason, note) = if forced {
             (
                 EventType::Warning,
-                "ForceDeleted",
+                event_reason::FORCE_DELETED,
                 format!("Finalizer removed without cleanup, because of {FORCE_DELETE}"),
             )
         } else {
             (
                 EventType::Normal,
-                "Orphaned",
+                event_reason::ORPHANED,
                 format!("Finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan"),
             )
         };
@@ -87,7 +95,7 @@ impl Controller {
             GuestResult::Outcome(outcome) => {
                 let failure = reconciler::Failure {
                     resolution: reconciler::Resolution::Wait,
-                    reason: "Terminating".into(),
+                    reason: object_reason::TERMINATING.into(),
                     message: "Cleanup in progress".into(),
                     conditions: outcome.conditions,
                     status: outcome.status,
@@ -109,7 +117,12 @@ impl Controller {
                  {DELETION_POLICY}=Orphan (or {FORCE_DELETE}=true) to let it go without cleanup",
                 failure.message
             );
-            let blocked = conditions::condition("DeletionBlocked", true, &failure.reason, &failure.message);
+            let blocked = conditions::condition(
+                condition_type::DELETION_BLOCKED,
+                true,
+                &failure.reason,
+                &failure.message,
+            );
             failure.conditions.push(blocked);
         }
         GuestResult::Failure(failure)

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Controller, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
@@ -14,6 +14,7 @@ use crate::{
         object::Object,
         references::{self, Holder, list_held, list_holders},
         scope::Projection,
+        well_known::{annotation::FORCE_DELETE, condition_type, event_reason, object_reason},
     },
     plugin::Plugin,
     reconcile::conditions,
@@ -146,9 +147,14 @@ impl Controller {
             Some(plugin) => {
                 let failure = reconciler::Failure {
                     resolution: reconciler::Resolution::Wait,
-                    reason: "Held".into(),
+                    reason: object_reason::HELD.into(),
                     message: note.clone(),
-                    conditions: vec![conditions::condition("DeletionBlocked", true, "Held", &note)],
+                    conditions: vec![conditions::condition(
+                        condition_type::DELETION_BLOCKED,
+                        true,
+                        object_reason::HELD,
+                        &note,
+                    )],
                     status: None,
                 };
                 if let Err(end) = self
@@ -163,7 +169,7 @@ impl Controller {
                 let draft = EventDraft {
                     component: "ostler",
                     event_type: EventType::Warning,
-                    reason: "DeletionBlocked",
+                    reason: event_reason::DELETION_BLOCKED,
                     note: &note,
                 };
                 services

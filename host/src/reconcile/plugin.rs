@@ -7,16 +7,22 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{
-    Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter,
-};
+use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     cache::store::Query,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
         types::{Condition, ConditionStatus},
     },
-    kube::{key::ObjectRef, object::Object, scope::Projection},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        scope::Projection,
+        well_known::{
+            annotation::{DELETION_POLICY, FORCE_DELETE},
+            bookkeeping, condition_type, plugin_reason,
+        },
+    },
     plugin::{
         HookState, LoadState, Plugin, Report, SlotId, Summary,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
@@ -33,8 +39,6 @@ use crate::{
 pub const LANE_NAME: &str = "plugins";
 /// Number of `Plugin` objects reconciled concurrently.
 pub const MAX_CONCURRENT: u32 = 2;
-/// Finalizer that keeps a `Plugin` object while objects need the plugin for their cleanup.
-pub const PLUGIN_FINALIZER: &str = "ostler.dev/plugin";
 
 /// Time that loading may take before the status says `Loading`.
 const LOADING_GRACE: Duration = Duration::from_millis(500);
@@ -78,10 +82,13 @@ impl Controller {
             ));
         }
         let cleans = serving.as_ref().is_some_and(|p| has_finalizers(p));
-        let ours = object.finalizers.iter().any(|f| **f == *PLUGIN_FINALIZER);
+        let ours = object
+            .finalizers
+            .iter()
+            .any(|f| **f == *bookkeeping::PLUGIN_FINALIZER);
         let object = if cleans && !ours {
             let mut finalizers = object.finalizers.to_vec();
-            finalizers.push(PLUGIN_FINALIZER.into());
+            finalizers.push(bookkeeping::PLUGIN_FINALIZER.into());
             match self.set_finalizers(key, &object, &finalizers).await {
                 Ok(object) => object,
                 Err(end) => return Some(end),
@@ -124,12 +131,18 @@ impl Controller {
         report: &Report,
         serving: Option<&Plugin>,
     ) -> ReconcileOutcome {
-        if !object.finalizers.iter().any(|f| **f == *PLUGIN_FINALIZER) {
+        if !object
+            .finalizers
+            .iter()
+            .any(|f| **f == *bookkeeping::PLUGIN_FINALIZER)
+        {
             return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
             warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
-            return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
+            return self
+                .remove_finalizer(key, object, bookkeeping::PLUGIN_FINALIZER)
+                .await;
         }
         let Some(plugin) = serving else {
             let note = format!(
@@ -151,7 +164,9 @@ impl Controller {
             }
         };
         if left.is_empty() {
-            return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
+            return self
+                .remove_finalizer(key, object, bookkeeping::PLUGIN_FINALIZER)
+                .await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
             return self.orphan_objects(plugin, left).await;
@@ -225,7 +240,7 @@ impl Controller {
     ) -> ReconcileOutcome {
         let mut failure = Failure {
             resolution: Resolution::Wait,
-            reason: "ObjectsRemain".into(),
+            reason: plugin_reason::OBJECTS_REMAIN.into(),
             message: note,
             conditions: Vec::new(),
             status: Some(render_fields(report, serving, true)),
@@ -309,54 +324,77 @@ fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Gue
 /// The conditions Loaded, Granted and Healthy.
 fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
-        _ if !dealt => unknown_condition("Loaded", "Loading", "It is being loaded"),
-        LoadState::Loading => unknown_condition("Loaded", "Loading", "It is being loaded"),
-        LoadState::Failed => condition("Loaded", false, &report.reason, &report.message),
+        _ if !dealt => unknown_condition(
+            condition_type::LOADED,
+            plugin_reason::LOADING,
+            "It is being loaded",
+        ),
+        LoadState::Loading => unknown_condition(
+            condition_type::LOADED,
+            plugin_reason::LOADING,
+            "It is being loaded",
+        ),
+        LoadState::Failed => condition(condition_type::LOADED, false, &report.reason, &report.message),
         LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
             let note = format!("{}. {} ({short}) serves on", report.message, report.version);
-            condition("Loaded", false, &report.reason, &note)
+            condition(condition_type::LOADED, false, &report.reason, &note)
         }
         LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
             let states = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
-            condition("Loaded", true, "Loaded", &states)
+            condition(condition_type::LOADED, true, plugin_reason::LOADED, &states)
         }
     };
     let Some(plugin) = serving else {
         let note = "Nothing serves";
-        return vec![loaded, unknown_condition("Healthy", "NotLoaded", note)];
+        return vec![
+            loaded,
+            unknown_condition(condition_type::HEALTHY, plugin_reason::NOT_LOADED, note),
+        ];
     };
     let missing = summarize_grants(plugin).missing;
     let granted = if missing.is_empty() {
-        condition("Granted", true, "AllGranted", "")
+        condition(condition_type::GRANTED, true, plugin_reason::ALL_GRANTED, "")
     } else {
         let note = format!(
             "It asks for what spec.grants does not grant: {}",
             missing.join("; ")
         );
-        condition("Granted", false, "GrantsMissing", &note)
+        condition(
+            condition_type::GRANTED,
+            false,
+            plugin_reason::GRANTS_MISSING,
+            &note,
+        )
     };
     let healthy = match &report.hooks {
-        _ if report.state == LoadState::Suspended => {
-            unknown_condition("Healthy", "Suspended", "Its objects wait")
-        }
-        _ if report.state == LoadState::RolledBack => {
-            condition("Healthy", false, "RolledBack", &report.message)
-        }
+        _ if report.state == LoadState::Suspended => unknown_condition(
+            condition_type::HEALTHY,
+            plugin_reason::SUSPENDED,
+            "Its objects wait",
+        ),
+        _ if report.state == LoadState::RolledBack => condition(
+            condition_type::HEALTHY,
+            false,
+            plugin_reason::ROLLED_BACK,
+            &report.message,
+        ),
         _ if report.trapping > 0 => {
             let note = format!(
                 "{} objects trapped at their last call: {}",
                 report.trapping, report.trap
             );
-            condition("Healthy", false, "Trapping", &note)
+            condition(condition_type::HEALTHY, false, plugin_reason::TRAPPING, &note)
         }
-        HookState::None | HookState::Done => condition("Healthy", true, "Serving", ""),
+        HookState::None | HookState::Done => {
+            condition(condition_type::HEALTHY, true, plugin_reason::SERVING, "")
+        }
         HookState::Pending => unknown_condition(
-            "Healthy",
-            "HooksPending",
+            condition_type::HEALTHY,
+            plugin_reason::HOOKS_PENDING,
             "Its life-cycle hooks run, and its objects wait",
         ),
-        HookState::Failed(why) => condition("Healthy", false, "HooksFailed", why),
+        HookState::Failed(why) => condition(condition_type::HEALTHY, false, plugin_reason::HOOKS_FAILED, why),
     };
     vec![loaded, granted, healthy]
 }
@@ -372,14 +410,14 @@ fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(
         _ if report.passing || !dealt => Resolution::Retry,
         _ => Resolution::Terminal,
     };
-    if let Some(c) = of("Loaded").or_else(|| of("Healthy")) {
+    if let Some(c) = of(condition_type::LOADED).or_else(|| of(condition_type::HEALTHY)) {
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
     let (reason, resolution) = match canary.state {
-        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Terminal),
-        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Terminal),
-        LoadState::Loading => ("CanaryLoading", Resolution::Wait),
+        LoadState::RolledBack => (plugin_reason::CANARY_ROLLED_BACK, Resolution::Terminal),
+        LoadState::Refused | LoadState::Failed => (plugin_reason::CANARY_REFUSED, Resolution::Terminal),
+        LoadState::Loading => (plugin_reason::CANARY_LOADING, Resolution::Wait),
         LoadState::Serving | LoadState::Suspended => return None,
     };
     Some((
@@ -450,7 +488,7 @@ mod tests {
 
     /// Ok when it is Ready, the reason and message otherwise.
     fn check_ready(report: &Report) -> Result<(), (String, String)> {
-        let aspects = vec![condition("Loaded", true, "Loaded", "")];
+        let aspects = vec![condition(condition_type::LOADED, true, "Loaded", "")];
         let aspects = match report.state {
             LoadState::Serving => aspects,
             _ => super::build_conditions(report, None, true),

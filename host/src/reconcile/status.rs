@@ -12,7 +12,12 @@ use crate::{
         bindings::reconciler,
         limits::{Limit, Limits},
     },
-    kube::{hash::hash_to_u64, key::ObjectRef, object::Object},
+    kube::{
+        hash::hash_to_u64,
+        key::ObjectRef,
+        object::Object,
+        well_known::{error_reason, object_reason},
+    },
     observe::metrics::Suppressed,
     plugin::Plugin,
     reconcile::conditions::{self, StatusContext},
@@ -76,7 +81,10 @@ impl Controller {
     }
 
     fn count_suppressed(&self, by: &Arc<str>) {
-        self.services.metrics.plugin(by).suppressed(Suppressed::Status);
+        self.services
+            .metrics
+            .plugin_metrics(by)
+            .record_suppressed(Suppressed::Status);
     }
 
     /// The new status of an object: conditions, fields of the component, and the phase where the kind has one.
@@ -153,7 +161,8 @@ impl Controller {
             e if e.is_uid_mismatch() || e.code() == 409 => ReconcileOutcome::retry(),
             e => {
                 warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
-                self.stats.record_error(key, "StatusUpdateFailed", &e.to_string());
+                self.stats
+                    .record_error(key, error_reason::STATUS_UPDATE_FAILED, &e.to_string());
                 ReconcileOutcome::retry()
             }
         }
@@ -173,7 +182,10 @@ impl Controller {
         let name = limit.name();
         let failure = invalid_status(&format!("{name} are {found}, {} at most", limits.shown(limit)));
         warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
-        self.services.metrics.plugin(plugin.name()).exceeded(limit);
+        self.services
+            .metrics
+            .plugin_metrics(plugin.name())
+            .record_exceeded(limit);
         GuestResult::Failure(failure)
     }
 
@@ -256,7 +268,7 @@ fn parse_fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
 fn invalid_status(why: &str) -> reconciler::Failure {
     reconciler::Failure {
         resolution: reconciler::Resolution::Terminal,
-        reason: "InvalidStatus".into(),
+        reason: object_reason::INVALID_STATUS.into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),
         status: None,

@@ -1,60 +1,63 @@
-//! A bounded number of recordings; the newest stay.
+//! A buffer of recordings, bounded by number and bytes. The oldest are evicted first.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::recorder::Finished;
+use super::recorder::RecordedCall;
 
-/// Recordings, oldest first, within bounds of number and bytes.
-pub struct Ring {
-    count: usize,
+/// Recordings, oldest first.
+pub struct RecordingBuffer {
+    max_count: usize,
+    max_bytes: usize,
+    /// An object that keeps failing must not evict the recordings of all others.
+    max_per_object: usize,
+    recordings: VecDeque<Arc<RecordedCall>>,
     bytes: usize,
-    /// Of one object at most: who fails again and again must not push out all others.
-    each: usize,
-    held: VecDeque<Arc<Finished>>,
-    weight: usize,
 }
 
-impl Ring {
-    /// An empty one for so many recordings, bytes, and recordings of one object.
-    pub fn new(count: usize, bytes: usize, each: usize) -> Self {
+impl RecordingBuffer {
+    /// An empty buffer with these limits.
+    pub fn new(max_count: usize, max_bytes: usize, max_per_object: usize) -> Self {
         Self {
-            count,
-            bytes,
-            each,
-            held: VecDeque::new(),
-            weight: 0,
+            max_count,
+            max_bytes,
+            max_per_object,
+            recordings: VecDeque::new(),
+            bytes: 0,
         }
     }
 
-    /// Keeps a recording, and lets go of what has no place beside it.
-    pub fn push(&mut self, new: Arc<Finished>) {
-        let same = |held: &Arc<Finished>| held.key() == new.key();
-        if self.held.iter().filter(|held| same(held)).count() >= self.each
-            && let Some(oldest) = self.held.iter().position(same)
+    /// Adds a recording, and evicts old ones until all limits are met.
+    pub fn push(&mut self, new: Arc<RecordedCall>) {
+        let is_of_object = |other: &Arc<RecordedCall>| other.key() == new.key();
+        let of_object = self.recordings.iter().filter(|other| is_of_object(other)).count();
+        if of_object >= self.max_per_object
+            && let Some(oldest) = self.recordings.iter().position(is_of_object)
         {
-            self.drop_at(oldest);
+            self.remove_at(oldest);
         }
-        self.weight += new.weight();
-        self.held.push_back(new);
-        while self.held.len() > self.count || (self.weight > self.bytes && !self.held.is_empty()) {
-            self.drop_at(0);
-        }
-    }
-
-    fn drop_at(&mut self, index: usize) {
-        if let Some(gone) = self.held.remove(index) {
-            self.weight -= gone.weight();
+        self.bytes += new.bytes();
+        self.recordings.push_back(new);
+        while self.recordings.len() > self.max_count
+            || (self.bytes > self.max_bytes && !self.recordings.is_empty())
+        {
+            self.remove_at(0);
         }
     }
 
-    /// All of them, oldest first.
-    pub fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<Finished>> {
-        self.held.iter()
+    fn remove_at(&mut self, index: usize) {
+        if let Some(removed) = self.recordings.remove(index) {
+            self.bytes -= removed.bytes();
+        }
     }
 
-    /// How many there are, and their bytes.
+    /// The recordings, oldest first.
+    pub fn recordings(&self) -> impl DoubleEndedIterator<Item = &Arc<RecordedCall>> {
+        self.recordings.iter()
+    }
+
+    /// The number of recordings and their bytes.
     pub fn size(&self) -> (usize, usize) {
-        (self.held.len(), self.weight)
+        (self.recordings.len(), self.bytes)
     }
 }
 
@@ -62,32 +65,32 @@ impl Ring {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::recorder::tests::finished, *};
+    use super::{super::recorder::tests::recorded_call, *};
 
     proptest! {
         #[test]
-        fn the_newest_stay_within_all_bounds(pushes in prop::collection::vec((0u8..6, 0usize..3000), 0..60)) {
-            let mut ring = Ring::new(8, 8 << 10, 2);
+        fn newest_recordings_stay_within_all_limits(pushes in prop::collection::vec((0u8..6, 0usize..3000), 0..60)) {
+            let mut buffer = RecordingBuffer::new(8, 8 << 10, 2);
             for (object, bytes) in &pushes {
-                ring.push(Arc::new(finished(&format!("o{object}"), *bytes)));
-                let (count, weight) = ring.size();
-                prop_assert!(count <= 8 && weight <= 8 << 10);
-                prop_assert_eq!(weight, ring.all().map(|f| f.weight()).sum::<usize>());
+                buffer.push(Arc::new(recorded_call(&format!("o{object}"), *bytes)));
+                let (count, total) = buffer.size();
+                prop_assert!(count <= 8 && total <= 8 << 10);
+                prop_assert_eq!(total, buffer.recordings().map(|f| f.bytes()).sum::<usize>());
                 for object in 0..6 {
                     let name = format!("o{object}");
-                    prop_assert!(ring.all().filter(|f| *f.key().name == *name).count() <= 2);
+                    prop_assert!(buffer.recordings().filter(|f| *f.key().name == *name).count() <= 2);
                 }
-                // Each fits by itself, so what came last is there, and last.
+                // Each one fits by itself, so the last one pushed is the newest in the buffer.
                 let last = format!("o{object}");
-                prop_assert_eq!(ring.all().next_back().map(|f| &*f.key().name), Some(&*last));
+                prop_assert_eq!(buffer.recordings().next_back().map(|f| &*f.key().name), Some(&*last));
             }
         }
     }
 
     #[test]
-    fn what_is_too_large_is_not_kept() {
-        let mut ring = Ring::new(8, 1 << 10, 2);
-        ring.push(Arc::new(finished("o", 4 << 10)));
-        assert_eq!(ring.size(), (0, 0));
+    fn recording_larger_than_the_buffer_is_dropped() {
+        let mut buffer = RecordingBuffer::new(8, 1 << 10, 2);
+        buffer.push(Arc::new(recorded_call("o", 4 << 10)));
+        assert_eq!(buffer.size(), (0, 0));
     }
 }

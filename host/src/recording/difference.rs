@@ -1,4 +1,4 @@
-//! How a replay differs from its recording, and which calls may differ without ending it.
+//! Differences between a replay and its recording, and the calls that may differ without ending the replay.
 
 use std::fmt;
 
@@ -6,57 +6,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     contract::host_calls::{EffectClass, HostCall},
-    recording::value::{Change, RecordedValue},
+    recording::{comparison::Change, value::RecordedValue},
 };
 
-/// How a replay differs from what was recorded.
+/// A difference between a replay and its recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "difference", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Difference {
-    /// A call with other arguments, answered as recorded.
+    /// A call with other arguments, which was answered as recorded.
     Arguments {
-        /// Its number on the tape, from 1.
+        /// Its number in the recording, from 1.
         call: usize,
         /// `kubernetes.apply`.
         function: String,
-        /// Where they differ.
+        /// The changed arguments.
         changes: Vec<Change>,
     },
-    /// A call that the tape doesn't have and that needs no answer from it.
+    /// A call that is not in the recording, and needs no result from it.
     Additional {
-        /// Before which call of the tape.
+        /// The number of the recorded call that follows, from 1.
         call: usize,
         /// `log.write`.
         function: String,
     },
-    /// A call of the tape that was not made.
+    /// A recorded call that was not made.
     Missing {
-        /// Its number on the tape, from 1.
+        /// Its number in the recording, from 1.
         call: usize,
         /// `log.write`.
         function: String,
     },
-    /// A call that the tape can't answer: here the replay ended.
+    /// A call that the recording has no result for. The replay ends with it.
     Departed {
-        /// The number on the tape of the call that was to come, from 1.
+        /// The number of the recorded call that was expected, from 1.
         call: usize,
-        /// What was recorded; empty when nothing more was.
+        /// The expected function; empty at the end of the recording.
         recorded: String,
-        /// What was called in its place.
+        /// The function that was called in its place.
         function: String,
-        /// Its arguments where the function is the same.
+        /// The changed arguments, if the function is the same.
         changes: Vec<Change>,
     },
-    /// The calls came to something else.
+    /// Another outcome, failure or trap.
     Outcome {
-        /// Where it differs.
+        /// The changed fields.
         changes: Vec<Change>,
     },
 }
 
 impl Difference {
-    /// Whether it is about what others see: writes, requests, the outcome. Log lines and the like are not.
-    pub fn of_effects(&self) -> bool {
+    /// Returns true for a difference that others can see: writes, requests and the outcome, unlike log lines and metrics.
+    pub fn affects_others(&self) -> bool {
         match self {
             Self::Arguments { function, .. } => !is_observation(function),
             Self::Additional { function, .. } | Self::Missing { function, .. } => {
@@ -75,7 +75,7 @@ impl fmt::Display for Difference {
                 function,
                 changes,
             } => {
-                write!(f, "call {call}, {function}: {}", Paths(changes))
+                write!(f, "call {call}, {function}: {}", ChangesDisplay(changes))
             }
             Self::Additional { call, function } => {
                 write!(f, "before call {call}: {function} is called besides")
@@ -87,7 +87,11 @@ impl fmt::Display for Difference {
                 function,
                 changes,
             } => match (recorded == function, recorded.is_empty()) {
-                (true, _) => write!(f, "departs at call {call}, {function}: {}", Paths(changes)),
+                (true, _) => write!(
+                    f,
+                    "departs at call {call}, {function}: {}",
+                    ChangesDisplay(changes)
+                ),
                 (false, true) => write!(
                     f,
                     "departs at call {call}: {function} is called, where the recording ends"
@@ -97,21 +101,21 @@ impl fmt::Display for Difference {
                     "departs at call {call}: {function} is called in place of {recorded}"
                 ),
             },
-            Self::Outcome { changes } => write!(f, "the outcome: {}", Paths(changes)),
+            Self::Outcome { changes } => write!(f, "the outcome: {}", ChangesDisplay(changes)),
         }
     }
 }
 
-/// Changes on one line.
-struct Paths<'a>(&'a [Change]);
+/// Formats changes on one line.
+struct ChangesDisplay<'a>(&'a [Change]);
 
-impl fmt::Display for Paths<'_> {
+impl fmt::Display for ChangesDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown =
+        let format_value =
             |value: &Option<serde_json::Value>| value.as_ref().map_or("nothing".into(), ToString::to_string);
         for (i, change) in self.0.iter().enumerate() {
             let separator = if i == 0 { "" } else { "; " };
-            let (was, is) = (shown(&change.recorded), shown(&change.replayed));
+            let (was, is) = (format_value(&change.recorded), format_value(&change.replayed));
             write!(f, "{separator}{}: {was} → {is}", change.path)?;
         }
         Ok(())
@@ -119,23 +123,26 @@ impl fmt::Display for Paths<'_> {
 }
 
 /// Returns the effect class of a function; none if this host does not know it, as in a recording of another version.
-fn effect(function: &str) -> Option<EffectClass> {
+fn effect_class(function: &str) -> Option<EffectClass> {
     HostCall::from_name(function).map(HostCall::effect)
 }
 
 /// Returns whether a call has no result and only people who observe the plugin see its effect.
 pub(super) fn is_observation(function: &str) -> bool {
-    effect(function) == Some(EffectClass::Observe)
+    effect_class(function) == Some(EffectClass::Observe)
 }
 
 /// Returns whether a call has no result, so that any number of them can be answered.
 pub(super) fn has_no_result(function: &str) -> bool {
-    matches!(effect(function), Some(EffectClass::Observe | EffectClass::Notify))
+    matches!(
+        effect_class(function),
+        Some(EffectClass::Observe | EffectClass::Notify)
+    )
 }
 
 /// Returns whether the result is true at any time, so that any number of calls can be answered.
 pub(super) fn is_ambient(function: &str) -> bool {
-    effect(function) == Some(EffectClass::Ambient)
+    effect_class(function) == Some(EffectClass::Ambient)
 }
 
 /// Returns whether a call with other arguments may be answered as recorded, since its result says little about them.
@@ -144,7 +151,7 @@ pub(super) fn is_write(function: &str, arguments: &RecordedValue) -> bool {
         let method = request.get("method").and_then(RecordedValue::text);
         method.is_some_and(|method| !matches!(method, "get" | "head" | "options"))
     };
-    match effect(function) {
+    match effect_class(function) {
         Some(EffectClass::Request) => match (arguments.get("request"), arguments.get("requests")) {
             (Some(request), _) => writes(request),
             (None, Some(RecordedValue::List(requests))) => requests.iter().all(writes),

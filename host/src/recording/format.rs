@@ -1,4 +1,4 @@
-//! The file: everything one reconcile was told and said, to be read by people and replayed.
+//! The format of recording files: the inputs and outputs of one reconcile, to be read by people and replayed.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,13 +13,13 @@ use crate::{
 
 /// The version of the file's format.
 pub const API_VERSION: &str = "ostler.dev/v1alpha1";
-/// What the file is.
+/// The kind of the file.
 pub const KIND: &str = "Recording";
 
-/// Why a recording has no values in it.
-pub const WITHHELD: &str = "the plugin may read Secrets (`readSecrets`), so no value is on the tape";
+/// The reason why a recording has no values.
+pub const WITHHELD_REASON: &str = "the plugin may read Secrets (`readSecrets`), so no values are recorded";
 
-/// One reconcile.
+/// The recording of one reconcile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recording {
@@ -27,37 +27,37 @@ pub struct Recording {
     pub api_version: String,
     /// [`KIND`].
     pub kind: String,
-    /// Its name and time.
+    /// The name and time of the recording.
     pub metadata: Metadata,
     /// Version of the host that recorded it.
     pub host: String,
-    /// Who reconciled.
+    /// The build of the plugin.
     pub plugin: Plugin,
     /// The object: `Team/demo/platform`.
     pub object: String,
     /// `reconcile` or `cleanup`.
     pub function: String,
-    /// What it came to, in a few words.
+    /// A summary of the outcome.
     pub ended: String,
-    /// How long it took.
+    /// The duration of the call.
     pub took_microseconds: u64,
-    /// How long the component computed.
+    /// The CPU time of the component.
     pub cpu_microseconds: u64,
-    /// Whether the tape was too short: later calls are missing.
+    /// The recording has reached its maximum size: later host calls are missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// Why there are no values in it.
+    /// The reason why values are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// What the call could use.
+    /// The limits of the call.
     pub limits: LimitsSpec,
     /// The plugin's configuration.
     #[serde(default)]
     pub config: RecordedValue,
-    /// What the component was called with.
+    /// The request that the component got.
     #[serde(default)]
     pub request: RecordedValue,
-    /// What a component that imports WASI was told.
+    /// Clock readings and randomness, of a component that imports WASI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasi: Option<Wasi>,
     /// The host calls, in order.
@@ -71,28 +71,28 @@ pub struct Recording {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// The reconcile's id, as in logs and traces.
+    /// The id of the reconcile, as in logs and traces.
     pub name: String,
-    /// When it began.
+    /// The time at which it began.
     pub creation_timestamp: String,
 }
 
 /// A build of a plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plugin {
-    /// Its name.
+    /// The name of the plugin.
     pub name: String,
-    /// Its version.
+    /// The version of the plugin.
     pub version: String,
     /// SHA-256 of the component.
     pub digest: String,
 }
 
-/// A replay's own bounds: a file from elsewhere must not have the machine.
-const TIME: Duration = Duration::from_secs(600);
+/// Maximum time of a replay, whatever the file says: it may come from elsewhere.
+const MAX_REPLAY_TIME: Duration = Duration::from_secs(600);
 
-/// The limits that a replay needs; those on host calls are on the tape by what they led to.
-pub fn limits(limits: &Limits) -> LimitsSpec {
+/// Selects the limits that a replay needs. Limits of host calls show in the recorded results.
+pub fn select_limits(limits: &Limits) -> LimitsSpec {
     LimitsSpec {
         memory: Some(limits.memory.into()),
         table_elements: Some(limits.table_elements),
@@ -103,26 +103,26 @@ pub fn limits(limits: &Limits) -> LimitsSpec {
     }
 }
 
-/// One host call.
+/// A host call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
     /// `kubernetes.get`.
     pub function: String,
-    /// When, from the beginning.
+    /// The time of the call since the beginning of the reconcile.
     pub at_microseconds: u64,
-    /// How long; absent when it never came back.
+    /// The duration; absent if the call did not return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_microseconds: Option<u64>,
-    /// By name.
+    /// The arguments by name.
     #[serde(default)]
     pub arguments: RecordedValue,
-    /// What it gave.
+    /// The result.
     #[serde(default)]
     pub result: RecordedValue,
 }
 
-/// What WASI told: randomness by its seed, clocks by each reading.
+/// The inputs of a component that imports WASI: the seed of the randomness, and each reading of a clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wasi {
@@ -130,41 +130,41 @@ pub struct Wasi {
     pub seed: String,
     /// Nanoseconds since the Unix epoch.
     pub wall_clock: Vec<u64>,
-    /// Nanoseconds since some moment.
+    /// Nanoseconds since an arbitrary moment.
     pub monotonic_clock: Vec<u64>,
-    /// More readings than are kept.
+    /// Readings are missing, because the maximum number was reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
 }
 
-/// A recording in a few words.
+/// The summary of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// The reconcile's id.
+    /// The id of the reconcile.
     pub id: String,
-    /// When it began.
+    /// The time at which it began.
     pub at: String,
     /// The object.
     pub object: String,
-    /// Who reconciled.
+    /// The plugin.
     pub plugin: String,
-    /// In which build.
+    /// SHA-256 of the component.
     pub digest: String,
     /// `reconcile` or `cleanup`.
     pub function: String,
-    /// What it came to.
+    /// A summary of the outcome.
     pub ended: String,
-    /// Host calls.
+    /// The number of host calls.
     pub calls: usize,
-    /// What it keeps in memory, about.
+    /// The estimated size in bytes.
     pub bytes: usize,
-    /// Whether it can be replayed to its end.
+    /// True if it can be replayed to its end.
     pub replayable: bool,
 }
 
 impl Recording {
-    /// Reads a file. The error names it, and what is wrong.
+    /// Parses a file. The error names the file and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -174,7 +174,8 @@ impl Recording {
             #[serde(default)]
             kind: String,
         }
-        let header: Header = serde_json::from_str(text).map_err(|e| format!("{file}: no recording: {e}"))?;
+        let header: Header =
+            serde_json::from_str(text).map_err(|e| format!("{file}: not a recording: {e}"))?;
         if header.kind != KIND {
             return Err(format!(
                 "{file}: kind: it is `{}`, not `{KIND}`: `ostler record` makes one",
@@ -197,32 +198,32 @@ impl Recording {
         }
     }
 
-    /// What a replay may use. The error names what no host can give.
+    /// The limits of a replay. The error names a limit that no host can grant.
     pub fn limits(&self) -> Result<Limits, String> {
         self.limits.check()?;
         let limits = self.limits.over(&Limits::default());
         Ok(Limits {
-            cpu_time: limits.cpu_time.min(TIME),
-            timeout: limits.timeout.min(TIME),
+            cpu_time: limits.cpu_time.min(MAX_REPLAY_TIME),
+            timeout: limits.timeout.min(MAX_REPLAY_TIME),
             ..limits
         })
     }
 
-    /// As a file.
-    pub fn text(&self) -> String {
+    /// Formats the file.
+    pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         text
     }
 }
 
-/// A time, to the microsecond.
-pub fn timestamp(at: SystemTime) -> String {
+/// Formats a time with microseconds.
+pub fn format_timestamp(at: SystemTime) -> String {
     Timestamp::try_from(at).map_or_else(|_| String::new(), |t| format!("{t:.6}"))
 }
 
-/// Milliseconds since the Unix epoch of such a time; 0 where it is none.
-pub fn milliseconds(timestamp: &str) -> u64 {
+/// Parses a time to milliseconds since the Unix epoch; 0 if it is malformed.
+pub fn parse_milliseconds(timestamp: &str) -> u64 {
     let parsed = timestamp.parse::<Timestamp>().map(|t| t.as_millisecond());
     parsed.ok().and_then(|ms| ms.try_into().ok()).unwrap_or(0)
 }
@@ -234,9 +235,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_recording_is_refused_with_its_reason() {
+    fn text_that_is_not_a_recording_is_an_error_with_its_reason() {
         for (text, words) in [
-            ("hello", "r.json: no recording"),
+            ("hello", "r.json: not a recording"),
             ("{}", "kind: it is ``, not `Recording`"),
             (
                 r#"{"kind": "Recording", "apiVersion": "ostler.dev/v9"}"#,
@@ -254,13 +255,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".*") {
+        fn any_text_is_refused(text in ".*") {
             prop_assert!(Recording::parse(&text, "f").is_err());
         }
     }
 
     #[test]
-    fn a_file_may_not_ask_for_the_whole_machine() {
+    fn limits_of_a_file_are_bounded() {
         let recording = |limits: &str| {
             let text = format!(
                 r#"{{"apiVersion": "ostler.dev/v1alpha1", "kind": "Recording", "metadata": {{"name": "r", "creationTimestamp": ""}},
@@ -269,22 +270,22 @@ mod tests {
             );
             Recording::parse(&text, "r.json")
         };
-        let patient =
+        let long =
             recording(r#"{"cpuTime": "1000h", "timeout": "1000h", "memory": "64Mi"}"#).expect("a recording");
-        let limits = patient.limits().expect("limits");
+        let limits = long.limits().expect("limits");
         assert_eq!(
             (limits.cpu_time, limits.timeout, limits.memory),
-            (TIME, TIME, 64 << 20)
+            (MAX_REPLAY_TIME, MAX_REPLAY_TIME, 64 << 20)
         );
-        let greedy = recording(r#"{"memory": "64Gi"}"#).expect("a recording").limits();
-        assert!(greedy.expect_err("too much").contains("limits.memory is 64Gi"));
+        let large = recording(r#"{"memory": "64Gi"}"#).expect("a recording").limits();
+        assert!(large.expect_err("too much").contains("limits.memory is 64Gi"));
         assert!(recording(r#"{"memory": "much"}"#).is_err());
-        // What is written is what is read.
-        let kept = super::limits(&Limits {
+        // A duration is read back as it was written.
+        let selected = select_limits(&Limits {
             cpu_time: Duration::from_millis(1234),
             ..Limits::default()
         });
-        let text = serde_json::to_string(&kept).unwrap();
+        let text = serde_json::to_string(&selected).unwrap();
         let read: LimitsSpec = serde_json::from_str(&text).unwrap();
         assert_eq!(
             read.over(&Limits::default()).cpu_time,

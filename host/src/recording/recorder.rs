@@ -1,4 +1,4 @@
-//! A reconcile as it is put on the tape: values are kept as they are, and made readable when somebody reads them.
+//! The recorder of a call. It clones the values of host calls; they are converted when the recording is read.
 
 use std::{
     sync::Arc,
@@ -6,12 +6,12 @@ use std::{
 };
 
 use super::{
-    Sink,
     codec::Recordable,
+    follow::Follower,
     format::{self, API_VERSION, KIND, Recording},
-    trace::{self, Line},
+    trace::{self, TraceLine},
     value::RecordedValue,
-    wasi::Surroundings,
+    wasi::WasiInputs,
 };
 use crate::{
     contract::{
@@ -26,124 +26,127 @@ use crate::{
 /// The arguments of a host call, by name.
 pub type Arguments = Vec<(&'static str, Box<dyn Recordable>)>;
 
-/// The arguments as one record.
-pub fn shown(arguments: &Arguments) -> RecordedValue {
+/// Converts arguments to one record.
+pub fn record_arguments(arguments: &Arguments) -> RecordedValue {
     let named = arguments
         .iter()
         .map(|(name, value)| (super::codec::to_camel_case(name), value.to_recorded()));
     RecordedValue::Record(named.collect())
 }
 
-/// What is reconciled, by whom and why.
-pub struct About {
-    /// Of the reconcile.
+/// The facts about a call that its recording begins with.
+pub struct CallInfo {
+    /// The id of the reconcile.
     pub id: ReconcileId,
     /// The object.
     pub key: ObjectRef,
-    /// As it is given to the component.
+    /// The version of the object that the component gets.
     pub object: Arc<Object>,
-    /// Failures in a row before.
+    /// Number of consecutive failures before.
     pub attempt: u32,
-    /// What woke it.
+    /// The causes for which the object was queued.
     pub causes: Vec<String>,
-    /// Whether it is `cleanup` that is called.
+    /// True for `cleanup`, false for `reconcile`.
     pub cleanup: bool,
     /// The plugin's name, configuration and limits.
-    pub terms: Arc<PluginPolicy>,
-    /// Its version.
+    pub policy: Arc<PluginPolicy>,
+    /// The version of the plugin.
     pub version: String,
     /// SHA-256 of the component.
     pub digest: String,
 }
 
-impl About {
-    /// The function that is called.
+impl CallInfo {
+    /// The exported function that is called.
     pub fn function(&self) -> &'static str {
-        match self.cleanup {
-            true => "cleanup",
-            false => "reconcile",
-        }
+        if self.cleanup { "cleanup" } else { "reconcile" }
     }
 }
 
-/// What the component's call came to.
-pub type Answer = Result<Result<Outcome, Failure>, Trap>;
+/// The end of a call: an outcome, a failure or a trap.
+pub type CallEnd = Result<Result<Outcome, Failure>, Trap>;
 
-/// One host call.
-struct Entry {
+/// A host call.
+struct RecordedHostCall {
     function: &'static str,
+    /// Time since the beginning of the call.
     at: Duration,
-    /// None: it never came back.
+    /// None for a host call that has not returned.
     took: Option<Duration>,
     arguments: Arguments,
     result: Option<Box<dyn Recordable>>,
 }
 
-/// What a call costs besides its values.
-const ENTRY: usize = 160;
+/// Estimated bytes of a recorded host call besides its values.
+const HOST_CALL_BYTES: usize = 160;
 
-/// A tape that rolls.
-pub struct Rolling {
-    about: About,
+/// Records one call into a component.
+pub struct Recorder {
+    info: CallInfo,
     at: SystemTime,
     started: Instant,
-    entries: Vec<Entry>,
-    weight: usize,
-    limit: usize,
+    host_calls: Vec<RecordedHostCall>,
+    /// Estimated bytes of everything recorded.
+    bytes: usize,
+    max_bytes: usize,
+    /// The recording has reached `max_bytes`: later host calls are missing.
     cut: bool,
+    /// No values are recorded, because the plugin may read Secrets.
     withheld: bool,
+    /// Number of host calls so far, recorded or not.
     calls: u32,
-    open: Option<Entry>,
-    sinks: Vec<Sink>,
-    wasi: Option<Surroundings>,
+    /// The host call that is running.
+    open: Option<RecordedHostCall>,
+    followers: Vec<Follower>,
+    wasi: Option<WasiInputs>,
 }
 
-impl Rolling {
-    /// Begins. Of a plugin that may read Secrets no value is kept.
-    pub(super) fn new(about: About, limit: usize, withheld: bool, sinks: Vec<Sink>) -> Self {
+impl Recorder {
+    /// A recorder for a call that begins now. With `withheld` no values are recorded.
+    pub(super) fn new(info: CallInfo, max_bytes: usize, withheld: bool, followers: Vec<Follower>) -> Self {
         let at = SystemTime::now();
-        if sinks.iter().any(Sink::lines) {
-            let line = Line::Start {
-                reconcile: about.id.to_string(),
-                object: about.key.to_string(),
-                plugin: about.terms.plugin.to_string(),
-                version: about.version.clone(),
-                digest: about.digest.clone(),
-                function: about.function().into(),
-                attempt: about.attempt,
-                causes: about.causes.clone(),
-                at: format::timestamp(at),
+        if followers.iter().any(Follower::receives_lines) {
+            let line = TraceLine::Start {
+                reconcile: info.id.to_string(),
+                object: info.key.to_string(),
+                plugin: info.policy.plugin.to_string(),
+                version: info.version.clone(),
+                digest: info.digest.clone(),
+                function: info.function().into(),
+                attempt: info.attempt,
+                causes: info.causes.clone(),
+                at: format::format_timestamp(at),
             };
-            sinks.iter().for_each(|sink| sink.line(&line));
+            followers.iter().for_each(|follower| follower.send_line(&line));
         }
         Self {
-            weight: about.object.json.len(),
-            about,
+            bytes: info.object.json.len(),
+            info,
             at,
             started: Instant::now(),
-            entries: Vec::new(),
-            limit,
+            host_calls: Vec::new(),
+            max_bytes,
             cut: false,
             withheld,
             calls: 0,
             open: None,
-            sinks,
+            followers,
             wasi: None,
         }
     }
 
-    /// The clocks and the randomness of a component that imports WASI, from now on on the tape.
-    pub fn surroundings(&mut self) -> Surroundings {
-        self.wasi.get_or_insert_with(Surroundings::recorded).clone()
+    /// The clocks and the randomness of a component that imports WASI, which are recorded from now on.
+    pub fn wasi_inputs(&mut self) -> WasiInputs {
+        self.wasi.get_or_insert_with(WasiInputs::recorded).clone()
     }
 
-    /// A host call begins.
-    pub fn enter(&mut self, function: &'static str, arguments: impl FnOnce() -> Arguments) {
+    /// Records the beginning of a host call. `arguments` is not called where they are not recorded.
+    pub fn begin_host_call(&mut self, function: &'static str, arguments: impl FnOnce() -> Arguments) {
         self.calls += 1;
-        if self.cut && self.sinks.is_empty() {
+        if self.cut && self.followers.is_empty() {
             return;
         }
-        self.open = Some(Entry {
+        self.open = Some(RecordedHostCall {
             function,
             at: self.started.elapsed(),
             took: None,
@@ -152,231 +155,243 @@ impl Rolling {
         });
     }
 
-    /// It has come back.
-    pub fn leave<T: Recordable + Clone>(&mut self, result: &T) {
-        let Some(mut entry) = self.open.take() else { return };
-        entry.took = Some(self.started.elapsed().saturating_sub(entry.at));
-        if self.sinks.iter().any(Sink::lines) {
-            let line = Line::Call {
-                reconcile: self.about.id.to_string(),
+    /// Records the result of the host call that is running.
+    pub fn end_host_call<T: Recordable + Clone>(&mut self, result: &T) {
+        let Some(mut host_call) = self.open.take() else {
+            return;
+        };
+        host_call.took = Some(self.started.elapsed().saturating_sub(host_call.at));
+        if self.followers.iter().any(Follower::receives_lines) {
+            let line = TraceLine::Call {
+                reconcile: self.info.id.to_string(),
                 number: self.calls,
-                function: entry.function.into(),
-                at_microseconds: micros(entry.at),
-                took_microseconds: entry.took.map_or(0, micros),
-                arguments: match self.withheld {
-                    true => trace::WITHHELD.into(),
-                    false => trace::arguments(&shown(&entry.arguments)),
+                function: host_call.function.into(),
+                at_microseconds: to_micros(host_call.at),
+                took_microseconds: host_call.took.map_or(0, to_micros),
+                arguments: if self.withheld {
+                    trace::WITHHELD.into()
+                } else {
+                    trace::summarize_arguments(&record_arguments(&host_call.arguments))
                 },
-                result: match self.withheld {
-                    true => String::new(),
-                    false => trace::result(&result.to_recorded()),
+                result: if self.withheld {
+                    String::new()
+                } else {
+                    trace::summarize_result(&result.to_recorded())
                 },
             };
-            self.sinks.iter().for_each(|sink| sink.line(&line));
+            self.followers
+                .iter()
+                .for_each(|follower| follower.send_line(&line));
         }
-        let values: usize = entry
+        let values: usize = host_call
             .arguments
             .iter()
             .map(|(_, value)| value.estimate_bytes())
             .sum();
-        let weight = match self.withheld {
-            true => ENTRY,
-            false => ENTRY + values + result.estimate_bytes(),
+        let bytes = if self.withheld {
+            HOST_CALL_BYTES
+        } else {
+            HOST_CALL_BYTES + values + result.estimate_bytes()
         };
-        self.cut |= self.weight + weight > self.limit;
+        self.cut |= self.bytes + bytes > self.max_bytes;
         if !self.cut {
-            self.weight += weight;
-            entry.result = (!self.withheld).then(|| Box::new(result.clone()) as Box<dyn Recordable>);
-            self.entries.push(entry);
+            self.bytes += bytes;
+            host_call.result = (!self.withheld).then(|| Box::new(result.clone()) as Box<dyn Recordable>);
+            self.host_calls.push(host_call);
         }
     }
 
-    /// The component's call has ended.
-    pub fn finish(mut self, answer: &Answer, cpu: Duration) -> Finished {
+    /// Ends the recording. A host call that is still running is recorded without a result.
+    pub fn finish(mut self, end: &CallEnd, cpu_time: Duration) -> RecordedCall {
         let took = self.started.elapsed();
         if let Some(open) = self.open.take().filter(|_| !self.cut) {
-            self.entries.push(open);
+            self.host_calls.push(open);
         }
-        let line = |ended| Line::End {
-            reconcile: self.about.id.to_string(),
+        let line = |ended| TraceLine::End {
+            reconcile: self.info.id.to_string(),
             ended,
-            took_microseconds: micros(took),
-            cpu_microseconds: micros(cpu),
+            took_microseconds: to_micros(took),
+            cpu_microseconds: to_micros(cpu_time),
             calls: self.calls,
         };
-        if self.sinks.iter().any(Sink::lines) {
-            let line = line(ended(answer, self.withheld));
-            self.sinks.iter().for_each(|sink| sink.line(&line));
+        if self.followers.iter().any(Follower::receives_lines) {
+            let line = line(summarize_end(end, self.withheld));
+            self.followers
+                .iter()
+                .for_each(|follower| follower.send_line(&line));
         }
-        let wasi = self.wasi.map(|wasi| wasi.heard());
-        Finished {
-            weight: self.weight + weight(answer),
+        let wasi = self.wasi.map(|wasi| wasi.readings());
+        RecordedCall {
+            bytes: self.bytes + estimate_end_bytes(end),
             cut: self.cut || wasi.as_ref().is_some_and(|wasi| wasi.cut),
-            answer: answer.clone(),
-            about: self.about,
+            end: end.clone(),
+            info: self.info,
             at: self.at,
             took,
-            cpu,
-            entries: self.entries,
+            cpu_time,
+            host_calls: self.host_calls,
             withheld: self.withheld,
-            sinks: self.sinks,
+            followers: self.followers,
             wasi,
         }
     }
 }
 
-/// A reconcile that was recorded.
-pub struct Finished {
-    about: About,
+/// A recorded call. Its values are converted by [`RecordedCall::to_recording`].
+pub struct RecordedCall {
+    info: CallInfo,
     at: SystemTime,
     took: Duration,
-    cpu: Duration,
-    entries: Vec<Entry>,
-    weight: usize,
+    cpu_time: Duration,
+    host_calls: Vec<RecordedHostCall>,
+    bytes: usize,
     cut: bool,
     withheld: bool,
-    answer: Answer,
-    sinks: Vec<Sink>,
+    end: CallEnd,
+    followers: Vec<Follower>,
     wasi: Option<format::Wasi>,
 }
 
-impl Finished {
+impl RecordedCall {
     /// The object.
     pub fn key(&self) -> &ObjectRef {
-        &self.about.key
+        &self.info.key
     }
 
-    /// The plugin's configuration then.
+    /// The plugin's configuration at that time.
     pub fn config(&self) -> &[u8] {
-        &self.about.terms.config
+        &self.info.policy.config
     }
 
-    /// When it began.
-    pub fn at(&self) -> SystemTime {
+    /// The time at which it began.
+    pub fn started_at(&self) -> SystemTime {
         self.at
     }
 
-    /// The plugin.
+    /// The name of the plugin.
     pub fn plugin(&self) -> &Arc<str> {
-        &self.about.terms.plugin
+        &self.info.policy.plugin
     }
 
-    /// About how many bytes it keeps.
-    pub fn weight(&self) -> usize {
-        self.weight
+    /// The estimated size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Whether it can be replayed to its end.
-    pub fn replayable(&self) -> bool {
+    /// Returns true if it can be replayed to its end.
+    pub fn is_replayable(&self) -> bool {
         !self.cut && !self.withheld
     }
 
-    /// Gives it to those who wait for it, and lets go of them.
-    pub(super) fn delivered(mut self) -> Arc<Self> {
-        let sinks = std::mem::take(&mut self.sinks);
-        let finished = Arc::new(self);
-        for sink in sinks {
-            sink.recording(&finished);
+    /// Sends the recording to the followers that wait for it. A follower that is kept longer would keep its client waiting.
+    pub(super) fn send_to_followers(mut self) -> Arc<Self> {
+        let followers = std::mem::take(&mut self.followers);
+        let recorded = Arc::new(self);
+        for follower in followers {
+            follower.send_recording(&recorded);
         }
-        finished
+        recorded
     }
 
-    /// In a few words.
+    /// Summarizes it for a list.
     pub fn summary(&self) -> format::Summary {
         format::Summary {
-            id: self.about.id.to_string(),
-            at: format::timestamp(self.at),
-            object: self.about.key.to_string(),
-            plugin: self.about.terms.plugin.to_string(),
-            digest: self.about.digest.clone(),
-            function: self.about.function().into(),
-            ended: ended(&self.answer, self.withheld),
-            calls: self.entries.len(),
-            bytes: self.weight,
-            replayable: self.replayable(),
+            id: self.info.id.to_string(),
+            at: format::format_timestamp(self.at),
+            object: self.info.key.to_string(),
+            plugin: self.info.policy.plugin.to_string(),
+            digest: self.info.digest.clone(),
+            function: self.info.function().into(),
+            ended: summarize_end(&self.end, self.withheld),
+            calls: self.host_calls.len(),
+            bytes: self.bytes,
+            replayable: self.is_replayable(),
         }
     }
 
-    /// Everything, to be read.
-    pub fn recording(&self) -> Recording {
-        let About { terms, .. } = &self.about;
+    /// Converts it to the format of recording files.
+    pub fn to_recording(&self) -> Recording {
+        let CallInfo { policy, .. } = &self.info;
         let request = Request {
-            object: self.about.object.json.to_vec(),
-            ref_: (&self.about.key).into(),
-            attempt: self.about.attempt,
-            causes: self.about.causes.clone(),
+            object: self.info.object.json.to_vec(),
+            ref_: (&self.info.key).into(),
+            attempt: self.info.attempt,
+            causes: self.info.causes.clone(),
         };
-        let open = |shown: fn(&Self, Request) -> RecordedValue| match self.withheld {
-            true => RecordedValue::Null,
-            false => shown(self, request.clone()),
+        let unless_withheld = |convert: fn(&Self, Request) -> RecordedValue| {
+            if self.withheld {
+                RecordedValue::Null
+            } else {
+                convert(self, request.clone())
+            }
         };
         Recording {
             api_version: API_VERSION.into(),
             kind: KIND.into(),
             metadata: format::Metadata {
-                name: self.about.id.to_string(),
-                creation_timestamp: format::timestamp(self.at),
+                name: self.info.id.to_string(),
+                creation_timestamp: format::format_timestamp(self.at),
             },
             host: env!("CARGO_PKG_VERSION").into(),
             plugin: format::Plugin {
-                name: terms.plugin.to_string(),
-                version: self.about.version.clone(),
-                digest: self.about.digest.clone(),
+                name: policy.plugin.to_string(),
+                version: self.info.version.clone(),
+                digest: self.info.digest.clone(),
             },
-            object: self.about.key.to_string(),
-            function: self.about.function().into(),
-            ended: ended(&self.answer, self.withheld),
-            took_microseconds: micros(self.took),
-            cpu_microseconds: micros(self.cpu),
+            object: self.info.key.to_string(),
+            function: self.info.function().into(),
+            ended: summarize_end(&self.end, self.withheld),
+            took_microseconds: to_micros(self.took),
+            cpu_microseconds: to_micros(self.cpu_time),
             cut: self.cut,
-            withheld: self.withheld.then(|| format::WITHHELD.to_owned()),
-            limits: format::limits(&terms.limits),
-            config: open(|f, _| f.about.terms.config.to_recorded()),
-            request: open(|_, request| request.to_recorded()),
+            withheld: self.withheld.then(|| format::WITHHELD_REASON.to_owned()),
+            limits: format::select_limits(&policy.limits),
+            config: unless_withheld(|call, _| call.info.policy.config.to_recorded()),
+            request: unless_withheld(|_, request| request.to_recorded()),
             wasi: self.wasi.clone().filter(|_| !self.withheld),
-            calls: self.entries.iter().map(Entry::call).collect(),
-            end: open(|f, _| end(&f.answer)),
+            calls: self.host_calls.iter().map(RecordedHostCall::to_format).collect(),
+            end: unless_withheld(|call, _| record_end(&call.end)),
         }
     }
 }
 
-impl Entry {
-    fn call(&self) -> format::Call {
+impl RecordedHostCall {
+    fn to_format(&self) -> format::Call {
         format::Call {
             function: self.function.into(),
-            at_microseconds: micros(self.at),
-            took_microseconds: self.took.map(micros),
-            arguments: shown(&self.arguments),
+            at_microseconds: to_micros(self.at),
+            took_microseconds: self.took.map(to_micros),
+            arguments: record_arguments(&self.arguments),
             result: self.result.as_ref().map(|r| r.to_recorded()).unwrap_or_default(),
         }
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+fn to_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn weight(answer: &Answer) -> usize {
-    match answer {
+fn estimate_end_bytes(end: &CallEnd) -> usize {
+    match end {
         Ok(Ok(outcome)) => outcome.estimate_bytes(),
         Ok(Err(failure)) => failure.estimate_bytes(),
         Err(_) => 0,
     }
 }
 
-/// What a call came to, as a tree.
-pub fn end(answer: &Answer) -> RecordedValue {
-    RecordedValue::Record(vec![match answer {
+/// Converts the end of a call.
+pub fn record_end(end: &CallEnd) -> RecordedValue {
+    RecordedValue::Record(vec![match end {
         Ok(Ok(outcome)) => ("outcome".into(), outcome.to_recorded()),
         Ok(Err(failure)) => ("failure".into(), failure.to_recorded()),
         Err(trap) => ("trap".into(), RecordedValue::Text(trap.to_string())),
     }])
 }
 
-/// What a call came to, in a few words; without those of the plugin where they are withheld.
-fn ended(answer: &Answer, withheld: bool) -> String {
+/// Summarizes the end of a call, without the message of the plugin if values are withheld.
+fn summarize_end(end: &CallEnd, withheld: bool) -> String {
     let seconds = |ms: u64| format!("{:?}", Duration::from_millis(ms));
-    match answer {
+    match end {
         Ok(Ok(outcome)) => match outcome.next {
             Next::AwaitChange => "awaits a change".into(),
             Next::Poll(None) => "polls".into(),
@@ -386,7 +401,7 @@ fn ended(answer: &Answer, withheld: bool) -> String {
                 let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms));
                 format!(
                     "comes back at {}",
-                    at.map_or_else(|| format!("{ms} ms"), format::timestamp)
+                    at.map_or_else(|| format!("{ms} ms"), format::format_timestamp)
                 )
             }
         },
@@ -398,9 +413,10 @@ fn ended(answer: &Answer, withheld: bool) -> String {
                 Resolution::Throttled(ms) => format!("throttled for {}", seconds(*ms)),
                 Resolution::Denied(_) => "denied".into(),
             };
-            match withheld {
-                true => format!("{resolution}: {}", failure.reason),
-                false => format!("{resolution}: {}: {}", failure.reason, failure.message),
+            if withheld {
+                format!("{resolution}: {}", failure.reason)
+            } else {
+                format!("{resolution}: {}: {}", failure.reason, failure.message)
             }
         }
         Err(trap) => trap.to_string(),
@@ -412,15 +428,15 @@ pub(super) mod tests {
     use super::*;
     use crate::{kube::key::Gvk, policy::grants::Grants};
 
-    /// A recording of an object of this name, of about this many bytes.
-    pub fn finished(name: &str, bytes: usize) -> Finished {
-        let mut rolling = rolling(name, 1 << 20, false, Vec::new());
-        rolling.enter("cache.get", || vec![("key", Box::new("k".to_owned()))]);
-        rolling.leave(&Some(vec![0u8; bytes]));
-        rolling.finish(&settled(), Duration::ZERO)
+    /// A recording of an object of this name and of about this size.
+    pub fn recorded_call(name: &str, bytes: usize) -> RecordedCall {
+        let mut recorder = recorder(name, 1 << 20, false, Vec::new());
+        recorder.begin_host_call("cache.get", || vec![("key", Box::new("k".to_owned()))]);
+        recorder.end_host_call(&Some(vec![0u8; bytes]));
+        recorder.finish(&awaits_change(), Duration::ZERO)
     }
 
-    pub fn settled() -> Answer {
+    pub fn awaits_change() -> CallEnd {
         Ok(Ok(Outcome {
             conditions: Vec::new(),
             status: None,
@@ -428,18 +444,18 @@ pub(super) mod tests {
         }))
     }
 
-    pub fn rolling(name: &str, limit: usize, withheld: bool, sinks: Vec<Sink>) -> Rolling {
+    pub fn recorder(name: &str, max_bytes: usize, withheld: bool, followers: Vec<Follower>) -> Recorder {
         let gvk = Gvk::new("a.dev", "v1", "Thing");
         let object = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n"}}}}"#);
         let (key, object) = Object::parse(&gvk, object.as_bytes()).expect("an object");
-        let about = About {
+        let info = CallInfo {
             id: ReconcileId::next(),
             key,
             object: Arc::new(object),
             attempt: 0,
             causes: vec!["change".into()],
             cleanup: false,
-            terms: Arc::new(PluginPolicy {
+            policy: Arc::new(PluginPolicy {
                 plugin: "thing".into(),
                 grants: Grants::default().grants_for("thing"),
                 config: b"{}".to_vec(),
@@ -448,26 +464,26 @@ pub(super) mod tests {
             version: "1.0.0".into(),
             digest: "d1".into(),
         };
-        Rolling::new(about, limit, withheld, sinks)
+        Recorder::new(info, max_bytes, withheld, followers)
     }
 
     #[test]
-    fn what_passes_the_door_is_in_the_recording() {
-        let mut rolling = rolling("a", 1 << 20, false, Vec::new());
-        rolling.enter("cache.set", || {
+    fn host_calls_are_in_the_recording() {
+        let mut recorder = recorder("a", 1 << 20, false, Vec::new());
+        recorder.begin_host_call("cache.set", || {
             vec![
                 ("key", Box::new("k".to_owned()) as Box<dyn Recordable>),
                 ("value", Box::new(b"{\"z\":1}".to_vec())),
             ]
         });
-        rolling.leave(&Ok::<(), crate::contract::bindings::types::Error>(()));
-        rolling.enter("clock.now", Vec::new);
-        let finished = rolling.finish(&Err(Trap::Timeout(Duration::from_secs(1))), Duration::ZERO);
-        let recording = finished.recording();
-        let text = recording.text();
-        let again = Recording::parse(&text, "r.json").expect("it is read back");
-        assert_eq!(again, recording);
-        let [put, now] = again.calls.as_slice() else {
+        recorder.end_host_call(&Ok::<(), crate::contract::bindings::types::Error>(()));
+        recorder.begin_host_call("clock.now", Vec::new);
+        let recorded = recorder.finish(&Err(Trap::Timeout(Duration::from_secs(1))), Duration::ZERO);
+        let recording = recorded.to_recording();
+        let text = recording.to_text();
+        let parsed = Recording::parse(&text, "r.json").expect("a recording");
+        assert_eq!(parsed, recording);
+        let [put, now] = parsed.calls.as_slice() else {
             panic!("two calls: {text}")
         };
         assert_eq!(
@@ -479,31 +495,31 @@ pub(super) mod tests {
             Some(&RecordedValue::Bytes(b"{\"z\":1}".to_vec()))
         );
         assert_eq!((&*now.function, now.took_microseconds), ("clock.now", None));
-        assert!(again.ended.contains("took longer"), "{}", again.ended);
+        assert!(parsed.ended.contains("took longer"), "{}", parsed.ended);
     }
 
     #[test]
-    fn a_tape_has_an_end() {
-        let mut rolling = rolling("a", 10_000, false, Vec::new());
+    fn recording_beyond_its_size_is_cut() {
+        let mut recorder = recorder("a", 10_000, false, Vec::new());
         for _ in 0..1000 {
-            rolling.enter("cache.get", || vec![("key", Box::new("k".to_owned()))]);
-            rolling.leave(&Some(vec![0u8; 1000]));
+            recorder.begin_host_call("cache.get", || vec![("key", Box::new("k".to_owned()))]);
+            recorder.end_host_call(&Some(vec![0u8; 1000]));
         }
-        let finished = rolling.finish(&settled(), Duration::ZERO);
-        assert!(finished.weight() < 10_000 && !finished.replayable());
+        let recorded = recorder.finish(&awaits_change(), Duration::ZERO);
+        assert!(recorded.bytes() < 10_000 && !recorded.is_replayable());
         assert_eq!(
-            (finished.recording().calls.len(), finished.recording().cut),
+            (recorded.to_recording().calls.len(), recorded.to_recording().cut),
             (8, true)
         );
     }
 
     #[test]
-    fn of_a_plugin_that_reads_secrets_no_value_is_kept() {
-        let mut rolling = rolling("a", 1 << 20, true, Vec::new());
-        rolling.enter("kubernetes.get", || {
-            unreachable!("its arguments are not looked at")
+    fn recording_of_a_plugin_that_reads_secrets_has_no_values() {
+        let mut recorder = recorder("a", 1 << 20, true, Vec::new());
+        recorder.begin_host_call("kubernetes.get", || {
+            unreachable!("its arguments are not recorded")
         });
-        rolling.leave(&Ok::<Option<Vec<u8>>, crate::contract::bindings::types::Error>(
+        recorder.end_host_call(&Ok::<Option<Vec<u8>>, crate::contract::bindings::types::Error>(
             Some(b"hunter2".to_vec()),
         ));
         let failure = Failure {
@@ -513,13 +529,13 @@ pub(super) mod tests {
             conditions: Vec::new(),
             status: Some(b"hunter2".to_vec()),
         };
-        let finished = rolling.finish(&Ok(Err(failure)), Duration::ZERO);
-        let text = finished.recording().text();
+        let recorded = recorder.finish(&Ok(Err(failure)), Duration::ZERO);
+        let text = recorded.to_recording().to_text();
         assert!(
             text.contains("kubernetes.get") && text.contains("retry: Bad"),
             "{text}"
         );
         assert!(!text.contains("hunter2"), "{text}");
-        assert!(!format!("{:?}", finished.summary()).contains("hunter2"));
+        assert!(!format!("{:?}", recorded.summary()).contains("hunter2"));
     }
 }

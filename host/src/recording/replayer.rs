@@ -1,153 +1,152 @@
-//! Who answers a component from a recording.
+//! The replayer, which answers the host calls of a component from a recording.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::difference::{Difference, has_no_result, is_ambient, is_write};
 use crate::recording::{
     codec::Recordable,
+    comparison::list_changes,
     format::{self, Recording},
     recorder::{self, Arguments},
-    value::{RecordedValue, changes},
-    wasi::Surroundings,
+    value::RecordedValue,
+    wasi::WasiInputs,
 };
 
-/// Differences told of one replay at most; a build that has so many more goes its own way.
-const DIFFERENCES: usize = 100;
+/// Maximum number of differences reported for one replay, which then ends.
+const MAX_DIFFERENCES: usize = 100;
 
-/// Answers a component from a recording.
+/// Answers the host calls of a component from a recording.
 #[derive(Clone)]
-pub struct Player(pub(crate) Arc<Playing>);
+pub struct Replayer(Arc<Shared>);
 
-pub(crate) struct Playing {
+/// The state that a replayer in the store of the component shares with the one that evaluates the replay.
+struct Shared {
     recording: Arc<Recording>,
-    surroundings: Surroundings,
-    pub(crate) state: Mutex<State>,
+    wasi_inputs: WasiInputs,
+    progress: Mutex<ReplayProgress>,
     stopped: Notify,
 }
 
+/// The progress of a replay.
 #[derive(Default)]
-pub(crate) struct State {
-    /// The call of the tape that comes next.
+pub(crate) struct ReplayProgress {
+    /// Index of the recorded call that comes next.
     pub next: usize,
+    /// The differences so far.
     pub differences: Vec<Difference>,
-    pub stop: Option<Stop>,
-    /// What ambient calls were last told.
-    told: HashMap<&'static str, RecordedValue>,
+    /// The reason why the replay has stopped before its end.
+    pub stop: Option<ReplayStop>,
+    /// The last result of each ambient function.
+    last_ambient: HashMap<&'static str, RecordedValue>,
 }
 
-/// Why a replay did not run to its end.
+/// The reason why a replay did not run to its end.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Stop {
-    /// The tape can't answer.
+pub enum ReplayStop {
+    /// The component has made a call that the recording has no result for.
     Departed,
-    /// The tape has this call, and it never came back.
+    /// The recorded call has no result, because it had not returned when the recorded reconcile ended.
     Unanswered,
-    /// What the tape has is no answer.
-    Unreadable(String),
+    /// The recorded result is malformed.
+    Malformed(String),
 }
 
-impl Player {
-    /// Before the first call.
+impl Replayer {
+    /// A replayer before the first call of a recording.
     pub fn new(recording: Arc<Recording>) -> Self {
-        let started = format::milliseconds(&recording.metadata.creation_timestamp);
-        Self(Arc::new(Playing {
-            surroundings: Surroundings::replayed(recording.wasi.as_ref(), started),
+        let started = format::parse_milliseconds(&recording.metadata.creation_timestamp);
+        Self(Arc::new(Shared {
+            wasi_inputs: WasiInputs::replayed(recording.wasi.as_ref(), started),
             recording,
-            state: Mutex::default(),
+            progress: Mutex::default(),
             stopped: Notify::new(),
         }))
     }
 
-    /// What a component with WASI sees.
-    pub fn surroundings(&self) -> Surroundings {
-        self.0.surroundings.clone()
+    /// The recorded clocks and randomness, for a component that imports WASI.
+    pub fn wasi_inputs(&self) -> WasiInputs {
+        self.0.wasi_inputs.clone()
     }
 
-    /// Answers a call. Where there is no answer this never ends, and [`Player::stopped`] does.
-    pub async fn ask<T: Recordable>(&self, function: &'static str, arguments: Arguments) -> T {
-        match self
-            .answer(function, recorder::shown(&arguments))
-            .map(T::from_recorded)
-        {
-            Some(Ok(answer)) => return answer,
-            Some(Err(why)) => self.stop(Stop::Unreadable(why)),
-            None => {}
+    /// Answers a host call. Without an answer the future stays pending, and [`Replayer::wait_stopped`] returns.
+    pub async fn answer_call<T: Recordable>(&self, function: &'static str, arguments: Arguments) -> T {
+        let arguments = recorder::record_arguments(&arguments);
+        let found = self
+            .progress()
+            .find_result(&self.0.recording, function, &arguments);
+        let converted = found.and_then(|result| T::from_recorded(result).map_err(ReplayStop::Malformed));
+        match converted {
+            Ok(result) => return result,
+            Err(why) => self.stop(why),
         }
         std::future::pending().await
     }
 
-    /// When there is no answer to give.
-    pub(crate) async fn stopped(&self) {
+    /// Waits until the replay stops because there is no answer.
+    pub(crate) async fn wait_stopped(&self) {
         self.0.stopped.notified().await;
     }
 
-    fn stop(&self, why: Stop) {
-        self.0.state.lock().expect("lock").stop.get_or_insert(why);
-        self.0.stopped.notify_one();
+    /// The progress so far.
+    pub(crate) fn progress(&self) -> MutexGuard<'_, ReplayProgress> {
+        self.0.progress.lock()
     }
 
-    fn answer(&self, function: &'static str, arguments: RecordedValue) -> Option<RecordedValue> {
-        let answered = {
-            let state = &mut *self.0.state.lock().expect("lock");
-            state.answer(&self.0.recording, function, &arguments)
-        };
-        match answered {
-            Ok(answer) => Some(answer),
-            Err(why) => {
-                self.stop(why);
-                None
-            }
-        }
+    fn stop(&self, why: ReplayStop) {
+        self.progress().stop.get_or_insert(why);
+        self.0.stopped.notify_one();
     }
 }
 
-impl State {
-    pub fn differs(&mut self, difference: Difference) -> Result<(), Stop> {
+impl ReplayProgress {
+    /// Adds a difference. Fails at the maximum number of differences.
+    pub fn add_difference(&mut self, difference: Difference) -> Result<(), ReplayStop> {
         self.differences.push(difference);
-        match self.differences.len() < DIFFERENCES {
-            true => Ok(()),
-            false => Err(Stop::Departed),
+        if self.differences.len() < MAX_DIFFERENCES {
+            Ok(())
+        } else {
+            Err(ReplayStop::Departed)
         }
     }
 
-    fn answer(
+    /// Finds the result of a host call: that of the next recorded call if it is the same function with the same
+    /// arguments or a write, otherwise one that does not depend on the recorded order.
+    fn find_result(
         &mut self,
-        tape: &Recording,
+        recording: &Recording,
         function: &'static str,
         arguments: &RecordedValue,
-    ) -> Result<RecordedValue, Stop> {
+    ) -> Result<RecordedValue, ReplayStop> {
         loop {
             let number = self.next + 1;
-            let recorded = tape.calls.get(self.next);
+            let recorded = recording.calls.get(self.next);
             let same = recorded.filter(|call| call.function == function);
-            let differs = same.map(|call| changes(&call.arguments, arguments));
+            let differs = same.map(|call| list_changes(&call.arguments, arguments));
             if let (Some(call), Some(changes)) = (same, &differs)
                 && (changes.is_empty() || is_write(function, arguments))
             {
                 if !changes.is_empty() {
-                    self.differs(Difference::Arguments {
+                    self.add_difference(Difference::Arguments {
                         call: number,
                         function: function.into(),
                         changes: changes.clone(),
                     })?;
                 }
                 if call.took_microseconds.is_none() {
-                    return Err(Stop::Unanswered);
+                    return Err(ReplayStop::Unanswered);
                 }
                 self.next += 1;
                 if is_ambient(function) {
-                    self.told.insert(function, call.result.clone());
+                    self.last_ambient.insert(function, call.result.clone());
                 }
                 return Ok(call.result.clone());
             }
-            // The tape has something else. What needs no answer from it goes by, on either side.
-            if let Some(answer) = self.besides(tape, function) {
-                self.differs(Difference::Additional {
+            // The recorded call is another one. Calls without a result, and ambient calls, are skipped on either side.
+            if let Some(answer) = self.answer_unrecorded(recording, function) {
+                self.add_difference(Difference::Additional {
                     call: number,
                     function: function.into(),
                 })?;
@@ -159,38 +158,41 @@ impl State {
                 {
                     let function = call.function.clone();
                     self.next += 1;
-                    self.differs(Difference::Missing {
+                    self.add_difference(Difference::Missing {
                         call: number,
                         function,
                     })?;
                 }
                 _ => {
-                    self.differs(Difference::Departed {
+                    self.add_difference(Difference::Departed {
                         call: number,
                         recorded: recorded.map(|call| call.function.clone()).unwrap_or_default(),
                         function: function.into(),
                         changes: differs.unwrap_or_default(),
                     })?;
-                    return Err(Stop::Departed);
+                    return Err(ReplayStop::Departed);
                 }
             }
         }
     }
 
-    /// The answer to a call that is not the tape's next, if it needs none or is always the same.
-    fn besides(&self, tape: &Recording, function: &'static str) -> Option<RecordedValue> {
+    /// Answers a call that is not the next recorded one, if it has no result or an ambient one.
+    fn answer_unrecorded(&self, recording: &Recording, function: &'static str) -> Option<RecordedValue> {
         if has_no_result(function) {
             return Some(RecordedValue::Null);
         }
         if !is_ambient(function) {
             return None;
         }
-        let told = self.told.get(function).cloned();
-        Some(told.unwrap_or_else(|| match function {
-            "config.get" => tape.config.clone(),
-            "clock.now" => format::milliseconds(&tape.metadata.creation_timestamp).to_recorded(),
+        let last = self.last_ambient.get(function).cloned();
+        Some(last.unwrap_or_else(|| match function {
+            "config.get" => recording.config.clone(),
+            "clock.now" => format::parse_milliseconds(&recording.metadata.creation_timestamp).to_recorded(),
             _ => {
-                let timeout = tape.limits().map(|limits| limits.timeout).unwrap_or_default();
+                let timeout = recording
+                    .limits()
+                    .map(|limits| limits.timeout)
+                    .unwrap_or_default();
                 u64::try_from(timeout.as_millis())
                     .unwrap_or(u64::MAX)
                     .to_recorded()
@@ -206,8 +208,8 @@ mod tests {
 
     use super::*;
 
-    /// A tape of these calls: function, arguments, result.
-    fn tape(calls: &[(&str, serde_json::Value, serde_json::Value)]) -> Recording {
+    /// A recording of these calls: function, arguments, result.
+    fn recording_of(calls: &[(&str, serde_json::Value, serde_json::Value)]) -> Recording {
         let calls: Vec<_> = calls
             .iter()
             .map(|(function, arguments, result)| {
@@ -226,36 +228,39 @@ mod tests {
         Recording::parse(&recording.to_string(), "r").expect("a recording")
     }
 
-    fn shown(value: serde_json::Value) -> RecordedValue {
-        serde_json::from_value(value).expect("a tree")
+    fn parse_value(value: serde_json::Value) -> RecordedValue {
+        serde_json::from_value(value).expect("a recorded value")
     }
 
     fn get(name: &str) -> (&'static str, RecordedValue) {
-        ("kubernetes.get", shown(json!({"ref": {"name": name}})))
+        ("kubernetes.get", parse_value(json!({"ref": {"name": name}})))
     }
 
     fn apply(value: &str) -> (&'static str, RecordedValue) {
-        ("kubernetes.apply", shown(json!({"object": {"data": value}})))
+        (
+            "kubernetes.apply",
+            parse_value(json!({"object": {"data": value}})),
+        )
     }
 
     fn log(text: &str) -> (&'static str, RecordedValue) {
-        ("log.write", shown(json!({"message": text})))
+        ("log.write", parse_value(json!({"message": text})))
     }
 
-    /// Asks for these, one after the other; what each was answered, and what was different.
-    fn play(
-        tape: &Recording,
-        asked: &[(&'static str, RecordedValue)],
-    ) -> (Vec<Result<RecordedValue, Stop>>, Vec<Difference>) {
-        let mut state = State::default();
-        let answers = asked
+    /// Makes these calls one after the other, and returns the results and the differences.
+    fn replay_calls(
+        recording: &Recording,
+        calls: &[(&'static str, RecordedValue)],
+    ) -> (Vec<Result<RecordedValue, ReplayStop>>, Vec<Difference>) {
+        let mut progress = ReplayProgress::default();
+        let results = calls
             .iter()
-            .map(|(f, arguments)| state.answer(tape, f, arguments));
-        (answers.collect(), state.differences)
+            .map(|(f, arguments)| progress.find_result(recording, f, arguments));
+        (results.collect(), progress.differences)
     }
 
     fn recorded() -> Recording {
-        tape(&[
+        recording_of(&[
             ("log.write", json!({"message": "begin"}), json!(null)),
             ("kubernetes.get", json!({"ref": {"name": "a"}}), json!("A")),
             ("clock.now", json!({}), json!(5)),
@@ -269,31 +274,31 @@ mod tests {
     }
 
     #[test]
-    fn the_same_calls_have_the_same_answers() {
+    fn same_calls_get_recorded_results() {
         let same = [
             log("begin"),
             get("a"),
-            ("clock.now", shown(json!({}))),
+            ("clock.now", parse_value(json!({}))),
             apply("1"),
             get("b"),
         ];
-        let (answers, differences) = play(&recorded(), &same);
+        let (answers, differences) = replay_calls(&recorded(), &same);
         let wanted = [json!(null), json!("A"), json!(5), json!("written"), json!("B")];
-        assert_eq!(answers, wanted.map(|value| Ok(shown(value))));
+        assert_eq!(answers, wanted.map(|value| Ok(parse_value(value))));
         assert_eq!(differences, []);
     }
 
     #[test]
-    fn what_is_only_written_otherwise_goes_on_with_the_recorded_answer() {
-        let (answers, differences) = play(
+    fn write_with_other_arguments_gets_recorded_result() {
+        let (answers, differences) = replay_calls(
             &recorded(),
             &[log("start"), get("a"), apply("2"), get("b"), get("b")],
         );
         assert!(answers[..4].iter().all(Result::is_ok), "{answers:?}");
-        assert_eq!(answers[4], Err(Stop::Departed));
-        let told: Vec<_> = differences.iter().map(ToString::to_string).collect();
+        assert_eq!(answers[4], Err(ReplayStop::Departed));
+        let reported: Vec<_> = differences.iter().map(ToString::to_string).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 r#"call 1, log.write: message: "begin" → "start""#,
                 "call 3, clock.now: is not made",
@@ -301,13 +306,13 @@ mod tests {
                 "departs at call 6: kubernetes.get is called, where the recording ends",
             ]
         );
-        let effects: Vec<_> = differences.iter().map(Difference::of_effects).collect();
+        let effects: Vec<_> = differences.iter().map(Difference::affects_others).collect();
         assert_eq!(effects, [false, false, true, true]);
     }
 
     #[test]
-    fn what_the_tape_cannot_answer_ends_the_replay() {
-        for (asked, told) in [
+    fn call_without_recorded_result_ends_replay() {
+        for (calls, reported) in [
             (
                 vec![get("c")],
                 r#"departs at call 2, kubernetes.get: ref.name: "a" → "c""#,
@@ -321,16 +326,19 @@ mod tests {
                 "departs at call 2: kubernetes.apply is called in place of kubernetes.get",
             ),
         ] {
-            let (answers, differences) = play(&recorded(), &asked);
-            assert_eq!(answers.last(), Some(&Err(Stop::Departed)));
-            assert_eq!(differences.last().map(ToString::to_string).as_deref(), Some(told));
+            let (answers, differences) = replay_calls(&recorded(), &calls);
+            assert_eq!(answers.last(), Some(&Err(ReplayStop::Departed)));
+            assert_eq!(
+                differences.last().map(ToString::to_string).as_deref(),
+                Some(reported)
+            );
         }
     }
 
     #[test]
-    fn time_and_configuration_may_be_asked_for_at_any_time() {
-        let now = || ("clock.now", shown(json!({})));
-        let (answers, differences) = play(
+    fn ambient_calls_are_answered_in_any_order() {
+        let now = || ("clock.now", parse_value(json!({})));
+        let (answers, differences) = replay_calls(
             &recorded(),
             &[
                 now(),
@@ -338,17 +346,17 @@ mod tests {
                 get("a"),
                 now(),
                 now(),
-                ("config.get", shown(json!({}))),
+                ("config.get", parse_value(json!({}))),
                 apply("1"),
             ],
         );
-        let told: Vec<_> = answers
+        let reported: Vec<_> = answers
             .into_iter()
-            .map(|a| a.expect("an answer").value())
+            .map(|a| a.expect("a result").to_json())
             .collect();
-        let beginning = format::milliseconds("2026-01-01T00:00:00Z");
+        let beginning = format::parse_milliseconds("2026-01-01T00:00:00Z");
         assert_eq!(
-            told,
+            reported,
             [
                 json!(beginning),
                 json!(null),
@@ -360,70 +368,74 @@ mod tests {
             ]
         );
         assert_eq!(differences.len(), 3, "{differences:?}");
-        assert!(!differences.iter().any(Difference::of_effects));
+        assert!(!differences.iter().any(Difference::affects_others));
     }
 
     #[test]
-    fn requests_that_read_must_be_the_same_and_those_that_write_may_differ() {
+    fn changed_request_ends_replay_unless_it_writes() {
         let request = |method: &str, path: &str| json!({"request": {"method": method, "pathAndQuery": path}});
         for (method, goes_on) in [("get", false), ("head", false), ("put", true), ("delete", true)] {
-            let tape = tape(&[("http.send", request(method, "/a"), json!("answer"))]);
-            let (answers, differences) = play(&tape, &[("http.send", shown(request(method, "/b")))]);
+            let recording = recording_of(&[("http.send", request(method, "/a"), json!("answer"))]);
+            let (answers, differences) =
+                replay_calls(&recording, &[("http.send", parse_value(request(method, "/b")))]);
             assert_eq!(answers[0].is_ok(), goes_on, "{method}");
             assert_eq!(differences.len(), 1);
         }
     }
 
     #[test]
-    fn a_call_that_never_came_back_never_comes_back() {
-        let mut tape = recorded();
-        tape.calls[1].took_microseconds = None;
-        let (answers, differences) = play(&tape, &[log("begin"), get("a")]);
-        assert_eq!((&answers[1], differences.len()), (&Err(Stop::Unanswered), 0));
+    fn call_without_result_stops_unanswered() {
+        let mut recording = recorded();
+        recording.calls[1].took_microseconds = None;
+        let (answers, differences) = replay_calls(&recording, &[log("begin"), get("a")]);
+        assert_eq!(
+            (&answers[1], differences.len()),
+            (&Err(ReplayStop::Unanswered), 0)
+        );
     }
 
-    /// One of the functions that say which object or key they are about.
+    /// Any call of a few functions, with arguments that identify it.
     fn any_call() -> impl Strategy<Value = (&'static str, RecordedValue)> {
         (0..6usize, 0..4u8).prop_map(|(function, n)| match function {
             0 => get(&n.to_string()),
             1 => apply(&n.to_string()),
             2 => log(&n.to_string()),
-            3 => ("cache.get", shown(json!({"key": n.to_string()}))),
-            4 => ("events.emit", shown(json!({"note": n.to_string()}))),
-            _ => ("clock.now", shown(json!({}))),
+            3 => ("cache.get", parse_value(json!({"key": n.to_string()}))),
+            4 => ("events.emit", parse_value(json!({"note": n.to_string()}))),
+            _ => ("clock.now", parse_value(json!({}))),
         })
     }
 
     proptest! {
         #[test]
-        fn a_tape_answers_its_own_calls_and_says_where_another_call_comes(
+        fn recording_answers_its_own_calls_and_reports_another_call(
             calls in prop::collection::vec(any_call(), 1..20),
             at in any::<prop::sample::Index>(),
         ) {
-            let recorded: Vec<_> = calls.iter().enumerate().map(|(i, (f, a))| (*f, a.value(), json!(i))).collect();
-            let tape = tape(&recorded);
-            let (answers, differences) = play(&tape, &calls);
-            let wanted: Vec<_> = (0..calls.len()).map(|i| Ok(shown(json!(i)))).collect();
+            let recorded: Vec<_> = calls.iter().enumerate().map(|(i, (f, a))| (*f, a.to_json(), json!(i))).collect();
+            let recording = recording_of(&recorded);
+            let (answers, differences) = replay_calls(&recording, &calls);
+            let wanted: Vec<_> = (0..calls.len()).map(|i| Ok(parse_value(json!(i)))).collect();
             prop_assert_eq!(answers, wanted);
             prop_assert_eq!(differences, []);
-            // Another read there: it departs there, and not before.
+            // Another read in its place: the replay departs there, and not before.
             let at = at.index(calls.len());
             let mut other = calls.clone();
             other.truncate(at);
             other.push(get("elsewhere"));
-            let (answers, differences) = play(&tape, &other);
+            let (answers, differences) = replay_calls(&recording, &other);
             prop_assert!(answers[..at].iter().all(Result::is_ok));
-            prop_assert_eq!(answers.last(), Some(&Err(Stop::Departed)));
+            prop_assert_eq!(answers.last(), Some(&Err(ReplayStop::Departed)));
             let departed = matches!(differences.last(), Some(Difference::Departed { call, .. }) if *call > at);
             prop_assert!(departed, "{:?}", differences);
         }
     }
 
     #[test]
-    fn a_build_that_only_chatters_comes_to_an_end() {
-        let chatter: Vec<_> = (0..DIFFERENCES * 2).map(|_| log("news")).collect();
-        let (answers, differences) = play(&tape(&[]), &chatter);
-        assert!(answers.contains(&Err(Stop::Departed)));
-        assert!(differences.len() >= DIFFERENCES);
+    fn replay_with_too_many_differences_ends() {
+        let chatter: Vec<_> = (0..MAX_DIFFERENCES * 2).map(|_| log("again")).collect();
+        let (answers, differences) = replay_calls(&recording_of(&[]), &chatter);
+        assert!(answers.contains(&Err(ReplayStop::Departed)));
+        assert!(differences.len() >= MAX_DIFFERENCES);
     }
 }

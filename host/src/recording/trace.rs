@@ -1,90 +1,90 @@
-//! A reconcile as a person follows it: one line for each host call, values in short.
+//! The lines of `ostler trace`: one for each host call, with summarized values.
 
 use serde::{Deserialize, Serialize};
 
 use super::value::RecordedValue;
 
-/// In place of arguments that are not shown.
+/// The text in place of arguments that are withheld.
 pub const WITHHELD: &str = "(withheld: the plugin may read Secrets)";
 
-/// Characters of a text that are shown.
-const TEXT: usize = 100;
+/// Maximum number of characters shown of a text.
+const MAX_TEXT_CHARS: usize = 100;
 
-/// What is told to those who follow.
+/// A line that a follower receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Line {
+pub enum TraceLine {
     /// A reconcile begins.
     Start {
-        /// Its id, as in logs.
+        /// The id of the reconcile, as in logs.
         reconcile: String,
         /// The object.
         object: String,
-        /// Who reconciles.
+        /// The plugin.
         plugin: String,
-        /// In which version.
+        /// The version of the plugin.
         version: String,
         /// SHA-256 of the component.
         digest: String,
         /// `reconcile` or `cleanup`.
         function: String,
-        /// Failures in a row before.
+        /// Number of consecutive failures before.
         attempt: u32,
-        /// What woke it.
+        /// The causes for which the object was queued.
         causes: Vec<String>,
-        /// When.
+        /// The time.
         at: String,
     },
-    /// A host call has come back.
+    /// A host call has returned.
     Call {
-        /// Of which reconcile.
+        /// The id of the reconcile.
         reconcile: String,
         /// Its number, from 1.
         number: u32,
         /// `kubernetes.get`.
         function: String,
-        /// When, from the beginning.
+        /// The time of the call since the beginning of the reconcile.
         at_microseconds: u64,
-        /// How long.
+        /// The duration of the host call.
         took_microseconds: u64,
-        /// In short.
+        /// The summarized arguments.
         arguments: String,
-        /// In short.
+        /// The summarized result.
         result: String,
     },
-    /// The component's call has ended.
+    /// The call of the component has ended.
     End {
-        /// Of which reconcile.
+        /// The id of the reconcile.
         reconcile: String,
-        /// What it came to, and what is next.
+        /// A summary of the outcome and of the next reconcile.
         ended: String,
-        /// How long it took.
+        /// The duration of the call.
         took_microseconds: u64,
-        /// How long the component computed.
+        /// The CPU time of the component.
         cpu_microseconds: u64,
-        /// Host calls.
+        /// The number of host calls.
         calls: u32,
     },
-    /// Whoever follows was too slow.
+    /// Lines were dropped because the follower was too slow.
     Lost {
-        /// So many lines are missing here.
+        /// The number of dropped lines.
         lines: u64,
     },
 }
 
-/// Arguments in short: whom it is about, sizes, and options that are not the default.
-pub fn arguments(arguments: &RecordedValue) -> String {
+/// Summarizes arguments: the object, sizes, and the options that are not the default.
+pub fn summarize_arguments(arguments: &RecordedValue) -> String {
     let RecordedValue::Record(named) = arguments else {
         return String::new();
     };
     let parts = named.iter().map(|(name, value)| match (&**name, value) {
         ("options", RecordedValue::Record(options)) => {
-            let set = options.iter().filter(|(_, value)| !nothing(value));
-            set.map(|(name, value)| named_value(name, value))
+            let set = options.iter().filter(|(_, value)| !is_default(value));
+            set.map(|(name, value)| summarize_named(name, value))
                 .collect::<Vec<_>>()
                 .join(" ")
         }
-        _ => short(value),
+        _ => summarize_value(value),
     });
     parts
         .filter(|part| !part.is_empty())
@@ -92,35 +92,36 @@ pub fn arguments(arguments: &RecordedValue) -> String {
         .join(" ")
 }
 
-/// A result in short: how it went, and how much came.
-pub fn result(result: &RecordedValue) -> String {
+/// Summarizes a result: success or error, and sizes.
+pub fn summarize_result(result: &RecordedValue) -> String {
     match result {
         RecordedValue::Null => String::new(),
         RecordedValue::Record(fields) => match fields.as_slice() {
             [(word, value)] if word == "ok" => match value {
                 RecordedValue::Null => "ok".into(),
-                value => short(value),
+                value => summarize_value(value),
             },
-            [(word, value)] if word == "error" => format!("error: {}", error(value)),
-            _ => short(result),
+            [(word, value)] if word == "error" => format!("error: {}", summarize_error(value)),
+            _ => summarize_value(result),
         },
-        other => short(other),
+        other => summarize_value(other),
     }
 }
 
-fn error(error: &RecordedValue) -> String {
+/// Summarizes an error: its case and its message.
+fn summarize_error(error: &RecordedValue) -> String {
     match error {
         RecordedValue::Record(fields) => match fields.as_slice() {
-            [(word, RecordedValue::Text(why))] => format!("{word}: {}", cut(why)),
-            [(word, value)] => format!("{word}: {}", short(value)),
-            _ => short(error),
+            [(word, RecordedValue::Text(why))] => format!("{word}: {}", shorten_text(why)),
+            [(word, value)] => format!("{word}: {}", summarize_value(value)),
+            _ => summarize_value(error),
         },
-        other => short(other),
+        other => summarize_value(other),
     }
 }
 
-/// Whether an option says nothing.
-fn nothing(value: &RecordedValue) -> bool {
+/// Returns true for the default of an option: false, zero or empty.
+fn is_default(value: &RecordedValue) -> bool {
     match value {
         RecordedValue::Null | RecordedValue::Bool(false) => true,
         RecordedValue::Number(n) => n.as_u64() == Some(0),
@@ -131,19 +132,21 @@ fn nothing(value: &RecordedValue) -> bool {
     }
 }
 
-fn named_value(name: &str, value: &RecordedValue) -> String {
+/// Summarizes a value with its name.
+fn summarize_named(name: &str, value: &RecordedValue) -> String {
     match value {
         RecordedValue::Bool(true) => name.to_owned(),
         RecordedValue::List(items) if items.iter().all(|i| i.text().is_some()) => {
             let texts: Vec<_> = items.iter().filter_map(RecordedValue::text).collect();
-            format!("{name}={}", cut(&texts.join(",")))
+            format!("{name}={}", shorten_text(&texts.join(",")))
         }
-        RecordedValue::Text(text) => format!("{name}={}", cut(text)),
-        other => format!("{name}={}", short(other)),
+        RecordedValue::Text(text) => format!("{name}={}", shorten_text(text)),
+        other => format!("{name}={}", summarize_value(other)),
     }
 }
 
-fn short(value: &RecordedValue) -> String {
+/// Summarizes a value of any type.
+fn summarize_value(value: &RecordedValue) -> String {
     let text = |record: &RecordedValue, name: &str| {
         record
             .get(name)
@@ -155,18 +158,18 @@ fn short(value: &RecordedValue) -> String {
         RecordedValue::Null => "none".into(),
         RecordedValue::Bool(b) => b.to_string(),
         RecordedValue::Number(n) => n.to_string(),
-        RecordedValue::Text(text) => cut(text),
-        RecordedValue::Bytes(bytes) => object(bytes),
+        RecordedValue::Text(text) => shorten_text(text),
+        RecordedValue::Bytes(bytes) => summarize_bytes(bytes),
         RecordedValue::List(items) => match items.as_slice() {
             [] => String::new(),
-            [one] => short(one),
+            [one] => summarize_value(one),
             many => format!("{} of them", many.len()),
         },
         RecordedValue::Record(fields) => match fields.as_slice() {
-            [(word, _)] if word == "ok" || word == "error" => result(value),
+            [(word, _)] if word == "ok" || word == "error" => summarize_result(value),
             _ if value.get("gvk").is_some() => {
                 let kind = value.get("gvk").map(|gvk| text(gvk, "kind")).unwrap_or_default();
-                place(&kind, &text(value, "namespace"), &text(value, "name"))
+                format_reference(&kind, &text(value, "namespace"), &text(value, "name"))
             }
             _ if value.get("version").is_some() => text(value, "kind"),
             _ if value.get("upstream").is_some() => {
@@ -174,48 +177,49 @@ fn short(value: &RecordedValue) -> String {
                 let mut parts = vec![
                     text(value, "method").to_uppercase(),
                     upstream,
-                    cut(&text(value, "pathAndQuery")),
+                    shorten_text(&text(value, "pathAndQuery")),
                 ];
                 if let Some(RecordedValue::Bytes(body)) = value.get("body") {
-                    parts.push(size(body.len()));
+                    parts.push(format_size(body.len()));
                 }
                 parts.retain(|part| !part.is_empty());
                 parts.join(" ")
             }
             _ => match (value.get("status"), value.get("items"), value.get("events")) {
                 (Some(RecordedValue::Number(status)), ..) => {
-                    let body = value.get("body").map(weight).unwrap_or_default();
-                    format!("HTTP {status}, {}", size(body))
+                    let body = value.get("body").map(count_bytes).unwrap_or_default();
+                    format!("HTTP {status}, {}", format_size(body))
                 }
                 (_, Some(RecordedValue::List(items)), _) => {
-                    let bytes: usize = items.iter().map(weight).sum();
-                    let more = if value.get("continueToken").is_some_and(|t| !nothing(t)) {
+                    let bytes: usize = items.iter().map(count_bytes).sum();
+                    let more = if value.get("continueToken").is_some_and(|t| !is_default(t)) {
                         ", more"
                     } else {
                         ""
                     };
-                    format!("{} objects, {}{more}", items.len(), size(bytes))
+                    format!("{} objects, {}{more}", items.len(), format_size(bytes))
                 }
                 (_, _, Some(RecordedValue::List(events))) => format!("{} events", events.len()),
                 _ => {
-                    let set = fields.iter().filter(|(_, value)| !nothing(value));
-                    let set: Vec<_> = set.map(|(name, value)| named_value(name, value)).collect();
-                    cut(&set.join(" "))
+                    let set = fields.iter().filter(|(_, value)| !is_default(value));
+                    let set: Vec<_> = set.map(|(name, value)| summarize_named(name, value)).collect();
+                    shorten_text(&set.join(" "))
                 }
             },
         },
     }
 }
 
-fn weight(value: &RecordedValue) -> usize {
+/// Counts the bytes of a value.
+fn count_bytes(value: &RecordedValue) -> usize {
     match value {
         RecordedValue::Bytes(bytes) => bytes.len(),
         _ => 0,
     }
 }
 
-/// Bytes: the object that they are, if they are one, and how many.
-fn object(bytes: &[u8]) -> String {
+/// Summarizes bytes: their number, and the object if they are one.
+fn summarize_bytes(bytes: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Named {
         kind: String,
@@ -231,23 +235,24 @@ fn object(bytes: &[u8]) -> String {
         Ok(Named { kind, metadata }) => {
             format!(
                 "{} {}",
-                place(&kind, &metadata.namespace, &metadata.name),
-                size(bytes.len())
+                format_reference(&kind, &metadata.namespace, &metadata.name),
+                format_size(bytes.len())
             )
         }
-        Err(_) => size(bytes.len()),
+        Err(_) => format_size(bytes.len()),
     }
 }
 
-fn place(kind: &str, namespace: &str, name: &str) -> String {
+/// Formats the kind, namespace and name of an object.
+fn format_reference(kind: &str, namespace: &str, name: &str) -> String {
     match namespace {
         "" => format!("{kind}/{name}"),
         namespace => format!("{kind}/{namespace}/{name}"),
     }
 }
 
-/// Bytes for people.
-pub fn size(bytes: usize) -> String {
+/// Formats a number of bytes: `1.5 KiB`.
+pub fn format_size(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -255,13 +260,13 @@ pub fn size(bytes: usize) -> String {
     }
 }
 
-/// One line, not too long.
-fn cut(text: &str) -> String {
+/// Shortens a text, and replaces control characters, so that it fits into one line.
+fn shorten_text(text: &str) -> String {
     let line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
-    match line.char_indices().nth(TEXT) {
+    match line.char_indices().nth(MAX_TEXT_CHARS) {
         None => line,
         Some((end, _)) => format!("{}…", &line[..end]),
     }
@@ -271,14 +276,14 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn shown(json: &str) -> RecordedValue {
-        serde_json::from_str(json).expect("a tree")
+    fn parse_value(json: &str) -> RecordedValue {
+        serde_json::from_str(json).expect("a recorded value")
     }
 
     #[test]
-    fn arguments_and_results_are_told_in_short() {
+    fn arguments_and_results_are_summarized() {
         let secret_looking = "x".repeat(300);
-        for (json, told) in [
+        for (json, summary) in [
             (
                 r#"{"ref": {"gvk": {"group": "", "version": "v1", "kind": "ConfigMap"}, "cluster": null, "namespace": "n", "name": "a"},
                     "options": {"live": true, "fields": ["spec", "metadata.labels"]}}"#
@@ -300,9 +305,9 @@ mod tests {
             (format!(r#"{{"key": "{secret_looking}"}}"#), format!("{}…", "x".repeat(100))),
             (r#"{"level": "info", "message": "two\nlines", "fields": []}"#.into(), "info two lines".into()),
         ] {
-            assert_eq!(arguments(&shown(&json)), told);
+            assert_eq!(summarize_arguments(&parse_value(&json)), summary);
         }
-        for (json, told) in [
+        for (json, summary) in [
             ("null", ""),
             (r#"{"ok": null}"#, "ok"),
             (r#"{"ok": {"text": "12345"}}"#, "5 B"),
@@ -318,14 +323,14 @@ mod tests {
             (r#"{"error": {"throttled": 5}}"#, "error: throttled: 5"),
             ("1700000000000", "1700000000000"),
         ] {
-            assert_eq!(result(&shown(json)), told, "{json}");
+            assert_eq!(summarize_result(&parse_value(json)), summary, "{json}");
         }
     }
 
     #[test]
-    fn sizes_are_for_people() {
+    fn sizes_have_binary_units() {
         assert_eq!(
-            [size(1023), size(1536), size(3 << 20)],
+            [format_size(1023), format_size(1536), format_size(3 << 20)],
             ["1023 B", "1.5 KiB", "3.0 MiB"]
         );
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::encode_hex,
+    kube::{hash::encode_hex, well_known::plugin_reason},
     plugin::{
         LoadError, Plugin, Registry, SlotId, canary_selector::CanarySelector, load_for_object, spec::Source,
     },
@@ -143,7 +143,7 @@ impl Reloader {
                 self.load_build(desired, BuildRole::Canary, &canary.source, since);
             }
             Err(why) => {
-                let refusal = LoadError::new("InvalidSpec", why);
+                let refusal = LoadError::new(plugin_reason::INVALID_SPEC, why);
                 self.registry
                     .refuse_canary(id, "", CanarySelector::Weight(0), Some(refusal));
             }
@@ -184,7 +184,7 @@ impl Reloader {
             Some(file) if file.contains('/') => return,
             Some(file) => Some(std::fs::read(self.directory.join(file)).map_err(|e| {
                 let why = format!("{file} in the host's plugin directory can't be read: {e}");
-                LoadError::new("FileNotFound", why)
+                LoadError::new(plugin_reason::FILE_NOT_FOUND, why)
             })),
         };
         let spec = &desired.spec;
@@ -237,7 +237,7 @@ impl Reloader {
             return;
         };
         let (engine, registry, limits) = (self.engine.clone(), self.registry.clone(), self.limits.clone());
-        let tapes = self.tapes.clone();
+        let recordings = self.recordings.clone();
         let (key, revision, desired) = (key.clone(), pending.revision.clone(), pending.desired.clone());
         let in_grants_file = self.grants.contains_plugin(&desired.name);
         let task = async move {
@@ -246,7 +246,7 @@ impl Reloader {
             let built = match built {
                 Ok(plugin) => {
                     let id = SlotId::object(&*desired.name);
-                    preflight_replay(&engine, &tapes, &registry, &id, plugin).await
+                    preflight_replay(&engine, &recordings, &registry, &id, plugin).await
                 }
                 Err(refusal) => Err(refusal),
             };
@@ -390,7 +390,7 @@ async fn build_component(
         (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
         (None, None) => {
             return Err(LoadError::new(
-                "InvalidSpec",
+                plugin_reason::INVALID_SPEC,
                 "spec.source names no component".into(),
             ));
         }

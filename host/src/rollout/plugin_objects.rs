@@ -20,6 +20,7 @@ use crate::{
         object::Object,
         scope::{Projection, Scope},
         selector::Selector,
+        well_known::plugin_reason,
     },
     plugin::{
         self, LoadError, Registry,
@@ -186,10 +187,12 @@ impl PluginObjects {
         oci: &Oci,
         verify: Option<&Verify>,
     ) -> Result<(Vec<u8>, Option<String>), LoadError> {
-        let reference: Reference = oci
-            .reference
-            .parse()
-            .map_err(|e| LoadError::new("InvalidSpec", format!("the reference {}: {e}", oci.reference)))?;
+        let reference: Reference = oci.reference.parse().map_err(|e| {
+            LoadError::new(
+                plugin_reason::INVALID_SPEC,
+                format!("the reference {}: {e}", oci.reference),
+            )
+        })?;
         let auth = match &oci.pull_secret_ref {
             None => RegistryAuth::anonymous(),
             Some(secret) => {
@@ -199,9 +202,11 @@ impl PluginObjects {
                     name: secret.name.clone(),
                     key: ".dockerconfigjson".into(),
                 };
-                let json = self.read_secret("InvalidPullSecret", &name).await?;
+                let json = self
+                    .read_secret(plugin_reason::INVALID_PULL_SECRET, &name)
+                    .await?;
                 RegistryAuth::from_docker_config(&json)
-                    .map_err(|e| LoadError::new("InvalidPullSecret", format!("{at}: {e}")))?
+                    .map_err(|e| LoadError::new(plugin_reason::INVALID_PULL_SECRET, format!("{at}: {e}")))?
             }
         };
         let policy = match verify {
@@ -216,7 +221,10 @@ impl PluginObjects {
             passing: e.is_transient()
                 || matches!(
                     e.reason(),
-                    "NotFound" | "Unauthorized" | "SignatureMissing" | "InvalidSignature"
+                    plugin_reason::NOT_FOUND
+                        | plugin_reason::UNAUTHORIZED
+                        | plugin_reason::SIGNATURE_MISSING
+                        | plugin_reason::INVALID_SIGNATURE
                 ),
         })?;
         let signed = || {
@@ -232,8 +240,9 @@ impl PluginObjects {
 
     /// The signature policy of a spec, with its keys read from ConfigMaps and Secrets.
     async fn load_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
-        let invalid =
-            |at: &str, e: &dyn std::fmt::Display| LoadError::new("InvalidKey", format!("{at}: {e}"));
+        let invalid = |at: &str, e: &dyn std::fmt::Display| {
+            LoadError::new(plugin_reason::INVALID_KEY, format!("{at}: {e}"))
+        };
         let mut keys = Vec::new();
         for (i, pem) in verify.keys.iter().enumerate() {
             let at = format!("spec.verify.keys[{i}]");
@@ -243,10 +252,10 @@ impl PluginObjects {
             let at = format!("spec.verify.keysFrom[{i}]");
             let pem = match (&source.config_map_key_ref, &source.secret_key_ref) {
                 (Some(name), None) => self
-                    .read_data("ConfigMap", "InvalidKey", name)
+                    .read_data("ConfigMap", plugin_reason::INVALID_KEY, name)
                     .await?
                     .into_bytes(),
-                (None, Some(name)) => self.read_secret("InvalidKey", name).await?,
+                (None, Some(name)) => self.read_secret(plugin_reason::INVALID_KEY, name).await?,
                 _ => {
                     return Err(invalid(
                         &at,

@@ -10,8 +10,9 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
+    kube::well_known::plugin_reason,
     plugin::{LoadError, Plugin, PreflightDifference, PreflightReport, Registry, SlotId},
-    recording::{Tapes, recorder::Finished},
+    recording::{RecordingStore, recorder::RecordedCall},
     replay,
     sandbox::engine::Engine,
 };
@@ -23,7 +24,7 @@ const PREFLIGHT_TIMEOUT: Duration = Duration::from_millis(100);
 /// one did not is refused; other differences are logged and reported.
 pub(super) async fn preflight_replay(
     engine: &Arc<Engine>,
-    tapes: &Tapes,
+    store: &RecordingStore,
     registry: &Registry,
     id: &SlotId,
     plugin: Plugin,
@@ -32,7 +33,7 @@ pub(super) async fn preflight_replay(
     if before.is_none_or(|before| before.digest == plugin.digest) || registry.is_rolled_back(id, &plugin) {
         return Ok(plugin);
     }
-    let recordings = tapes.of_plugin(plugin.name());
+    let recordings = store.list_replayable(plugin.name());
     if recordings.is_empty() {
         return Ok(plugin);
     }
@@ -42,7 +43,7 @@ pub(super) async fn preflight_replay(
             "it traps where the previous build did not: {} (recording {}): {}",
             trapped.object, trapped.recording, trapped.what
         );
-        return Err(LoadError::new("PreflightFailed", why));
+        return Err(LoadError::new(plugin_reason::PREFLIGHT_FAILED, why));
     }
     let (name, digest) = (&**plugin.name(), &plugin.digest[..12]);
     if report.differing.is_empty() {
@@ -60,7 +61,7 @@ pub(super) async fn preflight_replay(
 async fn replay_all(
     engine: &Engine,
     plugin: &Plugin,
-    recordings: &[Arc<Finished>],
+    recordings: &[Arc<RecordedCall>],
     timeout: Duration,
 ) -> PreflightReport {
     let started = Instant::now();
@@ -83,7 +84,7 @@ async fn replay_all(
 
 /// False for a recording of a kind that the build does not reconcile, and for one with another configuration, which
 /// may rightly have other effects.
-fn is_comparable(plugin: &Plugin, recording: &Finished) -> bool {
+fn is_comparable(plugin: &Plugin, recording: &RecordedCall) -> bool {
     plugin.kind(&recording.key().gvk).is_some() && recording.config() == plugin.terms.config
 }
 
@@ -91,11 +92,11 @@ fn is_comparable(plugin: &Plugin, recording: &Finished) -> bool {
 async fn replay_one(
     engine: &Engine,
     plugin: &Plugin,
-    recording: &Finished,
+    recording: &RecordedCall,
     timeout: Duration,
     report: &mut PreflightReport,
 ) {
-    let recording = Arc::new(recording.recording());
+    let recording = Arc::new(recording.to_recording());
     let replaying = replay::replay(engine, &plugin.compiled, recording.clone());
     let Ok(Ok(replayed)) = tokio::time::timeout(timeout, replaying).await else {
         report.skipped += 1;
@@ -110,7 +111,7 @@ async fn replay_one(
     if replayed.trapped {
         report.trapped.push(describe(replayed.ended));
     } else {
-        match replayed.differences.iter().find(|d| d.of_effects()) {
+        match replayed.differences.iter().find(|d| d.affects_others()) {
             Some(first) => report.differing.push(describe(first.to_string())),
             None => report.same += 1,
         }

@@ -42,7 +42,7 @@ use crate::{
     kube::{key::ObjectRef, object::Object, scope::Projection},
     observe::metrics::HostCall,
     policy::plugin_policy::PluginPolicy,
-    recording::Tape,
+    recording::CallMode,
     sandbox::services::Services,
     schedule::dependencies::Dependency,
 };
@@ -72,7 +72,7 @@ pub struct Call {
     /// The effects, which the reconcile evaluates after the call.
     pub effects: Effects,
     /// The mode: host calls are executed, executed and recorded, or answered from a recording.
-    pub mode: Tape,
+    pub mode: CallMode,
 }
 
 impl Call {
@@ -91,7 +91,7 @@ impl Call {
             context,
             budget: Budget::default(),
             effects: Effects::default(),
-            mode: Tape::default(),
+            mode: CallMode::default(),
         }
     }
 

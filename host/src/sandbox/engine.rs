@@ -270,13 +270,13 @@ impl Engine {
         let limits = call.limits().clone();
         let wasi = compiled.wasi.then(|| {
             let mut wasi = wasi::nothing();
-            // What was printed once is not printed again.
-            if !call.mode.plays() {
+            // The output of a replay was logged when the call was recorded.
+            if !call.mode.is_replay() {
                 wasi.stdout(call.output(tracing::Level::INFO))
                     .stderr(call.output(tracing::Level::WARN));
             }
-            if let Some(surroundings) = call.mode.surroundings() {
-                surroundings.surround(&mut wasi);
+            if let Some(inputs) = call.mode.wasi_inputs() {
+                inputs.install(&mut wasi);
             }
             wasi.build()
         });

@@ -11,7 +11,7 @@ use crate::{
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::scope::NamespaceScope,
     observe::metrics::Metrics,
-    recording::Tapes,
+    recording::RecordingStore,
     sandbox::object_cache::ObjectCache,
     schedule::dispatcher::Dispatcher,
     upstream::{ClientPool, EventStreams},
@@ -30,7 +30,7 @@ pub struct Services {
     /// The cache that plugins use for each object.
     pub object_cache: ObjectCache,
     /// Recordings of calls, and the clients that follow them.
-    pub recordings: Arc<Tapes>,
+    pub recordings: Arc<RecordingStore>,
     /// Counters of the host and of its plugins.
     pub metrics: Arc<Metrics>,
     /// The write fence, which is open while this process is the leader.

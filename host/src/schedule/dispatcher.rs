@@ -17,15 +17,13 @@ use crate::{
         object::Object,
         references,
         scope::{NamespaceScope, Scope},
+        well_known::annotation,
     },
     schedule::{
         dependencies::{Dependency, DependencyGraph},
         queue::{ItemState, LaneState, Priority, Queue, Requeue, Work},
     },
 };
-
-/// Annotation that requests a reconcile: each new value triggers one.
-pub const RECONCILE_NOW: &str = "ostler.dev/reconcile-now";
 
 /// Lane of the work that the host itself does for objects.
 const HOST_LANE: &str = "ostler";
@@ -48,7 +46,7 @@ pub enum Cause {
     Retry,
     /// A timer that its reconcile set elapsed.
     Timer,
-    /// The annotation [`RECONCILE_NOW`] was set.
+    /// The annotation [`annotation::RECONCILE_NOW`] was set.
     Manual,
     /// Requests to the Upstream may have changed its status.
     UpstreamStatus,
@@ -445,9 +443,14 @@ impl Inner {
     }
 }
 
-/// Returns true if the change sets a new value of [`RECONCILE_NOW`].
+/// Returns true if the change sets a new value of [`annotation::RECONCILE_NOW`].
 fn requests_reconcile(change: &Change) -> bool {
-    let value = |object: &Option<Arc<Object>>| object.as_ref()?.annotation(RECONCILE_NOW).map(str::to_owned);
+    let value = |object: &Option<Arc<Object>>| {
+        object
+            .as_ref()?
+            .annotation(annotation::RECONCILE_NOW)
+            .map(str::to_owned)
+    };
     value(&change.new).is_some() && value(&change.old) != value(&change.new)
 }
 

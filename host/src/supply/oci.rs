@@ -30,7 +30,10 @@ pub use self::{
     registry::UploadProgress,
 };
 use self::{cache::DiskCache, registry::Registry};
-use crate::supply::signature::{Fingerprint, FoundSignatures, SignatureError, SignaturePolicy, Verification};
+use crate::{
+    kube::well_known::plugin_reason,
+    supply::signature::{Fingerprint, FoundSignatures, SignatureError, SignaturePolicy, Verification},
+};
 
 /// Limits of a pull.
 #[derive(Clone, Debug)]
@@ -139,15 +142,15 @@ impl PullError {
     /// The reason of a condition.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::DigestRequired { .. } => "DigestRequired",
-            Self::PullFailed(_) => "PullFailed",
-            Self::NotFound(_) => "NotFound",
-            Self::Unauthorized(_) => "Unauthorized",
-            Self::DigestMismatch { .. } => "DigestMismatch",
-            Self::NotAComponent(_) => "NotAComponent",
-            Self::TooLarge(_) => "TooLarge",
-            Self::SignatureMissing(_) => "SignatureMissing",
-            Self::SignatureInvalid(_) => "InvalidSignature",
+            Self::DigestRequired { .. } => plugin_reason::DIGEST_REQUIRED,
+            Self::PullFailed(_) => plugin_reason::PULL_FAILED,
+            Self::NotFound(_) => plugin_reason::NOT_FOUND,
+            Self::Unauthorized(_) => plugin_reason::UNAUTHORIZED,
+            Self::DigestMismatch { .. } => plugin_reason::DIGEST_MISMATCH,
+            Self::NotAComponent(_) => plugin_reason::NOT_A_COMPONENT,
+            Self::TooLarge(_) => plugin_reason::TOO_LARGE,
+            Self::SignatureMissing(_) => plugin_reason::SIGNATURE_MISSING,
+            Self::SignatureInvalid(_) => plugin_reason::INVALID_SIGNATURE,
         }
     }
 

@@ -3,9 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::{SendError, transport_error};
-use crate::contract::bindings::{
-    reconciler::{Failure, Next, Outcome, Resolution},
-    types::{Condition, ConditionStatus},
+use crate::{
+    contract::bindings::{
+        reconciler::{Failure, Next, Outcome, Resolution},
+        types::{Condition, ConditionStatus},
+    },
+    kube::well_known::{condition_type, upstream_reason},
 };
 
 /// Time for which a rejected request stands against the credentials; later a success on another path clears it.
@@ -66,7 +69,10 @@ impl Health {
         self.last_contact = Some(now);
         match &self.connected {
             Some(fact) if fact.holds => false,
-            _ => set_if_changed(&mut self.connected, HealthFact::new(true, "Connected", "")),
+            _ => set_if_changed(
+                &mut self.connected,
+                HealthFact::new(true, upstream_reason::CONNECTED, ""),
+            ),
         }
     }
 
@@ -78,7 +84,7 @@ impl Health {
             let message = "The server does not accept the credentials (HTTP 401)";
             changed |= set_if_changed(
                 &mut self.authenticated,
-                HealthFact::new(false, "AuthenticationFailed", message),
+                HealthFact::new(false, upstream_reason::AUTHENTICATION_FAILED, message),
             );
         } else if status < 400 {
             let stands = |(at, since): &(String, Instant)| {
@@ -86,7 +92,7 @@ impl Health {
             };
             if !self.rejected.as_ref().is_some_and(stands) {
                 self.rejected = None;
-                changed |= self.record_authenticated("Accepted");
+                changed |= self.record_authenticated(upstream_reason::ACCEPTED);
             }
         }
         changed
@@ -104,14 +110,18 @@ impl Health {
         match result {
             // A token that requests are rejected with proves nothing.
             Ok(()) if self.rejected.is_some() => self.record_reachable(now),
-            Ok(()) => self.record_reachable(now) | self.record_authenticated("LoggedIn"),
+            Ok(()) => self.record_reachable(now) | self.record_authenticated(upstream_reason::LOGGED_IN),
             Err(SendError::LoginFailed(why)) => {
-                let fact = HealthFact::new(false, "AuthenticationFailed", format!("Login refused: {why}"));
+                let fact = HealthFact::new(
+                    false,
+                    upstream_reason::AUTHENTICATION_FAILED,
+                    format!("Login refused: {why}"),
+                );
                 self.record_reachable(now) | set_if_changed(&mut self.authenticated, fact)
             }
             // A failed login says nothing about the credentials; but there is no token.
             Err(SendError::Unavailable(why)) if self.authenticated.as_ref().is_none_or(|f| f.holds) => {
-                let fact = HealthFact::new(false, "LoginFailed", why.clone());
+                let fact = HealthFact::new(false, upstream_reason::LOGIN_FAILED, why.clone());
                 self.record_reachable(now) | set_if_changed(&mut self.authenticated, fact)
             }
             Err(_) => false,
@@ -121,10 +131,10 @@ impl Health {
     /// The upstream cannot be reached.
     pub fn record_unreachable(&mut self, kind: transport_error::TransportErrorKind, why: &str) -> bool {
         let reason = match kind {
-            transport_error::TransportErrorKind::Tls => "TLSHandshakeFailed",
-            transport_error::TransportErrorKind::Address => "AddressNotAllowed",
+            transport_error::TransportErrorKind::Tls => upstream_reason::TLS_HANDSHAKE_FAILED,
+            transport_error::TransportErrorKind::Address => upstream_reason::ADDRESS_NOT_ALLOWED,
             transport_error::TransportErrorKind::Connect | transport_error::TransportErrorKind::Broken => {
-                "ConnectionFailed"
+                upstream_reason::CONNECTION_FAILED
             }
         };
         set_if_changed(&mut self.connected, HealthFact::new(false, reason, why))
@@ -137,13 +147,13 @@ impl Health {
             (Some(fact), _) if !fact.holds => Some(fact.clone()),
             (_, Some(why)) => Some(HealthFact::new(
                 false,
-                "CircuitOpen",
+                upstream_reason::CIRCUIT_OPEN,
                 format!("Not asked for a moment: {why}"),
             )),
             (fact, None) => fact.clone(),
         };
         let authenticated = if is_anonymous {
-            Some(HealthFact::new(true, "NoCredentials", ""))
+            Some(HealthFact::new(true, upstream_reason::NO_CREDENTIALS, ""))
         } else {
             self.authenticated.clone()
         };
@@ -181,9 +191,9 @@ impl HealthReport {
     /// The report for an Upstream that cannot be tried because of its spec or its Secrets.
     pub fn from_error(error: &SendError) -> Self {
         let (reason, is_stalled) = match error {
-            SendError::NotFound(_) => ("SecretNotFound", false),
-            SendError::NotAllowed(_) => ("AddressNotAllowed", true),
-            _ => ("InvalidSpec", true),
+            SendError::NotFound(_) => (upstream_reason::SECRET_NOT_FOUND, false),
+            SendError::NotAllowed(_) => (upstream_reason::ADDRESS_NOT_ALLOWED, true),
+            _ => (upstream_reason::INVALID_SPEC, true),
         };
         let fact = Some(HealthFact::new(false, reason, error.to_string()));
         match error {
@@ -205,7 +215,7 @@ impl HealthReport {
             let (status, reason, message) = match fact {
                 Some(fact) if fact.holds => (ConditionStatus::True, fact.reason, &*fact.message),
                 Some(fact) => (ConditionStatus::False, fact.reason, &*fact.message),
-                None => (ConditionStatus::Unknown, "NotChecked", ""),
+                None => (ConditionStatus::Unknown, upstream_reason::NOT_CHECKED, ""),
             };
             Condition {
                 type_: kind.into(),
@@ -215,8 +225,8 @@ impl HealthReport {
             }
         };
         let mut conditions = vec![
-            condition("Connected", &self.connected),
-            condition("Authenticated", &self.authenticated),
+            condition(condition_type::CONNECTED, &self.connected),
+            condition(condition_type::AUTHENTICATED, &self.authenticated),
         ];
         let bad = [&self.connected, &self.authenticated];
         if let Some(bad) = bad.into_iter().flatten().find(|fact| !fact.holds) {
@@ -233,7 +243,7 @@ impl HealthReport {
             });
         }
         if self.connected.is_none() {
-            conditions.push(condition("Ready", &None));
+            conditions.push(condition(condition_type::READY, &None));
         }
         Ok(Outcome {
             conditions,

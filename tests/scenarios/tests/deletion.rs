@@ -1,8 +1,8 @@
 //! Deletion of the chain: in any order, with failures, and with the means to override them.
 
 use ostler::testing::{
+    annotation::{self, DELETION_POLICY, FORCE_DELETE},
     key::Gvk,
-    reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED_ANNOTATION},
 };
 use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios};
 use serde_json::json;
@@ -147,7 +147,7 @@ async fn paused_pipeline_can_be_deleted(lab: Lab) {
     lab.patch(
         &kind("Pipeline"),
         "app",
-        json!({"metadata": {"annotations": {PAUSED_ANNOTATION: "true"}}}),
+        json!({"metadata": {"annotations": {(annotation::PAUSED): "true"}}}),
     )
     .await;
     lab.wait_condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")

@@ -87,7 +87,7 @@ async fn plugin_with_service_account_is_limited_by_rbac(mut lab: Lab) {
     lab.apply_probe("reader", json!([get]), json!([])).await;
     let account = format!("RBAC: service account {}/{ACCOUNT_NAME} may not", lab.namespace);
     // Without any rule it may not even read the objects it reconciles.
-    wait_refused(&lab, "reader", "Denied", &[&account, "get Probe"]).await;
+    wait_refused(&lab, "reader", "PermissionDenied", &[&account, "get Probe"]).await;
 
     let own = rule("tests.ostler.dev", "probes", &["get", "list", "watch"]);
     bind_role(&lab, json!([own])).await;

@@ -13,7 +13,7 @@ use ostler::testing::{
     key::Gvk,
     limits::Limits,
     plugin::{LoadState, Report},
-    recording::{Keep, format::Recording, value::RecordedValue},
+    recording::{Retention, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
 use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, read_component, scenarios};
@@ -150,17 +150,17 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
         .await;
     lab.wait_ready(&probe(), "good").await;
     lab.wait_idle().await;
-    let tapes = &lab.host().services().recordings;
-    let kept = tapes.kept();
+    let store = &lab.host().services().recordings;
+    let kept = store.list();
     assert!(!kept.is_empty());
     assert!(
         kept.iter().all(|f| *f.key().name == *"bad"),
         "only what failed is kept"
     );
-    let recording = tapes
+    let recording = store
         .last(&lab.key(&probe(), "bad"))
         .expect("it is kept")
-        .recording();
+        .to_recording();
     assert!(
         recording.ended.contains("terminal: Requested"),
         "{}",
@@ -176,7 +176,7 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
         [&"kubernetes.get", &"kubernetes.apply", &"kubernetes.get"]
     );
     // The replay uses the parsed text, so it also tests the file format.
-    let recording = Recording::parse(&recording.text(), "r.json").expect("its own format");
+    let recording = Recording::parse(&recording.to_text(), "r.json").expect("its own format");
     let wasm = read_component("tests/probe");
     let same = replay_recording(&wasm, &recording)
         .await
@@ -184,10 +184,10 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
     assert!(same.same && same.differences.is_empty(), "{same:#?}");
     assert_eq!((same.calls, &*same.ended), (recording.calls.len(), "failure"));
     // A successful reconcile is kept for a while, too.
-    let good = tapes
+    let good = store
         .last(&lab.key(&probe(), "good"))
         .expect("a kept recording")
-        .recording();
+        .to_recording();
     assert!(
         replay_recording(&wasm, &good)
             .await
@@ -228,7 +228,7 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
 }
 
 async fn recordings_beyond_the_count_are_evicted(mut lab: Lab) {
-    lab.settings.record.count = 5;
+    lab.settings.record.max_count = 5;
     // One worker, so that reconciles end in the order in which they started.
     lab.settings.workers = 1;
     start_probe_host(&mut lab).await;
@@ -240,9 +240,9 @@ async fn recordings_beyond_the_count_are_evicted(mut lab: Lab) {
             .await;
     }
     lab.wait_idle().await;
-    let tapes = &lab.host().services().recordings;
-    assert_eq!((tapes.size().0, tapes.kept().len()), (5, 5));
-    let at: Vec<_> = tapes.kept().iter().map(|f| f.at()).collect();
+    let store = &lab.host().services().recordings;
+    assert_eq!((store.size().0, store.list().len()), (5, 5));
+    let at: Vec<_> = store.list().iter().map(|f| f.started_at()).collect();
     assert!(at.iter().max() == at.first(), "the newest recordings are kept");
 }
 
@@ -261,8 +261,8 @@ async fn recording_of_a_secret_reader_omits_values(mut lab: Lab) {
         .await;
     lab.wait_idle().await;
     let kept = lab.host().services().recordings.last(&lab.key(&probe(), "thief"));
-    let recording = kept.expect("it is kept").recording();
-    let text = recording.text();
+    let recording = kept.expect("it is kept").to_recording();
+    let text = recording.to_text();
     assert!(
         text.contains("kubernetes.get") && text.contains("terminal: Requested"),
         "{text}"
@@ -344,7 +344,7 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
     let probe = report().preflight.expect("a preflight");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
     // The recordings of a removed plugin are deleted, since there is no build to test with them.
-    let of_it = || lab.host().services().recordings.of_plugin("greeting").len();
+    let of_it = || lab.host().services().recordings.list_replayable("greeting").len();
     assert!(of_it() > 0);
     std::fs::remove_file(lab.settings.plugins.join("greeting.wasm")).expect("removed");
     lab.wait_until("its recordings are deleted", async || of_it() == 0)
@@ -361,7 +361,7 @@ async fn python_component_replays_identically(lab: Lab) {
 
 /// Python's components import WASI and get time and random numbers from it; both are recorded.
 async fn replay_bookmark(plugin: &str, mut lab: Lab) {
-    lab.settings.record.keep = Keep::All;
+    lab.settings.record.retention = Retention::All;
     let grants = format!("plugins:\n  {plugin}:\n    upstreams: [{{methods: [GET], paths: [/*]}}]\n");
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
     lab.install(&[&format!("examples/{plugin}")]);
@@ -380,11 +380,11 @@ async fn replay_bookmark(plugin: &str, mut lab: Lab) {
         .services()
         .recordings
         .last(&lab.key(&bookmarks, "home"));
-    let recording = kept.expect("it is kept").recording();
-    let text = recording.text();
+    let recording = kept.expect("it is kept").to_recording();
+    let text = recording.to_text();
     assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{text}");
     assert!(!recording.calls.is_empty(), "{text}");
-    let recording = Arc::new(Recording::parse(&recording.text(), "r.json").expect("its own format"));
+    let recording = Arc::new(Recording::parse(&recording.to_text(), "r.json").expect("its own format"));
     // The engine has the host's settings, so that the compiled code is found in the cache.
     let limits = &lab.settings.limits;
     let engine = Engine::new(
@@ -404,8 +404,8 @@ async fn replay_bookmark(plugin: &str, mut lab: Lab) {
 }
 
 async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
-    lab.settings.record.keep = Keep::All;
-    lab.settings.record.count = 500;
+    lab.settings.record.retention = Retention::All;
+    lab.settings.record.max_count = 500;
     lab.start_pack().await;
     // The password is missing at first, so that failures are recorded as well.
     lab.apply(lab.instance_object()).await;
@@ -413,11 +413,11 @@ async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
     lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     lab.apply_chain().await;
-    let kept = lab.host().services().recordings.kept();
-    let recordings: Vec<_> = kept.iter().map(|f| f.recording()).collect();
+    let kept = lab.host().services().recordings.list();
+    let recordings: Vec<_> = kept.iter().map(|f| f.to_recording()).collect();
     let mut functions = std::collections::BTreeSet::new();
     for recording in &recordings {
-        let text = recording.text();
+        let text = recording.to_text();
         for secret in [ADMIN_PASSWORD, "registry-pass-000", "Y29ycmVjdC1ob3JzZS"] {
             assert!(!text.contains(secret), "{secret} in\n{text}");
         }
@@ -443,7 +443,7 @@ async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
             let compiled = engine.compile(&wasm, false).expect("it compiles");
             (engine, compiled)
         });
-        let parsed = Recording::parse(&recording.text(), "r.json").expect("its own format");
+        let parsed = Recording::parse(&recording.to_text(), "r.json").expect("its own format");
         let replayed = replay(engine, compiled, Arc::new(parsed))
             .await
             .expect("it can be replayed");
@@ -472,7 +472,7 @@ async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
     let first = replayed
         .differences
         .iter()
-        .find(|d| d.of_effects())
+        .find(|d| d.affects_others())
         .expect("it differs");
     match first {
         Difference::Departed { call, changes, .. } | Difference::Arguments { call, changes, .. } => {

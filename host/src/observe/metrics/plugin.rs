@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{Histograms, Labels};
+use super::{Histograms, Labels, definitions};
 use crate::contract::{host_calls::HostCall, limits::Limit};
 
 /// Buckets for the seconds of a reconcile, equal to controller-runtime's.
@@ -75,7 +75,7 @@ impl ReconcileResult {
     }
 }
 
-const RESULT_LABELS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
+pub(crate) const RESULT_LABELS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
 const TRAP_LABELS: [&str; 4] = ["cpu_time", "timeout", "memory", "trap"];
 
@@ -88,20 +88,19 @@ pub enum Suppressed {
     Status,
 }
 
-const SUPPRESSED_LABELS: [&str; 2] = ["apply", "status"];
+pub(crate) const SUPPRESSED_LABELS: [&str; 2] = ["apply", "status"];
+
+const DIRECTION_LABELS: [&str; 2] = ["to_host", "from_host"];
 
 /// Defines the metric families in which every plugin has series, and their registration.
 macro_rules! families {
-    ($($field:ident: $type:ty = $name:literal, $help:literal, $family:expr;)+) => {
+    ($($field:ident: $type:ty = $definition:path, $family:expr;)+) => {
         /// Metric families in which every plugin has series.
         pub(super) struct Families { $($field: $type),+ }
 
         impl Families {
             pub(super) fn register(registry: &mut Registry) -> Self {
-                $(
-                    let $field: $type = $family;
-                    registry.register($name, $help, $field.clone());
-                )+
+                $(let $field: $type = $definition.register(registry, $family);)+
                 Self { $($field),+ }
             }
         }
@@ -110,76 +109,58 @@ macro_rules! families {
 
 families! {
     results: Family<Labels, Counter> =
-        "controller_runtime_reconcile",
-        "Total number of reconciles, by controller and result",
+        definitions::RECONCILES,
         Family::default();
     errors: Family<Labels, Counter> =
-        "controller_runtime_reconcile_errors",
-        "Total number of reconciles that failed",
+        definitions::RECONCILE_ERRORS,
         Family::default();
     terminal: Family<Labels, Counter> =
-        "controller_runtime_terminal_reconcile_errors",
-        "Total number of reconciles that failed with a terminal error, which is not retried",
+        definitions::TERMINAL_ERRORS,
         Family::default();
     panics: Family<Labels, Counter> =
-        "controller_runtime_reconcile_panics",
-        "Total number of reconciles that ended in a trap of the component, or in a panic of the host",
+        definitions::RECONCILE_PANICS,
         Family::default();
     timeouts: Family<Labels, Counter> =
-        "controller_runtime_reconcile_timeouts",
-        "Total number of reconciles that exceeded their CPU time or timeout",
+        definitions::RECONCILE_TIMEOUTS,
         Family::default();
     seconds: Histograms =
-        "controller_runtime_reconcile_time_seconds",
-        "Duration of a reconcile in seconds",
+        definitions::RECONCILE_SECONDS,
         Family::new_with_constructor(|| Histogram::new(RECONCILE_SECONDS));
     queued: Histograms =
-        "workqueue_queue_duration_seconds",
-        "Seconds that an object waited in the queue before its reconcile started",
+        definitions::QUEUE_SECONDS,
         Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
     worked: Histograms =
-        "workqueue_work_duration_seconds",
-        "Seconds that the reconcile of an object took",
+        definitions::WORK_SECONDS,
         Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
     retries: Family<Labels, Counter> =
-        "workqueue_retries",
-        "Total number of times an object was requeued with a delay",
+        definitions::QUEUE_RETRIES,
         Family::default();
     calls: Histograms =
-        "ostler_wasm_call_duration_seconds",
-        "Duration of a call into a component in seconds, host calls included",
+        definitions::CALL_SECONDS,
         Family::new_with_constructor(|| Histogram::new(CALL_SECONDS));
     cpu: Family<Labels, Counter<f64, AtomicU64>> =
-        "ostler_wasm_cpu_seconds",
-        "Total CPU time used by components in seconds",
+        definitions::CPU_SECONDS,
         Family::default();
     traps: Family<Labels, Counter> =
-        "ostler_wasm_traps",
-        "Total number of calls into a component that did not return, by reason",
+        definitions::TRAPS,
         Family::default();
     host_calls: Family<Labels, Counter> =
-        "ostler_host_calls",
-        "Total number of host calls made by components",
+        definitions::HOST_CALLS,
         Family::default();
     suppressed: Family<Labels, Counter> =
-        "ostler_writes_suppressed",
-        "Total number of writes that were not sent because they would not have changed the object",
+        definitions::SUPPRESSED_WRITES,
         Family::default();
     hot_loops: Family<Labels, Counter> =
-        "ostler_hot_loops",
-        "Times an object was throttled: another writer reverts its writes, or it writes and requeues itself at once",
+        definitions::HOT_LOOPS,
         Family::default();
     exceeded: Family<Labels, Counter> =
-        "ostler_plugin_limit_exceeded",
-        "Total number of times a component exceeded a limit",
+        definitions::LIMIT_EXCEEDED,
         Family::default();
     bytes: Family<Labels, Counter> =
-        "ostler_host_call_bytes",
-        "Total number of bytes passed in host calls, by direction: to_host or from_host",
+        definitions::HOST_CALL_BYTES,
         Family::default();
     memory: Histograms =
-        "ostler_wasm_memory_bytes",
-        "Linear memory of the instance in bytes at the end of a call into a component",
+        definitions::MEMORY_BYTES,
         Family::new_with_constructor(|| Histogram::new(MEMORY_BYTES));
 }
 
@@ -218,54 +199,77 @@ pub(crate) enum Own {
 
 impl PluginMetrics {
     pub(super) fn new(families: &Families, name: &Arc<str>) -> Self {
-        let by = |label: &'static str, value: &str| -> Labels {
-            vec![("controller", name.clone()), (label, value.into())]
-        };
-        let controller = vec![("controller", name.clone())];
-        let queue = vec![("name", name.clone()), ("controller", name.clone())];
-        let plugin = vec![("plugin", name.clone())];
-        let plugin_by = |label: &'static str, value: &str| -> Labels {
-            vec![("plugin", name.clone()), (label, value.into())]
-        };
+        let one = || [name.clone()];
+        let two = || [name.clone(), name.clone()];
+        let by = |value: &str| [name.clone(), value.into()];
         Self {
             name: name.clone(),
-            results: RESULT_LABELS.map(|r| families.results.get_or_create_owned(&by("result", r))),
-            errors: families.errors.get_or_create_owned(&controller),
-            terminal: families.terminal.get_or_create_owned(&controller),
-            panics: families.panics.get_or_create_owned(&controller),
-            timeouts: families.timeouts.get_or_create_owned(&controller),
-            seconds: families.seconds.get_or_create_owned(&controller),
-            queued: families.queued.get_or_create_owned(&queue),
-            worked: families.worked.get_or_create_owned(&queue),
-            retries: families.retries.get_or_create_owned(&queue),
-            calls: families.calls.get_or_create_owned(&plugin),
-            cpu: families.cpu.get_or_create_owned(&plugin),
-            traps: TRAP_LABELS.map(|t| families.traps.get_or_create_owned(&plugin_by("reason", t))),
+            results: RESULT_LABELS.map(|r| {
+                let labels = definitions::RECONCILES.with_values(by(r));
+                families.results.get_or_create_owned(&labels)
+            }),
+            errors: families
+                .errors
+                .get_or_create_owned(&definitions::RECONCILE_ERRORS.with_values(one())),
+            terminal: families
+                .terminal
+                .get_or_create_owned(&definitions::TERMINAL_ERRORS.with_values(one())),
+            panics: families
+                .panics
+                .get_or_create_owned(&definitions::RECONCILE_PANICS.with_values(one())),
+            timeouts: families
+                .timeouts
+                .get_or_create_owned(&definitions::RECONCILE_TIMEOUTS.with_values(one())),
+            seconds: families
+                .seconds
+                .get_or_create_owned(&definitions::RECONCILE_SECONDS.with_values(one())),
+            queued: families
+                .queued
+                .get_or_create_owned(&definitions::QUEUE_SECONDS.with_values(two())),
+            worked: families
+                .worked
+                .get_or_create_owned(&definitions::WORK_SECONDS.with_values(two())),
+            retries: families
+                .retries
+                .get_or_create_owned(&definitions::QUEUE_RETRIES.with_values(two())),
+            calls: families
+                .calls
+                .get_or_create_owned(&definitions::CALL_SECONDS.with_values(one())),
+            cpu: families
+                .cpu
+                .get_or_create_owned(&definitions::CPU_SECONDS.with_values(one())),
+            traps: TRAP_LABELS.map(|t| {
+                let labels = definitions::TRAPS.with_values(by(t));
+                families.traps.get_or_create_owned(&labels)
+            }),
             host_calls: HostCall::ALL
                 .iter()
                 .map(|c| {
-                    families
-                        .host_calls
-                        .get_or_create_owned(&plugin_by("call", c.name()))
+                    let labels = definitions::HOST_CALLS.with_values(by(c.name()));
+                    families.host_calls.get_or_create_owned(&labels)
                 })
                 .collect(),
             suppressed: SUPPRESSED_LABELS.map(|w| {
-                families
-                    .suppressed
-                    .get_or_create_owned(&plugin_by("operation", w))
+                let labels = definitions::SUPPRESSED_WRITES.with_values(by(w));
+                families.suppressed.get_or_create_owned(&labels)
             }),
-            hot_loops: families.hot_loops.get_or_create_owned(&plugin),
+            hot_loops: families
+                .hot_loops
+                .get_or_create_owned(&definitions::HOT_LOOPS.with_values(one())),
             exceeded: Limit::ALL
                 .iter()
                 .map(|l| {
-                    families
-                        .exceeded
-                        .get_or_create_owned(&plugin_by("limit", l.name()))
+                    let labels = definitions::LIMIT_EXCEEDED.with_values(by(l.name()));
+                    families.exceeded.get_or_create_owned(&labels)
                 })
                 .collect(),
-            bytes: ["to_host", "from_host"]
-                .map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
-            memory: families.memory.get_or_create_owned(&plugin),
+            bytes: DIRECTION_LABELS.map(|d| {
+                let labels = definitions::HOST_CALL_BYTES.with_values(by(d));
+                families.bytes.get_or_create_owned(&labels)
+            }),
+            memory: families
+                .memory
+                .get_or_create_owned(&definitions::MEMORY_BYTES.with_values(one())),
             running: Mutex::default(),
             own: Mutex::default(),
         }
@@ -283,25 +287,25 @@ impl PluginMetrics {
     }
 
     /// Records the duration of a call into the component, and the CPU time in it.
-    pub fn called(&self, took: Duration, cpu: Duration) {
+    pub fn record_call(&self, took: Duration, cpu: Duration) {
         self.calls.observe(took.as_secs_f64());
         self.cpu.inc_by(cpu.as_secs_f64());
     }
 
     /// Records the bytes that went out of the component and into it, and its memory.
-    pub fn used(&self, (out, in_): (usize, usize), memory: usize) {
+    pub fn record_usage(&self, (out, in_): (usize, usize), memory: usize) {
         self.bytes[0].inc_by(out as u64);
         self.bytes[1].inc_by(in_ as u64);
         self.memory.observe(memory as f64);
     }
 
     /// Counts a limit that was exceeded.
-    pub fn exceeded(&self, limit: Limit) {
+    pub fn record_exceeded(&self, limit: Limit) {
         self.exceeded[limit as usize].inc();
     }
 
     /// Counts a call into the component that did not return.
-    pub fn trapped(&self, kind: TrapKind) {
+    pub fn record_trap(&self, kind: TrapKind) {
         self.traps[kind as usize].inc();
         match kind {
             TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
@@ -320,7 +324,7 @@ impl PluginMetrics {
     }
 
     /// Counts a write that was not sent because it would have changed nothing.
-    pub fn suppressed(&self, write: Suppressed) {
+    pub fn record_suppressed(&self, write: Suppressed) {
         self.suppressed[write as usize].inc();
     }
 
@@ -330,8 +334,8 @@ impl PluginMetrics {
     }
 
     /// Adds to a counter of the plugin's own.
-    pub fn add(&self, name: &str, delta: u64, most: u32) {
-        self.own(
+    pub fn add_own(&self, name: &str, delta: u64, most: u32) {
+        self.update_own(
             name.strip_suffix("_total").unwrap_or(name),
             Own::Counter(0),
             most,
@@ -344,10 +348,10 @@ impl PluginMetrics {
     }
 
     /// Sets a gauge of the plugin's own.
-    pub fn set(&self, name: &str, value: f64, most: u32) {
+    pub fn set_own(&self, name: &str, value: f64, most: u32) {
         // This suffix is reserved for the samples of counters.
         if !name.ends_with("_total") {
-            self.own(name, Own::Gauge(value), most, |own| {
+            self.update_own(name, Own::Gauge(value), most, |own| {
                 if let Own::Gauge(v) = own {
                     *v = value;
                 }
@@ -356,7 +360,7 @@ impl PluginMetrics {
     }
 
     /// Updates one of the plugin's own series. Names are `[a-z][a-z0-9_]*`; others, and those over the limit, are dropped.
-    fn own(&self, name: &str, new: Own, most: u32, change: impl FnOnce(&mut Own)) {
+    fn update_own(&self, name: &str, new: Own, most: u32, change: impl FnOnce(&mut Own)) {
         let mut letters = name.bytes();
         let valid = name.len() <= MAX_NAME_BYTES
             && letters.next().is_some_and(|b| b.is_ascii_lowercase())
@@ -367,7 +371,7 @@ impl PluginMetrics {
         let mut own = self.own.lock();
         if !own.contains_key(name) {
             if own.len() >= most as usize {
-                return self.exceeded(Limit::MetricSeries);
+                return self.record_exceeded(Limit::MetricSeries);
             }
             own.insert(name.into(), new);
         }

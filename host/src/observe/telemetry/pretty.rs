@@ -20,6 +20,8 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use crate::kube::well_known::environment;
+
 const DIM_STYLE: &str = "\x1b[2m";
 const BOLD_STYLE: &str = "\x1b[1m";
 const CYAN_STYLE: &str = "\x1b[36m";
@@ -27,7 +29,7 @@ const PLAIN_STYLE: &str = "\x1b[0m";
 
 /// True when stderr is a terminal and `NO_COLOR` is not set.
 pub fn use_colours() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    std::io::stderr().is_terminal() && std::env::var_os(environment::NO_COLOR).is_none_or(|v| v.is_empty())
 }
 
 /// Formatter of log lines.

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Registry, Slot, Slots};
-use crate::plugin::{HookState, LoadError, Plugin, SlotId};
+use crate::{
+    kube::well_known::plugin_reason,
+    plugin::{HookState, LoadError, Plugin, SlotId},
+};
 
 /// Result of [`Registry::serve`].
 pub struct Activated {
@@ -66,9 +69,9 @@ fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option
     let from_object = *id == object;
     if !from_object && slots.contains_key(&object) {
         return Err(LoadError::new(
-            LoadError::GOVERNED,
+            plugin_reason::MANAGED_BY_PLUGIN_OBJECT,
             format!(
-                "the Plugin object {} governs the plugin of that name, and names another source",
+                "the Plugin object {} configures the plugin of that name with another source",
                 plugin.name()
             ),
         ));
@@ -82,13 +85,13 @@ fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option
                 continue;
             }
             return Err(LoadError::new(
-                LoadError::NAME_TAKEN,
+                plugin_reason::NAME_CONFLICT,
                 format!("the plugin name {} is taken by {other}", plugin.name()),
             ));
         }
         if let Some(kind) = plugin.kinds.iter().find(|k| theirs.kind(&k.gvk).is_some()) {
             return Err(LoadError::new(
-                LoadError::KIND_TAKEN,
+                plugin_reason::KIND_CONFLICT,
                 format!(
                     "{} is reconciled by {} ({other}) already",
                     kind.gvk,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Registry, RolledBackBuild, Slot};
-use crate::plugin::{LoadError, Plugin, SlotId, canary_selector::CanarySelector};
-
-/// Reason of a canary that differs from the build beside it in kinds, finalizers or hooks.
-pub(super) const CANARY_DIFFERS: &str = "IncompatibleCanary";
+use crate::{
+    kube::well_known::plugin_reason,
+    plugin::{LoadError, Plugin, SlotId, canary_selector::CanarySelector},
+};
 
 pub(super) struct Canary {
     pub(super) serving: Option<Arc<Plugin>>,
@@ -27,10 +27,10 @@ impl Slot {
         let find_difference = |c: &Arc<Plugin>| stable.find_canary_difference(c);
         if let Some(difference) = canary.serving.as_ref().and_then(find_difference) {
             canary.serving = None;
-            canary.refusal = Some(LoadError::new(CANARY_DIFFERS, difference));
+            canary.refusal = Some(LoadError::new(plugin_reason::INCOMPATIBLE_CANARY, difference));
         }
         let refused = canary.refusal.as_ref();
-        let differs = refused.is_some_and(|e| e.reason == CANARY_DIFFERS);
+        let differs = refused.is_some_and(|e| e.reason == plugin_reason::INCOMPATIBLE_CANARY);
         if differs {
             canary.revision.clear();
         }
@@ -78,12 +78,12 @@ impl Registry {
         let slot = slots.entry(id.clone()).or_default();
         let Some(stable) = &slot.serving else {
             return Err(LoadError::new(
-                "PrimaryNotLoaded",
+                plugin_reason::PRIMARY_NOT_LOADED,
                 "there is no build beside it".into(),
             ));
         };
         if let Some(difference) = stable.find_canary_difference(&plugin) {
-            return Err(LoadError::new(CANARY_DIFFERS, difference));
+            return Err(LoadError::new(plugin_reason::INCOMPATIBLE_CANARY, difference));
         }
         let bad = slot.canary.take().and_then(|c| c.bad);
         let bad = bad.filter(|b| b.plugin.same_build(&plugin));

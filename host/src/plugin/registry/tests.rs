@@ -352,7 +352,10 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
         &id,
         "c",
         weight(100),
-        Some(LoadError::new(canary::CANARY_DIFFERS, String::new())),
+        Some(LoadError::new(
+            crate::kube::well_known::plugin_reason::INCOMPATIBLE_CANARY,
+            String::new(),
+        )),
     );
     assert!(registry.is_canary_current(&id, "c"));
     registry
@@ -364,7 +367,10 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
         &id,
         "c",
         weight(100),
-        Some(LoadError::new(canary::CANARY_DIFFERS, String::new())),
+        Some(LoadError::new(
+            crate::kube::well_known::plugin_reason::INCOMPATIBLE_CANARY,
+            String::new(),
+        )),
     );
     assert!(trap_objects(&registry, 0..health::MIN_AFFECTED_OBJECTS).is_some());
     assert!(!registry.is_canary_current(&id, "c"));

@@ -1,5 +1,5 @@
-//! Dispatch of host calls: every call of every component passes here and is executed, recorded, or answered from a
-//! recording. The implementation of each interface is in a file of its own.
+//! Dispatch of host calls: every call of every component is executed, executed and recorded, or answered from a recording.
+//! The implementation of each interface is in a file of its own.
 
 use super::Call;
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
         },
         host_calls::{HostCall, host_calls},
     },
-    recording::{Tape, codec::Recordable},
+    recording::{CallMode, codec::Recordable},
 };
 
 /// The host functions of one call into a component.
@@ -33,21 +33,21 @@ macro_rules! dispatch {
             $(async fn $function(&mut self, $($argument: $type),*) -> $result {
                 const CALL: HostCall = HostCall::$variant;
                 match &mut self.0.mode {
-                    Tape::Off => <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await,
-                    Tape::Rolling(tape) => {
-                        tape.enter(CALL.name(), || {
+                    CallMode::Live => <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await,
+                    CallMode::Record(recorder) => {
+                        recorder.begin_host_call(CALL.name(), || {
                             vec![$((stringify!($argument), Box::new($argument.clone()) as Box<dyn Recordable>)),*]
                         });
                         let result = <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await;
-                        if let Tape::Rolling(tape) = &mut self.0.mode {
-                            tape.leave(&result);
+                        if let CallMode::Record(recorder) = &mut self.0.mode {
+                            recorder.end_host_call(&result);
                         }
                         result
                     }
-                    Tape::Playing(player) => {
-                        let player = player.clone();
-                        player
-                            .ask(CALL.name(), vec![$((stringify!($argument), Box::new($argument) as Box<dyn Recordable>)),*])
+                    CallMode::Replay(replayer) => {
+                        let replayer = replayer.clone();
+                        replayer
+                            .answer_call(CALL.name(), vec![$((stringify!($argument), Box::new($argument) as Box<dyn Recordable>)),*])
                             .await
                     }
                 }

@@ -26,6 +26,7 @@ use crate::{
         object::Object,
         scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
+        well_known::condition_type,
     },
     observe::metrics::{HostCall, Suppressed},
     policy::grants::{Access, Verb},
@@ -130,7 +131,7 @@ impl Host for Call {
     #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
         let (_, services) = self.begin_host_call(HostCall::KubernetesRequireReady)?;
-        self.get_with_condition(&services, r, "Ready", ConditionStatus::True)
+        self.get_with_condition(&services, r, condition_type::READY, ConditionStatus::True)
             .await
     }
 
@@ -376,7 +377,7 @@ impl Call {
     fn record_apply(&mut self, key: ObjectRef, sent: bool) {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.context.metrics {
-            metrics.suppressed(Suppressed::Apply);
+            metrics.record_suppressed(Suppressed::Apply);
         }
         self.record_write(key, sent);
     }

@@ -11,6 +11,7 @@ use crate::{
     kube::{
         references::{find_cycle, is_held_by, list_held, list_holders},
         scope::Projection,
+        well_known::{condition_type, object_reason},
     },
     observe::metrics::HostCall,
     policy::grants::{Access, Verb},
@@ -58,10 +59,10 @@ impl Host for Call {
             if object.is_deleting() {
                 return Err(Error::NotReady(types::NotReady {
                     ref_: r,
-                    condition: "Ready".into(),
+                    condition: condition_type::READY.into(),
                     status: types::ConditionStatus::True,
                     exists: true,
-                    reason: "Deleting".into(),
+                    reason: object_reason::DELETING.into(),
                     message: format!("{key} is being deleted: it can't be held any more"),
                 }));
             }

@@ -15,6 +15,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Deserialize;
 
 use super::Reference;
+use crate::kube::well_known::environment;
 
 /// Credentials by registry.
 #[derive(Clone, Default)]
@@ -215,7 +216,7 @@ fn place_covers(place: &str, reference: &Reference) -> bool {
 }
 
 fn docker_config_path() -> Option<PathBuf> {
-    let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let directory = std::env::var_os(environment::DOCKER_CONFIG).map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
     Some(directory.or_else(home)?.join("config.json"))
 }

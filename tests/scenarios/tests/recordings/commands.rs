@@ -9,7 +9,7 @@ use futures::StreamExt;
 use ostler::testing::{
     dispatcher::Cause,
     queue::Priority,
-    recording::{format::Recording, trace::Line},
+    recording::{format::Recording, trace::TraceLine},
 };
 use ostler_test_harness::{Lab, process, read_component};
 use serde_json::{Value, json};
@@ -44,8 +44,8 @@ pub async fn trace_streams_live_host_calls(mut lab: Lab) {
         .dispatcher
         .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
     let mut body = response.bytes_stream();
-    let (mut text, mut lines) = (String::new(), Vec::<Line>::new());
-    while !matches!(lines.last(), Some(Line::End { .. })) {
+    let (mut text, mut lines) = (String::new(), Vec::<TraceLine>::new());
+    while !matches!(lines.last(), Some(TraceLine::End { .. })) {
         let chunk = body.next().await.expect("more").expect("bytes");
         text.push_str(std::str::from_utf8(&chunk).expect("UTF-8"));
         while let Some((line, rest)) = text.split_once('\n') {
@@ -56,7 +56,7 @@ pub async fn trace_streams_live_host_calls(mut lab: Lab) {
         }
     }
     drop(body);
-    let Some(Line::Start {
+    let Some(TraceLine::Start {
         object,
         plugin,
         causes,
@@ -73,7 +73,7 @@ pub async fn trace_streams_live_host_calls(mut lab: Lab) {
     let calls: Vec<_> = lines
         .iter()
         .filter_map(|l| match l {
-            Line::Call {
+            TraceLine::Call {
                 number,
                 function,
                 arguments,
@@ -94,7 +94,7 @@ pub async fn trace_streams_live_host_calls(mut lab: Lab) {
         get.2
     );
     assert_eq!(get.3, "ok", "the ConfigMap does not exist");
-    let Some(Line::End {
+    let Some(TraceLine::End {
         ended, calls: count, ..
     }) = lines.last()
     else {
@@ -107,7 +107,7 @@ pub async fn trace_streams_live_host_calls(mut lab: Lab) {
             .services()
             .dispatcher
             .enqueue(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-        !lab.host().services().recordings.followed()
+        !lab.host().services().recordings.is_followed()
     })
     .await;
 }
