@@ -123,7 +123,7 @@ pub struct Permissions {
 }
 
 /// Permissions and settings of a plugin that an administrator sets, in the grants file or in its `Plugin` object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Grant {
     /// Permissions, whose fields stand beside the settings in the file.
