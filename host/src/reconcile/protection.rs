@@ -39,7 +39,9 @@ impl Controller {
     pub(super) fn request_protection(&self, reads: &[Dependency]) {
         let upstream = upstream_gvk();
         for read in reads {
-            let Dependency::Object(key, _) = read else { continue };
+            let Dependency::Object(key, _) = read else {
+                continue;
+            };
             if key.gvk == upstream
                 && let Some(object) = self.services.cache.store.get(key, Projection::Full)
                 && !object.is_deleting()
@@ -113,11 +115,7 @@ impl Controller {
 
     /// The objects that need an Upstream for their cleanup. An object that has not been reconciled in this process, or
     /// failed before it came to its Upstream, counts if it may use this one.
-    async fn list_users(
-        &self,
-        key: &ObjectRef,
-        upstream: &UpstreamObject,
-    ) -> Result<Vec<ObjectRef>, String> {
+    async fn list_users(&self, key: &ObjectRef, upstream: &UpstreamObject) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
         let mut users = Vec::new();
         for plugin in self.registry.serving() {
@@ -167,7 +165,10 @@ impl Controller {
         let store = &self.services.cache.store;
         let scope = |gvk: &Gvk| {
             let key = ObjectRef::new(gvk.clone(), &key.namespace, "");
-            self.services.cache.namespaces.object_scope(&key, Projection::Full)
+            self.services
+                .cache
+                .namespaces
+                .object_scope(&key, Projection::Full)
         };
         let query = Query {
             namespace: &key.namespace,
@@ -186,7 +187,8 @@ impl Controller {
             if is_protected(&object) && (forced || !named.contains(&*secret.name)) {
                 self.set_protection(key, &secret, &object, false).await;
             } else if is_protected(&object) && object.is_deleting() {
-                self.report_users(&secret, &object, std::slice::from_ref(key)).await;
+                self.report_users(&secret, &object, std::slice::from_ref(key))
+                    .await;
             }
         }
     }
@@ -214,7 +216,11 @@ impl Controller {
 
     /// Records an Event that names the objects for which a deleted one is kept.
     async fn report_users(&self, key: &ObjectRef, object: &Arc<Object>, users: &[ObjectRef]) {
-        let named: Vec<String> = users.iter().take(MAX_NAMED_USERS).map(ToString::to_string).collect();
+        let named: Vec<String> = users
+            .iter()
+            .take(MAX_NAMED_USERS)
+            .map(ToString::to_string)
+            .collect();
         let more = match users.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),

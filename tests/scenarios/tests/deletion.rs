@@ -281,7 +281,9 @@ async fn start_with_protected_chain(lab: Lab) -> Lab {
     for (kind, name) in [(&upstream, "ci"), (&secret, "ci-admin")] {
         lab.wait_until(&format!("{name} is protected"), async || {
             let object = lab.get(kind, name).await.unwrap_or_default();
-            object["metadata"]["finalizers"].to_string().contains(UPSTREAM_PROTECTION)
+            object["metadata"]["finalizers"]
+                .to_string()
+                .contains(UPSTREAM_PROTECTION)
         })
         .await;
     }
