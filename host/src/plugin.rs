@@ -103,9 +103,12 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces.
+    /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces. With a finalizer
+    /// the host selects, not the API server: a watch with the selector would report an object whose labels have changed
+    /// as deleted, and its finalizer would never be removed.
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
-        namespaces.kind_scopes(&self.gvk, self.selector.as_ref(), Projection::Full)
+        let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
+        namespaces.kind_scopes(&self.gvk, selector, Projection::Full)
     }
 }
 

@@ -214,7 +214,7 @@ impl Admin {
         let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
         let why = || {
             let failed = covering().find_map(|(_, synced)| match synced {
-                SyncState::Failed(why) => Some(why.clone()),
+                SyncState::Failed(why) | SyncState::Refused(why) => Some(why.clone()),
                 _ => None,
             });
             failed.unwrap_or_else(|| "not listed yet".into())
