@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Controller {
-    /// Writes the status that follows from a result. Returns true if a request was sent.
+    /// Writes the status that follows from a result for this version of an object. Returns true if a request was sent.
     pub(super) async fn write_status(
         &self,
         by: &Arc<str>,
@@ -33,9 +33,23 @@ impl Controller {
         object: &Arc<Object>,
         result: &GuestResult,
     ) -> Result<bool, ReconcileOutcome> {
+        self.write_status_of(object.generation, by, key, object, result)
+            .await
+    }
+
+    /// Writes the status that follows from a result for a generation, over the status of `object`. The object is newer
+    /// than that generation when its spec was edited between the start of the reconcile and a checkpoint.
+    pub(super) async fn write_status_of(
+        &self,
+        generation: i64,
+        by: &Arc<str>,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        result: &GuestResult,
+    ) -> Result<bool, ReconcileOutcome> {
         let result_hash = hash_to_u64(|hasher| result.hash(hasher));
         let hash_version = |o: &Object| {
-            hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, o.generation).hash(hasher))
+            hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, generation).hash(hasher))
         };
         if self.written_hash(key) == Some(hash_version(object)) {
             self.count_suppressed(by);
@@ -45,7 +59,7 @@ impl Controller {
         let old = whole.get("status");
         let now = crate::kube::time::now_rfc3339();
         let context = StatusContext {
-            generation: object.generation,
+            generation,
             now: &now,
         };
         let new = self.compose_status(by, key, object, result, old, context);
@@ -73,10 +87,8 @@ impl Controller {
                 self.update_state(key, |state| state.written = written);
                 Ok(true)
             }
-            Err(ApiError::Status {
-                code: 422, message, ..
-            }) if !message.contains("uid") => Err(self
-                .report_refused_status(by, key, object, old, context, &message)
+            Err(e) if e.code() == 422 && !e.is_uid_mismatch() => Err(self
+                .report_refused_status(by, key, object, old, context, &e.to_string())
                 .await),
             Err(e) => Err(self.explain_unwritten_status(by, key, &e)),
         }
@@ -158,13 +170,9 @@ impl Controller {
         match e {
             e if e.code() == 404 => self.wait_for_watch(),
             ApiError::NotLeader(_) => ReconcileOutcome::retry(),
-            // Another object has taken its name (the uid differs): the status was not for that one, which is
-            // reconciled on its own.
-            ApiError::Status {
-                code: 409 | 422,
-                message,
-                ..
-            } if message.contains("uid") => ReconcileOutcome::retry(),
+            // Another object has taken its name: the status was not for that one, which is reconciled on its own. An
+            // HTTP 409 is a conflict with other writers, which the next attempt resolves.
+            e if e.is_uid_mismatch() || e.code() == 409 => ReconcileOutcome::retry(),
             e => {
                 warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
                 self.stats

@@ -413,10 +413,7 @@ impl World {
 
     fn call(&self, asks: Permissions, granted: &Permissions) -> Call {
         let grant = Grant {
-            kubernetes: granted.kubernetes.clone(),
-            upstreams: granted.upstreams.clone(),
-            secrets: granted.secrets.clone(),
-            events: granted.events,
+            permissions: granted.clone(),
             ..Grant::default()
         };
         let terms = PluginPolicy {
