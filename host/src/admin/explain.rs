@@ -548,7 +548,7 @@ mod tests {
             ("delayed", Some(1.5))
         );
         assert!(
-            explanation.next.why.contains("polling"),
+            explanation.next.why.contains("next poll"),
             "{}",
             explanation.next.why
         );
@@ -563,7 +563,7 @@ mod tests {
             (
                 false,
                 HookState::Failed("initialize: no".into()),
-                Some("again: initialize: no"),
+                Some("have succeeded: initialize: no"),
             ),
             (true, HookState::Done, Some("suspended")),
         ] {
