@@ -253,7 +253,7 @@ fn read_grants(file: Option<&Path>) -> anyhow::Result<Grants> {
 }
 
 /// Runs a host until a signal or an error ends it.
-async fn serve(
+async fn serve_host(
     config: kube::Config,
     common: Common,
     election: Option<lease::Settings>,
@@ -326,12 +326,12 @@ fn admin_server(host: &Host, workers: u32) -> Admin {
 }
 
 /// A client of the cluster, with TLS by rustls and ring.
-pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    Ok(kube::Client::try_from(config(kubeconfig).await?)?)
+pub async fn create_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    Ok(kube::Client::try_from(load_kubeconfig(kubeconfig).await?)?)
 }
 
 /// The client configuration of the cluster.
-async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {

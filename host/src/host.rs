@@ -204,7 +204,7 @@ fn build_services(
         None => WriteFence::default(),
     };
     let cluster = ApiClient::new(client)
-        .with_metrics(metrics.rest(), &settings.api_server)
+        .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
     let store = Arc::new(Store::default());
     let queue = Queue::new(settings.backoff.initial, settings.backoff.max);

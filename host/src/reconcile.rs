@@ -214,7 +214,7 @@ impl Controller {
                     let running = self
                         .services
                         .metrics
-                        .plugin(&work.lane)
+                        .plugin_metrics(&work.lane)
                         .begin_reconcile(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
                     let reconcile = self.reconcile_or_recover(&work).instrument(span.clone());
@@ -277,7 +277,7 @@ impl Controller {
             let message = describe_panic(&*panic);
             let key = &work.key;
             error!(object = %key, plugin = &*work.lane, error = message, "panic in a reconcile: this is a bug of the host");
-            self.services.metrics.plugin(&work.lane).record_panic();
+            self.services.metrics.plugin_metrics(&work.lane).record_panic();
             self.stats.record_error(key, error_reason::RECONCILE_PANICKED, message);
             self.stats.abandon_reconcile(key);
             Some(ReconcileOutcome::retry())

@@ -1,10 +1,10 @@
-//! Compiling in a process of its own.
+//! Compilation of components in a separate process.
 
 use std::path::{Path, PathBuf};
 
 use ostler::testing::engine::{CompileCache, Engine};
 
-/// The smallest component there is.
+/// The smallest valid component.
 const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
 fn engine(directory: &Path, compiler: &str) -> Engine {
@@ -23,7 +23,7 @@ fn kept(directory: &Path) -> usize {
 fn compiler_process_fills_the_cache() {
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("called");
-    // Stands for the compiler, and tells that it was called.
+    // A fake compiler that records its calls.
     let script = directory.path().join("compiler");
     let text = format!(
         "#!/bin/sh\necho called >> {}\nexec {} \"$@\"\n",

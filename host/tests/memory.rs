@@ -1,4 +1,4 @@
-//! What the store costs: bytes for each object, counted by the allocator.
+//! Memory of the store per object, as counted by the allocator.
 
 use std::alloc::System;
 
@@ -14,14 +14,14 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// As many as the promise speaks of.
-const OBJECTS: usize = 100_000;
-/// Of each object, without `managedFields`; two thirds of it like nothing else.
-const JSON: usize = 1331;
-/// For each object at most, the indexes included.
-const LIMIT: usize = 1450;
+/// Number of objects in the benchmark.
+const OBJECT_COUNT: usize = 100_000;
+/// Size of an object's JSON without `managedFields`; two thirds of it are unique.
+const JSON_BYTES: usize = 1331;
+/// Maximum size per object, including the indexes.
+const MAX_BYTES: usize = 1450;
 
-/// One test in this file: what others allocate at the same time would count.
+/// The only test of this file, since the allocations of a concurrent test would count.
 #[test]
 fn object_of_1331_bytes_costs_at_most_1450() {
     let gvk = Gvk::new("concourse-ci.org", "v1alpha1", "Pipeline");
@@ -35,7 +35,7 @@ fn object_of_1331_bytes_costs_at_most_1450() {
     let store = Store::default();
     store.open_collection(&scope);
     let before = Region::new(ALLOCATOR);
-    for i in 0..OBJECTS {
+    for i in 0..OBJECT_COUNT {
         let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
         assert!(matches!(
             store.put(&key, object, Projection::Full, Source::Watch),
@@ -55,10 +55,10 @@ fn object_of_1331_bytes_costs_at_most_1450() {
             ..Query::default()
         },
     ] {
-        assert_eq!(store.list(&scope, &query).len(), OBJECTS / 50);
+        assert_eq!(store.list(&scope, &query).len(), OBJECT_COUNT / 50);
     }
     let change = before.change();
-    // What was reallocated is told as a difference.
+    // Reallocations are included in the difference of allocated and deallocated bytes.
     let kept = change.bytes_allocated - change.bytes_deallocated;
     let size = store.size();
     let (objects, json) = (size.objects, size.bytes);
@@ -67,8 +67,8 @@ fn object_of_1331_bytes_costs_at_most_1450() {
         json / objects,
         kept / objects
     );
-    assert_eq!((objects, json / objects), (OBJECTS, JSON));
-    assert!(kept / objects <= LIMIT, "{} bytes", kept / objects);
+    assert_eq!((objects, json / objects), (OBJECT_COUNT, JSON_BYTES));
+    assert!(kept / objects <= MAX_BYTES, "{} bytes", kept / objects);
 }
 
 fn pipeline(i: usize) -> String {
@@ -80,10 +80,10 @@ fn pipeline(i: usize) -> String {
         i % 50
     );
     let tail = r#""},"status":{"conditions":[{"type":"Ready","status":"True","reason":"Ready","observedGeneration":1}],"observedGeneration":1}}"#;
-    format!("{head}{}{tail}", noise(i, JSON - head.len() - tail.len()))
+    format!("{head}{}{tail}", noise(i, JSON_BYTES - head.len() - tail.len()))
 }
 
-/// What is each object's own: digits that say nothing twice.
+/// Random digits, which make each object unique.
 fn noise(seed: usize, len: usize) -> String {
     let mut dice = fastrand::Rng::with_seed(seed as u64);
     std::iter::repeat_with(|| dice.digit(16)).take(len).collect()

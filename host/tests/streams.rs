@@ -97,7 +97,7 @@ async fn serve(State(server): State<Arc<Server>>, Path(kind): Path<String>, head
 }
 
 impl Server {
-    fn say(&self, frame: &str) {
+    fn send_frame(&self, frame: &str) {
         self.frames.lock().unwrap().push(frame.to_owned());
         self.news.send_replace(());
     }
@@ -105,7 +105,7 @@ impl Server {
     /// Sends an event with an ID, after which the stream is resumed.
     fn number(&self, name: &str, data: &str) {
         let id = self.frames.lock().unwrap().len();
-        self.say(&format!("id: {id}\nevent: {name}\ndata: {data}\n\n"));
+        self.send_frame(&format!("id: {id}\nevent: {name}\ndata: {data}\n\n"));
     }
 
     fn hang_up(&self) {
@@ -134,7 +134,7 @@ struct Lab {
 }
 
 async fn lab() -> Lab {
-    // Fails if another test was first.
+    // Fails if another test has installed a provider, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = Arc::new(Server {
         frames: Mutex::default(),
@@ -160,9 +160,9 @@ async fn lab() -> Lab {
     let gate = WriteFence::closed();
     gate.open_until(1, Instant::now() + Duration::from_secs(3600));
     let woken: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = woken.clone();
+    let recorder = woken.clone();
     let streams = EventStreams::new(gate.clone(), move |object, _| {
-        told.lock().unwrap().push(object.name.to_string());
+        recorder.lock().unwrap().push(object.name.to_string());
     });
     Lab {
         server,
@@ -253,7 +253,7 @@ async fn subscribers_share_one_connection_until_last_event() {
         ["a", "b", "c"].iter().all(|n| lab.woken(n) == 1)
     })
     .await;
-    lab.server.number("log", "nobody waits for this");
+    lab.server.number("log", "no subscriber matches this");
     lab.server.number("status", "started");
     lab.until("all are woken", || {
         ["a", "b", "c"].iter().all(|n| lab.woken(n) == 2)
@@ -267,16 +267,14 @@ async fn subscribers_share_one_connection_until_last_event() {
     lab.streams.retain_subscriptions(&object("a"), &HashSet::new());
     assert_eq!(lab.streams.all_streams()[0].subscribers, 2);
     lab.server.number("end", "");
-    lab.until("the server is left, which would have stayed", || {
-        lab.server.open() == 0
-    })
-    .await;
+    lab.until("the client closes the connection", || lab.server.open() == 0)
+        .await;
     assert_eq!((lab.woken("a"), lab.woken("b"), lab.woken("c")), (2, 3, 3));
     assert_eq!(lab.state("b"), Some(StreamState::Ended));
     lab.follow("b", "/live").unwrap();
-    assert_eq!(lab.server.asked().len(), 1, "it has seen the end");
+    assert_eq!(lab.server.asked().len(), 1, "the subscription has ended");
     lab.follow("d", "/live").unwrap();
-    lab.until("somebody new sees all of it", || lab.woken("d") == 3)
+    lab.until("a new subscriber receives all events", || lab.woken("d") == 3)
         .await;
     lab.until("and it is closed again", || lab.server.open() == 0)
         .await;
@@ -320,7 +318,7 @@ async fn stream_that_ends_at_once_is_reconnected_with_backoff() {
     );
     assert!(
         lab.woken("a") <= lab.server.asked().len(),
-        "without ids each time something may be missed"
+        "without event ids each reconnect may have missed events"
     );
 }
 
@@ -329,13 +327,14 @@ async fn other_content_is_named_and_ended_stream_is_left() {
     let lab = lab().await;
     lab.follow("a", "/page").unwrap();
     lab.until(
-        "it says why",
+        "the state has the reason",
         || matches!(lab.state("a"), Some(StreamState::Waiting(why)) if why.contains("no event stream")),
     )
     .await;
     assert_eq!(lab.woken("a"), 0);
     lab.follow("b", "/missing/").unwrap();
-    lab.until("a refusal is told", || lab.woken("b") == 1).await;
+    lab.until("a refusal wakes the object", || lab.woken("b") == 1)
+        .await;
     lab.follow("c", "/empty").unwrap();
     lab.until("it is over", || lab.state("c") == Some(StreamState::Ended))
         .await;
@@ -358,12 +357,12 @@ async fn changed_secret_closes_stream_and_reopens_it_with_new_credentials() {
     assert_eq!(
         lab.state("a"),
         Some(StreamState::Open),
-        "that is the one it was opened with"
+        "the stream was opened with the first token"
     );
     lab.streams.on_object_change(&key, Some(&secret(2).1));
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
-    assert_eq!(lab.woken("a"), 3, "it is to look again");
+    assert_eq!(lab.woken("a"), 3, "a closed stream wakes its object");
     lab.follow("a", "/live").unwrap();
     lab.until("it is open again", || lab.server.open() == 1).await;
     let second = (Some("0".to_owned()), Some("Bearer the-second-token".to_owned()));
@@ -455,7 +454,7 @@ async fn disallowed_address_closes_stream_at_once() {
     lab.streams.on_network_change();
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
-    assert_eq!(lab.woken("a"), 2, "it is to look again");
+    assert_eq!(lab.woken("a"), 2, "a closed stream wakes its object");
     assert!(matches!(lab.follow("a", "/live"), Err(SendError::NotAllowed(_))));
     let late = lab
         .streams
@@ -500,13 +499,13 @@ async fn stream_requests_obey_retry_after_and_open_breaker() {
     let lab = lab().await;
     lab.follow("a", "/busy").unwrap();
     lab.until(
-        "it says why",
+        "the state has the reason",
         || matches!(lab.state("a"), Some(StreamState::Waiting(why)) if why.contains("429")),
     )
     .await;
     assert!(
         matches!(lab.get(LONG).await, Err(SendError::Throttled(ms)) if ms > 1000),
-        "the server is left alone"
+        "there is no further request"
     );
     lab.follow("b", "/live").unwrap();
     lab.until(

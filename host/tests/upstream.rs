@@ -204,7 +204,7 @@ async fn rotated_secret_is_used_at_once_and_rejected_login_is_made_once() {
         };
         assert!(why.contains("HTTP 401") && !why.contains(PASSWORD), "{why}");
     }
-    assert_eq!(lab.logins(), 2, "one attempt for everybody");
+    assert_eq!(lab.logins(), 2, "one login for all requests");
     lab.vault.set("admin", "new-password");
     assert_eq!(lab.send(request("/echo")).await.unwrap().status, 200);
 }

@@ -114,7 +114,7 @@ async fn only_safe_requests_are_retried_within_budget() {
         lab.send("POST", "/").await,
         Err(SendError::Unavailable(_))
     ));
-    assert_eq!(count(&seen), 1, "it may have been acted upon");
+    assert_eq!(count(&seen), 1, "the server may have executed it");
 
     let (url, seen) = breaks_off(usize::MAX).await;
     let lab = Lab::new(json!({"url": url}));
@@ -189,10 +189,10 @@ async fn retry_after_is_honoured() {
 async fn concurrency_and_rate_are_bounded() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let go = Arc::new(Semaphore::new(0));
-    let (inside, highest, door) = (now.clone(), most.clone(), go.clone());
+    let (inside, highest, slots) = (now.clone(), most.clone(), go.clone());
     let handler = async move || {
         highest.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        door.acquire().await.unwrap().forget();
+        slots.acquire().await.unwrap().forget();
         inside.fetch_sub(1, Ordering::SeqCst);
     };
     let lab = Lab::new(
@@ -206,7 +206,7 @@ async fn concurrency_and_rate_are_bounded() {
     };
     let (answers, ()) = tokio::join!(join_all((0..20).map(|_| lab.get("/"))), opening);
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-    assert_eq!(count(&most), 4, "side by side, and no more than that");
+    assert_eq!(count(&most), 4, "concurrent requests up to the limit");
 
     let limits = json!({"requestsPerSecond": 1, "burst": 3});
     let lab =
@@ -274,7 +274,7 @@ async fn private_address_needs_grant() {
         );
     }
     let waiting = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
-    assert!(waiting.is_err(), "nobody has connected");
+    assert!(waiting.is_err(), "there was no connection");
 }
 
 #[tokio::test]
@@ -389,10 +389,10 @@ async fn failed_login_is_shared_by_waiting_requests() {
 #[tokio::test]
 async fn login_survives_cancelled_request() {
     let (logins, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-    let (counter, door) = (logins.clone(), go.clone());
+    let (counter, slots) = (logins.clone(), go.clone());
     let login = async move || {
         counter.fetch_add(1, Ordering::SeqCst);
-        door.acquire().await.unwrap().forget();
+        slots.acquire().await.unwrap().forget();
         Json(json!({"data": {"token": "secret-token", "ttl": 60}}))
     };
     let app = Router::new()
@@ -458,7 +458,7 @@ async fn tail_redacts_credential_of_its_request() {
         (&*event.data, &*event.name, event.id.as_deref()),
         ("sent ***", "***", Some("***"))
     );
-    assert_eq!(count(&logins), 1, "none only to know what to hide");
+    assert_eq!(count(&logins), 1, "redaction causes no login");
 }
 
 #[tokio::test]
@@ -516,7 +516,7 @@ async fn rotation_during_request_closes_old_connections_after_it() {
         let (mut other, _) = listener.accept().await.unwrap();
         assert!(
             head(&mut other).await.contains("Bearer new-token"),
-            "seen at once, on a connection of its own"
+            "the new Secret is used at once, on a new connection"
         );
         for stream in [&mut other, &mut stream] {
             stream

@@ -105,7 +105,7 @@ func (o *Outcome) Status(status any) *Outcome {
 	return o
 }
 
-// Failure is the result of a reconcile that failed, with the way to go on.
+// Failure is the result of a reconcile that failed, with its resolution.
 type Failure struct{ failure wit.ReconcilerFailure }
 
 func (f *Failure) Error() string { return f.failure.Message }
@@ -252,7 +252,7 @@ type Reconciler[Spec any] struct {
 	Phase bool
 	// WaitForDependents delays Cleanup until the objects that the deleted one owns are gone.
 	WaitForDependents bool
-	// Reconcile brings the world closer to what the object asks for.
+	// Reconcile moves the observed state towards the desired state of the object.
 	Reconcile func(object *Object[Spec]) (*Outcome, error)
 	// Cleanup undoes what Reconcile did; the outcome AwaitChange releases the object.
 	Cleanup func(object *Object[Spec]) (*Outcome, error)

@@ -1,5 +1,5 @@
-// A real Kubernetes control plane in one binary: the first argument says which
-// part of it to be.
+// A real Kubernetes control plane in one binary: the first argument selects the
+// component to run.
 package main
 
 import (
@@ -72,7 +72,7 @@ func write(path, kind string, der []byte, mode os.FileMode) error {
 	return os.WriteFile(path, block, mode)
 }
 
-// ready waits until the API server says it is ready and has made its namespaces.
+// ready waits until the API server is ready and has created its namespaces.
 func ready(args []string) error {
 	if len(args) != 2 {
 		return fmt.Errorf("want KUBECONFIG TIMEOUT")

@@ -85,9 +85,9 @@ fn new_uid() -> String {
 }
 
 fn random_suffix() -> String {
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    const NAME_SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     (0..5)
-        .map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())]))
+        .map(|_| char::from(NAME_SUFFIX_LETTERS[fastrand::usize(..NAME_SUFFIX_LETTERS.len())]))
         .collect()
 }
 

@@ -167,8 +167,8 @@ pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writ
     store_managers(new, managers);
 }
 
-/// Applies a configuration: merges it, takes away what its manager no longer mentions and nobody else holds, and
-/// refuses to change what another manager holds unless forced.
+/// Applies a configuration: merges it, removes fields that its manager no longer applies and no other manager owns, and
+/// refuses to change fields of other managers unless forced.
 pub fn apply_config(
     schema: &Schema,
     live: Option<&Value>,

@@ -86,7 +86,7 @@ impl StoredObject {
         self.value["metadata"]["uid"].as_str().unwrap_or_default()
     }
 
-    /// Whether deletion has begun.
+    /// Returns `true` if the object has a deletion timestamp.
     pub fn is_terminating(&self) -> bool {
         self.value["metadata"]["deletionTimestamp"].is_string()
     }
@@ -133,7 +133,7 @@ pub fn set_field(object: &mut Value, field: &str, value: Option<Value>) {
     };
 }
 
-/// Whether something still has to happen before the object may go.
+/// Returns `true` if finalizers keep the object from being removed.
 pub fn has_finalizers(object: &Value) -> bool {
     let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";

@@ -396,18 +396,21 @@ mod tests {
     fn plugin_metrics_are_merged_by_name_and_bounded() {
         const OWN_SERIES: u32 = 500;
         let metrics = Metrics::default();
-        let (a, b) = (metrics.plugin(&"a".into()), metrics.plugin(&"b".into()));
-        a.add("builds_total", 2, OWN_SERIES);
-        a.add("builds", 1, OWN_SERIES);
-        b.add("builds", 5, OWN_SERIES);
-        b.set("lag_seconds", 0.5, OWN_SERIES);
-        a.add("lag_seconds", 1, OWN_SERIES);
-        a.add("Not-a-name", 1, OWN_SERIES);
-        a.set("fake_total", 1.0, OWN_SERIES);
+        let (a, b) = (
+            metrics.plugin_metrics(&"a".into()),
+            metrics.plugin_metrics(&"b".into()),
+        );
+        a.add_own("builds_total", 2, OWN_SERIES);
+        a.add_own("builds", 1, OWN_SERIES);
+        b.add_own("builds", 5, OWN_SERIES);
+        b.set_own("lag_seconds", 0.5, OWN_SERIES);
+        a.add_own("lag_seconds", 1, OWN_SERIES);
+        a.add_own("Not-a-name", 1, OWN_SERIES);
+        a.set_own("fake_total", 1.0, OWN_SERIES);
         for i in 0..2 * OWN_SERIES {
-            b.add(&format!("n{i}"), 1, OWN_SERIES);
+            b.add_own(&format!("n{i}"), 1, OWN_SERIES);
         }
-        b.set("limit", 1e9, OWN_SERIES + 1);
+        b.set_own("limit", 1e9, OWN_SERIES + 1);
         let mut registry = Registry::default();
         register_plugin_metrics(&mut registry, &[b.clone(), a]);
         let mut out = String::new();

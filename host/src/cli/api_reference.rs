@@ -4,7 +4,7 @@
 //! `UPDATE_API_REFERENCE` the test writes the page instead of comparing it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -26,6 +26,9 @@ use crate::{
     upstream::Upstream,
 };
 
+/// Limit of the differing lines in a failure.
+const MAX_SHOWN_LINES: usize = 20;
+/// The command that writes the page.
 const UPDATE_COMMAND: &str = "UPDATE_API_REFERENCE=1 cargo test -p ostler --lib api_reference";
 
 /// All parts of the page, by name.
@@ -296,7 +299,7 @@ fn render_states() -> String {
 /// The reasons that the Rust SDK gives failures by itself, from its sources. Those of the other SDKs are the same.
 fn render_sdk_reasons() -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/sdk/src");
-    let mut reasons = std::collections::BTreeSet::new();
+    let mut reasons = BTreeSet::new();
     for file in ["outcome.rs", "guest.rs", "context.rs"] {
         let source = fs::read_to_string(folder.join(file)).expect("a source file");
         let code = source.split("mod tests {").next().unwrap_or_default();
@@ -383,7 +386,7 @@ fn render_labels() -> String {
         ("verb", "HTTP method".to_owned()),
         ("version", "version that the component declares".to_owned()),
     ]);
-    let used: std::collections::BTreeSet<_> = definitions::ALL.iter().flat_map(|d| d.2).copied().collect();
+    let used: BTreeSet<_> = definitions::ALL.iter().flat_map(|d| d.2).copied().collect();
     assert_eq!(
         used,
         meanings.keys().copied().collect(),
@@ -536,12 +539,19 @@ fn api_reference_matches_code() {
         fs::write(page_path(), expected).expect("docs/api.md is writable");
         return;
     }
-    let differing = page.lines().zip(expected.lines()).find(|(a, b)| a != b);
+    let list_missing = |of: &str, from: &str| -> String {
+        let known: BTreeSet<_> = from.lines().collect();
+        let missing = of
+            .lines()
+            .filter(|line| !known.contains(line))
+            .take(MAX_SHOWN_LINES);
+        missing.map(|line| format!("\n  {line}")).collect()
+    };
     assert!(
         page == expected,
-        "docs/api.md is not current; run: {UPDATE_COMMAND}\npage: {}\ncode: {}",
-        differing.map_or("(end)", |d| d.0),
-        differing.map_or("(end)", |d| d.1),
+        "docs/api.md is not current; run: {UPDATE_COMMAND}\nonly in the code:{}\nonly on the page:{}",
+        list_missing(&expected, &page),
+        list_missing(&page, &expected),
     );
 }
 
@@ -602,6 +612,15 @@ fn read_source_lines(folder: &Path, lines: &mut Vec<(String, String)>) {
     }
 }
 
+/// Prefixes of the names of metrics.
+const METRIC_PREFIXES: [&str; 5] = [
+    "ostler_",
+    "controller_runtime_",
+    "workqueue_",
+    "rest_client_",
+    "leader_election_",
+];
+
 /// Words in CamelCase that the host's sources contain as literals and that are no reasons.
 const OTHER_WORDS: [&str; 6] = [
     "ConfigMap",
@@ -655,15 +674,8 @@ fn find_stray_name(place: &str, line: &str, literal: &str) -> Option<&'static st
     if reads.iter().any(|before| follows(before)) && literal != "HOME" {
         return Some("an environment variable: declare it in kube/well_known.rs");
     }
-    let prefixes = [
-        "ostler_",
-        "controller_runtime_",
-        "workqueue_",
-        "rest_client_",
-        "leader_election_",
-    ];
     let is_metric =
-        prefixes.iter().any(|prefix| literal.starts_with(prefix)) && literal != "ostler_plugin_{name}";
+        METRIC_PREFIXES.iter().any(|prefix| literal.starts_with(prefix)) && literal != "ostler_plugin_{name}";
     is_metric.then_some("like a metric: declare it in observe/metrics/definitions.rs")
 }
 
@@ -712,6 +724,54 @@ fn declared_names_are_used() {
             );
         }
     }
+}
+
+/// The words in code of the guides, with the page each is on.
+fn read_guide_words() -> Vec<(String, String)> {
+    let mut words = Vec::new();
+    for entry in fs::read_dir(page_path().parent().expect("docs/")).expect("docs/") {
+        let path = entry.expect("an entry").path();
+        let page = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if page.ends_with(".md") && page != "api.md" {
+            let text = fs::read_to_string(&path).expect("a page");
+            let code = text.split('`').skip(1).step_by(2);
+            let separators = |c: char| !(c.is_ascii_alphanumeric() || "_./-".contains(c));
+            for word in code.flat_map(|code| code.split(separators)) {
+                words.push((page.clone(), word.trim_end_matches('.').to_owned()));
+            }
+        }
+    }
+    words
+}
+
+#[test]
+fn metrics_and_annotations_of_the_guides_exist() {
+    let mut known = BTreeSet::new();
+    for (name, kind, _, _) in definitions::ALL {
+        known.insert((*name).to_owned());
+        known.insert(format!("{name}_total"));
+        if *kind == "histogram" {
+            known.extend(["bucket", "sum", "count"].map(|suffix| format!("{name}_{suffix}")));
+        }
+    }
+    for names in [well_known::annotation::ALL, well_known::bookkeeping::ALL] {
+        known.extend(names.iter().map(|n| n.name.to_owned()));
+    }
+    let words = read_guide_words();
+    // The Rust crate and the Go module of the SDKs.
+    known.extend(["ostler_sdk", "ostler.dev/sdk"].map(str::to_owned));
+    let is_name = |word: &str| {
+        let is_metric = METRIC_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
+        let is_version = word.starts_with("ostler.dev/v");
+        is_metric || word.starts_with("ostler.dev/") && !is_version
+    };
+    let names: Vec<_> = words.iter().filter(|(_, word)| is_name(word)).collect();
+    assert!(names.len() > 20, "the guides were not understood: {names:?}");
+    let unknown: Vec<_> = names.iter().filter(|(_, word)| !known.contains(word)).collect();
+    assert!(
+        unknown.is_empty(),
+        "names that do not exist, by page: {unknown:?}"
+    );
 }
 
 #[test]

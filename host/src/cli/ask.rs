@@ -80,7 +80,11 @@ impl Ask {
     }
 
     /// Prints a response as JSON or as text.
-    pub fn show<T: Serialize>(&self, answer: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    pub fn print_answer<T: Serialize>(
+        &self,
+        answer: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(answer)?),
             Output::Table => print!("{}", table(answer)),
@@ -103,7 +107,12 @@ impl Server {
     }
 
     /// Opens a stream of JSON lines.
-    pub async fn lines(&self, method: Method, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Lines> {
+    pub async fn open_lines(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<Lines> {
         let client = reqwest::Client::builder()
             .no_proxy()
             .connect_timeout(REQUEST_TIMEOUT)
@@ -157,7 +166,7 @@ pub struct Lines {
 
 impl Lines {
     /// The next non-empty line; `None` at the end.
-    pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
+    pub async fn next_line<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
         loop {
             if let Some(end) = self.begun.iter().position(|b| *b == b'\n') {
                 let rest = self.begun.split_off(end + 1);

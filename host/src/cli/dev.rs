@@ -10,7 +10,7 @@ use clap::Args;
 use ipnet::IpNet;
 use tracing::info;
 
-use super::{Common, config, serve};
+use super::{Common, load_kubeconfig, serve_host};
 
 /// Arguments of `ostler dev`.
 #[derive(Args)]
@@ -44,6 +44,6 @@ impl Dev {
         std::fs::write(&self.kubeconfig, server.kubeconfig())
             .with_context(|| format!("writing {}", self.kubeconfig.display()))?;
         info!(url = server.url(), kubeconfig = %self.kubeconfig.display(), "embedded API server started");
-        serve(config(Some(self.kubeconfig)).await?, self.common, None).await
+        serve_host(load_kubeconfig(Some(self.kubeconfig)).await?, self.common, None).await
     }
 }

@@ -21,7 +21,7 @@ impl Explain {
     /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
         let explanation: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
-        self.ask.show(&explanation, format_explanation)
+        self.ask.print_answer(&explanation, format_explanation)
     }
 }
 
@@ -93,7 +93,7 @@ fn format_explanation(explanation: &Explanation) -> String {
             &table(&[], rows),
         ));
     }
-    out.push_str(&format_reads("Reads, and is woken by", &explanation.reads));
+    out.push_str(&format_reads("Reads (changes wake it)", &explanation.reads));
     if !explanation.follows.is_empty() {
         out.push_str(&section(
             "Follows",

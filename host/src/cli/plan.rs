@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{config, read_grants, table::supports_colours};
+use super::{load_kubeconfig, read_grants, table::supports_colours};
 use crate::{
     host::Settings,
     kube::well_known::environment,
@@ -78,7 +78,7 @@ enum Output {
 impl Plan {
     /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let config = config(self.kubeconfig).await?;
+        let config = load_kubeconfig(self.kubeconfig).await?;
         let mut files = Vec::new();
         for path in &self.files {
             read_objects(path, &mut files)?;

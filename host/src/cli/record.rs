@@ -61,14 +61,14 @@ impl Record {
         let count = self.count.to_string();
         query.push(("count", &count));
         let method = if self.now { Method::POST } else { Method::GET };
-        let mut recordings = self.server.lines(method, "/record", &query).await?;
+        let mut recordings = self.server.open_lines(method, "/record", &query).await?;
         if self.now {
             eprintln!("waiting for the reconcile of {object}")
         } else {
             eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once")
         }
         for number in 1..=self.count {
-            let Some(recording) = recordings.next().await? else {
+            let Some(recording) = recordings.next_line().await? else {
                 bail!("the host ended before {object} was reconciled {number} times");
             };
             self.write_recording(&recording, number)?;

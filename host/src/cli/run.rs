@@ -8,7 +8,7 @@ use std::{
 
 use clap::{ArgAction, Args};
 
-use super::{Common, config, parse_duration, serve};
+use super::{Common, load_kubeconfig, parse_duration, serve_host};
 use crate::{
     kube::well_known::environment,
     leader::{election::Timing, lease},
@@ -29,9 +29,9 @@ pub struct Run {
 impl Run {
     /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
-        let config = config(self.kubeconfig).await?;
-        let election = self.election.settings(&config);
-        serve(config, self.common, election).await
+        let config = load_kubeconfig(self.kubeconfig).await?;
+        let election = self.election.lease_settings(&config);
+        serve_host(config, self.common, election).await
     }
 }
 
@@ -62,7 +62,7 @@ struct Election {
 }
 
 impl Election {
-    fn settings(self, config: &kube::Config) -> Option<lease::Settings> {
+    fn lease_settings(self, config: &kube::Config) -> Option<lease::Settings> {
         let identity = || {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             format!(

@@ -22,7 +22,7 @@ impl Status {
     /// Queries the host and prints its status.
     pub async fn run(self) -> anyhow::Result<()> {
         let status: HostStatus = self.ask.get("/status", &[]).await?;
-        self.ask.show(&status, format_status)
+        self.ask.print_answer(&status, format_status)
     }
 }
 

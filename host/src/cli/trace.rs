@@ -30,14 +30,14 @@ impl Trace {
     /// Follows the reconciles and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
-        let mut lines = self.ask.server.lines(Method::GET, "/trace", &query).await?;
+        let mut lines = self.ask.server.open_lines(Method::GET, "/trace", &query).await?;
         eprintln!(
             "following {}; the next reconcile is shown as it happens",
             self.object.object
         );
         let mut left = self.count.unwrap_or(usize::MAX);
         while left > 0
-            && let Some(line) = lines.next::<TraceLine>().await?
+            && let Some(line) = lines.next_line::<TraceLine>().await?
         {
             left -= usize::from(matches!(line, TraceLine::End { .. }));
             match self.ask.output {

@@ -264,7 +264,7 @@ impl ApiClient {
         let response = self.client.send(request).await;
         if let Some((metrics, host)) = &self.metrics {
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
-            metrics.answered(method, code, host, started.elapsed());
+            metrics.record_response(method, code, host, started.elapsed());
         }
         let response = response.map_err(|e| ApiError::Unreachable(find_root_cause(&e)));
         self.log_availability(response.as_ref().err());

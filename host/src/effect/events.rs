@@ -128,7 +128,7 @@ impl EventRecorder {
             Verdict::PluginLimited => {
                 self.rate_limited.fetch_add(1, Ordering::Relaxed);
                 if let Some(metrics) = limit.and_then(|limit| limit.metrics) {
-                    metrics.exceeded(Limit::EventsPerMinute);
+                    metrics.record_exceeded(Limit::EventsPerMinute);
                 }
                 return false;
             }

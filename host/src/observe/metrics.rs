@@ -88,7 +88,7 @@ pub struct RestClient {
 
 impl RestClient {
     /// Records the status of a response, or that there was none.
-    pub fn answered(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
+    pub fn record_response(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
         let verb = match method {
             "GET" => "GET",
             "POST" => "POST",
@@ -144,7 +144,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// The handles of a plugin. They are looked up once per call.
-    pub fn plugin(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
+    pub fn plugin_metrics(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
         if let Some(known) = self.plugins.read().get(name) {
             return known.clone();
         }
@@ -154,12 +154,12 @@ impl Metrics {
     }
 
     /// The metrics of requests to the API server.
-    pub fn rest(&self) -> RestClient {
+    pub fn rest_client(&self) -> RestClient {
         self.rest.clone()
     }
 
     /// Records the status of an upstream's response; 0 without one.
-    pub fn upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
+    pub fn record_upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
         let mut upstream: Arc<str> = format!("{namespace}/{name}").into();
         let mut known = self.known_upstreams.lock();
         if known.len() < MAX_UPSTREAMS {
@@ -186,11 +186,11 @@ mod tests {
     #[test]
     fn labels_of_series_equal_their_definitions() {
         let metrics = Metrics::default();
-        metrics.plugin(&"p".into());
+        metrics.plugin_metrics(&"p".into());
         metrics
-            .rest()
-            .answered("GET", Some(200), &"h".into(), Duration::ZERO);
-        metrics.upstream("n", "u", 200, Duration::ZERO);
+            .rest_client()
+            .record_response("GET", Some(200), &"h".into(), Duration::ZERO);
+        metrics.record_upstream("n", "u", 200, Duration::ZERO);
         let mut out = String::new();
         text::encode_registry(&mut out, &metrics.registry).expect("encodes");
         let mut checked = BTreeSet::new();

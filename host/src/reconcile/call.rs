@@ -53,8 +53,8 @@ impl Controller {
         self.stats.add_counts(key, call.effects.counts);
         if let Some(metrics) = &call.context.metrics {
             let bytes = call.budget.bytes();
-            metrics.called(called, call.budget.cpu_time);
-            metrics.used((bytes.to_host, bytes.from_host), call.budget.memory);
+            metrics.record_call(called, call.budget.cpu_time);
+            metrics.record_usage((bytes.to_host, bytes.from_host), call.budget.memory);
         }
         let trap = answer.as_ref().err().cloned();
         let result = self.interpret_answer(plugin, key, &call, answer);
@@ -133,9 +133,9 @@ impl Controller {
         };
         warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
         if let Some(metrics) = &call.context.metrics {
-            metrics.trapped(trap.kind());
+            metrics.record_trap(trap.kind());
             if let Some(limit) = trap.limit() {
-                metrics.exceeded(limit);
+                metrics.record_exceeded(limit);
             }
         }
         GuestResult::Failure(failure_of_trap(&trap))
@@ -301,7 +301,7 @@ impl Controller {
         let Some(with) = self.loops.lock().on_reconciled(key, wrote, now) else {
             return result;
         };
-        self.services.metrics.plugin(plugin.name()).hot_loop();
+        self.services.metrics.plugin_metrics(plugin.name()).hot_loop();
         let note = format!(
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"

@@ -53,7 +53,7 @@ impl Controller {
             *at = self.services.dispatcher.now() + throttled.delay;
         }
         if throttled.reached_maximum {
-            self.services.metrics.plugin(plugin.name()).hot_loop();
+            self.services.metrics.plugin_metrics(plugin.name()).hot_loop();
         }
         next
     }

@@ -83,7 +83,10 @@ impl Controller {
     }
 
     fn count_suppressed(&self, by: &Arc<str>) {
-        self.services.metrics.plugin(by).suppressed(Suppressed::Status);
+        self.services
+            .metrics
+            .plugin_metrics(by)
+            .record_suppressed(Suppressed::Status);
     }
 
     /// The new status of an object: conditions, fields of the component, and the phase where the kind has one.
@@ -188,7 +191,10 @@ impl Controller {
             limits.format_limit(limit)
         ));
         warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
-        self.services.metrics.plugin(plugin.name()).exceeded(limit);
+        self.services
+            .metrics
+            .plugin_metrics(plugin.name())
+            .record_exceeded(limit);
         GuestResult::Failure(failure)
     }
 

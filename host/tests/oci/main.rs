@@ -127,7 +127,7 @@ async fn permanent_failure_is_returned() {
     let error = store()
         .pull_component(&gone, &RegistryAuth::anonymous(), &SignaturePolicy::none())
         .await
-        .expect_err("nobody there");
+        .expect_err("no server");
     assert!(error.is_transient(), "{error}");
 }
 
@@ -172,7 +172,7 @@ async fn oversized_content_is_not_read() {
         let reference = fake.component();
         let error = fake.pull(&reference).await.expect_err("too much");
         assert_eq!(error.reason(), "TooLarge", "{error}");
-        assert_eq!(fake.asked().len(), 2, "and not asked again");
+        assert_eq!(fake.asked().len(), 2, "and no further request");
     }
     // A declared size above the limit is not requested.
     let fake = Fake::plain().await;
@@ -294,7 +294,7 @@ async fn credentials_are_sent_to_their_registry_only() {
         .expect("pulled");
     assert_eq!(pulled.wasm, wasm());
     let asked = elsewhere.asked();
-    assert_eq!(asked.len(), 1, "it was asked");
+    assert_eq!(asked.len(), 1, "the redirect was followed");
     assert_eq!(asked[0].1, None, "without credentials");
     // The target of the redirect, whose query is a credential, stays out of the error.
     elsewhere.things.lock().expect("lock").clear();
@@ -361,7 +361,10 @@ async fn signatures_are_verified_before_other_content_is_read() {
     let error = pull().await.expect_err("not signed");
     assert_eq!(error.reason(), "SignatureMissing", "{error}");
     let asked_for_it = |(path, _): &Asked| path.ends_with(digest.as_str()) && path.contains("/manifests/");
-    assert!(!fake.asked().iter().any(asked_for_it), "nobody vouches for it");
+    assert!(
+        !fake.asked().iter().any(asked_for_it),
+        "the layer is not requested without a valid signature"
+    );
     for (signer, payload, media_type, says) in [
         (&stranger, &payload, SIMPLE, "none by a key of the policy"),
         (&key, &other, SIMPLE, "was it copied"),

@@ -78,8 +78,8 @@ mod tests {
         // (component (type (instance)) (import "wasi:a/b" (instance (type 0))))
         let types = [7, 3, 1, 0x42, 0];
         let wasi = [EMPTY, &types, &[10, 13, 1, 0, 8], b"wasi:a/b", &[5, 0]].concat();
-        let said = reject_wasi(&wasi).unwrap_err().to_string();
-        assert!(said.contains("it imports wasi:a/b"), "{said}");
+        let error = reject_wasi(&wasi).unwrap_err().to_string();
+        assert!(error.contains("it imports wasi:a/b"), "{error}");
     }
 
     #[test]

@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(plugin_name("greeting").unwrap(), "greeting");
         assert_eq!(plugin_name("@example/greeting").unwrap(), "greeting");
         for none in ["", "@example", "@example/", "a/b", "@a/b/c", "../up", "@a/.."] {
-            let said = plugin_name(none).unwrap_err().to_string();
-            assert!(said.contains("@scope/name") && said.contains(none), "{said}");
+            let error = plugin_name(none).unwrap_err().to_string();
+            assert!(error.contains("@scope/name") && error.contains(none), "{error}");
         }
     }
 }

@@ -203,10 +203,10 @@ mod tests {
     #[test]
     fn folder_with_one_marker_is_detected_and_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let said = detect_language(folder.path()).unwrap_err().to_string();
+        let error = detect_language(folder.path()).unwrap_err().to_string();
         assert!(
-            said.contains("no plugin") && said.contains("ostler plugin new"),
-            "{said}"
+            error.contains("no plugin") && error.contains("ostler plugin new"),
+            "{error}"
         );
         for language in Language::ALL {
             let marker = folder.path().join(language.marker());
@@ -216,12 +216,12 @@ mod tests {
         }
         fs::write(folder.path().join("go.mod"), "").unwrap();
         fs::write(folder.path().join("Cargo.toml"), "").unwrap();
-        let said = detect_language(folder.path()).unwrap_err().to_string();
-        assert!(said.contains("Cargo.toml and go.mod"), "{said}");
-        let said = detect_language(&folder.path().join("nowhere"))
+        let error = detect_language(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("Cargo.toml and go.mod"), "{error}");
+        let error = detect_language(&folder.path().join("nowhere"))
             .unwrap_err()
             .to_string();
-        assert!(said.contains("nowhere: no such folder"), "{said}");
+        assert!(error.contains("nowhere: no such folder"), "{error}");
     }
 
     #[test]

@@ -49,8 +49,8 @@ mod tests {
         );
         for (wrong, words) in [("- a list", "a mapping is needed"), ("a: [", "is not YAML")] {
             write(wrong);
-            let said = format!("{:#}", read_manifest(folder.path()).unwrap_err());
-            assert!(said.contains("plugin.yaml") && said.contains(words), "{said}");
+            let error = format!("{:#}", read_manifest(folder.path()).unwrap_err());
+            assert!(error.contains("plugin.yaml") && error.contains(words), "{error}");
         }
     }
 }

@@ -242,24 +242,24 @@ mod tests {
             Crate::from_metadata(Path::new("/x/Cargo.toml"), metadata)
         };
         assert_eq!(of(r#"["cdylib", "rlib"]"#).unwrap().name, "a-b");
-        let said = of(r#"["lib"]"#).unwrap_err().to_string();
+        let error = of(r#"["lib"]"#).unwrap_err().to_string();
         assert!(
-            said.contains("/x/Cargo.toml") && said.contains("crate-type"),
-            "{said}"
+            error.contains("/x/Cargo.toml") && error.contains("crate-type"),
+            "{error}"
         );
     }
 
     #[test]
     fn optimize_is_size_or_speed() {
-        let of = |said: Value| Optimize::from_metadata(&serde_json::json!({"ostler": {"optimize": said}}));
+        let of = |error: Value| Optimize::from_metadata(&serde_json::json!({"ostler": {"optimize": error}}));
         assert_eq!(Optimize::from_metadata(&Value::Null).unwrap(), Optimize::Size);
         assert_eq!(of("size".into()).unwrap(), Optimize::Size);
         assert_eq!(of("speed".into()).unwrap(), Optimize::Speed);
         for wrong in ["fast".into(), Value::Null, 3.into()] {
-            let said = of(wrong).unwrap_err().to_string();
+            let error = of(wrong).unwrap_err().to_string();
             assert!(
-                said.contains("optimize") && said.contains("\"size\" or \"speed\""),
-                "{said}"
+                error.contains("optimize") && error.contains("\"size\" or \"speed\""),
+                "{error}"
             );
         }
     }

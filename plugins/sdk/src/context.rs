@@ -7,7 +7,7 @@ use crate::bindings::ostler::plugin::{
     events::EventType,
     kubernetes::{GetOptions, ListOptions},
 };
-use crate::outcome::json;
+use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, Level, Message, Object,
     ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef, Upstream,
@@ -35,7 +35,7 @@ impl Written {
     /// # Errors
     /// `Error::Invalid` if the host returned no JSON.
     pub fn json(&self) -> Result<Value, Error> {
-        crate::slim::value(&self.0).map_err(|error| invalid("the object written", error))
+        crate::slim::value(&self.0).map_err(|error| invalid_error("the object written", error))
     }
 }
 
@@ -121,8 +121,8 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.get`; `invalid` if the object is not of the type.
     pub fn get<S: Resource>(&self, namespace: &str, name: &str) -> Result<Option<Object<S>>, Error> {
-        let bytes = self.read(&S::reference(namespace, name))?;
-        bytes.map(|bytes| object(&bytes)).transpose()
+        let bytes = self.read_bytes(&S::reference(namespace, name))?;
+        bytes.map(|bytes| parse_object(&bytes)).transpose()
     }
 
     /// Gets an object of any kind as JSON.
@@ -130,8 +130,8 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.get`.
     pub fn get_json(&self, reference: &ObjectRef) -> Result<Option<Value>, Error> {
-        let bytes = self.read(reference)?;
-        bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
+        let bytes = self.read_bytes(reference)?;
+        bytes.map(|bytes| parse_value(&bytes, &reference.gvk)).transpose()
     }
 
     /// Gets the metadata of an object of any kind: `apiVersion`, `kind` and `metadata`. The host caches no more of the
@@ -140,12 +140,12 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.get`.
     pub fn get_metadata(&self, reference: &ObjectRef) -> Result<Option<Value>, Error> {
-        let bytes = self.kubernetes_get(reference, &cached(Projection::Metadata))?;
-        bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
+        let bytes = self.kubernetes_get(reference, &cached_options(Projection::Metadata))?;
+        bytes.map(|bytes| parse_value(&bytes, &reference.gvk)).transpose()
     }
 
-    fn read(&self, reference: &ObjectRef) -> Result<Option<Vec<u8>>, Error> {
-        self.kubernetes_get(reference, &cached(Projection::Full))
+    fn read_bytes(&self, reference: &ObjectRef) -> Result<Option<Vec<u8>>, Error> {
+        self.kubernetes_get(reference, &cached_options(Projection::Full))
     }
 
     /// Lists the selected objects of a typed kind.
@@ -154,7 +154,7 @@ impl Context<'_> {
     /// As `kubernetes.list`; `invalid` if an object is not of the type.
     pub fn list<S: Resource>(&self, selection: &Selection) -> Result<Vec<Object<S>>, Error> {
         let items = self.list_pages(&S::gvk(), selection, Projection::Full)?;
-        items.iter().map(|bytes| object(bytes)).collect()
+        items.iter().map(|bytes| parse_object(bytes)).collect()
     }
 
     /// Lists the selected objects of any kind as JSON. `fields` names the parts to read (`metadata`, `spec.x`); if it is
@@ -169,7 +169,7 @@ impl Context<'_> {
             Projection::Fields(fields.iter().map(|field| (*field).to_owned()).collect())
         };
         let items = self.list_pages(gvk, selection, projection)?;
-        items.iter().map(|bytes| value(bytes, gvk)).collect()
+        items.iter().map(|bytes| parse_value(bytes, gvk)).collect()
     }
 
     /// Lists the metadata of the selected objects of any kind. The host caches no more of the objects if nothing else
@@ -179,7 +179,7 @@ impl Context<'_> {
     /// As `kubernetes.list`.
     pub fn list_metadata(&self, gvk: &Gvk, selection: &Selection) -> Result<Vec<Value>, Error> {
         let items = self.list_pages(gvk, selection, Projection::Metadata)?;
-        items.iter().map(|bytes| value(bytes, gvk)).collect()
+        items.iter().map(|bytes| parse_value(bytes, gvk)).collect()
     }
 
     fn list_pages(
@@ -214,7 +214,7 @@ impl Context<'_> {
     /// # Errors
     /// `not-ready` until then; the change of the object causes a reconcile.
     pub fn require_ready<S: Resource>(&self, namespace: &str, name: &str) -> Result<Object<S>, Error> {
-        object(&self.kubernetes_require_ready(&S::reference(namespace, name))?)
+        parse_object(&self.kubernetes_require_ready(&S::reference(namespace, name))?)
     }
 
     /// Gets an object of any kind that is Ready for its current generation, as JSON.
@@ -222,7 +222,7 @@ impl Context<'_> {
     /// # Errors
     /// As [`Context::require_ready`].
     pub fn require_ready_json(&self, reference: &ObjectRef) -> Result<Value, Error> {
-        value(&self.kubernetes_require_ready(reference)?, &reference.gvk)
+        parse_value(&self.kubernetes_require_ready(reference)?, &reference.gvk)
     }
 
     /// Gets an object of any kind whose condition of this type has this status for its current generation, as JSON.
@@ -245,7 +245,7 @@ impl Context<'_> {
         status: ConditionStatus,
     ) -> Result<Value, Error> {
         let bytes = self.kubernetes_require_condition(reference, kind, status)?;
-        value(&bytes, &reference.gvk)
+        parse_value(&bytes, &reference.gvk)
     }
 
     /// Applies the given fields to an object that the reconciled object owns, so that both are deleted together. Other
@@ -280,7 +280,8 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.apply`.
     pub fn apply_with(&self, object: &impl Serialize, options: &ApplyOptions) -> Result<Written, Error> {
-        self.kubernetes_apply(&json(object), options).map(Written)
+        self.kubernetes_apply(&to_json_bytes(object), options)
+            .map(Written)
     }
 
     /// Creates an object. With `owned` the reconciled object owns it, so that both are deleted together.
@@ -300,7 +301,8 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.create`.
     pub fn create_with(&self, object: &impl Serialize, options: &CreateOptions) -> Result<Written, Error> {
-        self.kubernetes_create(&json(object), options).map(Written)
+        self.kubernetes_create(&to_json_bytes(object), options)
+            .map(Written)
     }
 
     /// Applies a JSON merge patch (RFC 7386) to an object.
@@ -313,7 +315,7 @@ impl Context<'_> {
         patch: &impl Serialize,
         preconditions: &Preconditions,
     ) -> Result<Written, Error> {
-        self.kubernetes_patch(reference, &json(patch), preconditions)
+        self.kubernetes_patch(reference, &to_json_bytes(patch), preconditions)
             .map(Written)
     }
 
@@ -383,7 +385,7 @@ impl Context<'_> {
     /// # Errors
     /// As `status.checkpoint`; the effect must not happen then.
     pub fn checkpoint(&self, fields: &impl Serialize) -> Result<(), Error> {
-        self.status_checkpoint(&json(fields))
+        self.status_checkpoint(&to_json_bytes(fields))
     }
 
     /// Emits a normal Event about the object.
@@ -462,21 +464,21 @@ impl Context<'_> {
 }
 
 /// The options of a read from the shared cache.
-fn cached(projection: Projection) -> GetOptions {
+fn cached_options(projection: Projection) -> GetOptions {
     GetOptions {
         live: false,
         projection,
     }
 }
 
-fn value(bytes: &[u8], gvk: &Gvk) -> Result<Value, Error> {
-    crate::slim::value(bytes).map_err(|error| invalid(&gvk.kind, error))
+fn parse_value(bytes: &[u8], gvk: &Gvk) -> Result<Value, Error> {
+    crate::slim::value(bytes).map_err(|error| invalid_error(&gvk.kind, error))
 }
 
-fn object<S: Resource>(bytes: &[u8]) -> Result<Object<S>, Error> {
-    Object::read(bytes).map_err(|error| invalid(S::KIND, error))
+fn parse_object<S: Resource>(bytes: &[u8]) -> Result<Object<S>, Error> {
+    Object::read(bytes).map_err(|error| invalid_error(S::KIND, error))
 }
 
-fn invalid(kind: &str, error: crate::slim::Error) -> Error {
+fn invalid_error(kind: &str, error: crate::slim::Error) -> Error {
     Error::Invalid(error.within(kind).to_string())
 }

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 
 use crate::Resource;
 
-/// What a CRD says beyond the schema; [`macro@crate::resource`] implements it.
+/// Fields of a CRD other than its schema; implemented by [`macro@crate::resource`].
 pub trait Definition: Resource {
     /// Plural, lower case.
     const PLURAL: &'static str;
-    /// What `kubectl explain` says about the kind.
+    /// Description of the kind, as shown by `kubectl explain`.
     const DESCRIPTION: &'static str;
     /// Short names.
     const SHORT_NAMES: &'static [&'static str];
@@ -26,8 +26,8 @@ where
     S: Definition + JsonSchema,
     S::Status: JsonSchema,
 {
-    // As it is written: what a plugin does not read back is part of it, too.
-    let mut status = schema::<S::Status>(SchemaSettings::for_serialize);
+    // The schema for serialization, which includes fields that a plugin writes and does not read back.
+    let mut status = generate_schema::<S::Status>(SchemaSettings::for_serialize);
     let properties = status["properties"]
         .as_object_mut()
         .map(std::mem::take)
@@ -65,7 +65,7 @@ where
                 },
                 "kind": { "type": "string", "description": "The kind of this object." },
                 "metadata": { "type": "object" },
-                "spec": schema::<S>(SchemaSettings::for_deserialize),
+                "spec": generate_schema::<S>(SchemaSettings::for_deserialize),
                 "status": status,
             },
         }},
@@ -132,18 +132,18 @@ fn host_status() -> Map<String, Value> {
     }
 }
 
-/// A structural schema: no references, no null, only what Kubernetes takes.
-fn schema<T: JsonSchema>(contract: fn(SchemaSettings) -> SchemaSettings) -> Value {
+/// Generates a structural schema, as Kubernetes requires: without references and `null`.
+fn generate_schema<T: JsonSchema>(contract: fn(SchemaSettings) -> SchemaSettings) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
     let settings = contract(settings);
     let mut schema = settings.into_generator().into_root_schema_for::<T>().into();
-    structural(&mut schema);
+    make_structural(&mut schema);
     schema
 }
 
-fn structural(schema: &mut Value) {
+fn make_structural(schema: &mut Value) {
     match schema {
-        // "Anything" has to be said aloud, or the API server prunes it.
+        // Without this extension the API server prunes the fields of an unrestricted value.
         Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
         Value::Object(map) => {
             for key in ["$schema", "title", "readOnly"] {
@@ -174,17 +174,17 @@ fn structural(schema: &mut Value) {
                 map.remove("format");
             }
             if let Some(Value::String(text)) = map.get_mut("description") {
-                *text = unwrapped(text);
+                *text = unwrap_lines(text);
             }
             for key in ["items", "additionalProperties"] {
                 if let Some(inner) = map.get_mut(key)
                     && !(key == "additionalProperties" && *inner == Value::Bool(false))
                 {
-                    structural(inner);
+                    make_structural(inner);
                 }
             }
             if let Some(Value::Object(properties)) = map.get_mut("properties") {
-                properties.values_mut().for_each(structural);
+                properties.values_mut().for_each(make_structural);
             }
             if map.get("additionalProperties") == Some(&Value::Bool(false)) {
                 map.remove("additionalProperties");
@@ -204,7 +204,7 @@ fn flatten_option(map: &mut Map<String, Value>) {
         let inner = only.clone();
         map.remove("anyOf");
         for (key, value) in inner {
-            // The field's own description says more than the type's.
+            // The description of the field takes precedence over that of its type.
             map.entry(key).or_insert(value);
         }
     }
@@ -229,7 +229,7 @@ fn constants_to_enum(map: &mut Map<String, Value>) {
 }
 
 /// Joins the lines of a doc comment's paragraphs.
-fn unwrapped(text: &str) -> String {
+fn unwrap_lines(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|p| p.replace('\n', " "));
     paragraphs.collect::<Vec<_>>().join("\n\n")
 }

@@ -9,7 +9,7 @@ pub use crate::bindings::handler::exports::ostler::plugin::messages::{
     Delivery, Disposition, Guest as Messages,
 };
 pub use crate::bindings::hooks::exports::ostler::plugin::lifecycle::Guest as Hooks;
-use crate::outcome::json;
+use crate::outcome::to_json_bytes;
 use crate::{Context, Error, Lifecycle, Object, Reconciler, Resource};
 
 /// Exports reconcilers as a plugin, with the name and version of the crate.
@@ -178,7 +178,7 @@ pub fn upgrade_with<L: Lifecycle>(hooks: &L, ctx: &Context) -> Result<Option<Vec
     let object =
         crate::slim::value(&ctx.request.object).map_err(|error| Error::Invalid(error.to_string()))?;
     let upgraded = hooks.upgrade(ctx, &object)?;
-    Ok(upgraded.as_ref().map(json))
+    Ok(upgraded.as_ref().map(to_json_bytes))
 }
 
 /// Logs the message of a panic, which ends the instance.

@@ -4,7 +4,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::bindings::ostler::plugin::http::{self, Header};
-use crate::outcome::json;
+use crate::outcome::to_json_bytes;
 use crate::{
     BasicCredentials, Context, DataMatch, Encoding, Error, EventMatch, EventTail, Method, SecretKeyRef,
     SecretSource, Substitution, UpstreamRef, Username,
@@ -229,7 +229,7 @@ impl RequestBuilder<'_> {
     /// Sets a JSON body.
     #[must_use]
     pub fn json(self, body: &impl Serialize) -> Self {
-        self.body("application/json", json(body))
+        self.body("application/json", to_json_bytes(body))
     }
 
     /// Sets a body.
@@ -305,7 +305,7 @@ impl Response {
     /// # Errors
     /// `unavailable` if the body is not of the type, since the server is not what it should be.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        crate::slim::from_slice(&self.0.body).map_err(unexpected)
+        crate::slim::from_slice(&self.0.body).map_err(unexpected_response)
     }
 
     /// Parses the body as any JSON, which needs less code than a type.
@@ -313,7 +313,7 @@ impl Response {
     /// # Errors
     /// `unavailable` if the body is not JSON.
     pub fn value(&self) -> Result<Value, Error> {
-        crate::slim::value(&self.0.body).map_err(unexpected)
+        crate::slim::value(&self.0.body).map_err(unexpected_response)
     }
 }
 
@@ -321,6 +321,6 @@ fn missing_response() -> Result<http::Response, Error> {
     Err(Error::Unavailable("The host returned too few responses.".into()))
 }
 
-fn unexpected(error: crate::slim::Error) -> Error {
+fn unexpected_response(error: crate::slim::Error) -> Error {
     Error::Unavailable(format!("The response has an unexpected form: {error}."))
 }

@@ -13,7 +13,7 @@
 //!     name: String,
 //! }
 //!
-//! /// Says hello.
+//! /// Logs a greeting.
 //! #[ostler_sdk::reconciler]
 //! fn reconcile(ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
 //!     ctx.info(&format!("Hello {}", hello.spec.name));
@@ -131,18 +131,18 @@ pub trait Reconciler {
     /// A label selector that narrows the objects.
     const LABEL_SELECTOR: Option<&'static str> = None;
 
-    /// Whether the host maintains `status.phase` with the values `Progressing`, `Ready` and `Terminating`. The status
+    /// Set to `true`, the host maintains `status.phase` with the values `Progressing`, `Ready` and `Terminating`. The status
     /// type then has the field, so that the CRD has it too.
     const PHASE: bool = false;
 
-    /// Whether [`Reconciler::cleanup`] waits until the objects that the deleted one owns are gone.
+    /// Set to `true`, [`Reconciler::cleanup`] waits until the objects that the deleted one owns are gone.
     const WAIT_FOR_DEPENDENTS: bool = false;
 
-    /// Brings the world closer to what the object asks for. It is level-triggered: for the same world it has the same
-    /// result, however often it runs.
+    /// Moves the observed state towards the desired state of the object. It is level-triggered: for the same state it has
+    /// the same result, regardless of the number of calls.
     ///
     /// # Errors
-    /// A [`Failure`] with its reason and the way to go on.
+    /// A [`Failure`] with its reason and resolution.
     fn reconcile(&self, ctx: &Context, object: &Object<Self::Spec>) -> Result<Outcome, Failure>;
 
     /// Undoes what `reconcile` did. [`Outcome::await_change`] releases the object.

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::outcome::json;
+use crate::outcome::to_json_bytes;
 use crate::{
     Context, Delivery, Disposition, Error, HeaderValue, Message, MessageHeader, MessageProperties,
     UpstreamRef,
@@ -76,7 +76,7 @@ impl Message {
     /// A persistent message with a JSON body that must reach a queue.
     #[must_use]
     pub fn with_json(exchange: &str, routing_key: &str, body: &impl Serialize) -> Self {
-        let mut message = Self::new(exchange, routing_key, json(body));
+        let mut message = Self::new(exchange, routing_key, to_json_bytes(body));
         message.properties.content_type = Some("application/json".into());
         message
     }

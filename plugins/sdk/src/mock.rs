@@ -38,7 +38,7 @@ use crate::bindings::ostler::plugin::{
     kubernetes::{GetOptions, ListOptions, Page},
 };
 use crate::guest::{Call, call_with, hook_request, upgrade_with};
-use crate::outcome::json;
+use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
     Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
@@ -93,14 +93,14 @@ impl Host {
 
     /// Removes an object from the cluster.
     pub fn remove(&self, reference: &ObjectRef) -> &Self {
-        self.0.borrow_mut().objects.remove(&key(reference));
+        self.0.borrow_mut().objects.remove(&object_key(reference));
         self
     }
 
     /// Returns the current state of an object.
     #[must_use]
     pub fn object(&self, reference: &ObjectRef) -> Option<Value> {
-        self.0.borrow().objects.get(&key(reference)).cloned()
+        self.0.borrow().objects.get(&object_key(reference)).cloned()
     }
 
     /// Sets the digest of a Secret's key; [`Host::remove_secret`] removes it.
@@ -156,7 +156,11 @@ impl Host {
     /// Makes an object hold another one; `references.list-holders` returns it.
     pub fn add_holder(&self, held: &ObjectRef, holder: ObjectRef) -> &Self {
         let mut state = self.0.borrow_mut();
-        state.holders.entry(line(held)).or_default().push(holder);
+        state
+            .holders
+            .entry(format_reference(held))
+            .or_default()
+            .push(holder);
         drop(state);
         self
     }
@@ -178,7 +182,7 @@ impl Host {
     /// # Errors
     /// The reconciler's failure.
     pub fn reconcile<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
-        self.call(reconciler, object, Call::Reconcile)
+        self.call_reconciler(reconciler, object, Call::Reconcile)
     }
 
     /// Cleans up an object as the host does.
@@ -186,7 +190,7 @@ impl Host {
     /// # Errors
     /// The reconciler's failure.
     pub fn cleanup<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
-        self.call(reconciler, object, Call::Cleanup)
+        self.call_reconciler(reconciler, object, Call::Cleanup)
     }
 
     /// Calls the hook `initialize` as the host does.
@@ -206,7 +210,7 @@ impl Host {
     /// # Errors
     /// The error of the hook.
     pub fn upgrade<L: Lifecycle>(&self, hooks: &L, object: &Value) -> Result<Option<Value>, Error> {
-        let request = hook_request(json(object));
+        let request = hook_request(to_json_bytes(object));
         let ctx = Context {
             host: self,
             request: &request,
@@ -228,10 +232,15 @@ impl Host {
         handler.handle(&ctx, delivery)
     }
 
-    fn call<R: Reconciler>(&self, reconciler: &R, object: &Value, call: Call) -> Result<Outcome, Failure> {
+    fn call_reconciler<R: Reconciler>(
+        &self,
+        reconciler: &R,
+        object: &Value,
+        call: Call,
+    ) -> Result<Outcome, Failure> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
         let request = Request {
-            object: json(object),
+            object: to_json_bytes(object),
             ref_: R::Spec::reference(text("namespace"), text("name")),
             attempt: 0,
             causes: vec!["change".into()],
@@ -319,7 +328,12 @@ impl Host {
         }
     }
 
-    fn require(&self, reference: &ObjectRef, kind: &str, status: ConditionStatus) -> Result<Vec<u8>, Error> {
+    fn require_condition(
+        &self,
+        reference: &ObjectRef,
+        kind: &str,
+        status: ConditionStatus,
+    ) -> Result<Vec<u8>, Error> {
         let not_ready = |exists, condition: &Value| {
             let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
             Error::NotReady(NotReady {
@@ -342,12 +356,12 @@ impl Host {
         let conditions = object["status"]["conditions"].as_array();
         let condition = conditions.and_then(|all| all.iter().find(|c| c["type"] == kind));
         match condition {
-            Some(c) if c["status"] == required => Ok(json(&object)),
+            Some(c) if c["status"] == required => Ok(to_json_bytes(&object)),
             other => Err(not_ready(true, other.unwrap_or(&Value::Null))),
         }
     }
 
-    fn write(&self, verb: &str, bytes: &[u8], owned: bool) -> Result<Vec<u8>, Error> {
+    fn write_object(&self, verb: &str, bytes: &[u8], owned: bool) -> Result<Vec<u8>, Error> {
         let object: Value =
             serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
         let key = key_of(&object);
@@ -359,13 +373,13 @@ impl Host {
             return Err(Error::Conflict(format!("{} exists", key.3)));
         }
         let mut after = before.cloned().unwrap_or(Value::Null);
-        merge(&mut after, &object);
+        merge_applied(&mut after, &object);
         // The host does not send a write that changes nothing.
         if before != Some(&after) {
             state.writes.push(line);
         }
         state.objects.insert(key, after.clone());
-        Ok(json(&after))
+        Ok(to_json_bytes(&after))
     }
 }
 
@@ -375,7 +389,7 @@ pub fn response(status: u16, headers: &[(&str, &str)], body: impl Into<Value>) -
     let body = match body.into() {
         Value::Null => Vec::new(),
         Value::String(text) => text.into_bytes(),
-        value => json(&value),
+        value => to_json_bytes(&value),
     };
     let headers = headers.iter().map(|(name, value)| Header {
         name: (*name).to_owned(),
@@ -389,12 +403,12 @@ pub fn response(status: u16, headers: &[(&str, &str)], body: impl Into<Value>) -
 }
 
 /// Writes a reference as `Kind namespace/name`.
-fn line(reference: &ObjectRef) -> String {
+fn format_reference(reference: &ObjectRef) -> String {
     let namespace = reference.namespace.as_deref().unwrap_or_default();
     format!("{} {namespace}/{}", reference.gvk.kind, reference.name)
 }
 
-fn key(reference: &ObjectRef) -> Key {
+fn object_key(reference: &ObjectRef) -> Key {
     (
         reference.gvk.group.clone(),
         reference.gvk.kind.clone(),
@@ -416,11 +430,11 @@ fn key_of(object: &Value) -> Key {
     (group, kind, text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
-fn merge(into: &mut Value, from: &Value) {
+fn merge_applied(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {
-                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+                merge_applied(into.entry(key.clone()).or_insert(Value::Null), value);
             }
         }
         (into, from) => *into = from.clone(),
@@ -466,7 +480,7 @@ fn check_preconditions(object: &Value, preconditions: &Preconditions) -> Result<
 }
 
 /// Returns the part of an object that a read asks for.
-fn project(object: &Value, projection: &Projection) -> Value {
+fn project_object(object: &Value, projection: &Projection) -> Value {
     let mut part = serde_json::json!({
         "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"],
     });
@@ -497,7 +511,7 @@ fn copy_path(from: &Value, to: &mut Value, path: &[&str]) {
 }
 
 /// Returns whether an object is selected by `key=value` terms; `at` returns the value that a key names.
-fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
+fn matches_selector<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
     let terms = selector
         .into_iter()
         .flat_map(|s| s.split(','))
@@ -519,7 +533,7 @@ impl Capabilities for Host {
     fn kubernetes_get(&self, reference: &ObjectRef, options: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
         self.check_allowed("kubernetes.get")?;
         let object = self.object(reference);
-        Ok(object.map(|object| json(&project(&object, &options.projection))))
+        Ok(object.map(|object| to_json_bytes(&project_object(&object, &options.projection))))
     }
 
     fn kubernetes_list(&self, gvk: &Gvk, options: &ListOptions) -> Result<Page, Error> {
@@ -529,10 +543,10 @@ impl Capabilities for Host {
             key.0 == gvk.group
                 && key.1 == gvk.kind
                 && options.namespace.as_ref().is_none_or(|ns| *ns == key.2)
-                && matches(options.label_selector.as_deref(), |key| {
+                && matches_selector(options.label_selector.as_deref(), |key| {
                     &object["metadata"]["labels"][key]
                 })
-                && matches(options.field_selector.as_deref(), |path| {
+                && matches_selector(options.field_selector.as_deref(), |path| {
                     path.split('.').fold(*object, |value, key| &value[key])
                 })
         };
@@ -540,7 +554,7 @@ impl Capabilities for Host {
             .objects
             .iter()
             .filter(wanted)
-            .map(|(_, object)| json(&project(object, &options.projection)));
+            .map(|(_, object)| to_json_bytes(&project_object(object, &options.projection)));
         Ok(Page {
             items: items.collect(),
             continue_token: None,
@@ -549,7 +563,7 @@ impl Capabilities for Host {
 
     fn kubernetes_require_ready(&self, reference: &ObjectRef) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.require-ready")?;
-        self.require(reference, "Ready", ConditionStatus::True)
+        self.require_condition(reference, "Ready", ConditionStatus::True)
     }
 
     fn kubernetes_require_condition(
@@ -559,17 +573,17 @@ impl Capabilities for Host {
         status: ConditionStatus,
     ) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.require-condition")?;
-        self.require(reference, kind, status)
+        self.require_condition(reference, kind, status)
     }
 
     fn kubernetes_apply(&self, object: &[u8], options: &ApplyOptions) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.apply")?;
-        self.write("apply", object, options.owned)
+        self.write_object("apply", object, options.owned)
     }
 
     fn kubernetes_create(&self, object: &[u8], options: &CreateOptions) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.create")?;
-        self.write("create", object, options.owned)
+        self.write_object("create", object, options.owned)
     }
 
     fn kubernetes_patch(
@@ -582,15 +596,15 @@ impl Capabilities for Host {
         let patch: Value =
             serde_json::from_slice(patch).map_err(|error| Error::Invalid(error.to_string()))?;
         let Some(mut object) = self.object(reference) else {
-            return Err(Error::NotFound(line(reference)));
+            return Err(Error::NotFound(format_reference(reference)));
         };
         check_preconditions(&object, preconditions)?;
         merge_patch(&mut object, &patch);
         let mut state = self.0.borrow_mut();
         let write = format!("patch {} {}", reference.gvk.kind, reference.name);
         state.writes.push(write);
-        state.objects.insert(key(reference), object.clone());
-        Ok(json(&object))
+        state.objects.insert(object_key(reference), object.clone());
+        Ok(to_json_bytes(&object))
     }
 
     fn kubernetes_delete(&self, reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> {
@@ -599,7 +613,7 @@ impl Capabilities for Host {
             check_preconditions(&object, &options.preconditions)?;
         }
         let mut state = self.0.borrow_mut();
-        if state.objects.remove(&key(reference)).is_some() {
+        if state.objects.remove(&object_key(reference)).is_some() {
             let line = format!("delete {} {}", reference.gvk.kind, reference.name);
             state.writes.push(line);
         }
@@ -608,14 +622,18 @@ impl Capabilities for Host {
 
     fn references_hold(&self, reference: &ObjectRef) -> Result<(), Error> {
         self.check_allowed("references.hold")?;
-        self.0.borrow_mut().held.insert(line(reference));
+        self.0.borrow_mut().held.insert(format_reference(reference));
         Ok(())
     }
 
     fn references_list_holders(&self, reference: &ObjectRef) -> Result<Vec<ObjectRef>, Error> {
         self.check_allowed("references.list-holders")?;
         let state = self.0.borrow();
-        Ok(state.holders.get(&line(reference)).cloned().unwrap_or_default())
+        Ok(state
+            .holders
+            .get(&format_reference(reference))
+            .cloned()
+            .unwrap_or_default())
     }
 
     fn http_send(&self, request: &http::Request) -> Result<http::Response, Error> {
@@ -701,7 +719,7 @@ impl Capabilities for Host {
     }
 
     fn config_get(&self) -> Vec<u8> {
-        json(&self.0.borrow().config)
+        to_json_bytes(&self.0.borrow().config)
     }
 
     fn cache_get_bytes(&self, key: &str) -> Option<Vec<u8>> {

@@ -77,9 +77,9 @@ impl Gvk {
 pub struct Object<S: Resource> {
     /// Name, namespace and so on.
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// Desired state.
     pub spec: S,
-    /// What was found last time.
+    /// Observed state at the last reconcile.
     pub status: S::Status,
 }
 
@@ -149,16 +149,16 @@ impl ObjectMeta {
         Self {
             labels: map(metadata.get_mut("labels")),
             annotations: map(metadata.get_mut("annotations")),
-            name: text(&metadata, "name"),
-            namespace: text(&metadata, "namespace"),
-            uid: text(&metadata, "uid"),
+            name: text_field(&metadata, "name"),
+            namespace: text_field(&metadata, "namespace"),
+            uid: text_field(&metadata, "uid"),
             generation: metadata["generation"].as_i64().unwrap_or_default(),
-            resource_version: text(&metadata, "resourceVersion"),
+            resource_version: text_field(&metadata, "resourceVersion"),
             deletion_timestamp: metadata["deletionTimestamp"].as_str().map(Into::into),
-            finalizers: items(&metadata, "finalizers")
+            finalizers: array_items(&metadata, "finalizers")
                 .filter_map(|name| Some(name.as_str()?.to_owned()))
                 .collect(),
-            owner_references: items(&metadata, "ownerReferences")
+            owner_references: array_items(&metadata, "ownerReferences")
                 .map(OwnerReference::read)
                 .collect(),
         }
@@ -195,20 +195,20 @@ pub struct OwnerReference {
 impl OwnerReference {
     fn read(owner: &Value) -> Self {
         Self {
-            api_version: text(owner, "apiVersion"),
-            kind: text(owner, "kind"),
-            name: text(owner, "name"),
-            uid: text(owner, "uid"),
+            api_version: text_field(owner, "apiVersion"),
+            kind: text_field(owner, "kind"),
+            name: text_field(owner, "name"),
+            uid: text_field(owner, "uid"),
             controller: owner["controller"].as_bool().unwrap_or_default(),
         }
     }
 }
 
-fn text(value: &Value, field: &str) -> String {
+fn text_field(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or_default().to_owned()
 }
 
-fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+fn array_items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
@@ -221,7 +221,7 @@ pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     slim::from_value(value).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// What was found last.
+/// Status of a kind without status fields of its own.
 #[crate::api]
 #[derive(Default)]
 pub struct NoStatus {}

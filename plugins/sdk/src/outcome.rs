@@ -39,28 +39,28 @@ impl Outcome {
     /// Succeeds; the object is reconciled again when it, or an object that was read, changes.
     #[must_use]
     pub fn await_change() -> Self {
-        Self::next(Next::AwaitChange)
+        Self::with_next(Next::AwaitChange)
     }
 
     /// Succeeds; the object is reconciled again at this interval in milliseconds (none is the configured interval).
     #[must_use]
     pub fn poll(interval: impl Into<Option<u64>>) -> Self {
-        Self::next(Next::Poll(interval.into()))
+        Self::with_next(Next::Poll(interval.into()))
     }
 
     /// Succeeds; the object is reconciled again once, after this many milliseconds.
     #[must_use]
     pub fn after(milliseconds: u64) -> Self {
-        Self::next(Next::After(milliseconds))
+        Self::with_next(Next::After(milliseconds))
     }
 
     /// Succeeds; the object is reconciled again once, at this time in milliseconds since the Unix epoch.
     #[must_use]
     pub fn at(time: u64) -> Self {
-        Self::next(Next::At(time))
+        Self::with_next(Next::At(time))
     }
 
-    fn next(next: Next) -> Self {
+    fn with_next(next: Next) -> Self {
         Self {
             conditions: Vec::new(),
             status: None,
@@ -78,7 +78,7 @@ impl Outcome {
     /// Sets the status fields.
     #[must_use]
     pub fn status(mut self, status: &impl Serialize) -> Self {
-        self.status = Some(json(status));
+        self.status = Some(to_json_bytes(status));
         self
     }
 }
@@ -135,7 +135,7 @@ impl Failure {
     /// Sets the status fields.
     #[must_use]
     pub fn status(mut self, status: &impl Serialize) -> Self {
-        self.status = Some(json(status));
+        self.status = Some(to_json_bytes(status));
         self
     }
 }
@@ -204,7 +204,7 @@ impl<T, E: Into<Failure>> ResultExt<T> for Result<T, E> {
 
 /// Serializes a value as JSON. The types of a plugin always serialize; if one did not, an empty object would be the
 /// harmless result.
-pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
+pub(crate) fn to_json_bytes(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec())
 }
 

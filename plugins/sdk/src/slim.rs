@@ -93,8 +93,7 @@ impl serde::de::Error for Error {
         Self::new(Problem::TooShort(length))
     }
 
-    // What is there is left unsaid: it may be a secret, and a number that is
-    // written takes more code than a parser.
+    // The found value is not in the message: it may be a secret, and formatting a number takes more code than a parser.
     fn invalid_type(_: Unexpected, expected: &dyn Expected) -> Self {
         Self::custom(format_args!("expected {expected}"))
     }
@@ -133,7 +132,7 @@ impl<'de> IntoDeserializer<'de, Error> for Slim<'de> {
 
 impl<'de> Slim<'de> {
     /// By the type that is wanted, so that code for floats is there only where one is.
-    fn integer<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn visit_integer<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0.as_u64() {
             Some(value) => visitor.visit_u64(value),
             None => match self.0.as_i64() {
@@ -143,7 +142,7 @@ impl<'de> Slim<'de> {
         }
     }
 
-    fn text<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn visit_text<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
             Value::String(text) => visitor.visit_borrowed_str(text),
             // No visitor of texts takes it; the error says what is expected.
@@ -152,7 +151,11 @@ impl<'de> Slim<'de> {
     }
 
     /// The fields of a struct, in the order of its declaration.
-    fn fields<V: Visitor<'de>>(self, names: &'static [&'static str], visitor: V) -> Result<V::Value, Error> {
+    fn visit_fields<V: Visitor<'de>>(
+        self,
+        names: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
         let Value::Object(map) = self.0 else {
             return Err(Error::custom("expected an object"));
         };
@@ -277,7 +280,7 @@ impl<'de> Deserializer<'de> for Slim<'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         if name.is_empty() {
-            self.fields(fields, visitor)
+            self.visit_fields(fields, visitor)
         } else {
             self.map(visitor)
         }
@@ -312,9 +315,9 @@ impl<'de> Deserializer<'de> for Slim<'de> {
     }
 
     by_kind! {
-        integer: deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+        visit_integer: deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
             deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64,
-        text: deserialize_str deserialize_string,
+        visit_text: deserialize_str deserialize_string,
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {

@@ -1,4 +1,4 @@
-//! What the attribute macros make of a struct and a function.
+//! Expansion of the attribute macros for a struct and a function.
 
 use ostler_sdk::{crd, gvk, mock::Host, prelude::*};
 
@@ -8,11 +8,11 @@ use ostler_sdk::{crd, gvk, mock::Host, prelude::*};
 /// It is short.
 #[ostler_sdk::resource(group = "tests.dev", version = "v1", namespaced)]
 pub struct NoteSpec {
-    /// What it says.
+    /// Text of the note.
     pub text: String,
 }
 
-/// Keeps it.
+/// Stores the note.
 #[ostler_sdk::reconciler]
 pub fn keep(ctx: &Context, note: &Note) -> Result<Outcome, Failure> {
     if note.spec.text.is_empty() {

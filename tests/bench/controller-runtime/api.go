@@ -19,13 +19,13 @@ type Sample struct {
 	Status            SampleStatus `json:"status,omitempty"`
 }
 
-// SampleSpec says what the ConfigMap is to have.
+// SampleSpec is the desired content of the ConfigMap.
 type SampleSpec struct {
 	Text   string `json:"text"`
 	Config string `json:"config,omitempty"`
 }
 
-// SampleStatus says what was found last.
+// SampleStatus is the observed state.
 type SampleStatus struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
@@ -38,7 +38,7 @@ type SampleList struct {
 	Items           []Sample `json:"items"`
 }
 
-// What controller-gen would write.
+// The methods that controller-gen would generate.
 
 func (in *SampleStatus) DeepCopy() *SampleStatus {
 	out := &SampleStatus{ObservedGeneration: in.ObservedGeneration}

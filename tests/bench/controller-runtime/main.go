@@ -73,7 +73,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, r.Status().Update(ctx, &sample)
 }
 
-// readers gives the Samples that read a ConfigMap.
+// readers returns the Samples that read a ConfigMap.
 func (r *reconciler) readers(ctx context.Context, config client.Object) []reconcile.Request {
 	var samples SampleList
 	err := r.List(ctx, &samples, client.InNamespace(config.GetNamespace()),
@@ -90,7 +90,7 @@ func (r *reconciler) readers(ctx context.Context, config client.Object) []reconc
 }
 
 func main() {
-	readyFile := flag.String("ready-file", "", "where to say the address of the bench's own server")
+	readyFile := flag.String("ready-file", "", "file to which the address of the bench's server is written")
 	workers := flag.Int("workers", 16, "reconciles at the same time")
 	strip := flag.Bool("strip-managed-fields", false, "keep objects without managedFields")
 	elect := flag.Bool("leader-elect", false, "reconcile only as the leader")
@@ -110,7 +110,7 @@ func run(readyFile string, workers int, strip, elect bool, lease, namespace stri
 		return err
 	}
 	config := ctrl.GetConfigOrDie()
-	// No limit of the client's own: the server is what is to be kept busy.
+	// No client-side rate limit: the server is the bottleneck to measure.
 	config.QPS = -1
 	options := ctrl.Options{
 		Scheme:                        scheme,

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// meter has the duration of each reconcile since it was last reset.
+// meter records the duration of each reconcile since its last reset.
 type meter struct {
 	sync.Mutex
 	durations []time.Duration
@@ -35,7 +35,7 @@ func (m *meter) stats() map[string]int64 {
 	return stats
 }
 
-// serve tells the driver what it asks for, and does what it says.
+// serve responds to the driver's queries and executes its commands.
 func (m *meter) serve(readyFile string, resync func() error) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

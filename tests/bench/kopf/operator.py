@@ -8,8 +8,8 @@ from kubernetes_asyncio import client, config
 
 @kopf.on.startup()
 async def configure(settings: kopf.OperatorSettings, memo: kopf.Memo, **_):
-    # No `worker_limit`: it would be one of objects, each of which keeps its worker for seconds.
-    # An Event per handler would be one request more for each object.
+    # No `worker_limit`: it would limit objects, each of which occupies its worker for seconds.
+    # An Event per handler would be an additional request for each object.
     settings.posting.enabled = False
     await config.load_kube_config()
     memo.api = client.CoreV1Api()

@@ -20,18 +20,18 @@ const HEADERS: [&str; 5] = [
     "x-concourse-version",
 ];
 
-/// Where the recorded server listened.
+/// URL of the recorded server.
 const RECORDED_URL: &str = "http://127.0.0.1:18080";
 
-/// What is of one run only. All else has to be equal, ids and config versions too.
+/// Values that differ between runs. All others must be equal, including ids and config versions.
 #[derive(Debug, Default)]
 struct Mask {
-    /// Ids of plans that were recorded, and what they are now: the same everywhere.
+    /// Recorded plan ids and those of this run, which must correspond everywhere.
     plans: BTreeMap<String, String>,
 }
 
 impl Mask {
-    /// Whether this key's values are equal as far as two runs can be; `None` when it is not masked.
+    /// Compares the values of a masked key as far as two runs can agree; `None` if the key is not masked.
     fn equal(&mut self, key: &str, recorded: &Value, now: &Value) -> Option<bool> {
         let texts = recorded.as_str().zip(now.as_str());
         Some(match key {
@@ -62,7 +62,7 @@ impl Mask {
         })
     }
 
-    /// Says where two values differ.
+    /// Collects the paths at which two values differ.
     fn compare(&mut self, at: &str, recorded: &Value, now: &Value, found: &mut Vec<String>) {
         match (recorded, now) {
             (Value::Object(a), Value::Object(b)) => {
@@ -172,7 +172,7 @@ fn request(client: &Client, recorded: &Exchange) -> reqwest::RequestBuilder {
     .body(text(body))
 }
 
-/// What the server had before: a pipeline of `main` with two jobs and two builds, paused.
+/// Creates the initial state of the recorded server: a paused pipeline of `main` with two jobs and two builds.
 async fn before(simulator: &Simulator, client: &Client) {
     let job = |name: &str| {
         format!("- {{name: {name}, plan: [{{task: t, config: {{platform: linux, run: {{path: x}}}}}}]}}\n")

@@ -93,7 +93,7 @@ impl Lab {
         directory: TempDir,
     ) -> Self {
         logs::capture_logs();
-        let client = ostler::testing::cli::client(Some(kubeconfig.clone()))
+        let client = ostler::testing::cli::create_client(Some(kubeconfig.clone()))
             .await
             .expect("a client");
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -176,7 +176,9 @@ impl Lab {
     /// Creates a client that reaches the API server at another address, such as a proxy's.
     pub async fn client_at(&self, address: SocketAddr) -> Client {
         let path = self.write_kubeconfig("elsewhere", address);
-        ostler::testing::cli::client(Some(path)).await.expect("a client")
+        ostler::testing::cli::create_client(Some(path))
+            .await
+            .expect("a client")
     }
 
     /// Writes `NAME.kubeconfig`, which reaches the API server at another address.

@@ -1,4 +1,4 @@
-//! A plugin that misbehaves as its objects' specs say, to show that this costs only its own reconcile.
+//! A plugin that misbehaves as the specs of its objects define, to show that this fails only its own reconcile.
 
 mod trespass;
 

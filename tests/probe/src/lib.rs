@@ -9,7 +9,7 @@ use ostler_sdk::{Gvk, ObjectRef, Selection, prelude::*, serde_json::Value};
     kind = "Probe",
     namespaced,
     status = ProbeStatus,
-    doc = "An object whose reconcile does what its steps say."
+    doc = "An object whose reconcile executes its steps."
 )]
 pub struct ProbeSpec {
     /// Steps of a reconcile, in order.

@@ -122,7 +122,7 @@ async fn invalid_configuration_is_reported_until_fixed(mut lab: Lab) {
         error.contains("grants.yaml") && error.contains("events"),
         "{error}"
     );
-    // A pipeline's config that isn't YAML is the Pipeline's to say.
+    // An invalid pipeline config is reported by the Pipeline itself.
     let pipeline = kind("Pipeline");
     assert_eq!(&*pipeline.kind, "Pipeline");
 }

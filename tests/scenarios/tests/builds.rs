@@ -361,10 +361,10 @@ async fn ambiguous_trigger_reports_candidates_and_accepts_build_id(mut lab: Lab)
         .await;
     let foreign = lab.concourse.trigger("platform", "app", "slow", "test");
     lab.concourse.faults().clear();
-    let told = lab
+    let build = lab
         .wait_condition(&build_kind(), "b", "Ready", "False", "TriggerAmbiguous")
         .await;
-    assert_eq!(told["status"]["trigger"]["state"], "Ambiguous");
+    assert_eq!(build["status"]["trigger"]["state"], "Ambiguous");
     assert_eq!(build_statuses(&lab).len(), 2, "no other build was triggered");
     // A new Build of the same job does not wait for the ambiguous one.
     apply_build(&lab, "c", "slow", json!({})).await;

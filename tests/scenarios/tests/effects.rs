@@ -113,7 +113,7 @@ async fn conflicting_writers_are_throttled(mut lab: Lab) {
         let probe = lab.get(&kind(), name).await.unwrap_or_default();
         find_condition(&probe, "HotLoop")["status"] == "True"
     };
-    lab.wait_until("one of them says so", async || {
+    lab.wait_until("one of them has the condition", async || {
         slowed("a").await || slowed("b").await
     })
     .await;

@@ -64,7 +64,7 @@ fn explained(lab: &Lab, name: &str) -> Explanation {
 
 async fn wait_hooks_fail(lab: &Lab, words: &str) {
     lab.wait_until(
-        &format!("the report says {words:?}"),
+        &format!("the report contains {words:?}"),
         async || matches!(hooks(lab), HookState::Failed(why) if why.contains(words)),
     )
     .await;

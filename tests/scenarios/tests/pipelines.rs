@@ -347,7 +347,7 @@ async fn status_shows_jobs_and_resources_at_two_reads_per_poll(mut lab: Lab) {
     }
 }
 
-/// Whether the resources were read instead of the jobs.
+/// Returns `true` if the poll read the resources instead of the jobs.
 fn shows_resources(pipeline: &Value) -> bool {
     pipeline["status"]["resources"][0]["pinned"] == false
 }

@@ -85,7 +85,7 @@ struct Saved {
 
 impl Saved {
     /// The role of a path below the project folder.
-    fn of(path: &Path) -> Self {
+    fn classify(path: &Path) -> Self {
         let nothing = Self::default();
         let names: Vec<_> = path.iter().filter_map(OsStr::to_str).collect();
         let skipped = |name: &&str| name.starts_with('.') || NOT_SOURCES.contains(name);
@@ -113,7 +113,7 @@ impl Saved {
         }
     }
 
-    fn and(self, other: Self) -> Self {
+    fn merge(self, other: Self) -> Self {
         Self {
             source: self.source || other.source,
             crds: self.crds || other.crds,
@@ -121,7 +121,7 @@ impl Saved {
         }
     }
 
-    fn any(self) -> bool {
+    fn has_changes(self) -> bool {
         self.source || self.crds || self.samples
     }
 }
@@ -134,7 +134,7 @@ struct Files {
 }
 
 impl Files {
-    fn follow(folder: &Path) -> anyhow::Result<Self> {
+    fn watch_folder(folder: &Path) -> anyhow::Result<Self> {
         let folder = folder.canonicalize()?;
         let (sender, events) = unbounded_channel();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -177,16 +177,16 @@ impl Files {
             if under.components().count() == 1 && matches!(event.kind, EventKind::Create(_)) {
                 self.take_in(path);
             }
-            saved = saved.and(Saved::of(under));
+            saved = saved.merge(Saved::classify(under));
         }
         saved
     }
 
     /// Waits for a save, and until no further event comes for a moment.
-    async fn next(&mut self) -> Saved {
+    async fn next_save(&mut self) -> Saved {
         let mut saved = Saved::default();
         loop {
-            let event = if saved.any() {
+            let event = if saved.has_changes() {
                 match tokio::time::timeout(DEBOUNCE_INTERVAL, self.events.recv()).await {
                     Ok(event) => event,
                     Err(_) => return saved,
@@ -195,7 +195,7 @@ impl Files {
                 self.events.recv().await
             };
             match event {
-                Some(event) => saved = saved.and(self.classify_event(&event)),
+                Some(event) => saved = saved.merge(self.classify_event(&event)),
                 None => std::future::pending().await,
             }
         }
@@ -219,7 +219,7 @@ struct Row {
 const TABLE_HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
 
 impl Row {
-    fn of(what: &'static str, message: impl Into<String>) -> Self {
+    fn new(what: &'static str, message: impl Into<String>) -> Self {
         Self {
             at: crate::kube::time::now_rfc3339(),
             what,
@@ -228,7 +228,7 @@ impl Row {
         }
     }
 
-    fn text(&self) -> String {
+    fn format_row(&self) -> String {
         let clock = self
             .at
             .split('T')
@@ -253,14 +253,14 @@ impl Row {
 impl Dev {
     /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
-        let project = Project::read(&self.folder)?;
+        let project = Project::read_folder(&self.folder)?;
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         // Before the first build, so that a save during it is not missed.
-        let mut files = Files::follow(&self.folder)?;
-        let mut stage = Stage::set(self.kubeconfig.clone()).await?;
-        stage.define(&project.crds).await?;
-        stage.start().await?;
+        let mut files = Files::watch_folder(&self.folder)?;
+        let mut stage = Stage::prepare(self.kubeconfig.clone()).await?;
+        stage.install_crds(&project.crds).await?;
+        stage.start_host().await?;
         let workers = 4;
         let address = crate::cli::admin_server(stage.host()?, workers)
             .serve(self.admin_bind_address)
@@ -280,7 +280,7 @@ impl Dev {
             };
             loop {
                 self.handle_save(&stage, saved).await?;
-                saved = files.next().await;
+                saved = files.next_save().await;
             }
         };
         let ended: anyhow::Result<()> = tokio::select! {
@@ -289,7 +289,7 @@ impl Dev {
             failed = working => failed,
         };
         let _ = std::fs::remove_file(self.ready_file());
-        stage.end(GRACE_PERIOD).await;
+        stage.shut_down(GRACE_PERIOD).await;
         ended
     }
 
@@ -325,17 +325,17 @@ impl Dev {
 
     /// Handles saved files. Only unrecoverable failures are errors; the others are printed as events.
     async fn handle_save(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
-        let project = match Project::read(&self.folder) {
+        let project = match Project::read_folder(&self.folder) {
             Ok(project) => project,
             Err(e) => {
-                self.print_row(&Row::of("wrong", format!("{e:#}")));
+                self.print_row(&Row::new("wrong", format!("{e:#}")));
                 return Ok(());
             }
         };
         if saved.crds {
-            match stage.define(&project.crds).await {
-                Ok(()) => self.print_row(&Row::of("defined", "crds/")),
-                Err(e) => self.print_row(&Row::of("refused", format!("{e:#}"))),
+            match stage.install_crds(&project.crds).await {
+                Ok(()) => self.print_row(&Row::new("defined", "crds/")),
+                Err(e) => self.print_row(&Row::new("refused", format!("{e:#}"))),
             }
         }
         if saved.samples {
@@ -352,11 +352,11 @@ impl Dev {
         let before = count_reconciles(stage)?;
         for sample in &project.samples {
             if let Err(e) = stage.apply(sample).await {
-                self.print_row(&Row::of("refused", format!("{e:#}")));
+                self.print_row(&Row::new("refused", format!("{e:#}")));
             }
         }
         if waits {
-            let mut row = Row::of("applied", "samples/");
+            let mut row = Row::new("applied", "samples/");
             wait_settled(stage, before, &mut row).await?;
             self.print_row(&row);
         }
@@ -369,7 +369,7 @@ impl Dev {
             Ok(built) => built,
             Err(e) => {
                 eprintln!("{e:#}");
-                let mut row = Row::of("failed", failure_hint(stage));
+                let mut row = Row::new("failed", failure_hint(stage));
                 row.build_ms = Some(elapsed_milliseconds(began));
                 return Ok(row);
             }
@@ -380,23 +380,28 @@ impl Dev {
         }
         let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
         let before = count_reconciles(stage)?;
-        let offered = stage.offer(project, &built.name, self.config.as_deref(), &wasm);
+        let offered = stage.offer_build(project, &built.name, self.config.as_deref(), &wasm);
         let mut row = match offered.await {
             Ok(report) => {
                 // The name in the component takes precedence.
                 if report.name != built.name {
-                    stage.grant(project, &report.name)?;
+                    stage.write_grants(project, &report.name)?;
                 }
-                let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
-                let mut row = Row::of("serves", "");
+                let kinds: Vec<_> = stage
+                    .serving_plugin()?
+                    .kinds
+                    .iter()
+                    .map(|k| k.gvk.clone())
+                    .collect();
+                let mut row = Row::new("serves", "");
                 row.swap_ms = report.swapped_ms;
                 wait_settled(stage, before, &mut row).await?;
-                if let Err(e) = project.defines(&kinds) {
+                if let Err(e) = project.check_kinds_defined(&kinds) {
                     row.message = format!("{e:#}");
                 }
                 row
             }
-            Err(e) => Row::of("refused", format!("{e:#}; {}", failure_hint(stage))),
+            Err(e) => Row::new("refused", format!("{e:#}; {}", failure_hint(stage))),
         };
         row.build_ms = build_ms;
         row.bytes = Some(built.bytes);
@@ -406,14 +411,14 @@ impl Dev {
     fn print_row(&self, row: &Row) {
         match self.output {
             Output::Json => println!("{}", json!(row)),
-            Output::Table => println!("{}", row.text()),
+            Output::Table => println!("{}", row.format_row()),
         }
     }
 }
 
 /// The hint after a build that does not serve.
 fn failure_hint(stage: &Stage) -> &'static str {
-    match stage.serving() {
+    match stage.serving_plugin() {
         Ok(_) => "the previous build keeps serving",
         Err(_) => "fix it and save",
     }
@@ -433,7 +438,7 @@ fn count_reconciles(stage: &Stage) -> anyhow::Result<(u64, u64)> {
 
 /// Waits until the serving build has reconciled every object, and reports the number of reconciles.
 async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
-    let Ok(plugin) = stage.serving() else {
+    let Ok(plugin) = stage.serving_plugin() else {
         return Ok(());
     };
     let host = stage.host()?;
@@ -484,7 +489,7 @@ mod tests {
                 source,
                 crds,
                 samples,
-            } = Saved::of(Path::new(path));
+            } = Saved::classify(Path::new(path));
             (source, crds, samples)
         };
         for source in [
@@ -517,15 +522,15 @@ mod tests {
     #[tokio::test]
     async fn saves_in_new_folders_are_reported() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::follow(folder.path()).unwrap();
+        let mut files = Files::watch_folder(folder.path()).unwrap();
         let later = folder.path().join("src");
         std::fs::create_dir(&later).unwrap();
         std::fs::write(folder.path().join("Cargo.toml"), "x").unwrap();
-        assert!(files.next().await.source);
+        assert!(files.next_save().await.source);
         std::fs::write(later.join("lib.rs"), "x").unwrap();
         std::fs::write(folder.path().join("Cargo.lock"), "x").unwrap();
         assert_eq!(
-            files.next().await,
+            files.next_save().await,
             Saved {
                 source: true,
                 ..Saved::default()
@@ -536,10 +541,10 @@ mod tests {
     #[tokio::test]
     async fn hint_without_a_serving_build_names_only_the_fix() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut stage = Stage::set(None).await.unwrap();
-        stage.start().await.unwrap();
+        let mut stage = Stage::prepare(None).await.unwrap();
+        stage.start_host().await.unwrap();
         assert_eq!(failure_hint(&stage), "fix it and save");
-        stage.end(GRACE_PERIOD).await;
+        stage.shut_down(GRACE_PERIOD).await;
     }
 
     #[test]
@@ -554,7 +559,7 @@ mod tests {
             errors: 1,
             message: "so".into(),
         };
-        let text = row.text();
+        let text = row.format_row();
         for (column, value) in [
             ("BUILD", "1.2 s"),
             ("SWAP", "56 ms"),
@@ -577,8 +582,8 @@ mod tests {
             "{text}"
         );
         assert_eq!(
-            Row::of("wrong", "").text().trim_end(),
-            Row::of("wrong", "").text()
+            Row::new("wrong", "").format_row().trim_end(),
+            Row::new("wrong", "").format_row()
         );
     }
 }

@@ -49,7 +49,7 @@ enum Language {
 
 impl Language {
     /// Files of the language's template, the source first.
-    fn files(self) -> &'static [(&'static str, &'static str)] {
+    fn template_files(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Rust => &[
                 ("src/lib.rs", include_str!("templates/rust/lib.rs")),
@@ -199,11 +199,11 @@ impl New {
         }
         // The other SDKs are embedded in `ostler`.
         let sdk = match self.language {
-            Language::Rust => Some(Sdk::find(self.sdk.as_deref(), &folder)?),
+            Language::Rust => Some(Sdk::locate(self.sdk.as_deref(), &folder)?),
             _ => None,
         };
         let dependency = sdk.as_ref().map(|sdk| sdk.dependency(&folder)).transpose()?;
-        let files = self.files(&dependency.unwrap_or_default());
+        let files = self.render_files(&dependency.unwrap_or_default());
         for (path, text) in &files {
             let path = folder.join(path);
             let parent = path.parent().context("a file in a folder")?;
@@ -224,10 +224,10 @@ impl New {
     }
 
     /// The paths and contents of all files.
-    fn files(&self, sdk: &str) -> Vec<(String, String)> {
+    fn render_files(&self, sdk: &str) -> Vec<(String, String)> {
         let Kind { kind, version, group } = &self.kind;
         let (singular, plural) = (kind.to_lowercase(), plural_of(kind));
-        let own = self.language.files();
+        let own = self.language.template_files();
         let source = own[0].0;
         let fill = |text: &str| {
             text.replace("<<kind>>", kind)
@@ -255,9 +255,9 @@ impl New {
 struct Sdk(PathBuf);
 
 impl Sdk {
-    fn find(given: Option<&Path>, folder: &Path) -> anyhow::Result<Self> {
+    fn locate(given: Option<&Path>, folder: &Path) -> anyhow::Result<Self> {
         if let Some(given) = given {
-            return Self::at(given).with_context(|| {
+            return Self::at_checkout(given).with_context(|| {
                 format!(
                     "--sdk {}: neither ostler-sdk nor a checkout of Ostler is there",
                     given.display()
@@ -266,12 +266,15 @@ impl Sdk {
         }
         let here = std::path::absolute(folder)?;
         let program = std::env::current_exe().unwrap_or_default();
-        let found = here.ancestors().chain(program.ancestors()).find_map(Self::at);
+        let found = here
+            .ancestors()
+            .chain(program.ancestors())
+            .find_map(Self::at_checkout);
         found.context("no SDK: it is not on crates.io yet; give --sdk CHECKOUT, a checkout of Ostler")
     }
 
     /// The SDK in a folder, or in the checkout that contains the folder.
-    fn at(folder: &Path) -> Option<Self> {
+    fn at_checkout(folder: &Path) -> Option<Self> {
         let candidates = [folder.to_owned(), folder.join("plugins/sdk")];
         let is_sdk = |folder: &PathBuf| {
             let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
@@ -383,7 +386,7 @@ mod tests {
                 directory: None,
                 sdk: None,
             };
-            let files = new.files("ostler-sdk = \"1\"");
+            let files = new.render_files("ostler-sdk = \"1\"");
             for (path, text) in &files {
                 assert!(!path.contains("<<") && !text.contains("<<"), "{path}:\n{text}");
             }
@@ -417,7 +420,7 @@ mod tests {
     #[test]
     fn sdk_is_referenced_by_its_relative_path() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let sdk = Sdk::find(None, &root.join("plugins/new/one")).unwrap();
+        let sdk = Sdk::locate(None, &root.join("plugins/new/one")).unwrap();
         assert_eq!(
             sdk.dependency(&root.join("plugins/new/one")).unwrap(),
             "ostler-sdk = { path = \"../../../plugins/sdk\" }"
@@ -428,7 +431,9 @@ mod tests {
             absolute.contains(&*root.canonicalize().unwrap().to_string_lossy()),
             "{absolute}"
         );
-        let error = Sdk::find(Some(elsewhere.path()), elsewhere.path()).err().unwrap();
+        let error = Sdk::locate(Some(elsewhere.path()), elsewhere.path())
+            .err()
+            .unwrap();
         assert!(
             error.to_string().contains("neither ostler-sdk nor a checkout"),
             "{error}"

@@ -52,7 +52,7 @@ impl Document {
     }
 
     /// The kinds that a CRD defines.
-    pub fn defines(&self) -> Vec<Gvk> {
+    pub fn defined_kinds(&self) -> Vec<Gvk> {
         let versions = self.object["spec"]["versions"].as_array().into_iter().flatten();
         let served = versions.filter(|v| v["served"] != false);
         let names = served.filter_map(|v| v["name"].as_str());
@@ -63,7 +63,7 @@ impl Document {
 
 impl Project {
     /// Reads a folder. Errors name the file, the field and the remedy.
-    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+    pub fn read_folder(folder: &Path) -> anyhow::Result<Self> {
         let language = ostler_builder::detect_language(folder)?;
         let crds = read_documents(&folder.join("crds"))?;
         if let Some(other) = crds
@@ -86,14 +86,14 @@ impl Project {
     }
 
     /// Grants with all requested permissions.
-    pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
+    pub fn build_grants(&self, plugin: &str) -> anyhow::Result<Grants> {
         let text = json!({ "plugins": { plugin: self.asks } }).to_string();
         Grants::parse(&text, manifest::MANIFEST_FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
     /// Fails unless the folder defines every kind that the component reconciles.
-    pub fn defines(&self, kinds: &[Gvk]) -> anyhow::Result<()> {
-        let defined: Vec<_> = self.crds.iter().flat_map(Document::defines).collect();
+    pub fn check_kinds_defined(&self, kinds: &[Gvk]) -> anyhow::Result<()> {
+        let defined: Vec<_> = self.crds.iter().flat_map(Document::defined_kinds).collect();
         let Some(missing) = kinds.iter().find(|k| !defined.contains(k)) else {
             return Ok(());
         };
@@ -192,7 +192,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let project = Project::read(folder.path());
+        let project = Project::read_folder(folder.path());
         (folder, project)
     }
 
@@ -259,9 +259,9 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         ];
         let (_folder, project_with) = project(&files);
         let with = project_with.unwrap();
-        with.defines(&[Gvk::new("a.dev", "v1", "X")]).unwrap();
+        with.check_kinds_defined(&[Gvk::new("a.dev", "v1", "X")]).unwrap();
         let error = with
-            .defines(&[Gvk::new("a.dev", "v0", "X")])
+            .check_kinds_defined(&[Gvk::new("a.dev", "v0", "X")])
             .unwrap_err()
             .to_string();
         assert!(
@@ -271,7 +271,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let (_folder, without) = project(&files[..2]);
         let error = without
             .unwrap()
-            .defines(&[Gvk::new("a.dev", "v1", "X")])
+            .check_kinds_defined(&[Gvk::new("a.dev", "v1", "X")])
             .unwrap_err();
         assert!(error.to_string().contains("crds: no CRD"), "{error}");
     }
@@ -282,7 +282,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let (_folder, project) = project(&[("go.mod", ""), ("plugin.yaml", asks)]);
         let project = project.unwrap();
         assert_eq!(project.language, Language::Go);
-        let grants = project.grants("mine").unwrap();
+        let grants = project.build_grants("mine").unwrap();
         assert!(
             grants
                 .grants_for("mine")

@@ -90,7 +90,7 @@ impl Push {
             exports: shape.exports,
         };
 
-        let (store, auth) = self.registry.open(&self.reference)?;
+        let (store, auth) = self.registry.open_store(&self.reference)?;
         let bar = progress_bar(wasm.len() as u64);
         let telling = bar.clone();
         let pushed = store

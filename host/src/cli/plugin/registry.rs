@@ -21,7 +21,7 @@ pub struct Registry {
 
 impl Registry {
     /// A store without cache, and the credentials for the reference's registry.
-    pub fn open(&self, reference: &Reference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
+    pub fn open_store(&self, reference: &Reference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
         let plain = self.plain_http.then(|| reference.registry().to_owned());
         let store = ComponentStore::new(None, PullLimits::default())
             .with_tags()

@@ -44,18 +44,18 @@ pub struct Stage {
 
 impl Stage {
     /// Connects to a cluster, or starts an embedded API server.
-    pub async fn set(kubeconfig: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub async fn prepare(kubeconfig: Option<PathBuf>) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("a temporary directory")?;
         std::fs::create_dir(directory.path().join("plugins"))?;
         let mut server = None;
         let config = match kubeconfig {
-            Some(path) => crate::cli::config(Some(path)).await?,
+            Some(path) => crate::cli::load_kubeconfig(Some(path)).await?,
             None => {
                 let started = ostler_apiserver::Server::start(ostler_apiserver::Options::default()).await?;
                 let path = directory.path().join("kubeconfig");
                 std::fs::write(&path, started.kubeconfig())?;
                 server = Some(started);
-                crate::cli::config(Some(path)).await?
+                crate::cli::load_kubeconfig(Some(path)).await?
             }
         };
         let cluster = ApiClient::new(kube::Client::try_from(config.clone())?);
@@ -138,11 +138,11 @@ impl Stage {
     }
 
     /// Applies CRDs and waits until their kinds are served.
-    pub async fn define(&self, crds: &[Document]) -> anyhow::Result<()> {
+    pub async fn install_crds(&self, crds: &[Document]) -> anyhow::Result<()> {
         for crd in crds {
             self.apply(crd).await?;
         }
-        for gvk in crds.iter().flat_map(Document::defines) {
+        for gvk in crds.iter().flat_map(Document::defined_kinds) {
             let served = async || self.cluster.discover_resource(&gvk).await.is_ok();
             if !wait_until(ESTABLISH_TIMEOUT, served).await {
                 bail!("{gvk} is not served {ESTABLISH_TIMEOUT:?} after its CRD was applied");
@@ -169,7 +169,7 @@ impl Stage {
     }
 
     /// The preferred version of a group, for a kind.
-    pub async fn preferred(&self, group: &str, kind: &str) -> anyhow::Result<Gvk> {
+    pub async fn discover_preferred(&self, group: &str, kind: &str) -> anyhow::Result<Gvk> {
         Ok(self.cluster.discover_preferred(group, kind).await?)
     }
 
@@ -183,8 +183,8 @@ impl Stage {
     }
 
     /// Grants a plugin all permissions that the project requests, also in a running host. Returns whether that changed.
-    pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<bool> {
-        project.grants(plugin)?;
+    pub fn write_grants(&self, project: &Project, plugin: &str) -> anyhow::Result<bool> {
+        project.build_grants(plugin)?;
         let text = json!({ "plugins": { plugin: project.asks } }).to_string();
         ostler_builder::replace_file(&self.grants_file(), text.as_bytes())
     }
@@ -206,7 +206,7 @@ impl Stage {
     }
 
     /// Starts the host with the granted permissions.
-    pub async fn start(&mut self) -> anyhow::Result<()> {
+    pub async fn start_host(&mut self) -> anyhow::Result<()> {
         let grants = match std::fs::read_to_string(self.grants_file()) {
             Ok(text) => crate::policy::grants::Grants::parse(&text, "plugin.yaml")
                 .map_err(|e| anyhow::anyhow!("{e}"))?,
@@ -233,7 +233,7 @@ impl Stage {
     }
 
     /// Drains and stops the host.
-    pub async fn end(mut self, grace: Duration) {
+    pub async fn shut_down(mut self, grace: Duration) {
         if let Some(host) = self.host.take() {
             host.drain(grace).await;
         }
@@ -241,7 +241,7 @@ impl Stage {
 
     /// Installs a build with its configuration and all requested permissions, and waits until it serves. The error has
     /// the reason if it does not.
-    pub async fn offer(
+    pub async fn offer_build(
         &self,
         project: &Project,
         plugin: &str,
@@ -256,7 +256,7 @@ impl Stage {
         let refused = report()?.map_or(0, |r| r.refused);
         // The component first: grants and configuration are written before the host has read it.
         let mut changed = ostler_builder::replace_file(&self.plugin_file(plugin, "wasm"), wasm)?;
-        changed |= self.grant(project, plugin)?;
+        changed |= self.write_grants(project, plugin)?;
         if let Some(config) = config {
             changed |= self.write_config(plugin, config)?;
         }
@@ -274,13 +274,13 @@ impl Stage {
     }
 
     /// The report of the serving build.
-    pub fn serving(&self) -> anyhow::Result<std::sync::Arc<Plugin>> {
+    pub fn serving_plugin(&self) -> anyhow::Result<std::sync::Arc<Plugin>> {
         let serving = self.host()?.registry().serving();
         serving.into_iter().next().context("no plugin serves")
     }
 
     /// Waits until the host is idle; returns false after the timeout.
-    pub async fn idle(&self, limit: Duration) -> anyhow::Result<bool> {
+    pub async fn wait_idle(&self, limit: Duration) -> anyhow::Result<bool> {
         let router = self.host()?.services().dispatcher.clone();
         Ok(wait_until(limit, async || router.is_idle()).await)
     }
@@ -374,16 +374,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
         std::fs::write(folder.path().join("plugin.yaml"), "permissions: {}").unwrap();
-        let project = Project::read(folder.path()).unwrap();
+        let project = Project::read_folder(folder.path()).unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut stage = Stage::set(None).await.unwrap();
-        stage.start().await.unwrap();
+        let mut stage = Stage::prepare(None).await.unwrap();
+        stage.start_host().await.unwrap();
         for _ in 0..2 {
-            let offered = stage.offer(&project, "mine", None, b"no such thing");
+            let offered = stage.offer_build(&project, "mine", None, b"no such thing");
             let offered = tokio::time::timeout(Duration::from_secs(60), offered).await;
             let why = offered.expect("a result").expect_err("refused").to_string();
             assert!(why.contains("WebAssembly"), "{why}");
         }
-        stage.end(Duration::from_secs(5)).await;
+        stage.shut_down(Duration::from_secs(5)).await;
     }
 }

@@ -113,7 +113,7 @@ impl Checks {
         self.0.iter().any(|c| c.result == Verdict::Failed)
     }
 
-    fn text(&self) -> String {
+    fn format_check(&self) -> String {
         let rows = self.0.iter().map(|c| {
             let (word, shade) = match c.result {
                 Verdict::Passed => ("passed", Shade::Good),
@@ -135,12 +135,12 @@ impl Checks {
 impl Test {
     /// Runs the checks and prints their results.
     pub async fn run(self) -> anyhow::Result<()> {
-        let project = Project::read(&self.folder)?;
+        let project = Project::read_folder(&self.folder)?;
         let mut checks = Checks::default();
         self.check_project(&project, &mut checks).await;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&checks.0)?),
-            Output::Table => print!("{}", checks.text()),
+            Output::Table => print!("{}", checks.format_check()),
         }
         if let Some(failed) = checks.0.iter().find(|c| c.result == Verdict::Failed) {
             bail!("{}: {} failed", self.folder.display(), failed.check);
@@ -195,13 +195,15 @@ impl Test {
         name: &str,
         wasm: &[u8],
     ) -> anyhow::Result<(Stage, String)> {
-        let mut stage = Stage::set(None).await?;
-        stage.define(&project.crds).await?;
-        stage.start().await?;
-        let report = stage.offer(project, name, self.config.as_deref(), wasm).await?;
+        let mut stage = Stage::prepare(None).await?;
+        stage.install_crds(&project.crds).await?;
+        stage.start_host().await?;
+        let report = stage
+            .offer_build(project, name, self.config.as_deref(), wasm)
+            .await?;
         // The name in the component takes precedence.
         if report.name != name {
-            stage.grant(project, &report.name)?;
+            stage.write_grants(project, &report.name)?;
         }
         Ok((stage, format!("{} {}", report.name, report.version)))
     }
@@ -254,7 +256,7 @@ impl Test {
             let facts = host.stats().object(key);
             facts.map_or((0, 0, 0), |f| (f.reconciles, f.api_writes, f.upstream_writes))
         };
-        if !stage.idle(self.timeout).await? {
+        if !stage.wait_idle(self.timeout).await? {
             bail!("it does not come to rest: does it write something else each time?");
         }
         for key in keys {
@@ -351,7 +353,7 @@ async fn written_kinds(stage: &Stage, project: &Project) -> Vec<Gvk> {
         let group = ask["group"].as_str().unwrap_or_default();
         for kind in words("kinds") {
             // A pattern, or an unknown kind.
-            if let Ok(gvk) = stage.preferred(group, &kind).await
+            if let Ok(gvk) = stage.discover_preferred(group, &kind).await
                 && stage.list(&gvk).await.is_ok()
             {
                 kinds.push(gvk);
@@ -363,8 +365,13 @@ async fn written_kinds(stage: &Stage, project: &Project) -> Vec<Gvk> {
 
 /// The kinds that the component declares; the CRDs must define them.
 fn check_kinds(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
-    let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
-    project.defines(&kinds)?;
+    let kinds: Vec<_> = stage
+        .serving_plugin()?
+        .kinds
+        .iter()
+        .map(|k| k.gvk.clone())
+        .collect();
+    project.check_kinds_defined(&kinds)?;
     let names: Vec<_> = kinds.iter().map(ToString::to_string).collect();
     Ok((kinds, names.join(", ")))
 }
@@ -438,7 +445,7 @@ mod tests {
         );
         let verdicts: Vec<_> = checks.0.iter().map(|c| c.result).collect();
         assert_eq!(verdicts, [Verdict::Passed, Verdict::Failed, Verdict::Skipped]);
-        let text = checks.text();
+        let text = checks.format_check();
         assert!(
             text.contains("it does not hold") && text.contains("skipped"),
             "{text}"

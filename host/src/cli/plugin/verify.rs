@@ -175,7 +175,7 @@ impl Verify {
             .subject
             .parse()
             .with_context(|| format!("there is no file {}", self.subject))?;
-        let (store, auth) = self.registry.open(&reference)?;
+        let (store, auth) = self.registry.open_store(&reference)?;
         // Not an error yet, so that the other results are printed, too.
         let pulled = store
             .pull_component(&reference, &auth, &policy.permissive())

@@ -287,25 +287,25 @@ impl PluginMetrics {
     }
 
     /// Records the duration of a call into the component, and the CPU time in it.
-    pub fn called(&self, took: Duration, cpu: Duration) {
+    pub fn record_call(&self, took: Duration, cpu: Duration) {
         self.calls.observe(took.as_secs_f64());
         self.cpu.inc_by(cpu.as_secs_f64());
     }
 
     /// Records the bytes that went out of the component and into it, and its memory.
-    pub fn used(&self, (out, in_): (usize, usize), memory: usize) {
+    pub fn record_usage(&self, (out, in_): (usize, usize), memory: usize) {
         self.bytes[0].inc_by(out as u64);
         self.bytes[1].inc_by(in_ as u64);
         self.memory.observe(memory as f64);
     }
 
     /// Counts a limit that was exceeded.
-    pub fn exceeded(&self, limit: Limit) {
+    pub fn record_exceeded(&self, limit: Limit) {
         self.exceeded[limit as usize].inc();
     }
 
     /// Counts a call into the component that did not return.
-    pub fn trapped(&self, kind: TrapKind) {
+    pub fn record_trap(&self, kind: TrapKind) {
         self.traps[kind as usize].inc();
         match kind {
             TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
@@ -324,7 +324,7 @@ impl PluginMetrics {
     }
 
     /// Counts a write that was not sent because it would have changed nothing.
-    pub fn suppressed(&self, write: Suppressed) {
+    pub fn record_suppressed(&self, write: Suppressed) {
         self.suppressed[write as usize].inc();
     }
 
@@ -334,8 +334,8 @@ impl PluginMetrics {
     }
 
     /// Adds to a counter of the plugin's own.
-    pub fn add(&self, name: &str, delta: u64, most: u32) {
-        self.own(
+    pub fn add_own(&self, name: &str, delta: u64, most: u32) {
+        self.update_own(
             name.strip_suffix("_total").unwrap_or(name),
             Own::Counter(0),
             most,
@@ -348,10 +348,10 @@ impl PluginMetrics {
     }
 
     /// Sets a gauge of the plugin's own.
-    pub fn set(&self, name: &str, value: f64, most: u32) {
+    pub fn set_own(&self, name: &str, value: f64, most: u32) {
         // This suffix is reserved for the samples of counters.
         if !name.ends_with("_total") {
-            self.own(name, Own::Gauge(value), most, |own| {
+            self.update_own(name, Own::Gauge(value), most, |own| {
                 if let Own::Gauge(v) = own {
                     *v = value;
                 }
@@ -360,7 +360,7 @@ impl PluginMetrics {
     }
 
     /// Updates one of the plugin's own series. Names are `[a-z][a-z0-9_]*`; others, and those over the limit, are dropped.
-    fn own(&self, name: &str, new: Own, most: u32, change: impl FnOnce(&mut Own)) {
+    fn update_own(&self, name: &str, new: Own, most: u32, change: impl FnOnce(&mut Own)) {
         let mut letters = name.bytes();
         let valid = name.len() <= MAX_NAME_BYTES
             && letters.next().is_some_and(|b| b.is_ascii_lowercase())
@@ -371,7 +371,7 @@ impl PluginMetrics {
         let mut own = self.own.lock();
         if !own.contains_key(name) {
             if own.len() >= most as usize {
-                return self.exceeded(Limit::MetricSeries);
+                return self.record_exceeded(Limit::MetricSeries);
             }
             own.insert(name.into(), new);
         }

@@ -71,7 +71,7 @@ fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option
         return Err(LoadError::new(
             plugin_reason::MANAGED_BY_PLUGIN_OBJECT,
             format!(
-                "the Plugin object {} governs the plugin of that name, and names another source",
+                "the Plugin object {} configures the plugin of that name with another source",
                 plugin.name()
             ),
         ));

@@ -62,7 +62,9 @@ impl CallContext {
 
     fn new(policy: Arc<PluginPolicy>, target: Option<CallTarget>, kind: CallKind) -> Self {
         Self {
-            metrics: target.as_ref().map(|t| t.services.metrics.plugin(&policy.plugin)),
+            metrics: target
+                .as_ref()
+                .map(|t| t.services.metrics.plugin_metrics(&policy.plugin)),
             policy,
             target,
             id: ReconcileId::next(),
@@ -117,7 +119,7 @@ impl CallContext {
     /// Counts an exceeded limit and returns its error.
     pub(super) fn report_exceeded(&self, Exceeded { limit, resource }: Exceeded) -> Error {
         if let Some(metrics) = &self.metrics {
-            metrics.exceeded(limit);
+            metrics.record_exceeded(limit);
         }
         let max = self.limits().format_limit(limit);
         Error::LimitExceeded(format!("more than {max} {resource} (limit {})", limit.name()))

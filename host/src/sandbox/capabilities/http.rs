@@ -55,7 +55,7 @@ impl Host for Call {
         let count = requests.len();
         if count > MAX_CONCURRENT_REQUESTS {
             if let Some(metrics) = &self.context.metrics {
-                metrics.exceeded(Limit::HostCalls);
+                metrics.record_exceeded(Limit::HostCalls);
             }
             let why = format!("send-all of {count} requests: {MAX_CONCURRENT_REQUESTS} at most");
             return vec![Err(Error::LimitExceeded(why)); count];
@@ -153,7 +153,7 @@ async fn send_prepared(prepared: PreparedRequest) -> Result<Response, Error> {
     Span::current().record("http.response.status_code", code);
     services
         .metrics
-        .upstream(&key.namespace, &key.name, code, started.elapsed());
+        .record_upstream(&key.namespace, &key.name, code, started.elapsed());
     match sent {
         Ok(response) => Ok(response.into()),
         // A failed login is HTTP 401, as from the upstream itself, with the reason in the body.

@@ -382,7 +382,7 @@ impl Call {
     fn record_apply(&mut self, key: ObjectRef, sent: bool) {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.context.metrics {
-            metrics.suppressed(Suppressed::Apply);
+            metrics.record_suppressed(Suppressed::Apply);
         }
         self.record_write(key, sent);
     }

@@ -102,7 +102,7 @@ impl LineLimiter {
                 "log line limit exceeded, dropping further lines"
             );
             if let Some(metrics) = metrics {
-                metrics.exceeded(Limit::LogLines);
+                metrics.record_exceeded(Limit::LogLines);
             }
         }
         before < max

@@ -8,7 +8,7 @@ impl Host for Call {
         if self.begin_host_call(HostCall::MetricsCounter).is_ok()
             && let Some(metrics) = &self.context.metrics
         {
-            metrics.add(&name, delta, self.limits().metric_series);
+            metrics.add_own(&name, delta, self.limits().metric_series);
         }
     }
 
@@ -16,7 +16,7 @@ impl Host for Call {
         if self.begin_host_call(HostCall::MetricsGauge).is_ok()
             && let Some(metrics) = &self.context.metrics
         {
-            metrics.set(&name, value, self.limits().metric_series);
+            metrics.set_own(&name, value, self.limits().metric_series);
         }
     }
 }

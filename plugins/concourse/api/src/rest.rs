@@ -150,7 +150,7 @@ pub struct Job {
     pub paused_at: Option<u64>,
     /// Indicates whether there are inputs that no build has used yet.
     pub has_new_inputs: bool,
-    /// Indicates whether nobody can start a build by hand.
+    /// Set if the job disallows manual triggering.
     pub disable_manual_trigger: bool,
     /// Groups of the pipeline that contain the job.
     pub groups: Vec<String>,

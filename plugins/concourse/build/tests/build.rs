@@ -252,15 +252,15 @@ fn ambiguous_search_names_candidates_and_remedy() {
         200,
         json!([remote_build(43, "pending"), remote_build(42, "started")]),
     );
-    let told = host.reconcile(&Builds, &build);
-    let message = told.clone().expect_err("parked").message;
+    let outcome = host.reconcile(&Builds, &build);
+    let message = outcome.clone().expect_err("parked").message;
     assert!(
         message.contains("42, 43") && message.contains("spec.buildID"),
         "{message}"
     );
-    assert_eq!(status(&told)["trigger"]["state"], "Ambiguous");
+    assert_eq!(status(&outcome)["trigger"]["state"], "Ambiguous");
     host.forget();
-    let mut build = with_status(&build, &told);
+    let mut build = with_status(&build, &outcome);
     assert_eq!(
         failure(host.reconcile(&Builds, &build)),
         ("TriggerAmbiguous".into(), Resolution::Terminal)
@@ -389,8 +389,8 @@ fn refused_comment_does_not_prevent_abort_or_events() {
     let ended = host.reconcile(&Builds, &running);
     host.reconcile(&Builds, &with_status(&running, &ended))
         .expect_err("still refused");
-    let told = host.events().iter().filter(|e| e.0 == "BuildFinished").count();
-    assert_eq!(told, 1);
+    let outcome = host.events().iter().filter(|e| e.0 == "BuildFinished").count();
+    assert_eq!(outcome, 1);
 }
 
 #[test]

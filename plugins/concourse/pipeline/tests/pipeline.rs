@@ -592,7 +592,7 @@ fn cleanup_deletes_pipeline_under_current_name() {
     }
     let host = cluster();
     host.answer("GET", PATH, 502, "oops");
-    let failure = host.cleanup(&Pipelines, &renamed()).expect_err("cannot be told");
+    let failure = host.cleanup(&Pipelines, &renamed()).expect_err("it is refused");
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
         ("DeleteFailed", Resolution::Retry)

@@ -34,7 +34,7 @@ pub enum Step {
     Done,
     /// The worker is on its way there.
     Wait,
-    /// The worker should run, but was told to leave; no request reverts that.
+    /// The worker should run, but is leaving; no request reverts that.
     OutOfService,
     /// Concourse has no such worker.
     NotFound,

@@ -2,13 +2,13 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
 use syn::{Attribute, Data, DeriveInput, Field, Fields, LitStr, Result, Type, parse_quote};
 
-/// Adds the derives, and makes what only the schema needs vanish on wasm.
+/// Adds the derives; those for the schema are left out on wasm.
 pub fn expand(mut input: DeriveInput) -> Result<TokenStream> {
     let rename = match &input.data {
         Data::Struct(data) => struct_names(&input.attrs, &data.fields)?,
         _ => quote!(),
     };
-    // Schemas are told apart by this name.
+    // The name identifies the schema.
     let name = input.ident.to_string();
     schema_only(&mut input.attrs)?;
     let own = std::mem::take(&mut input.attrs);

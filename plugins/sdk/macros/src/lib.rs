@@ -1,5 +1,5 @@
 //! The attribute macros of ostler-sdk: [`macro@api`] for the types of an API,
-//! [`macro@resource`] for the spec of a kind, [`macro@reconciler`] for what reconciles it.
+//! [`macro@resource`] for the spec of a kind, [`macro@reconciler`] for the function that reconciles it.
 
 mod api;
 mod reconciler;
@@ -31,12 +31,12 @@ pub fn api(_args: TokenStream, item: TokenStream) -> TokenStream {
 /// ```text
 /// #[resource(group = "examples.ostler.dev", version = "v1alpha1", kind = "Greeting",
 ///     plural = "greetings", namespaced, status = GreetingStatus, shortname = "gr", category = "examples",
-///     doc = "What kubectl explain says",
+///     doc = "Description for kubectl explain",
 ///     printcolumn(name = "Ready", type = "string", json_path = ".status.ready", priority = 1))]
 /// ```
 ///
-/// The kind is the struct's name without `Spec`, its plural has an `s`, and `doc` is the first paragraph of the
-/// struct's own documentation, where nothing else is said.
+/// By default the kind is the struct's name without `Spec`, its plural has an `s`, and `doc` is the first paragraph of the
+/// struct's documentation.
 #[proc_macro_attribute]
 pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
     let args = parse_macro_input!(args as resource::Args);
@@ -46,19 +46,19 @@ pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
         .into()
 }
 
-/// Makes a function the reconciler of a kind, and a plugin of it: the shortest form, for what has one kind and leaves
-/// nothing to clean up. Anything more is a type that implements `Reconciler`.
+/// Makes a function the reconciler of a kind, and exports it as a plugin: the shortest form, for one kind without cleanup.
+/// Other plugins have a type that implements `Reconciler`.
 ///
 /// ```text
 /// #[reconciler]
 /// pub fn reconcile(ctx: &Context, object: &Greeting) -> Result<Outcome, Failure> { … }
 /// ```
 ///
-/// For a test in memory it is a value: `Host::new().reconcile(&reconcile, &object)`.
+/// In native tests the function's name is a value: `Host::new().reconcile(&reconcile, &object)`.
 #[proc_macro_attribute]
 pub fn reconciler(args: TokenStream, item: TokenStream) -> TokenStream {
     if let Some(first) = args.into_iter().next() {
-        let words = "it takes nothing: what has a finalizer, hooks or several kinds implements `Reconciler`";
+        let words = "`reconciler` takes no arguments: a plugin with a finalizer, hooks or several kinds implements `Reconciler`";
         let error = syn::Error::new(first.span().into(), words);
         return error.into_compile_error().into();
     }

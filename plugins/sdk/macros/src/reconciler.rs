@@ -44,11 +44,11 @@ pub fn expand(function: &Function) -> Result<TokenStream> {
     let object = match parameters.iter().nth(1).map(|p| &p.ty) {
         Some(Type::Reference(object)) if parameters.len() == 2 => &object.elem,
         _ => {
-            let form = "it takes the context and an object: `fn reconcile(ctx: &Context, object: &MyKind)`";
+            let form = "a reconciler takes the context and an object: `fn reconcile(ctx: &Context, object: &MyKind)`";
             return Err(syn::Error::new(name.span(), form));
         }
     };
-    // What takes the function away takes all of it away.
+    // A `cfg` attribute of the function also applies to the generated items.
     let conditions: Vec<_> = attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
     Ok(quote! {
         #(#attrs)*

@@ -29,7 +29,7 @@ impl Parse for Args {
             let key: Ident = key;
             match key.to_string().as_str() {
                 "namespaced" => args.namespaced = true,
-                "printcolumn" => args.columns.push(column(input)?),
+                "printcolumn" => args.columns.push(expand_column(input)?),
                 "status" => {
                     input.parse::<Token![=]>()?;
                     args.status = Some(input.parse()?);
@@ -63,7 +63,7 @@ impl Parse for Args {
 }
 
 /// `(name = "…", type = "…", json_path = "…", priority = 1)`
-fn column(input: ParseStream) -> Result<TokenStream> {
+fn expand_column(input: ParseStream) -> Result<TokenStream> {
     let content;
     parenthesized!(content in input);
     let mut fields = Vec::new();
@@ -115,7 +115,7 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
         let missing = "`kind` is missing, and the name does not end with `Spec`";
         return Err(syn::Error::new(spec.span(), missing));
     };
-    let doc = args.doc.clone().unwrap_or_else(|| documentation(&input.attrs));
+    let doc = args.doc.clone().unwrap_or_else(|| doc_text(&input.attrs));
     let plural = args
         .plural
         .clone()
@@ -155,7 +155,7 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
 }
 
 /// The first paragraph of an item's documentation.
-fn documentation(attrs: &[Attribute]) -> String {
+fn doc_text(attrs: &[Attribute]) -> String {
     let lines = attrs.iter().filter_map(|attr| match &attr.meta {
         Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
             Expr::Lit(ExprLit {

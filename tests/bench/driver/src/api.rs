@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 
 /// Namespace of a bench's objects.
-pub const NAMESPACE: &str = "bench";
+pub const BENCH_NAMESPACE: &str = "bench";
 /// Number of concurrent creates.
 const CREATE_CONCURRENCY: usize = 32;
 
@@ -25,13 +25,13 @@ pub struct Cluster {
 pub type Requests = BTreeMap<String, u64>;
 
 /// Path of the samples.
-pub fn samples() -> String {
-    format!("/apis/bench.ostler.dev/v1/namespaces/{NAMESPACE}/samples")
+pub fn samples_path() -> String {
+    format!("/apis/bench.ostler.dev/v1/namespaces/{BENCH_NAMESPACE}/samples")
 }
 
 /// Path of the ConfigMaps.
-pub fn config_maps() -> String {
-    format!("/api/v1/namespaces/{NAMESPACE}/configmaps")
+pub fn config_maps_path() -> String {
+    format!("/api/v1/namespaces/{BENCH_NAMESPACE}/configmaps")
 }
 
 impl Cluster {
@@ -49,22 +49,23 @@ impl Cluster {
     }
 
     /// Creates the namespace and the CRD of the benches, unless they exist.
-    pub async fn prepare(&self) -> Result<()> {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    pub async fn prepare_namespace(&self) -> Result<()> {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": BENCH_NAMESPACE}});
         self.create_unless_there("/api/v1/namespaces", &namespace).await?;
         let crd: Value = serde_saphyr::from_str(include_str!("../../crd.yaml"))?;
-        self.install(&crd).await?;
-        self.served(&samples()).await
+        self.install_crd(&crd).await?;
+        self.wait_served(&samples_path()).await
     }
 
     /// Creates a CRD, unless it exists.
-    pub async fn install(&self, crd: &Value) -> Result<()> {
+    pub async fn install_crd(&self, crd: &Value) -> Result<()> {
         self.create_unless_there("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
             .await
     }
 
     /// Waits until a collection is served.
-    pub async fn served(&self, path: &str) -> Result<()> {
+    pub async fn wait_served(&self, path: &str) -> Result<()> {
         let served = async {
             while self.get(path).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -108,7 +109,7 @@ impl Cluster {
     }
 
     /// Patches an object by a merge patch.
-    pub async fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
+    pub async fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value> {
         self.send(
             "PATCH",
             path,
@@ -145,7 +146,7 @@ impl Cluster {
     }
 
     /// Returns the current resourceVersion of a collection.
-    pub async fn version(&self, path: &str) -> Result<String> {
+    pub async fn current_version(&self, path: &str) -> Result<String> {
         let list = self.get(&format!("{path}?limit=1")).await?;
         let version = list["metadata"]["resourceVersion"].as_str();
         Ok(version.context("a list has a version")?.to_owned())
@@ -164,12 +165,12 @@ impl Cluster {
     }
 
     /// Counts the requests for objects of benches that the server has answered.
-    pub async fn requests(&self) -> Result<Requests> {
-        self.requests_of(&["samples", "configmaps"]).await
+    pub async fn count_requests(&self) -> Result<Requests> {
+        self.count_requests_of(&["samples", "configmaps"]).await
     }
 
     /// Counts the requests for these resources that the server has answered.
-    pub async fn requests_of(&self, resources: &[&str]) -> Result<Requests> {
+    pub async fn count_requests_of(&self, resources: &[&str]) -> Result<Requests> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.client.request_text(request).await?;
         sum_requests(&text, resources)

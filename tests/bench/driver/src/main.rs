@@ -82,7 +82,7 @@ async fn main() -> anyhow::Result<()> {
         limit: Duration::from_secs(cli.limit),
         benches: cli.benches,
     };
-    stage.cluster.prepare().await?;
+    stage.cluster.prepare_namespace().await?;
     match cli.scene {
         Scene::Converge => {
             for subject in cli.subjects {

@@ -49,7 +49,7 @@ struct Condition {
 
 impl Object {
     /// Returns whether it is Ready for its current generation.
-    pub fn ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|c| {
             c.r#type == "Ready" && c.status == "True" && c.observed_generation == self.metadata.generation
         })
@@ -81,7 +81,7 @@ impl Drop for Observer {
 }
 
 /// Watches from a resourceVersion on, until the watch ends.
-async fn follow(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Object)) -> Result<()> {
+async fn follow_watch(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Object)) -> Result<()> {
     #[derive(Deserialize)]
     struct Event {
         object: Object,
@@ -113,7 +113,7 @@ impl Observer {
         right: impl Fn(&Object) -> bool + Send + Sync + 'static,
     ) -> Result<Self> {
         let (cluster, path) = (cluster.clone(), path.to_owned());
-        let version = cluster.version(&path).await?;
+        let version = cluster.current_version(&path).await?;
         let seen = Arc::new(Mutex::new(HashMap::new()));
         let (sender, count) = watch::channel(0);
         let keeping = seen.clone();
@@ -126,8 +126,8 @@ impl Observer {
         };
         let task = tokio::spawn(async move {
             let mut from = version;
-            while let Err(e) = follow(&cluster, &path, from, &see).await {
-                print_progress(format!("watching {path} anew: {e:#}"));
+            while let Err(e) = follow_watch(&cluster, &path, from, &see).await {
+                print_progress(format!("restarting the watch of {path}: {e:#}"));
                 from = match list_existing(&cluster, &path, &see).await {
                     Ok(version) => version,
                     Err(e) => return print_progress(format!("{e:#}")),
@@ -147,7 +147,7 @@ impl Observer {
     }
 
     /// Waits for `n` of them. Returns false at the timeout.
-    pub async fn reaches(&self, n: usize, limit: Duration) -> Result<bool> {
+    pub async fn wait_count(&self, n: usize, limit: Duration) -> Result<bool> {
         let mut count = self.count.clone();
         match tokio::time::timeout(limit, count.wait_for(|seen| *seen >= n)).await {
             Ok(reached) => reached.map(|_| true).context("the driver's watch has ended"),
@@ -156,7 +156,7 @@ impl Observer {
     }
 
     /// Returns when the first and the last of them satisfied it.
-    pub fn span(&self) -> Result<(Instant, Instant)> {
+    pub fn first_and_last(&self) -> Result<(Instant, Instant)> {
         let seen = self.seen.lock().expect("lock");
         match (seen.values().min(), seen.values().max()) {
             (Some(first), Some(last)) => Ok((*first, *last)),

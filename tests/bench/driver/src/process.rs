@@ -50,7 +50,7 @@ impl Process {
     }
 
     /// Reads its resource usage.
-    pub fn usage(&self) -> Result<Usage> {
+    pub fn read_usage(&self) -> Result<Usage> {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{}/{file}", self.pid))
                 .with_context(|| format!("{} has ended", self.name))
@@ -79,13 +79,13 @@ impl Process {
     }
 
     /// Waits until the process uses less than a twentieth of a core for a second.
-    pub async fn idle(&self, limit: Duration) -> Result<()> {
+    pub async fn wait_idle(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();
-        let mut before = self.usage()?.cpu_seconds;
+        let mut before = self.read_usage()?.cpu_seconds;
         loop {
             // The rate is measured over this interval.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let now = self.usage()?.cpu_seconds;
+            let now = self.read_usage()?.cpu_seconds;
             if now - before < 0.05 {
                 return Ok(());
             }
@@ -105,15 +105,15 @@ impl Process {
     }
 
     /// Sends a signal.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn send_signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(self.pid.cast_signed()).context("a process id")?;
         Ok(kill_process(pid, signal)?)
     }
 
     /// Terminates the process, and kills it when that takes too long.
-    pub async fn end(mut self) -> Result<()> {
+    pub async fn terminate(mut self) -> Result<()> {
         // Fails when the process has exited by itself.
-        let _ = self.signal(Signal::TERM);
+        let _ = self.send_signal(Signal::TERM);
         if tokio::time::timeout(Duration::from_secs(10), self.child.wait())
             .await
             .is_err()

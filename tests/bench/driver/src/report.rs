@@ -16,13 +16,13 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     /// Reports a measured value.
-    pub fn value(self, metric: &str, value: impl Serialize, unit: &str) {
+    pub fn report_value(self, metric: &str, value: impl Serialize, unit: &str) {
         let line = json!({"bench": self.bench, "subject": self.subject.name(), "metric": metric, "value": value, "unit": unit});
         println!("{line}");
     }
 
     /// Reports a remark, such as the reason for a missing value.
-    pub fn note(self, note: &str) {
+    pub fn report_note(self, note: &str) {
         println!(
             "{}",
             json!({"bench": self.bench, "subject": self.subject.name(), "note": note})

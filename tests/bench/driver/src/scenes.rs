@@ -33,7 +33,7 @@ pub struct Stage {
 
 impl Stage {
     /// Returns the bench to report with this prefix (`converge` finds `converge-1k`).
-    fn bench(&self, kind: &str) -> Option<&str> {
+    fn bench_name(&self, kind: &str) -> Option<&str> {
         self.benches
             .iter()
             .map(String::as_str)
@@ -41,9 +41,9 @@ impl Stage {
     }
 }
 
-fn told(report: Report<'_>, requests: &Requests) {
-    report.value("api_requests", requests.values().sum::<u64>(), "requests");
+fn report_requests(report: Report<'_>, requests: &Requests) {
+    report.report_value("api_requests", requests.values().sum::<u64>(), "requests");
     for (verb, n) in requests {
-        report.value(&format!("api_requests.{verb}"), n, "requests");
+        report.report_value(&format!("api_requests.{verb}"), n, "requests");
     }
 }

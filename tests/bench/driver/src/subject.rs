@@ -122,12 +122,12 @@ pub struct Percentiles {
     pub p99_us: u64,
 }
 
-fn given<'a>(path: &'a Option<PathBuf>, what: &str) -> Result<&'a Path> {
+fn require_path<'a>(path: &'a Option<PathBuf>, what: &str) -> Result<&'a Path> {
     path.as_deref().with_context(|| format!("--{what} is not given"))
 }
 
 /// Builds the command of Ostler with these components.
-fn ostler(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -> Result<Command> {
+fn ostler_command(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -> Result<Command> {
     let plugins = folder.join("plugins");
     fs::create_dir_all(&plugins)?;
     for component in components {
@@ -136,7 +136,7 @@ fn ostler(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -
             .with_context(|| format!("copying {}", component.display()))?;
         let _ = fs::remove_file(plugins.join(name).with_extension("yaml"));
     }
-    let mut command = Command::new(given(&stage.programs.ostler, "ostler")?);
+    let mut command = Command::new(require_path(&stage.programs.ostler, "ostler")?);
     command.args(["run", "--admin-bind-address", "127.0.0.1:0", "--workers"]);
     command.arg(stage.workers.to_string());
     command.arg("--plugin-dir").arg(plugins);
@@ -161,11 +161,17 @@ impl Running {
         let workers = stage.workers.to_string();
         let mut command = match subject {
             Subject::Ostler => {
-                let component = given(&programs.component, "component")?.to_owned();
-                ostler(stage, &folder, &[component], given(&programs.grants, "grants")?)?
+                let component = require_path(&programs.component, "component")?.to_owned();
+                ostler_command(
+                    stage,
+                    &folder,
+                    &[component],
+                    require_path(&programs.grants, "grants")?,
+                )?
             }
             Subject::ControllerRuntime | Subject::ControllerRuntimeStrip => {
-                let mut command = Command::new(given(&programs.controller_runtime, "controller-runtime")?);
+                let mut command =
+                    Command::new(require_path(&programs.controller_runtime, "controller-runtime")?);
                 command.args(["--workers", &workers, "--ready-file"]).arg(&ready);
                 if subject == Subject::ControllerRuntimeStrip {
                     command.arg("--strip-managed-fields");
@@ -173,15 +179,15 @@ impl Running {
                 command
             }
             Subject::KubeRs => {
-                let mut command = Command::new(given(&programs.kube_rs, "kube-rs")?);
+                let mut command = Command::new(require_path(&programs.kube_rs, "kube-rs")?);
                 command.args(["--workers", &workers, "--ready-file"]).arg(&ready);
                 command
             }
             Subject::Kopf => {
-                let mut command = Command::new(given(&programs.kopf, "kopf")?);
+                let mut command = Command::new(require_path(&programs.kopf, "kopf")?);
                 command
                     .args(["run", "--quiet", "--standalone", "--all-namespaces"])
-                    .arg(given(&programs.kopf_operator, "kopf-operator")?);
+                    .arg(require_path(&programs.kopf_operator, "kopf-operator")?);
                 command
             }
             Subject::Raw | Subject::RawApply | Subject::Original => bail!("{name} is no operator that runs"),
@@ -210,13 +216,13 @@ impl Running {
         // Left by the previous subject.
         let _ = fs::remove_file(folder.join(READY_FILE));
         let mut components = Vec::new();
-        let pack = given(&programs.pack, "pack")?;
+        let pack = require_path(&programs.pack, "pack")?;
         for entry in fs::read_dir(pack).with_context(|| format!("reading {}", pack.display()))? {
             components.push(entry?.path());
         }
         components.retain(|path| path.extension().is_some_and(|e| e == "wasm"));
-        let grants = given(&programs.pack_grants, "pack-grants")?;
-        let mut command = ostler(stage, &folder, &components, grants)?;
+        let grants = require_path(&programs.pack_grants, "pack-grants")?;
+        let mut command = ostler_command(stage, &folder, &components, grants)?;
         // The Concourse simulator listens on loopback.
         command.args(["--allow-network", "127.0.0.1"]);
         Self::launch(stage, subject, subject.name(), folder, command).await
@@ -242,12 +248,12 @@ impl Running {
             resyncs: 0,
         };
         if subject != Subject::Kopf {
-            running.admin = Some(running.address(&ready).await?);
+            running.admin = Some(running.wait_address(&ready).await?);
         }
         Ok(running)
     }
 
-    async fn address(&mut self, ready: &Path) -> Result<String> {
+    async fn wait_address(&mut self, ready: &Path) -> Result<String> {
         let wait = async {
             loop {
                 if let Ok(text) = fs::read(ready) {
@@ -267,7 +273,7 @@ impl Running {
             .with_context(|| format!("see {}", self.folder.join("log").display()))
     }
 
-    async fn ask(&self, path: &str) -> Result<Value> {
+    async fn get_json(&self, path: &str) -> Result<Value> {
         let admin = self
             .admin
             .as_deref()
@@ -276,7 +282,7 @@ impl Running {
         Ok(answer.error_for_status()?.json().await?)
     }
 
-    async fn tell(&self, path: &str) -> Result<()> {
+    async fn post_command(&self, path: &str) -> Result<()> {
         let admin = self
             .admin
             .as_deref()
@@ -290,35 +296,35 @@ impl Running {
     }
 
     /// Counts the reconciles since the last [`Running::forget`].
-    pub async fn reconciles(&self) -> Result<u64> {
+    pub async fn count_reconciles(&self) -> Result<u64> {
         if self.subject != Subject::Ostler {
-            return self.ask("/count").await?.as_u64().context("a count");
+            return self.get_json("/count").await?.as_u64().context("a count");
         }
-        let all = self.ask("/reconciles").await?;
+        let all = self.get_json("/reconciles").await?;
         let all = all["reconciles"].as_u64().context("a count")?;
         Ok(all.saturating_sub(self.skip))
     }
 
     /// Resets the count and the durations of reconciles.
-    pub async fn forget(&mut self) -> Result<()> {
+    pub async fn reset_stats(&mut self) -> Result<()> {
         if self.subject != Subject::Ostler {
-            return self.tell("/reset").await;
+            return self.post_command("/reset").await;
         }
-        self.skip += self.reconciles().await?;
+        self.skip += self.count_reconciles().await?;
         Ok(())
     }
 
     /// Returns the durations of the reconciles since the last [`Running::forget`].
-    pub async fn percentiles(&self) -> Result<Percentiles> {
+    pub async fn reconcile_percentiles(&self) -> Result<Percentiles> {
         let us = |v: &Value| v.as_u64().context("microseconds");
         if self.subject != Subject::Ostler {
-            let stats = self.ask("/stats").await?;
+            let stats = self.get_json("/stats").await?;
             return Ok(Percentiles {
                 p50_us: us(&stats["p50_us"])?,
                 p99_us: us(&stats["p99_us"])?,
             });
         }
-        let facts = self.ask(&format!("/reconciles?after={}", self.skip)).await?;
+        let facts = self.get_json(&format!("/reconciles?after={}", self.skip)).await?;
         Ok(Percentiles {
             p50_us: us(&facts["whole_p50_us"])?,
             p99_us: us(&facts["whole_p99_us"])?,
@@ -326,18 +332,18 @@ impl Running {
     }
 
     /// Returns the number of objects and bytes in Ostler's store, by its own count.
-    pub async fn store(&self) -> Result<Option<(u64, u64)>> {
+    pub async fn store_size(&self) -> Result<Option<(u64, u64)>> {
         if self.subject != Subject::Ostler {
             return Ok(None);
         }
-        let facts = self.ask("/store").await?;
+        let facts = self.get_json("/store").await?;
         Ok(facts["objects"].as_u64().zip(facts["bytes"].as_u64()))
     }
 
     /// Makes the subject reconcile every object again.
-    pub async fn resync(&mut self) -> Result<()> {
+    pub async fn reconcile_all(&mut self) -> Result<()> {
         if self.subject != Subject::Ostler {
-            return self.tell("/resync").await;
+            return self.post_command("/resync").await;
         }
         // A change of a plugin's configuration reconciles all its objects.
         self.resyncs += 1;

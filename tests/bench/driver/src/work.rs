@@ -6,7 +6,7 @@ use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
-use crate::api::{Cluster, NAMESPACE, config_maps, samples};
+use crate::api::{BENCH_NAMESPACE, Cluster, config_maps_path, samples_path};
 
 /// Name of the ConfigMap that samples read.
 pub const SHARED_CONFIG_MAP: &str = "shared";
@@ -14,50 +14,50 @@ pub const SHARED_CONFIG_MAP: &str = "shared";
 const BALLAST_BYTES: usize = 1331;
 
 /// Builds a Sample that reads the ConfigMap `config`.
-pub fn sample(name: &str, config: Option<&str>) -> Value {
+pub fn build_sample(name: &str, config: Option<&str>) -> Value {
     let mut spec = json!({"text": format!("The quick brown fox jumps over the lazy dog, says {name}.")});
     if let Some(config) = config {
         spec["config"] = config.into();
     }
     json!({"apiVersion": "bench.ostler.dev/v1", "kind": "Sample",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "bench"}},
+        "metadata": {"name": name, "namespace": BENCH_NAMESPACE, "labels": {"app.kubernetes.io/part-of": "bench"}},
         "spec": spec})
 }
 
 /// Returns the name of the nth object of a series.
-pub fn name(series: &str, n: usize) -> String {
+pub fn object_name(series: &str, n: usize) -> String {
     format!("{series}-{n:06}")
 }
 
 /// Builds the ConfigMap that samples read.
-pub fn shared(value: &str) -> Value {
+pub fn build_shared(value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": SHARED_CONFIG_MAP, "namespace": NAMESPACE}, "data": {"value": value}})
+        "metadata": {"name": SHARED_CONFIG_MAP, "namespace": BENCH_NAMESPACE}, "data": {"value": value}})
 }
 
 /// Builds a ConfigMap that is only cached: a few entries and labels, like a typical application's configuration.
-pub fn ballast(n: usize, padding: usize) -> Value {
+pub fn build_ballast(n: usize, padding: usize) -> Value {
     let tier = ["web", "worker", "batch"][n % 3];
     json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": name("kept", n), "namespace": NAMESPACE,
-            "labels": {"app.kubernetes.io/name": "kept", "app.kubernetes.io/instance": name("kept", n),
+        "metadata": {"name": object_name("kept", n), "namespace": BENCH_NAMESPACE,
+            "labels": {"app.kubernetes.io/name": "kept", "app.kubernetes.io/instance": object_name("kept", n),
                 "app.kubernetes.io/managed-by": "bench", "tier": tier},
-            "annotations": {"bench.ostler.dev/purpose": "is there, and nobody asks for it"}},
+            "annotations": {"bench.ostler.dev/purpose": "cached, and read by no reconciler"}},
         "data": {"LOG_LEVEL": "info", "ENDPOINT": format!("https://service-{n}.example/api/v1"),
-            "settings.yaml": noise(n, padding)}})
+            "settings.yaml": random_digits(n, padding)}})
 }
 
 /// Returns pseudo-random digits, unique to each object, so that deduplication or compression gains nothing by them.
-fn noise(seed: usize, len: usize) -> String {
+fn random_digits(seed: usize, len: usize) -> String {
     let mut dice = fastrand::Rng::with_seed(seed as u64);
     std::iter::repeat_with(|| dice.digit(16)).take(len).collect()
 }
 
 /// Computes the padding that gives a cached object its intended size.
 pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
-    let mut object = ballast(999_999, 0);
+    let mut object = build_ballast(999_999, 0);
     object["metadata"]["name"] = "measured".into();
-    let mut kept = cluster.create(&config_maps(), &object).await?;
+    let mut kept = cluster.create(&config_maps_path(), &object).await?;
     if let Some(metadata) = kept["metadata"].as_object_mut() {
         metadata.remove("managedFields");
     }
@@ -65,17 +65,22 @@ pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
 }
 
 /// Sends the writes of an operator by a bare client. Returns the seconds they took.
-pub async fn raw(cluster: &Cluster, samples_there: &[Value], workers: usize, apply: bool) -> Result<f64> {
+pub async fn send_raw_writes(
+    cluster: &Cluster,
+    samples_there: &[Value],
+    workers: usize,
+    apply: bool,
+) -> Result<f64> {
     let began = Instant::now();
     let writing = stream::iter(samples_there).map(|sample| async move {
         let (name, uid) = (&sample["metadata"]["name"], &sample["metadata"]["uid"]);
         let name = name.as_str().unwrap_or_default();
         let child = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": [{
+            "metadata": {"name": name, "namespace": BENCH_NAMESPACE, "ownerReferences": [{
                 "apiVersion": "bench.ostler.dev/v1", "kind": "Sample", "name": name, "uid": uid,
                 "controller": true, "blockOwnerDeletion": true}]},
             "data": {"text": sample["spec"]["text"]}});
-        let path = config_maps();
+        let path = config_maps_path();
         if apply {
             cluster.apply(&format!("{path}/{name}"), &child).await?;
         } else {
@@ -85,8 +90,8 @@ pub async fn raw(cluster: &Cluster, samples_there: &[Value], workers: usize, app
         let status = json!({"observedGeneration": generation, "conditions": [{
             "type": "Ready", "status": "True", "observedGeneration": generation, "reason": "Applied",
             "message": "The ConfigMap is there", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-        let path = format!("{}/{name}/status", samples());
-        cluster.merge(&path, &json!({ "status": status })).await
+        let path = format!("{}/{name}/status", samples_path());
+        cluster.merge_patch(&path, &json!({ "status": status })).await
     });
     writing
         .buffer_unordered(workers)

@@ -80,12 +80,12 @@ async fn invalid_logins_are_refused() {
         answer(other_grant).await,
         (400, "unsupported_grant_type".to_owned())
     );
-    let nobody = Client::new(&simulator);
-    let without_client = nobody
+    let anonymous = Client::new(&simulator);
+    let without_client = anonymous
         .ask("POST", "/sky/issuer/token")
         .body(format!("{LOGIN}test"));
     assert_eq!(answer(without_client).await, (401, "invalid_client".to_owned()));
-    let in_the_form = nobody
+    let in_the_form = anonymous
         .ask("POST", "/sky/issuer/token")
         .body(format!("client_id=fly&client_secret=Zmx5&{LOGIN}no"));
     assert_eq!(answer(in_the_form).await, (401, "access_denied".to_owned()));
@@ -122,7 +122,7 @@ async fn token_without_identity_scope_has_no_role() {
     }
 }
 
-/// A client for each of: a viewer of `main`, one without a role, nobody.
+/// Clients of a viewer of `main`, of a user without a role, and without a login.
 async fn others(admin: &Client) -> [Client; 3] {
     let auth = json!({"auth": {"owner": {"users": ["local:test"]}, "viewer": {"users": ["local:ann"]}}});
     let answer = admin
@@ -148,7 +148,7 @@ async fn roles_limit_access() {
     .await;
     pipeline(&admin).await;
     let build = trigger(&admin).await;
-    let [viewer, stranger, nobody] = others(&admin).await;
+    let [viewer, other_user, anonymous] = others(&admin).await;
     let shown = format!("/api/v1/builds/{build}");
     for (method, path, expected) in [
         ("GET", P, [200, 403, 401]),
@@ -166,20 +166,23 @@ async fn roles_limit_access() {
         ("GET", "/api/v1/info", [200, 200, 200]),
         ("GET", "/api/v1/user", [200, 200, 401]),
     ] {
-        for (client, expected) in [&viewer, &stranger, &nobody].into_iter().zip(expected) {
+        for (client, expected) in [&viewer, &other_user, &anonymous].into_iter().zip(expected) {
             assert_eq!(status(client, method, path).await, expected, "{method} {path}");
         }
     }
     admin.done("PUT", &format!("{P}/expose")).await;
     for path in [P, &format!("{P}/jobs/j"), &shown] {
-        assert_eq!(status(&nobody, "GET", path).await, 200, "exposed: {path}");
+        assert_eq!(status(&anonymous, "GET", path).await, 200, "exposed: {path}");
     }
     assert_eq!(
-        get(&nobody, "/api/v1/pipelines").await.as_array().map(Vec::len),
+        get(&anonymous, "/api/v1/pipelines")
+            .await
+            .as_array()
+            .map(Vec::len),
         Some(1)
     );
-    assert_eq!(status(&nobody, "PUT", &format!("{P}/pause")).await, 401);
-    assert_eq!(get(&stranger, "/api/v1/teams").await, json!([]));
+    assert_eq!(status(&anonymous, "PUT", &format!("{P}/pause")).await, 401);
+    assert_eq!(get(&other_user, "/api/v1/teams").await, json!([]));
 }
 
 /// The path of the page this answer links to.

@@ -121,7 +121,7 @@ async fn outage_closes_open_connections() {
         .send()
         .await
         .expect_err("no answer");
-    assert_eq!(simulator.counters(), before, "nobody was there to count");
+    assert_eq!(simulator.counters(), before, "an outage counts no requests");
     assert!(simulator.pipeline("main", "q").is_none());
     simulator.faults().set_outage(false);
     assert_eq!(client.save("q", CONFIG).await.expect("an answer"), 201);
@@ -144,7 +144,7 @@ async fn all_connections_close_with_the_server() {
             .ask("GET", "/api/v1/info")
             .send()
             .await
-            .expect_err("nobody listens")
+            .expect_err("the server is closed")
             .is_connect()
     );
 }

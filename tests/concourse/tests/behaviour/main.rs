@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::Client;
 use concourse_simulator::{Options, Simulator};
 
-/// One that steps only when told to, and a client that is logged in.
+/// Starts a simulator whose clock steps on request only, and a logged-in client.
 async fn start() -> (Simulator, Client) {
     start_with(Options {
         clock: None,
@@ -32,12 +32,15 @@ async fn start_with(options: Options) -> (Simulator, Client) {
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < Duration::from_secs(20), "still not: {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "timed out waiting until {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A job `j` that says something and gets what this resource has.
+/// A job `j` with a task, and a job `k` that is triggered by the resource `r`.
 const CONFIG: &str = "resources: [{name: r, type: git, source: {}}]\njobs:\n\
     - {name: j, plan: [{task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}]}\n\
     - {name: k, plan: [{get: r, trigger: true}]}\n";

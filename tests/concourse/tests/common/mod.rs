@@ -10,7 +10,7 @@ use serde_json::Value;
 pub const LOGIN: &str =
     "grant_type=password&username=test&scope=openid+profile+email+federated%3Aid+groups&password=";
 
-/// Asks one server, as one user or as nobody.
+/// A client of one server, with or without a login.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,

@@ -178,12 +178,12 @@ pub fn install_components(plugins: &Path, built: &[Component]) -> Result<()> {
 
 /// Starts a server and reads its URL from the first line of its stdout.
 fn start_server(name: &str, mut command: Command, folder: &Path) -> Result<(Child, String)> {
-    let said = folder.join(format!("{name}.url"));
+    let url_file = folder.join(format!("{name}.url"));
     let log = folder.join(format!("{name}.log"));
-    command.stdout(File::create(&said)?);
+    command.stdout(File::create(&url_file)?);
     let mut child = Child::spawn_logging_stderr(name, command, &log)?;
     let url = child.wait_until("URL", START_TIMEOUT, || {
-        let text = fs::read_to_string(&said).ok()?;
+        let text = fs::read_to_string(&url_file).ok()?;
         Some(text.split_once('\n')?.0.trim().to_owned())
     })?;
     Ok((child, url))

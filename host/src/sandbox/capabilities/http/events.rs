@@ -96,7 +96,7 @@ impl Call {
         let code = if tail.is_ok() { 200 } else { 0 };
         services
             .metrics
-            .upstream(&key.namespace, &key.name, code, started.elapsed());
+            .record_upstream(&key.namespace, &key.name, code, started.elapsed());
         let tail = tail?;
         self.charge_bytes_from_host(tail.events.iter().map(|e| e.data.len() + e.name.len()).sum())?;
         let events = tail.events.into_iter().map(|event| Event {

@@ -17,7 +17,7 @@ use self::{
     load::Shape,
     server::{Counters, Server},
 };
-use super::{Stage, told};
+use super::{Stage, report_requests};
 use crate::{
     api::{Cluster, requests_since},
     observer::Observer,
@@ -39,7 +39,7 @@ const COUNTED_RESOURCES: [&str; 8] = [
     "events",
 ];
 
-fn path(plural: &str) -> String {
+fn collection_path(plural: &str) -> String {
     format!("{GROUP_PATH}/{plural}")
 }
 
@@ -49,11 +49,11 @@ pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Dura
         bench: "concourse",
         subject,
     };
-    let shape = Shape::of(pipelines);
+    let shape = Shape::for_pipelines(pipelines);
     match subject {
-        Subject::Ostler => measure(stage, report, shape, window).await,
+        Subject::Ostler => measure_pack(stage, report, shape, window).await,
         Subject::Original => {
-            original(report, shape);
+            report_original(report, shape);
             Ok(())
         }
         _ => bail!("{} has no Concourse pack", subject.name()),
@@ -61,33 +61,33 @@ pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Dura
 }
 
 /// Reports the computed requests of the original.
-fn original(report: Report<'_>, shape: Shape) {
+fn report_original(report: Report<'_>, shape: Shape) {
     const UNIT: &str = "requests/min, computed";
-    let load = load::original(shape);
-    report.value("requests_per_minute", load::requests(&load), UNIT);
-    report.value("writes_per_minute", load::writes(&load), UNIT);
+    let load = load::original_load(shape);
+    report.report_value("requests_per_minute", load::sum_requests(&load), UNIT);
+    report.report_value("writes_per_minute", load::sum_writes(&load), UNIT);
     for part in &load {
         let metric = format!("requests_per_minute.{}", part.kind);
-        report.value(&metric, part.requests_per_minute(), UNIT);
+        report.report_value(&metric, part.requests_per_minute(), UNIT);
     }
-    report.note(&format!("computed, not run: {}", load::sum(&load)));
+    report.report_note(&format!("computed, not run: {}", load::format_sum(&load)));
 }
 
-async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Duration) -> Result<()> {
+async fn measure_pack(stage: &Stage, report: Report<'_>, shape: Shape, window: Duration) -> Result<()> {
     let cluster = &stage.cluster;
     let crds = stage.programs.crds.as_deref().context("--crds is not given")?;
-    install(cluster, crds).await?;
+    install_crds(cluster, crds).await?;
     let simulator = stage.programs.simulator.as_deref();
     let server = Server::start(simulator.context("--simulator is not given")?, &stage.folder).await?;
-    let watched = observers(cluster, shape).await?;
-    apply(cluster, shape, server.url()).await?;
+    let watched = start_observers(cluster, shape).await?;
+    create_objects(cluster, shape, server.url()).await?;
 
-    let before = cluster.requests_of(&COUNTED_RESOURCES).await?;
-    print_progress(format!("from nothing to {} objects", shape.objects()));
+    let before = cluster.count_requests_of(&COUNTED_RESOURCES).await?;
+    print_progress(format!("from nothing to {} objects", shape.object_count()));
     let started = Instant::now();
     let mut running = Running::start_pack(stage).await?;
     for (kind, observer, wanted) in &watched {
-        while !observer.reaches(*wanted, Duration::from_secs(2)).await? {
+        while !observer.wait_count(*wanted, Duration::from_secs(2)).await? {
             print_progress(format!("{} of {wanted} {kind}", observer.count()));
             running.process.check_running()?;
             if started.elapsed() > stage.limit {
@@ -97,9 +97,9 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
     }
     let mut last = started;
     for (_, observer, _) in &watched {
-        last = last.max(observer.span()?.1);
+        last = last.max(observer.first_and_last()?.1);
     }
-    let first = server.counters().await?;
+    let first = server.fetch_counters().await?;
     if first.triggers != shape.builds as u64 {
         bail!(
             "{} builds were triggered for {} Builds",
@@ -107,15 +107,19 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
             shape.builds
         );
     }
-    report.value("total_s", (last - started).as_secs_f64(), "s");
-    report.value("start_requests", first.all(), "requests");
+    report.report_value("total_s", (last - started).as_secs_f64(), "s");
+    report.report_value("start_requests", first.total_requests(), "requests");
     for (kind, n) in by_kind(&first) {
-        report.value(&format!("start_requests.{kind}"), n, "requests");
+        report.report_value(&format!("start_requests.{kind}"), n, "requests");
     }
-    report.value("start_logins", first.logins, "requests");
-    report.value("start_cpu_seconds", running.process.usage()?.cpu_seconds, "s");
-    let writes = requests_since(&before, &cluster.requests_of(&COUNTED_RESOURCES).await?);
-    report.value("start_api_requests", writes.values().sum::<u64>(), "requests");
+    report.report_value("start_logins", first.logins, "requests");
+    report.report_value(
+        "start_cpu_seconds",
+        running.process.read_usage()?.cpu_seconds,
+        "s",
+    );
+    let writes = requests_since(&before, &cluster.count_requests_of(&COUNTED_RESOURCES).await?);
+    report.report_value("start_api_requests", writes.values().sum::<u64>(), "requests");
     drop(watched);
 
     // Each object's interval starts with its last reconcile. Starting a quarter of the window later, every interval
@@ -127,33 +131,33 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
     ));
     tokio::time::sleep(window / 4).await;
     let (before, used) = (
-        cluster.requests_of(&COUNTED_RESOURCES).await?,
-        running.process.usage()?,
+        cluster.count_requests_of(&COUNTED_RESOURCES).await?,
+        running.process.read_usage()?,
     );
-    server.reset().await?;
+    server.reset_counters().await?;
     let began = Instant::now();
     tokio::time::sleep(window).await;
-    let steady = server.counters().await?;
+    let steady = server.fetch_counters().await?;
     let minutes = began.elapsed().as_secs_f64() / 60.0;
-    let usage = running.process.usage()?;
-    told(
+    let usage = running.process.read_usage()?;
+    report_requests(
         report,
-        &requests_since(&before, &cluster.requests_of(&COUNTED_RESOURCES).await?),
+        &requests_since(&before, &cluster.count_requests_of(&COUNTED_RESOURCES).await?),
     );
-    tell(report, &steady, minutes);
-    report.value("window_s", minutes * 60.0, "s");
-    report.value("rss", usage.rss, "bytes");
-    report.value("rss_peak", usage.rss_peak, "bytes");
-    report.value("cpu_seconds", usage.cpu_seconds - used.cpu_seconds, "s");
+    report_rates(report, &steady, minutes);
+    report.report_value("window_s", minutes * 60.0, "s");
+    report.report_value("rss", usage.rss, "bytes");
+    report.report_value("rss_peak", usage.rss_peak, "bytes");
+    report.report_value("cpu_seconds", usage.cpu_seconds - used.cpu_seconds, "s");
     running.process.check_running()?;
-    running.process.end().await?;
-    server.end().await
+    running.process.terminate().await?;
+    server.terminate().await
 }
 
 /// Reports the requests to Concourse per minute.
-fn tell(report: Report<'_>, counters: &Counters, minutes: f64) {
-    let value = |metric: &str, n: u64| report.value(metric, n as f64 / minutes, "requests/min");
-    value("requests_per_minute", counters.all());
+fn report_rates(report: Report<'_>, counters: &Counters, minutes: f64) {
+    let value = |metric: &str, n: u64| report.report_value(metric, n as f64 / minutes, "requests/min");
+    value("requests_per_minute", counters.total_requests());
     value("writes_per_minute", counters.writes);
     for (kind, n) in by_kind(counters) {
         value(&format!("requests_per_minute.{kind}"), n);
@@ -162,7 +166,7 @@ fn tell(report: Report<'_>, counters: &Counters, minutes: f64) {
 
 /// Sums the requests by the kind of the object they belong to.
 fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    let mut by_kind: BTreeMap<_, u64> = load::KINDS.iter().map(|kind| (*kind, 0)).collect();
+    let mut by_kind: BTreeMap<_, u64> = load::LOADED_KINDS.iter().map(|kind| (*kind, 0)).collect();
     for (route, n) in &counters.routes {
         *by_kind.entry(load::kind_of(route)).or_default() += n;
     }
@@ -170,26 +174,26 @@ fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
 }
 
 /// Installs the pack's CRDs and waits until they are served.
-async fn install(cluster: &Cluster, crds: &Path) -> Result<()> {
+async fn install_crds(cluster: &Cluster, crds: &Path) -> Result<()> {
     for file in std::fs::read_dir(crds).with_context(|| format!("reading {}", crds.display()))? {
         let text = std::fs::read_to_string(file?.path())?;
-        cluster.install(&serde_saphyr::from_str(&text)?).await?;
+        cluster.install_crd(&serde_saphyr::from_str(&text)?).await?;
     }
     for kind in ["instances", "teams", "pipelines", "jobs", "builds"] {
-        cluster.served(&path(kind)).await?;
+        cluster.wait_served(&collection_path(kind)).await?;
     }
     cluster
-        .served("/apis/ostler.dev/v1alpha1/namespaces/bench/upstreams")
+        .wait_served("/apis/ostler.dev/v1alpha1/namespaces/bench/upstreams")
         .await
 }
 
-async fn observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str, Observer, usize)>> {
+async fn start_observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str, Observer, usize)>> {
     let mut all = Vec::new();
-    for (kind, wanted) in shape.kinds() {
-        let path = path(kind);
+    for (kind, wanted) in shape.kind_counts() {
+        let path = collection_path(kind);
         let observer = Observer::start(cluster, &path, move |o| {
             let over = kind != "builds" || objects::is_long(&o.metadata.name) || o.has_condition("Complete");
-            o.ready() && over
+            o.is_ready() && over
         });
         all.push((kind, observer.await?, wanted));
     }
@@ -197,21 +201,27 @@ async fn observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str,
 }
 
 /// Creates all objects before the operator starts.
-async fn apply(cluster: &Cluster, shape: Shape, url: &str) -> Result<()> {
+async fn create_objects(cluster: &Cluster, shape: Shape, url: &str) -> Result<()> {
     cluster
-        .create("/api/v1/namespaces/bench/secrets", &objects::secret())
+        .create("/api/v1/namespaces/bench/secrets", &objects::build_secret())
         .await?;
     cluster
-        .create(&path("instances"), &objects::instance(url))
+        .create(&collection_path("instances"), &objects::build_instance(url))
         .await?;
-    cluster.create(&path("teams"), &objects::team()).await?;
-    let told = |what: &'static str| move |done| print_progress(format!("{done} {what} made"));
-    let pipelines = (0..shape.pipelines).map(|p| objects::pipeline(p, shape));
     cluster
-        .create_all(&path("pipelines"), pipelines, told("pipelines"))
+        .create(&collection_path("teams"), &objects::build_team())
         .await?;
-    let jobs = shape.each_job().map(|(p, j)| objects::job(p, j));
-    cluster.create_all(&path("jobs"), jobs, told("jobs")).await?;
-    let builds = shape.each_build().map(|(p, j, b)| objects::build(p, j, b));
-    cluster.create_all(&path("builds"), builds, told("builds")).await
+    let progress = |what: &'static str| move |done| print_progress(format!("{done} {what} created"));
+    let pipelines = (0..shape.pipelines).map(|p| objects::build_pipeline(p, shape));
+    cluster
+        .create_all(&collection_path("pipelines"), pipelines, progress("pipelines"))
+        .await?;
+    let jobs = shape.each_job().map(|(p, j)| objects::build_job(p, j));
+    cluster
+        .create_all(&collection_path("jobs"), jobs, progress("jobs"))
+        .await?;
+    let builds = shape.each_build().map(|(p, j, b)| objects::build_build(p, j, b));
+    cluster
+        .create_all(&collection_path("builds"), builds, progress("builds"))
+        .await
 }

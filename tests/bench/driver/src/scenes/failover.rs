@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::Stage;
 use crate::{
-    api::samples,
+    api::samples_path,
     observer::{Object, Observer},
     report::{Report, print_progress},
     subject::{Running, Subject},
@@ -21,51 +21,51 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
     match subject {
         Subject::Ostler | Subject::ControllerRuntime => {}
         Subject::KubeRs => {
-            report.note("has no leader election");
+            report.report_note("has no leader election");
             return Ok(());
         }
         Subject::Kopf => {
-            report.note("has peering, where replicas pause for each other by priority, and no Lease");
+            report.report_note("has peering, where replicas pause for each other by priority, and no Lease");
             return Ok(());
         }
         _ => return Ok(()),
     }
     let first = Running::start(stage, subject, Some("-1")).await?;
-    reconciled(stage, "begin").await?;
+    wait_reconciled(stage, "begin").await?;
     let second = Running::start(stage, subject, Some("-2")).await?;
-    second.process.idle(stage.limit).await?;
+    second.process.wait_idle(stage.limit).await?;
 
     print_progress(format!("{}: the leader ends", subject.name()));
     let began = Instant::now();
-    first.process.signal(Signal::TERM)?;
-    let at = reconciled(stage, "graceful").await?;
-    report.value("graceful_s", (at - began).as_secs_f64(), "s");
-    first.process.end().await?;
+    first.process.send_signal(Signal::TERM)?;
+    let at = wait_reconciled(stage, "graceful").await?;
+    report.report_value("graceful_s", (at - began).as_secs_f64(), "s");
+    first.process.terminate().await?;
 
     let third = Running::start(stage, subject, Some("-3")).await?;
-    third.process.idle(stage.limit).await?;
+    third.process.wait_idle(stage.limit).await?;
     print_progress(format!("{}: the leader is killed", subject.name()));
     let began = Instant::now();
-    second.process.signal(Signal::KILL)?;
-    let at = reconciled(stage, "crash").await?;
-    report.value("crash_s", (at - began).as_secs_f64(), "s");
-    second.process.end().await?;
-    third.process.end().await
+    second.process.send_signal(Signal::KILL)?;
+    let at = wait_reconciled(stage, "crash").await?;
+    report.report_value("crash_s", (at - began).as_secs_f64(), "s");
+    second.process.terminate().await?;
+    third.process.terminate().await
 }
 
 /// Creates an object and returns when it is Ready.
-async fn reconciled(stage: &Stage, name: &str) -> Result<Instant> {
+async fn wait_reconciled(stage: &Stage, name: &str) -> Result<Instant> {
     let wanted = name.to_owned();
-    let observer = Observer::start(&stage.cluster, &samples(), move |o: &Object| {
-        o.metadata.name == wanted && o.ready()
+    let observer = Observer::start(&stage.cluster, &samples_path(), move |o: &Object| {
+        o.metadata.name == wanted && o.is_ready()
     })
     .await?;
     stage
         .cluster
-        .create(&samples(), &work::sample(name, None))
+        .create(&samples_path(), &work::build_sample(name, None))
         .await?;
-    if !observer.reaches(1, stage.limit).await? {
+    if !observer.wait_count(1, stage.limit).await? {
         bail!("{name} is not Ready after {} s", stage.limit.as_secs());
     }
-    Ok(observer.span()?.1)
+    Ok(observer.first_and_last()?.1)
 }

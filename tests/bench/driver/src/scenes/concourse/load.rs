@@ -1,10 +1,10 @@
 //! Number of objects, and the requests they cost a Concourse. Pure functions.
 
 /// Kinds by which requests are reported.
-pub const KINDS: [&str; 5] = ["Instance", "Team", "Pipeline", "Job", "Build"];
+pub const LOADED_KINDS: [&str; 5] = ["Instance", "Team", "Pipeline", "Job", "Build"];
 
-const JOBS: usize = 10;
-const BUILDS: usize = 4;
+const JOBS_PER_PIPELINE: usize = 10;
+const BUILDS_PER_JOB: usize = 4;
 /// One pipeline of this number has a job with long builds.
 pub const LONG_EVERY: usize = 10;
 
@@ -23,23 +23,23 @@ pub struct Shape {
 
 impl Shape {
     /// Returns the shape for a number of pipelines with ten jobs each and four builds per job.
-    pub fn of(pipelines: usize) -> Self {
-        let jobs = pipelines * JOBS;
+    pub fn for_pipelines(pipelines: usize) -> Self {
+        let jobs = pipelines * JOBS_PER_PIPELINE;
         Self {
             pipelines,
             jobs,
-            builds: jobs * BUILDS,
-            running: pipelines.div_ceil(LONG_EVERY) * BUILDS,
+            builds: jobs * BUILDS_PER_JOB,
+            running: pipelines.div_ceil(LONG_EVERY) * BUILDS_PER_JOB,
         }
     }
 
     /// Counts all objects, including the instance and its team.
-    pub fn objects(self) -> usize {
+    pub fn object_count(self) -> usize {
         2 + self.pipelines + self.jobs + self.builds
     }
 
     /// Returns the collections with the number of objects in each.
-    pub fn kinds(self) -> [(&'static str, usize); 5] {
+    pub fn kind_counts(self) -> [(&'static str, usize); 5] {
         [
             ("instances", 1),
             ("teams", 1),
@@ -51,7 +51,7 @@ impl Shape {
 
     /// Returns the numbers of a pipeline's jobs.
     pub fn jobs_of_one() -> std::ops::Range<usize> {
-        0..JOBS
+        0..JOBS_PER_PIPELINE
     }
 
     /// Iterates over the numbers of pipeline and job.
@@ -62,7 +62,7 @@ impl Shape {
     /// Iterates over the numbers of pipeline, job and build.
     pub fn each_build(self) -> impl Iterator<Item = (usize, usize, usize)> {
         self.each_job()
-            .flat_map(|(p, j)| (0..BUILDS).map(move |b| (p, j, b)))
+            .flat_map(|(p, j)| (0..BUILDS_PER_JOB).map(move |b| (p, j, b)))
     }
 }
 
@@ -91,7 +91,7 @@ impl Load {
 /// Returns the requests of concourse-operator in the steady state, computed from its code. It is a lower bound: it
 /// leaves out what depends on the situation, the seventh request of some pipelines and the logins (one for each child
 /// whenever the status of the Instance changes).
-pub fn original(shape: Shape) -> [Load; 5] {
+pub fn original_load(shape: Shape) -> [Load; 5] {
     let load = |kind, what, number, reads, writes, seconds| Load {
         kind,
         what,
@@ -115,17 +115,17 @@ pub fn original(shape: Shape) -> [Load; 5] {
 }
 
 /// Sums the requests per minute.
-pub fn requests(load: &[Load]) -> f64 {
+pub fn sum_requests(load: &[Load]) -> f64 {
     load.iter().map(Load::requests_per_minute).sum()
 }
 
 /// Sums the writes per minute.
-pub fn writes(load: &[Load]) -> f64 {
+pub fn sum_writes(load: &[Load]) -> f64 {
     load.iter().map(|l| l.per_minute(l.writes)).sum()
 }
 
 /// Explains the sum as text.
-pub fn sum(load: &[Load]) -> String {
+pub fn format_sum(load: &[Load]) -> String {
     let part = |l: &Load, requests: usize| {
         let every = match l.seconds {
             60 => "min".to_owned(),
@@ -140,9 +140,9 @@ pub fn sum(load: &[Load]) -> String {
     format!(
         "{} = {:.1} requests per minute; of them {} = {:.1} writes",
         all.join(" + "),
-        requests(load),
+        sum_requests(load),
         writes.join(" + "),
-        self::writes(load)
+        self::sum_writes(load)
     )
 }
 
@@ -167,22 +167,22 @@ mod tests {
 
     #[test]
     fn full_size_has_2000_builds() {
-        let shape = Shape::of(50);
+        let shape = Shape::for_pipelines(50);
         assert_eq!((shape.jobs, shape.builds, shape.running), (500, 2000, 20));
         assert_eq!(shape.each_build().count(), shape.builds);
         assert_eq!(
-            shape.kinds().iter().map(|(_, n)| n).sum::<usize>(),
-            shape.objects()
+            shape.kind_counts().iter().map(|(_, n)| n).sum::<usize>(),
+            shape.object_count()
         );
     }
 
     #[test]
     fn original_load_is_summed() {
-        let load = original(Shape::of(50));
-        assert!((requests(&load) - (1.2 + 0.2 + 60.0 + 1000.0 + 80.0)).abs() < 1e-9);
-        assert!((writes(&load) - (0.2 + 20.0 + 500.0)).abs() < 1e-9);
+        let load = original_load(Shape::for_pipelines(50));
+        assert!((sum_requests(&load) - (1.2 + 0.2 + 60.0 + 1000.0 + 80.0)).abs() < 1e-9);
+        assert!((sum_writes(&load) - (0.2 + 20.0 + 500.0)).abs() < 1e-9);
         assert_eq!(
-            sum(&load),
+            format_sum(&load),
             "1 Instance × 6 / 5 min + 1 Team × 1 / 5 min + 50 Pipelines × 6 / 5 min + 500 Jobs × 2 / min + \
              20 running Builds × 2 / 30 s = 1141.4 requests per minute; of them 1 Team × 1 / 5 min + \
              50 Pipelines × 2 / 5 min + 500 Jobs × 1 / min = 520.2 writes"

@@ -3,29 +3,30 @@
 use serde_json::{Value, json};
 
 use super::load::{LONG_EVERY, Shape};
-use crate::api::NAMESPACE;
+use crate::api::BENCH_NAMESPACE;
 
 /// User of the simulator.
-const USER: &str = "test";
-const SECRET: &str = "concourse-admin";
+const SIMULATOR_USER: &str = "test";
+const PASSWORD_SECRET: &str = "concourse-admin";
 /// Name prefix of long Builds.
 const LONG_PREFIX: &str = "long-";
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn build_object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
-        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+        "metadata": {"name": name, "namespace": BENCH_NAMESPACE}, "spec": spec})
 }
 
 /// Builds the Secret with the user's password.
-pub fn secret() -> Value {
+pub fn build_secret() -> Value {
     json!({"apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": SECRET, "namespace": NAMESPACE}, "stringData": {"password": USER}})
+        "metadata": {"name": PASSWORD_SECRET, "namespace": BENCH_NAMESPACE}, "stringData": {"password": SIMULATOR_USER}})
 }
 
 /// Builds the Instance.
-pub fn instance(url: &str) -> Value {
-    let account = json!({"username": USER, "passwordRef": {"name": SECRET, "key": "password"}});
-    object(
+pub fn build_instance(url: &str) -> Value {
+    let account =
+        json!({"username": SIMULATOR_USER, "passwordRef": {"name": PASSWORD_SECRET, "key": "password"}});
+    build_object(
         "Instance",
         "ci",
         json!({"url": url, "auth": {"password": account}}),
@@ -33,9 +34,9 @@ pub fn instance(url: &str) -> Value {
 }
 
 /// Builds the Team of all pipelines.
-pub fn team() -> Value {
-    let roles = json!([{"role": "owner", "users": [format!("local:{USER}")]}]);
-    object(
+pub fn build_team() -> Value {
+    let roles = json!([{"role": "owner", "users": [format!("local:{SIMULATOR_USER}")]}]);
+    build_object(
         "Team",
         "platform",
         json!({"instanceRef": {"name": "ci"}, "roles": roles}),
@@ -43,7 +44,7 @@ pub fn team() -> Value {
 }
 
 /// Builds a Pipeline. In one of ten the first job has long builds.
-pub fn pipeline(p: usize, shape: Shape) -> Value {
+pub fn build_pipeline(p: usize, shape: Shape) -> Value {
     let jobs: Vec<_> = Shape::jobs_of_one()
         .map(|j| {
             // The simulator's clock takes one step for each second.
@@ -57,7 +58,7 @@ pub fn pipeline(p: usize, shape: Shape) -> Value {
         })
         .collect();
     let config = json!({ "jobs": jobs }).to_string();
-    object(
+    build_object(
         "Pipeline",
         &pipeline_name(p),
         json!({"teamRef": {"name": "platform"}, "config": {"inline": config}}),
@@ -65,8 +66,8 @@ pub fn pipeline(p: usize, shape: Shape) -> Value {
 }
 
 /// Builds a Job that keeps all its builds.
-pub fn job(p: usize, j: usize) -> Value {
-    object(
+pub fn build_job(p: usize, j: usize) -> Value {
+    build_object(
         "Job",
         &job_object(p, j),
         json!({"pipelineRef": {"name": pipeline_name(p)}, "jobName": job_name(j),
@@ -75,9 +76,9 @@ pub fn job(p: usize, j: usize) -> Value {
 }
 
 /// Builds a Build of a job.
-pub fn build(p: usize, j: usize, b: usize) -> Value {
+pub fn build_build(p: usize, j: usize, b: usize) -> Value {
     let long = if has_long_builds(p, j) { LONG_PREFIX } else { "" };
-    object(
+    build_object(
         "Build",
         &format!("{long}{}-{b}", job_object(p, j)),
         json!({"jobRef": {"name": job_object(p, j)}}),
@@ -112,8 +113,8 @@ mod tests {
     #[test]
     fn number_of_long_builds_is_that_of_the_shape() {
         for pipelines in [1, 5, 50] {
-            let shape = Shape::of(pipelines);
-            let names = shape.each_build().map(|(p, j, b)| build(p, j, b));
+            let shape = Shape::for_pipelines(pipelines);
+            let names = shape.each_build().map(|(p, j, b)| build_build(p, j, b));
             let long = names.filter(|o| is_long(o["metadata"]["name"].as_str().unwrap_or_default()));
             assert_eq!(long.count(), shape.running);
         }

@@ -26,7 +26,7 @@ pub struct Counters {
 
 impl Counters {
     /// Returns the number of all requests.
-    pub fn all(&self) -> u64 {
+    pub fn total_requests(&self) -> u64 {
         self.reads + self.writes + self.logins
     }
 }
@@ -41,15 +41,15 @@ pub struct Server {
 impl Server {
     /// Starts a simulator.
     pub async fn start(program: &Path, folder: &Path) -> Result<Self> {
-        let said = folder.join("concourse.url");
+        let url_file = folder.join("concourse.url");
         // Left by the previous subject.
-        let _ = std::fs::remove_file(&said);
+        let _ = std::fs::remove_file(&url_file);
         let mut command = Command::new(program);
-        command.arg("--url-file").arg(&said);
+        command.arg("--url-file").arg(&url_file);
         let mut process = Process::spawn("concourse-simulator", command, &folder.join("concourse.log"))?;
         let wait = async {
             loop {
-                match std::fs::read_to_string(&said) {
+                match std::fs::read_to_string(&url_file) {
                     Ok(url) if !url.is_empty() => return anyhow::Ok(url),
                     _ => process.check_running()?,
                 }
@@ -76,19 +76,19 @@ impl Server {
     }
 
     /// Fetches the counters since the last reset.
-    pub async fn counters(&self) -> Result<Counters> {
+    pub async fn fetch_counters(&self) -> Result<Counters> {
         let answer = self.http.get(self.counters_url()).send().await?;
         Ok(answer.error_for_status()?.json().await?)
     }
 
     /// Resets the counters.
-    pub async fn reset(&self) -> Result<()> {
+    pub async fn reset_counters(&self) -> Result<()> {
         let answer = self.http.delete(self.counters_url()).send().await?;
         answer.error_for_status().map(drop).map_err(Into::into)
     }
 
     /// Terminates the simulator.
-    pub async fn end(self) -> Result<()> {
-        self.process.end().await
+    pub async fn terminate(self) -> Result<()> {
+        self.process.terminate().await
     }
 }
