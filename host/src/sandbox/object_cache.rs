@@ -15,7 +15,7 @@ pub struct ObjectCache(Mutex<HashMap<ObjectRef, Entry>>);
 /// The cache of one object.
 #[derive(Default)]
 struct Entry {
-    /// The uid of the object, which tells it from another object of the same name.
+    /// The uid of the object, which distinguishes it from another object of the same name.
     uid: Box<str>,
     values: BTreeMap<String, Vec<u8>>,
 }
