@@ -30,15 +30,18 @@ mod breaker;
 mod client;
 mod coalesce;
 mod conditional;
+mod decoded_text;
+mod encoding;
 mod grant;
 mod health;
-mod masking;
 mod object;
 mod rate_limit;
+mod redact;
 mod request_policy;
 mod spec;
 mod sse;
 mod stream;
+mod substitution;
 mod tls;
 mod transport_error;
 
@@ -57,7 +60,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::CircuitState,
-    masking::{Encoding, PreviousSecrets, SecretSource, Substitution, Username},
+    encoding::Encoding,
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
@@ -65,10 +68,13 @@ pub use self::{
         EventPattern, EventStreams, EventTail, StreamKey, StreamSource, StreamState, StreamStatus,
         StreamSubscription, TailQuery,
     },
+    substitution::{SecretSource, Substitution, Username},
 };
 use self::{
     client::{Client, ClientContext, ClientCounters},
     health::Health,
+    rate_limit::RateLimiter,
+    redact::SecretHistory,
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
@@ -121,27 +127,19 @@ impl std::fmt::Display for SecretKey {
     }
 }
 
-/// A secret value with the resourceVersion it was read at.
-#[derive(Clone, Debug)]
-pub struct SecretValue {
-    /// The value.
-    pub value: Secret,
-    /// The Secret's resourceVersion.
-    pub version: String,
-}
-
 /// A source of secret values: the cache of Secrets, or a fixture in tests.
 pub trait SecretStore: Send + Sync {
     /// The value of a key; `None` if the Secret or the key does not exist.
-    fn get(&self, key: &SecretKey) -> Option<SecretValue>;
+    fn get(&self, key: &SecretKey) -> Option<Secret>;
 }
 
-/// Secret values read at one moment. A client is built from them and compared by their versions, so both must be the
-/// same read.
-struct SecretSnapshot(Vec<(SecretKey, SecretValue)>);
+/// Secret values read at one moment. A client is built from them and superseded when they differ, so both must be the
+/// same read. Metadata of a Secret is not in them: an annotation would end connections, tokens and streams.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct SecretSnapshot(Vec<(SecretKey, Secret)>);
 
 impl SecretStore for SecretSnapshot {
-    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
+    fn get(&self, key: &SecretKey) -> Option<Secret> {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.map(|(_, value)| value.clone())
     }
@@ -246,6 +244,9 @@ impl From<SendError> for types::Error {
 /// Age of the last use after which a client and its connections are dropped.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Age of the last use after which the substituted secrets of a deleted Upstream are forgotten.
+const DELETED_RETENTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
+
 /// Bytes of a keyed digest: 128 bits suffice to tell values apart.
 const DIGEST_BYTES: usize = 16;
 
@@ -253,8 +254,6 @@ const DIGEST_BYTES: usize = 16;
 pub struct ClientPool {
     /// Clients by namespace and name of the Upstream.
     clients: Mutex<HashMap<(String, String), PoolEntry>>,
-    /// Values that placeholders stood for before: a response may still contain them after a rotation.
-    previous: PreviousSecrets,
     /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
     digest_key: hmac::Key,
     gate: WriteFence,
@@ -283,14 +282,54 @@ pub struct ClientStats {
     pub confirmed: u64,
 }
 
+/// The inputs of a client. One that differs supersedes it.
+#[derive(Clone, PartialEq, Eq)]
+struct ClientVersion {
+    uid: String,
+    generation: i64,
+    network: u64,
+    secrets: SecretSnapshot,
+}
+
+/// The settings of a rate limiter, and the server that it is for.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct RateLimitScope {
+    uid: String,
+    url: String,
+    requests_per_second: Option<u32>,
+    burst: Option<u32>,
+}
+
 struct PoolEntry {
-    /// Uid and generation of the Upstream, versions of its Secrets and of the network policy.
-    version: String,
+    version: Option<ClientVersion>,
+    /// Kept over versions of the client: a rotated secret does not lift the limit.
+    rate_limiter: (RateLimitScope, Arc<Mutex<RateLimiter>>),
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
     last_used: Instant,
+    /// The Upstream was deleted. Its secrets are remembered for a while: another of its name may be the same server.
+    is_deleted: bool,
+    secret_history: Arc<SecretHistory>,
     counters: Arc<ClientCounters>,
     /// Health known to the last client of this version: a client dropped as idle need not check it again.
     health: Health,
+}
+
+impl Default for PoolEntry {
+    fn default() -> Self {
+        Self {
+            version: None,
+            rate_limiter: (
+                RateLimitScope::default(),
+                Arc::new(Mutex::new(RateLimiter::new(None, None))),
+            ),
+            client: Arc::default(),
+            last_used: Instant::now(),
+            is_deleted: false,
+            secret_history: Arc::default(),
+            counters: Arc::default(),
+            health: Health::default(),
+        }
+    }
 }
 
 impl Default for ClientPool {
@@ -298,7 +337,6 @@ impl Default for ClientPool {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Self {
             clients: Mutex::default(),
-            previous: PreviousSecrets::default(),
             digest_key: key.expect("the system has randomness"),
             gate: WriteFence::default(),
             network: NetworkPolicy::default(),
@@ -349,11 +387,11 @@ impl ClientPool {
         if let Some(instead) = &self.dry_run
             && !matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS")
         {
-            client.check_request(&request, secrets, &self.previous)?;
+            client.check_request(&request, secrets)?;
             return Ok(instead(upstream, &request));
         }
         let age = coalesce::parse_max_age(&request);
-        let answer = client.send_request(request, secrets, &self.previous, &self.gate);
+        let answer = client.send_request(request, secrets, &self.gate);
         match age {
             Some((key, age)) => client.coalescer.get_or_request(key, age, answer).await,
             None => answer.await,
@@ -369,7 +407,7 @@ impl ClientPool {
         secrets: &dyn SecretStore,
     ) -> Result<EventTail, SendError> {
         let client = self.client_for(upstream, secrets)?;
-        stream::read_tail(&client, path, query, &self.previous).await
+        stream::read_tail(&client, path, query).await
     }
 
     /// The client of an upstream's event streams.
@@ -389,28 +427,46 @@ impl ClientPool {
         secrets: &dyn SecretStore,
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
-        let mut version = format!("{} {} {network}", upstream.uid, upstream.generation);
-        let mut snapshot = SecretSnapshot(Vec::new());
+        let mut secret_values = SecretSnapshot::default();
         for key in upstream.secret_keys() {
             let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
-            version.push_str(&format!(" {key}@{}", value.version));
-            snapshot.0.push((key, value));
+            secret_values.0.push((key, value));
         }
-        let (cell, totals, health) = {
+        let version = ClientVersion {
+            uid: upstream.uid.clone(),
+            generation: upstream.generation,
+            network,
+            secrets: secret_values.clone(),
+        };
+        let limits = upstream.spec.limits.as_ref();
+        let scope = RateLimitScope {
+            uid: upstream.uid.clone(),
+            url: upstream.spec.url.clone(),
+            requests_per_second: limits.and_then(|l| l.requests_per_second),
+            burst: limits.and_then(|l| l.burst),
+        };
+        let (cell, totals, health, secret_history, rate_limiter) = {
             let mut clients = self.clients.lock();
             let name = (upstream.namespace.clone(), upstream.name.clone());
-            let entry = clients.entry(name).or_insert_with(|| PoolEntry {
-                version: version.clone(),
-                client: Arc::default(),
-                last_used: Instant::now(),
-                counters: Arc::default(),
-                health: Health::default(),
-            });
-            if entry.version != version {
-                (entry.version, entry.client, entry.health) = (version, Arc::default(), Health::default());
+            let entry = clients.entry(name).or_default();
+            if entry.version.as_ref() != Some(&version) {
+                (entry.version, entry.client, entry.health) =
+                    (Some(version), Arc::default(), Health::default());
+            }
+            if entry.rate_limiter.0 != scope {
+                let limiter = RateLimiter::new(scope.requests_per_second, scope.burst);
+                entry.rate_limiter = (scope, Arc::new(Mutex::new(limiter)));
             }
             entry.last_used = Instant::now();
-            (entry.client.clone(), entry.counters.clone(), entry.health.clone())
+            entry.is_deleted = false;
+            let history = entry.secret_history.clone();
+            (
+                entry.client.clone(),
+                entry.counters.clone(),
+                entry.health.clone(),
+                history,
+                entry.rate_limiter.1.clone(),
+            )
         };
         // Outside the lock: building a client reads certificates, and other upstreams need not wait for that.
         let new = || {
@@ -420,24 +476,35 @@ impl ClientPool {
             let context = ClientContext {
                 network: self.network.clone(),
                 network_version: network,
-                secret_versions: snapshot
-                    .0
-                    .iter()
-                    .map(|(k, v)| (k.clone(), v.version.clone()))
-                    .collect(),
+                secrets: secret_values,
+                rate_limiter,
                 health,
+                secret_history,
                 counters: totals,
                 on_status_change: Arc::new(move || news(&namespace, &name)),
             };
-            Client::new(upstream, &snapshot, context).map(Arc::new)
+            Client::new(upstream, context).map(Arc::new)
         };
         cell.get_or_init(new).clone()
     }
 
-    /// Drops the client of a deleted Upstream.
+    /// Drops the client of a deleted Upstream. The secrets that were substituted for it are kept for a day, so that they
+    /// are redacted when an Upstream of its name is created again.
     pub fn remove_client(&self, namespace: &str, name: &str) {
         let mut clients = self.clients.lock();
-        clients.remove(&(namespace.to_owned(), name.to_owned()));
+        let key = (namespace.to_owned(), name.to_owned());
+        match clients.get_mut(&key) {
+            Some(entry) if !entry.secret_history.is_empty() => {
+                *entry = PoolEntry {
+                    secret_history: entry.secret_history.clone(),
+                    is_deleted: true,
+                    ..PoolEntry::default()
+                };
+            }
+            _ => {
+                clients.remove(&key);
+            }
+        }
     }
 
     /// Drops clients that were not used for ten minutes.
@@ -448,6 +515,7 @@ impl ClientPool {
     /// Drops clients that were not used for this long, except those with open streams. The health they know is kept.
     pub fn drop_idle(&self, idle: Duration) {
         let mut clients = self.clients.lock();
+        clients.retain(|_, e| !e.is_deleted || e.last_used.elapsed() < DELETED_RETENTION_PERIOD);
         for entry in clients.values_mut().filter(|e| e.last_used.elapsed() >= idle) {
             match entry.client.get() {
                 Some(Ok(client)) if Arc::strong_count(client) == 1 => entry.health = client.health(),
@@ -509,7 +577,7 @@ mod tests {
         };
         let client = |upstream: &UpstreamObject| {
             clients
-                .client_for(upstream, &SecretSnapshot(Vec::new()))
+                .client_for(upstream, &SecretSnapshot::default())
                 .expect("a client")
         };
         let first = client(&upstream);

@@ -19,6 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use base64::{Engine, engine::general_purpose::STANDARD};
 use common::{Vault, allowing};
 use ostler::testing::{
     fence::WriteFence,
@@ -27,7 +28,7 @@ use ostler::testing::{
     object::Object,
     upstream::{
         CircuitState, ClientPool, EventPattern, EventStreams, Request, Secret, SecretKey, SecretStore,
-        SecretValue, SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
+        SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
     },
 };
 use serde_json::json;
@@ -68,10 +69,21 @@ async fn serve(State(server): State<Arc<Server>>, Path(kind): Path<String>, head
             let later = [("retry-after", "60")];
             return (axum::http::StatusCode::TOO_MANY_REQUESTS, later).into_response();
         }
+        "forgetful" => {
+            // Gives ids, and knows nothing of what came before.
+            let next = server.frames.lock().unwrap().len();
+            return stream_from(server, next);
+        }
         "down" => return axum::http::StatusCode::BAD_GATEWAY.into_response(),
         _ => {}
     }
     let next = last.and_then(|l| l.parse::<usize>().ok()).map_or(0, |l| l + 1);
+    stream_from(server, next)
+}
+
+/// Streams the frames from the `next` one on.
+fn stream_from(server: Arc<Server>, next: usize) -> Response {
+    let media = [("content-type", "text/event-stream; charset=utf-8")];
     server.open.fetch_add(1, Ordering::SeqCst);
     let began = server.hangups.load(Ordering::SeqCst);
     let news = server.news.subscribe();
@@ -174,6 +186,14 @@ async fn lab() -> Lab {
         key,
         woken,
     }
+}
+
+/// The Secret `token` with a value of the key `token`.
+fn secret(version: u32, value: &str) -> (ObjectRef, Object) {
+    let json = json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version.to_string()},
+        "data": {"token": STANDARD.encode(value)}});
+    Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
 }
 
 fn object(name: &str) -> ObjectRef {
@@ -304,6 +324,39 @@ async fn stream_resumes_after_last_event_and_wakes_if_events_may_be_missed() {
 }
 
 #[tokio::test]
+async fn reconnected_stream_wakes_unless_ids_prove_that_nothing_was_missed() {
+    let lab = lab().await;
+    lab.follow("a", "/forgetful").unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    lab.server.number("status", "one");
+    lab.until("woken by opening and by the event", || lab.woken("a") == 2)
+        .await;
+    lab.server.hang_up();
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    lab.server.number("status", "lost");
+    lab.until("woken, as an event may be missed", || lab.woken("a") == 3)
+        .await;
+    lab.server.hang_up();
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    lab.server.number("status", "lost");
+    lab.until("it is open again", || lab.server.open() == 1).await;
+    lab.server.number("log", "with an id that shows the gap");
+    lab.until("woken by the gap", || lab.woken("a") == 4).await;
+}
+
+#[tokio::test]
+async fn metadata_change_of_secret_keeps_stream() {
+    let lab = lab().await;
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open", || lab.woken("a") == 1).await;
+    // Another resourceVersion, as an annotation makes one.
+    let (key, annotated) = secret(7, "the-first-token");
+    lab.streams.on_object_change(&key, Some(&annotated));
+    assert_eq!(lab.state("a"), Some(StreamState::Open));
+    assert_eq!(lab.woken("a"), 1);
+}
+
+#[tokio::test]
 async fn stream_that_ends_at_once_is_reconnected_with_backoff() {
     let lab = lab().await;
     let began = Instant::now();
@@ -348,18 +401,15 @@ async fn changed_secret_closes_stream_and_reopens_it_with_new_credentials() {
     lab.server.number("status", "one");
     lab.until("it is open", || lab.woken("a") == 2).await;
     lab.vault.set("token", "the-second-token");
-    let secret = |version: u32| {
-        let json = json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version.to_string()}});
-        Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
-    };
-    let (key, same) = secret(1);
+    let (key, same) = secret(1, "the-first-token");
     lab.streams.on_object_change(&key, Some(&same));
     assert_eq!(
         lab.state("a"),
         Some(StreamState::Open),
         "the stream was opened with the first token"
     );
-    lab.streams.on_object_change(&key, Some(&secret(2).1));
+    lab.streams
+        .on_object_change(&key, Some(&secret(2, "the-second-token").1));
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
     assert_eq!(lab.woken("a"), 3, "a closed stream wakes its object");
@@ -467,17 +517,14 @@ async fn disallowed_address_closes_stream_at_once() {
 struct Restless(AtomicUsize);
 
 impl SecretStore for Restless {
-    fn get(&self, _: &SecretKey) -> Option<SecretValue> {
+    fn get(&self, _: &SecretKey) -> Option<Secret> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(SecretValue {
-            value: Secret::new(format!("token-number-{n}").into_bytes()),
-            version: n.to_string(),
-        })
+        Some(Secret::new(format!("token-number-{n}").into_bytes()))
     }
 }
 
 #[tokio::test]
-async fn stream_keeps_secret_versions_of_its_client() {
+async fn stream_keeps_secret_values_of_its_client() {
     let lab = lab().await;
     let restless = Restless(AtomicUsize::new(0));
     let source = lab.clients.stream_source(&lab.upstream, &restless).unwrap();
@@ -486,10 +533,7 @@ async fn stream_keeps_secret_versions_of_its_client() {
         .unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     let sent = lab.server.asked()[0].1.clone().unwrap();
-    let version = sent.strip_prefix("Bearer token-number-").unwrap();
-    let json =
-        json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version}});
-    let (key, same) = Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap();
+    let (key, same) = secret(1, sent.strip_prefix("Bearer ").unwrap());
     lab.streams.on_object_change(&key, Some(&same));
     assert_eq!(lab.state("a"), Some(StreamState::Open));
 }

@@ -210,6 +210,40 @@ async fn rotated_secret_is_used_at_once_and_rejected_login_is_made_once() {
 }
 
 #[tokio::test]
+async fn metadata_change_of_secret_keeps_client() {
+    let lab = lab().await;
+    lab.send(request("/echo")).await.unwrap();
+    for _ in 0..5 {
+        // Another resourceVersion, as an annotation makes one.
+        lab.vault.set("admin", PASSWORD);
+        lab.send(request("/echo")).await.unwrap();
+    }
+    assert_eq!(lab.logins(), 1);
+}
+
+#[tokio::test]
+async fn rotated_secret_does_not_lift_rate_limit() {
+    let mut lab = lab().await;
+    lab.upstream.spec.limits = serde_json::from_value(json!({"requestsPerSecond": 1, "burst": 2})).unwrap();
+    let mut throttled = 0;
+    for n in 0..5 {
+        let password = format!("password-{n}");
+        *lab.seen.password.lock().unwrap() = password.clone();
+        lab.vault.set("admin", &password);
+        let requests = (0..3).map(|_| lab.send(request("/echo")));
+        let answers = join_all(requests).await;
+        throttled += answers
+            .iter()
+            .filter(|a| matches!(a, Err(SendError::Throttled(_))))
+            .count();
+    }
+    assert!(
+        throttled >= 5,
+        "15 requests in less than 6 seconds, {throttled} of them throttled"
+    );
+}
+
+#[tokio::test]
 async fn credentials_stay_at_their_origin_and_out_of_response() {
     let lab = lab().await;
     let away = lab.send(request("/away")).await.unwrap();

@@ -312,7 +312,11 @@ async fn with_login(lifetime: u64) -> (String, Arc<AtomicUsize>) {
         Some(token) => (StatusCode::OK, format!("got {}", token.to_str().unwrap())),
         None => (StatusCode::UNAUTHORIZED, "no token".into()),
     };
-    let app = Router::new().route("/session", post(login)).route("/", get(echo));
+    let forbidden = async || StatusCode::UNAUTHORIZED;
+    let app = Router::new()
+        .route("/session", post(login))
+        .route("/", get(echo))
+        .route("/forbidden", get(forbidden));
     (serve(app).await, logins)
 }
 
@@ -339,13 +343,37 @@ async fn login_yields_token_until_it_nears_expiry() {
         assert_eq!(String::from_utf8(answer.unwrap().body).unwrap(), "got ***");
     }
     assert_eq!(count(&logins), 2, "one refused, and one for all");
-    // A token is renewed before its lifetime ends.
+}
+
+#[tokio::test]
+async fn token_without_lifetime_is_kept() {
     let (url, logins) = with_login(0).await;
     let lab = Lab::new(login_spec(&url));
     lab.vault.set("robot", "pa\"ss");
-    lab.get("/").await.unwrap();
-    lab.get("/").await.unwrap();
-    assert_eq!(count(&logins), 2);
+    for _ in 0..20 {
+        lab.get("/").await.unwrap();
+    }
+    assert_eq!(
+        count(&logins),
+        1,
+        "0 seconds stand for a token that does not expire"
+    );
+}
+
+#[tokio::test]
+async fn rejection_that_a_new_token_does_not_cure_causes_no_login_storm() {
+    let (url, logins) = with_login(3600).await;
+    let lab = Lab::new(login_spec(&url));
+    lab.vault.set("robot", "pa\"ss");
+    for _ in 0..100 {
+        assert_eq!(lab.get("/forbidden").await.unwrap().status, 401);
+        assert_eq!(lab.get("/").await.unwrap().status, 200);
+    }
+    assert_eq!(
+        count(&logins),
+        2,
+        "the first one, and one that was to cure the 401"
+    );
 }
 
 #[tokio::test]

@@ -395,6 +395,7 @@ fn status_error(code: u16, reason: &str, message: String) -> ApiError {
         code,
         reason: reason.into(),
         message,
+        fields: Vec::new(),
         retry_after: None,
     }
 }

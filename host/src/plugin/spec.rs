@@ -74,19 +74,8 @@ pub struct PluginSpec {
 impl PluginSpec {
     /// The spec as an entry of a grants file.
     pub fn grant(&self) -> Grant {
-        let Permissions {
-            kubernetes,
-            upstreams,
-            secrets,
-            events,
-            read_secrets,
-        } = self.grants.clone();
         Grant {
-            kubernetes,
-            upstreams,
-            secrets,
-            events,
-            read_secrets,
+            permissions: self.grants.clone(),
             reconcile: self.reconcile,
             limits: self.limits.clone(),
             service_account: self.service_account.clone(),

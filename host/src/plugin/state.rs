@@ -43,8 +43,7 @@ impl fmt::Display for SlotId {
     }
 }
 
-/// State of a plugin or of its canary. The status of a `Plugin` object, `/plugins`, `/status` and `ostler status` use
-/// these names.
+/// State of the newest build of a plugin, or of its canary. `/plugins`, `/status` and `ostler status` show the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LoadState {
     /// No build has been loaded yet.

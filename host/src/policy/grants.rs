@@ -126,22 +126,9 @@ pub struct Permissions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Grant {
-    /// Access to Kubernetes objects.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kubernetes: Vec<KubernetesGrant>,
-    /// Requests to Upstreams.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub upstreams: Vec<UpstreamGrant>,
-    /// Secrets that the plugin may name for the host to inject into requests. The plugin cannot read their contents.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<SecretGrant>,
-    /// Allows the plugin to emit Kubernetes Events.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub events: bool,
-    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, no entry of `kubernetes`
-    /// covers Secrets.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub read_secrets: bool,
+    /// Permissions, whose fields stand beside the settings in the file.
+    #[serde(flatten)]
+    pub permissions: Permissions,
     /// Interval, jitter and concurrency of the plugin's reconciles.
     #[serde(default)]
     pub reconcile: ReconcileSettings,
@@ -318,20 +305,9 @@ impl Permissions {
 }
 
 impl Grant {
-    /// What of it answers a manifest.
-    pub fn permissions(&self) -> Permissions {
-        Permissions {
-            kubernetes: self.kubernetes.clone(),
-            upstreams: self.upstreams.clone(),
-            secrets: self.secrets.clone(),
-            events: self.events,
-            read_secrets: self.read_secrets,
-        }
-    }
-
     /// What can't be meant. Names the field.
     pub fn check_fields(&self) -> Result<(), String> {
-        self.permissions().check_fields()?;
+        self.permissions.check_fields()?;
         self.limits.check()?;
         self.service_account
             .as_ref()

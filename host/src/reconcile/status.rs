@@ -73,10 +73,8 @@ impl Controller {
                 self.update_state(key, |state| state.written = written);
                 Ok(true)
             }
-            Err(ApiError::Status {
-                code: 422, message, ..
-            }) if !message.contains("uid") => Err(self
-                .report_refused_status(by, key, object, old, context, &message)
+            Err(e) if e.code() == 422 && !e.is_uid_mismatch() => Err(self
+                .report_refused_status(by, key, object, old, context, &e.to_string())
                 .await),
             Err(e) => Err(self.explain_unwritten_status(by, key, &e)),
         }
@@ -158,13 +156,9 @@ impl Controller {
         match e {
             e if e.code() == 404 => self.wait_for_watch(),
             ApiError::NotLeader(_) => ReconcileOutcome::retry(),
-            // Another object has taken its name (the uid differs): the status was not for that one, which is
-            // reconciled on its own.
-            ApiError::Status {
-                code: 409 | 422,
-                message,
-                ..
-            } if message.contains("uid") => ReconcileOutcome::retry(),
+            // Another object has taken its name: the status was not for that one, which is reconciled on its own. An
+            // HTTP 409 is a conflict with other writers, which the next attempt resolves.
+            e if e.is_uid_mismatch() || e.code() == 409 => ReconcileOutcome::retry(),
             e => {
                 warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
                 self.stats

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::StreamExt;
-use http::header;
+use http::{HeaderValue, header};
 
 use super::{
     SendError,
@@ -18,6 +18,26 @@ pub fn retry_after(response: &reqwest::Response) -> Option<Duration> {
     }
     let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
     Some(parse_retry_after(value, SystemTime::now())?.min(MAX_RETRY_AFTER))
+}
+
+/// The value of `accept-encoding` in each request.
+pub const IDENTITY_ENCODING: HeaderValue = HeaderValue::from_static("identity");
+
+/// The encoding of a response's body (`content-encoding`); `None` if it can be read as it is.
+pub fn content_encoding(response: &reqwest::Response) -> Option<String> {
+    let values = response.headers().get_all(header::CONTENT_ENCODING).iter();
+    let names: Vec<_> = values.map(|v| String::from_utf8_lossy(v.as_bytes())).collect();
+    let encoding = names.join(", ");
+    let is_identity = |name: &str| name.trim().is_empty() || name.trim().eq_ignore_ascii_case("identity");
+    (!encoding.split(',').all(is_identity)).then_some(encoding)
+}
+
+/// The error of a response that cannot be searched for secrets, because the server has encoded it unasked.
+pub fn explain_encoded(encoding: &str) -> SendError {
+    SendError::Invalid(format!(
+        "the answer has `content-encoding: {encoding}` although the host asked for `identity`: secrets in it could not \
+         be redacted; turn off compression at the server for requests that do not accept it"
+    ))
 }
 
 /// The reason for an unreadable body.

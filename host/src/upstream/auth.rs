@@ -12,11 +12,11 @@ use http::{HeaderName, HeaderValue};
 use tokio::sync::Mutex;
 
 use super::{
-    SecretKey, SecretStore, SecretValue, SendError,
+    SecretKey, SecretStore, SendError,
     grant::TokenRequest,
-    masking::Redactor,
     missing_secret,
     object::UpstreamObject,
+    redact::Redactor,
     spec::Auth,
     transport_error::{TransportError, TransportErrorKind},
 };
@@ -24,6 +24,13 @@ use crate::policy::network::NetworkPolicy;
 
 /// Maximum lifetime of a token, whatever the server promises.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Minimum delay between logins, however short a lifetime the server gives its tokens.
+const MIN_TOKEN_LIFETIME: Duration = Duration::from_secs(10);
+
+/// Interval during which a token that replaced a rejected one is not replaced again: a server that rejects also new
+/// tokens (401 instead of 403, or a wrong clock) would get a login for each request.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Interval during which a rejected login is not repeated: repeats by all waiting requests would lock the account.
 const REFUSED_LOGIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -59,6 +66,8 @@ struct TokenSource {
     timeout: Duration,
     state: Arc<Mutex<LoginState>>,
     issued: parking_lot::Mutex<VecDeque<HeaderValue>>,
+    /// The last time that a login replaced a token that the server had rejected.
+    renewed_at: parking_lot::Mutex<Option<Instant>>,
 }
 
 /// The reason for a missing credential.
@@ -112,7 +121,7 @@ impl Credentials {
         let mut redactor = Redactor::default();
         let mut text = |selector: &super::SecretKeySelector| {
             let key = upstream.secret_key(selector);
-            let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
+            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
             let text = parse_secret_text(&key, value.expose())?;
             if text.len() >= MIN_REDACTED_BYTES {
                 redactor.add_secret(text.as_bytes());
@@ -125,6 +134,7 @@ impl Credentials {
                 timeout,
                 state: Arc::new(Mutex::new(LoginState::Empty)),
                 issued: parking_lot::Mutex::default(),
+                renewed_at: parking_lot::Mutex::default(),
             }))
         };
         let auth = &upstream.spec.auth;
@@ -218,10 +228,10 @@ impl Credentials {
         redactor.merge_from(&self.redactor);
         match &self.method {
             AuthMethod::None => {}
-            AuthMethod::Fixed(_, value) => redactor.add_secret(value.as_bytes()),
+            AuthMethod::Fixed(_, value) => redactor.add_credential(value.as_bytes()),
             AuthMethod::Token(source) => {
                 for token in &*source.issued.lock() {
-                    redactor.add_secret(token.as_bytes());
+                    redactor.add_credential(token.as_bytes());
                 }
             }
         }
@@ -243,13 +253,27 @@ impl Credentials {
         }
     }
 
-    /// A new login may make a rejected request succeed.
+    /// Requests carry a token that a login has issued.
     pub fn is_renewable(&self) -> bool {
         matches!(self.method, AuthMethod::Token(_))
+    }
+
+    /// A request that was rejected (HTTP 401) with this header may succeed with a newer token.
+    pub fn can_replace(&self, rejected: Option<&HeaderValue>) -> bool {
+        match &self.method {
+            AuthMethod::Token(source) => source.can_replace(rejected),
+            AuthMethod::None | AuthMethod::Fixed(..) => false,
+        }
     }
 }
 
 impl TokenSource {
+    fn can_replace(&self, rejected: Option<&HeaderValue>) -> bool {
+        let is_newest = self.issued.lock().back() == rejected;
+        let renewed_at = *self.renewed_at.lock();
+        !is_newest || renewed_at.is_none_or(|at| at.elapsed() >= RENEWAL_INTERVAL)
+    }
+
     async fn fetch_token(
         self: &Arc<Self>,
         http: &reqwest::Client,
@@ -267,8 +291,10 @@ impl TokenSource {
                     other => other.clone(),
                 }));
             }
-            _ => *held = LoginState::Empty,
+            _ => {}
         }
+        let is_renewal = matches!(&*held, LoginState::Token(kept) if stale == Some(&kept.header));
+        *held = LoginState::Empty;
         let (source, http) = (self.clone(), http.clone());
         // The login runs in its own task: a caller that is cancelled does not cancel it for the others.
         let login = tokio::spawn(async move {
@@ -281,6 +307,9 @@ impl TokenSource {
             *held = match &fresh {
                 Ok(token) => {
                     source.remember_token(&token.header);
+                    if is_renewal {
+                        *source.renewed_at.lock() = Some(Instant::now());
+                    }
                     LoginState::Token(token.clone())
                 }
                 Err(e) => {
@@ -336,10 +365,14 @@ impl TokenSource {
             .map_err(|what| SendError::Unavailable(format!("login: {what}")))?;
         Ok(AccessToken {
             header: sensitive_header(&format!("{}{token}", self.grant.prefix))?,
-            // Renewed after nine tenths of its lifetime, so that it does not expire during a request.
-            renew_at: started + (life / 10 * 9).min(MAX_TOKEN_LIFETIME),
+            renew_at: started + renewal_delay(life),
         })
     }
+}
+
+/// The age at which a token is renewed: nine tenths of its lifetime, so that it does not expire during a request.
+fn renewal_delay(lifetime: Duration) -> Duration {
+    (lifetime / 10 * 9).clamp(MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME)
 }
 
 /// A URL below the Upstream's URL.
@@ -393,4 +426,23 @@ fn sensitive_header(value: &str) -> Result<HeaderValue, CredentialError> {
     })?;
     header.set_sensitive(true);
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_renewed_before_its_lifetime_ends_within_bounds() {
+        for (lifetime, delay) in [
+            (3600, 3240),
+            (100, 90),
+            (10, 10),
+            (0, 10),
+            (u64::MAX, 7 * 24 * 3600),
+        ] {
+            let delay = Duration::from_secs(delay);
+            assert_eq!(renewal_delay(Duration::from_secs(lifetime)), delay, "{lifetime}");
+        }
+    }
 }

@@ -10,11 +10,14 @@
 
 use std::time::{Duration, Instant};
 
+use crate::kube::backoff::Backoff;
+
 /// Failures in a row that open the breaker.
 const FAILURE_THRESHOLD: u32 = 5;
 /// First and longest interval for which the breaker stays open.
 const INITIAL_OPEN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_OPEN_INTERVAL: Duration = Duration::from_secs(30);
+const OPEN_INTERVALS: Backoff = Backoff::new(INITIAL_OPEN_INTERVAL, MAX_OPEN_INTERVAL);
 
 /// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,11 +109,8 @@ impl CircuitBreaker {
         if !trial && self.failures < FAILURE_THRESHOLD {
             return false;
         }
-        let open = INITIAL_OPEN_INTERVAL
-            .saturating_mul(1 << self.openings.min(16))
-            .min(MAX_OPEN_INTERVAL);
         self.openings += 1;
-        self.open_until = Some(now + open);
+        self.open_until = Some(now + OPEN_INTERVALS.delay(self.openings));
         true
     }
 

@@ -15,29 +15,34 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Request, Response, SecretKey, SecretStore, SendError, WriteFence,
-    answer::{BodyError, read_body, retry_after, root_cause},
+    Request, Response, SecretKey, SecretSnapshot, SecretStore, SendError, WriteFence,
+    answer::{
+        BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
+    },
     attempt::Attempt,
     auth::{CredentialError, Credentials},
     breaker::{Admission, CircuitBreaker, CircuitState},
     coalesce::ResponseCoalescer,
     conditional::{CacheKey, EtagCache},
     health::{Health, HealthReport},
-    masking::{PreviousSecrets, Redactor},
     object::UpstreamObject,
     rate_limit::{RateLimiter, RetryBudget},
-    request_policy, tls,
+    redact::{Redactor, SecretHistory},
+    request_policy,
+    substitution::RequestSecrets,
+    tls,
     transport_error::{TransportError, TransportErrorKind},
 };
-use crate::policy::network::NetworkPolicy;
+use crate::{kube::backoff::Backoff, policy::network::NetworkPolicy};
 
 /// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
 /// resources meanwhile.
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
 
-/// Retries of one request, and the delay before the first.
+/// Retries of one request, and the delays before them.
 const MAX_RETRIES: u32 = 2;
-const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(50);
+const RETRY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_millis(200)).with_jitter(50);
 
 /// Counters of an upstream, over all versions of its client.
 #[derive(Debug, Default)]
@@ -54,10 +59,14 @@ pub struct ClientContext {
     pub network: NetworkPolicy,
     /// Version of the network policy when the client was built.
     pub network_version: u64,
-    /// The Secret keys that the client is built from, with their versions.
-    pub secret_versions: Vec<(SecretKey, String)>,
+    /// The secrets that the client is built from.
+    pub secrets: SecretSnapshot,
+    /// The rate limit, which a new client for changed Secrets continues.
+    pub rate_limiter: Arc<Mutex<RateLimiter>>,
     /// Health known to the previous client.
     pub health: Health,
+    /// The secrets that were substituted in requests to the upstream, over all versions of its client.
+    pub secret_history: Arc<SecretHistory>,
     /// Counters of the upstream.
     pub counters: Arc<ClientCounters>,
     /// Called when the Upstream's status may have to change.
@@ -92,7 +101,6 @@ pub(super) struct ClientState {
     pub(super) last_failure: String,
     /// The last failure was one without a response, so that a successful connection disproves it.
     pub(super) last_failure_unanswered: bool,
-    pub(super) rate_limiter: RateLimiter,
     pub(super) retry_budget: RetryBudget,
     etag_cache: EtagCache,
     pub(super) health: Health,
@@ -112,12 +120,9 @@ struct PreparedRequest<'a> {
 }
 
 impl Client {
-    /// Builds a client from the spec and the current values of the Secrets.
-    pub fn new(
-        upstream: &UpstreamObject,
-        secrets: &dyn SecretStore,
-        mut context: ClientContext,
-    ) -> Result<Self, SendError> {
+    /// Builds a client from the spec and the secrets of the context.
+    pub fn new(upstream: &UpstreamObject, mut context: ClientContext) -> Result<Self, SendError> {
+        let secrets = &context.secrets;
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
         let parsed =
@@ -175,7 +180,6 @@ impl Client {
                 breaker: CircuitBreaker::default(),
                 last_failure: String::new(),
                 last_failure_unanswered: false,
-                rate_limiter: RateLimiter::new(limits.requests_per_second, limits.burst),
                 retry_budget: RetryBudget::default(),
                 etag_cache: EtagCache::default(),
                 health: std::mem::take(&mut context.health),
@@ -191,10 +195,9 @@ impl Client {
         &self,
         request: Request,
         secrets: &dyn SecretStore,
-        previous: &PreviousSecrets,
         gate: &WriteFence,
     ) -> Result<Response, SendError> {
-        let prepared = self.prepare_request(&request, secrets, previous)?;
+        let prepared = self.prepare_request(&request, secrets)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
         let waited = tokio::time::timeout(timeout, async {
             let _permit = self.in_flight.acquire().await;
@@ -205,20 +208,14 @@ impl Client {
     }
 
     /// Checks that a request could be sent: its method, path and headers are allowed and its secrets exist.
-    pub fn check_request(
-        &self,
-        request: &Request,
-        secrets: &dyn SecretStore,
-        previous: &PreviousSecrets,
-    ) -> Result<(), SendError> {
-        self.prepare_request(request, secrets, previous).map(drop)
+    pub fn check_request(&self, request: &Request, secrets: &dyn SecretStore) -> Result<(), SendError> {
+        self.prepare_request(request, secrets).map(drop)
     }
 
     fn prepare_request<'a>(
         &self,
         request: &'a Request,
         secrets: &dyn SecretStore,
-        previous: &PreviousSecrets,
     ) -> Result<PreparedRequest<'a>, SendError> {
         request_policy::check_path(&request.path_and_query)?;
         request_policy::check_method(&request.method)?;
@@ -238,17 +235,14 @@ impl Client {
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
-        let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
-        let mut redactor = Redactor::new(&request.substitutions, value, previous)?;
-        // The response may repeat secrets that were put into another request.
-        redactor.merge_from(&Redactor::for_previous(previous));
-        let body = request.body.as_deref().map(|body| redactor.fill_body(body));
-        if body.as_ref().is_some_and(|b| b.len() > self.request_bytes) {
-            return Err(SendError::TooLarge(format!(
-                "the request's body has more than {} bytes",
-                self.request_bytes
-            )));
-        }
+        let value = |key: &SecretKey| secrets.get(key).map(|s| s.expose().to_vec());
+        // A response of an encoding cannot be searched for secrets; without this header a server may choose one.
+        headers.insert(header::ACCEPT_ENCODING, IDENTITY_ENCODING);
+        let request_secrets =
+            RequestSecrets::resolve(&request.substitutions, value, &self.context.secret_history)?;
+        let body = request.body.as_deref();
+        let body = body.map(|body| request_secrets.fill_body(body, self.request_bytes));
+        let body = body.transpose()?;
         Ok(PreparedRequest {
             cacheable: method == Method::GET && body.is_none() && request.substitutions.is_empty(),
             method,
@@ -256,7 +250,7 @@ impl Client {
             headers,
             component_headers: &request.headers,
             body,
-            redactor,
+            redactor: request_secrets.redactor,
         })
     }
 
@@ -287,7 +281,7 @@ impl Client {
                 // `insert` replaces a header of the same name that the component may have set; the redactor keeps the
                 // credential out of the response.
                 headers.insert(name, value.clone());
-                redactor.add_secret(value.as_bytes());
+                redactor.add_credential(value.as_bytes());
             }
             let conditions = self.conditional_headers(&request);
             let conditional = !conditions.is_empty();
@@ -302,7 +296,11 @@ impl Client {
             }
             let error = match sending.send().await {
                 Ok(response)
-                    if response.status() == 401 && stale.is_none() && self.credentials.is_renewable() =>
+                    if response.status() == 401
+                        && stale.is_none()
+                        && self
+                            .credentials
+                            .can_replace(credential.as_ref().map(|(_, value)| value)) =>
                 {
                     attempt.record_success();
                     stale = credential.map(|(_, value)| value);
@@ -332,9 +330,8 @@ impl Client {
                 return Err(error.into_send_error(""));
             }
             self.context.counters.retries.fetch_add(1, Ordering::Relaxed);
-            let pause = INITIAL_RETRY_DELAY * (1 << retries);
             retries += 1;
-            tokio::time::sleep(pause + pause * (crate::kube::time::unique_id() % 100) as u32 / 100).await;
+            tokio::time::sleep(RETRY_BACKOFF.delay(retries)).await;
         }
     }
 
@@ -360,7 +357,7 @@ impl Client {
     /// Waits for the rate limit, for `Retry-After` and for the circuit breaker.
     pub(super) async fn admit_request(&self) -> Result<Attempt<'_>, SendError> {
         let now = Instant::now();
-        let wait = self.state.lock().rate_limiter.reserve_slot(now, MAX_TURN_WAIT);
+        let wait = self.context.rate_limiter.lock().reserve_slot(now, MAX_TURN_WAIT);
         if wait > MAX_TURN_WAIT {
             return Err(SendError::Throttled(
                 u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
@@ -409,7 +406,7 @@ impl Client {
     ) -> Option<Duration> {
         let wait = retry_after(response);
         if let Some(wait) = wait {
-            self.state.lock().rate_limiter.pause_for(Instant::now(), wait);
+            self.context.rate_limiter.lock().pause_for(Instant::now(), wait);
         }
         let status = response.status().as_u16();
         let path = path.split('?').next().unwrap_or_default();
@@ -442,7 +439,7 @@ impl Client {
             .map(|(name, value)| {
                 (
                     name.as_str().to_owned(),
-                    String::from_utf8_lossy(&redactor.redact_bytes(value.as_bytes())).into_owned(),
+                    redactor.redact_text(&String::from_utf8_lossy(value.as_bytes())),
                 )
             })
             .collect();
@@ -464,8 +461,13 @@ impl Client {
         let validated = response.headers().contains_key(header::ETAG)
             || response.headers().contains_key(header::LAST_MODIFIED);
         let original = (request.cacheable && (validated || conditional)).then(|| response.headers().clone());
+        let encoding = content_encoding(&response);
         let body = match read_body(response, self.response_bytes).await {
-            Ok(body) => redactor.redact_bytes(&body),
+            Ok(body) if encoding.is_none() || body.is_empty() => redactor.redact_body(body).await,
+            Ok(_) => {
+                attempt.record_success();
+                return Ok(Err(explain_encoded(&encoding.unwrap_or_default())));
+            }
             Err(BodyError::TooLarge(e)) => {
                 attempt.record_success();
                 return Ok(Err(e));
@@ -574,10 +576,8 @@ impl Client {
             state.failed_checks = 0;
             return idle;
         }
-        let wait = soonest
-            .saturating_mul(1 << state.failed_checks.min(16))
-            .min(latest);
         state.failed_checks = state.failed_checks.saturating_add(1);
+        let wait = Backoff::new(soonest, latest).delay(state.failed_checks);
         let closed = |at: Instant| at.saturating_duration_since(Instant::now());
         wait.max(reopens.map_or(Duration::ZERO, closed))
     }

@@ -6,7 +6,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{SendError, masking::Redactor, spec::Login};
+use super::{SendError, redact::Redactor, spec::Login};
 
 /// Lifetime of a token if neither spec nor server gives one.
 const DEFAULT_TOKEN_LIFETIME: Duration = Duration::from_secs(300);
@@ -110,15 +110,14 @@ impl TokenRequest {
         #[derive(Deserialize)]
         struct OauthToken {
             access_token: String,
-            expires_in: Option<u64>,
+            #[serde(default)]
+            expires_in: Value,
         }
         match &self.kind {
             TokenRequestKind::Oauth2 { .. } => {
                 let granted: OauthToken =
                     serde_json::from_slice(answer).map_err(|_| "the answer is not an OAuth2 token")?;
-                let life = granted
-                    .expires_in
-                    .map_or(DEFAULT_TOKEN_LIFETIME, Duration::from_secs);
+                let life = parse_lifetime(&granted.expires_in).unwrap_or(DEFAULT_TOKEN_LIFETIME);
                 Ok((granted.access_token, life))
             }
             TokenRequestKind::Login { token, lifetime, .. } => {
@@ -130,7 +129,7 @@ impl TokenRequest {
                 let life = match lifetime {
                     Ok(fixed) => *fixed,
                     Err(path) => {
-                        let seconds = lookup_path(&answer, path).and_then(parse_seconds);
+                        let seconds = lookup_path(&answer, path).and_then(parse_lifetime);
                         seconds.ok_or_else(|| format!("the answer has no number of seconds at {path}"))?
                     }
                 };
@@ -198,9 +197,14 @@ fn lookup_path<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-fn parse_seconds(value: &Value) -> Option<Duration> {
-    let number = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
-    Duration::try_from_secs_f64(number).ok()
+/// A lifetime in seconds, as a number or as text. Zero and less, by which some servers mean a token that does not
+/// expire, stand for the default.
+fn parse_lifetime(value: &Value) -> Option<Duration> {
+    let seconds: f64 = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
+    if seconds <= 0.0 {
+        return Some(DEFAULT_TOKEN_LIFETIME);
+    }
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 #[cfg(test)]
@@ -272,6 +276,28 @@ mod tests {
             assert!(error.contains(word) && !error.contains("\"t\""), "{error}");
         }
         assert!(login(json!({})).parse_token(b"<html>").is_err());
+    }
+
+    #[test]
+    fn oauth2_lifetime_is_a_number_or_text_above_zero() {
+        let grant = TokenRequest::for_oauth2("http://h/token".into(), "id".into(), "secret".into(), vec![]);
+        for (expires_in, seconds) in [
+            ("", 300),
+            (r#", "expires_in": null"#, 300),
+            (r#", "expires_in": 0"#, 300),
+            (r#", "expires_in": -1"#, 300),
+            (r#", "expires_in": 3600"#, 3600),
+            (r#", "expires_in": "3600""#, 3600),
+        ] {
+            let answer = format!(r#"{{"access_token": "t"{expires_in}}}"#);
+            let token = grant.parse_token(answer.as_bytes());
+            assert_eq!(
+                token,
+                Ok(("t".into(), Duration::from_secs(seconds))),
+                "{expires_in}"
+            );
+        }
+        assert!(grant.parse_token(br#"{"expires_in": 1}"#).is_err());
     }
 
     #[test]

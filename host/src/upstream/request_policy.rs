@@ -3,7 +3,7 @@
 use super::SendError;
 
 /// Request headers that the host sets, or that concern the connection.
-const FORBIDDEN_HEADERS: [&str; 20] = [
+const FORBIDDEN_HEADERS: [&str; 24] = [
     "authorization",
     "cookie",
     "host",
@@ -25,6 +25,11 @@ const FORBIDDEN_HEADERS: [&str; 20] = [
     "x-method-override",
     "x-original-url",
     "x-rewrite-url",
+    // A part of a response, and one of another encoding or character set, cannot be searched for secrets.
+    "accept-charset",
+    "accept-encoding",
+    "if-range",
+    "range",
 ];
 
 /// Response headers that are withheld from components: sessions and challenges.
@@ -86,7 +91,7 @@ pub fn check_header(name: &str, value: &str) -> Result<(), SendError> {
         || lower.starts_with("x-forwarded-")
     {
         return Err(SendError::Invalid(format!(
-            "the header {name:?} is set by the host"
+            "the header {name:?} can't be sent: the host sets it, or must not send it"
         )));
     }
     if value.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
@@ -156,6 +161,8 @@ mod tests {
             "X-Method-Override",
             "X-Original-URL",
             "X-Rewrite-URL",
+            "Range",
+            "Accept-Encoding",
         ] {
             assert!(check_header(bad, "x").is_err(), "{bad}");
         }

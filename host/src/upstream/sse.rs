@@ -20,7 +20,12 @@ pub struct ServerSentEvent {
 pub struct EventParser {
     limit: usize,
     line: Vec<u8>,
+    /// A part of the event exceeded the limit.
     cut: bool,
+    /// The current line exceeded the limit.
+    line_cut: bool,
+    /// The data of the event was cut: what follows is dropped, so that the cut is at the end of the data.
+    data_cut: bool,
     /// The last chunk ended in a carriage return: a line feed that follows belongs to the same line end.
     carriage_return: bool,
     has_started: bool,
@@ -38,6 +43,8 @@ impl EventParser {
             limit,
             line: Vec::new(),
             cut: false,
+            line_cut: false,
+            data_cut: false,
             carriage_return: false,
             has_started: false,
             name: Vec::new(),
@@ -65,7 +72,7 @@ impl EventParser {
             let end = rest.iter().position(|b| matches!(b, b'\r' | b'\n'));
             let part = &rest[..end.unwrap_or(rest.len())];
             let room = self.limit.saturating_sub(self.line.len());
-            self.cut |= part.len() > room;
+            self.line_cut |= part.len() > room;
             self.line.extend_from_slice(&part[..part.len().min(room)]);
             let Some(end) = end else { break };
             self.carriage_return = rest[end] == b'\r';
@@ -78,6 +85,8 @@ impl EventParser {
 
     /// Parses a line; an empty line completes an event.
     fn parse_line(&mut self, line: &[u8]) -> Option<ServerSentEvent> {
+        let is_cut = std::mem::take(&mut self.line_cut);
+        self.cut |= is_cut;
         let line = if std::mem::replace(&mut self.has_started, true) {
             line
         } else {
@@ -93,12 +102,13 @@ impl EventParser {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match field {
             b"event" => self.name = value.to_vec(),
-            b"data" => {
+            b"data" if !self.data_cut => {
                 if std::mem::replace(&mut self.has_data, true) {
                     self.data.push(b'\n');
                 }
                 let room = self.limit.saturating_sub(self.data.len());
-                self.cut |= value.len() > room;
+                self.data_cut = is_cut || value.len() > room;
+                self.cut |= self.data_cut;
                 self.data.extend_from_slice(&value[..value.len().min(room)]);
             }
             b"id" if !value.contains(&0) => {
@@ -116,6 +126,7 @@ impl EventParser {
     fn finish_event(&mut self) -> Option<ServerSentEvent> {
         let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
         let cut = std::mem::take(&mut self.cut);
+        self.data_cut = false;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         std::mem::take(&mut self.has_data).then(|| ServerSentEvent {
             id: self.id.clone(),

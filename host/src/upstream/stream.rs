@@ -23,7 +23,7 @@ pub use self::{
     follow::{EventTail, TailQuery, read_tail},
     pattern::{EventPattern, StreamSubscription},
 };
-use super::{Client, SecretKey, SendError, UpstreamObject, sse::ServerSentEvent};
+use super::{Client, SecretKey, SecretSnapshot, SendError, UpstreamObject, sse::ServerSentEvent};
 use crate::{
     client::fence::WriteFence,
     kube::{key::ObjectRef, object::Object},
@@ -66,10 +66,10 @@ impl StreamSource {
         }
     }
 
-    /// The Secret versions and the network version that the client was built from.
-    fn client_inputs(&self) -> (&[(SecretKey, String)], u64) {
+    /// The secrets and the network version that the client was built from.
+    fn client_inputs(&self) -> (&SecretSnapshot, u64) {
         let context = &self.client.context;
-        (&context.secret_versions, context.network_version)
+        (&context.secrets, context.network_version)
     }
 
     /// The network policy has not changed since the client was built.
@@ -335,8 +335,8 @@ impl EventStreams {
         *self.inner.lock() = StreamTable::default();
     }
 
-    /// Handles a change of an Upstream or a Secret: streams opened with the old version are closed at once, and their
-    /// subscribers woken.
+    /// Handles a change of an Upstream or a Secret: streams opened with the old spec or with other values are closed at
+    /// once, and their subscribers woken.
     pub fn on_object_change(&self, changed: &ObjectRef, now: Option<&Object>) {
         let upstream = &*changed.gvk.group == "ostler.dev" && &*changed.gvk.kind == "Upstream";
         let secret = changed.gvk.group.is_empty() && &*changed.gvk.kind == "Secret";
@@ -344,16 +344,20 @@ impl EventStreams {
             return;
         }
         let named = |k: &SecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
+        let mut values: HashMap<String, Option<Vec<u8>>> = HashMap::new();
         self.close_outdated(|key, source| {
             if upstream {
                 key.upstream == *changed
                     && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
             } else {
-                source
-                    .client_inputs()
-                    .0
-                    .iter()
-                    .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v))
+                source.client_inputs().0.0.iter().any(|(k, v)| {
+                    named(k) && {
+                        // Decoded once for all streams.
+                        let read = || now.and_then(|o| o.data_value(&k.key));
+                        let value = values.entry(k.key.clone()).or_insert_with(read);
+                        value.as_deref() != Some(v.expose())
+                    }
+                })
             }
         });
     }
@@ -363,7 +367,7 @@ impl EventStreams {
         self.close_outdated(|_, source| !source.is_allowed());
     }
 
-    fn close_outdated(&self, outdated: impl Fn(&StreamKey, &StreamSource) -> bool) {
+    fn close_outdated(&self, mut outdated: impl FnMut(&StreamKey, &StreamSource) -> bool) {
         let mut woken = Vec::new();
         for (key, entry) in &mut self.inner.lock().streams {
             if entry.task.is_some() && outdated(key, &entry.source) {
@@ -426,8 +430,8 @@ impl EventStreams {
         Some(result)
     }
 
-    /// The connection is open. Unless it resumes after the last event, events may have been missed and subscribers are
-    /// woken.
+    /// The connection is open. Unless it may resume after the last event, events may have been missed and subscribers
+    /// are woken.
     fn on_opened(&self, key: &StreamKey, epoch: u64, resumed: bool) -> Option<()> {
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
         self.update_from_task(key, epoch, |entry| {
@@ -441,6 +445,11 @@ impl EventStreams {
                 },
             )
         })
+    }
+
+    /// Events may have been missed while the stream was not connected: subscribers are woken.
+    fn on_missed(&self, key: &StreamKey, epoch: u64) -> Option<()> {
+        self.update_from_task(key, epoch, |entry| ((), entry.pending_subscribers()))
     }
 
     /// An event was received. Returns true if subscribers wait for more.

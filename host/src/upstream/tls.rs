@@ -9,7 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 
-use super::{SecretKeySelector, SecretStore, SecretValue, SendError, missing_secret, object::UpstreamObject};
+use super::{SecretKeySelector, SecretStore, SendError, missing_secret, object::UpstreamObject};
 
 /// The system's certificate authorities, read once.
 fn system_roots() -> &'static RootCertStore {
@@ -30,7 +30,7 @@ pub fn build_config(upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Res
         .map_err(invalid)?;
     let read = |selector: &SecretKeySelector| {
         let key = upstream.secret_key(selector);
-        let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
+        let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
         Ok::<_, SendError>((key, value))
     };
     let certificates = |selector: &SecretKeySelector| {

@@ -4,30 +4,25 @@ use std::{collections::HashMap, sync::Mutex};
 
 use ostler::testing::{
     network::{NetworkGrant, NetworkPolicy, parse_network},
-    upstream::{Secret, SecretKey, SecretStore, SecretValue},
+    upstream::{Secret, SecretKey, SecretStore},
 };
 
-/// Secrets by name, or by key where one has several; each change of a value increases its version.
+/// Secrets by name, or by key where one has several.
 #[derive(Default)]
-pub struct Vault(Mutex<HashMap<String, (String, u32)>>);
+pub struct Vault(Mutex<HashMap<String, String>>);
 
 impl Vault {
     /// Sets a value.
     pub fn set(&self, name: &str, value: &str) {
-        let mut vault = self.0.lock().unwrap();
-        let version = vault.get(name).map_or(1, |(_, v)| v + 1);
-        vault.insert(name.into(), (value.into(), version));
+        self.0.lock().unwrap().insert(name.into(), value.into());
     }
 }
 
 impl SecretStore for Vault {
-    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
+    fn get(&self, key: &SecretKey) -> Option<Secret> {
         let vault = self.0.lock().unwrap();
-        let (value, version) = vault.get(&key.name).or_else(|| vault.get(&key.key))?;
-        Some(SecretValue {
-            value: Secret::new(value.clone().into_bytes()),
-            version: version.to_string(),
-        })
+        let value = vault.get(&key.name).or_else(|| vault.get(&key.key))?;
+        Some(Secret::new(value.clone().into_bytes()))
     }
 }
 

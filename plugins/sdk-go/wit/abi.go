@@ -969,10 +969,11 @@ func hostHttpSend(a0 uint32, a1 uint32)
 // # Redaction
 //
 // In a response the host redacts the credentials, the values that they are
-// derived from, and the substituted secrets with their previous values, as
-// far as it has known them since it started. Passwords of the credentials
-// are redacted if they have 8 characters or more. Redaction guards against
-// accidents, not against a hostile server.
+// derived from, and the secrets that were substituted in requests to the
+// upstream with their previous values, as far as it has known them since it
+// started. Passwords of the credentials are redacted if they have 8
+// characters or more. Redaction guards against accidents, not against a
+// hostile server or plugin.
 //
 // # Errors
 //

@@ -461,8 +461,10 @@ type HttpRequest struct {
 	PathAndQuery string
 	// The header fields. The host sets those about credentials and the
 	// connection itself, so it refuses `Authorization`, `Cookie`, `Host` and
-	// hop-by-hop fields, and those with which some servers replace the method
-	// or the path (`X-HTTP-Method-Override`, `X-Original-URL`).
+	// hop-by-hop fields, those with which some servers replace the method or
+	// the path (`X-HTTP-Method-Override`, `X-Original-URL`), and those that
+	// would hide secrets in the response from redaction (`Accept-Encoding`,
+	// `Range`).
 	Headers []HttpHeader
 	// The body, if there is one.
 	Body *[]byte

@@ -1,6 +1,6 @@
 //! `cargo xtask docs`: builds the documentation as a site.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Result, ensure};
 
@@ -9,31 +9,43 @@ use crate::{paths, progress::print_result};
 /// The release of mdBook that builds the site.
 const MDBOOK_VERSION: &str = "0.5.4";
 
-/// Builds `docs/` into `target/book`; installs mdBook by cargo where it is missing.
+/// Builds `docs/` into `target/book`; installs mdBook into `target/mdbook` where it is missing.
 pub fn build_book() -> Result<()> {
-    let found = Command::new("mdbook").arg("--version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        print_result("installing mdBook (a few minutes, once)");
-        // Search, file watching and the server are left out: they are most of its dependencies.
-        let installed = Command::new(env!("CARGO"))
-            .args([
-                "install",
-                "mdbook",
-                "--locked",
-                "--no-default-features",
-                "--quiet",
-            ])
-            .args(["--version", MDBOOK_VERSION])
-            .status()?;
-        ensure!(installed.success(), "`cargo install mdbook` failed: {installed}");
-    }
-    let built = Command::new("mdbook")
+    let built = Command::new(find_mdbook()?)
         .arg("build")
         .arg(paths::workspace_root().join("docs"))
         .status()?;
     ensure!(built.success(), "`mdbook build docs` failed: {built}");
     print_result("target/book/index.html");
     Ok(())
+}
+
+/// The mdBook in the `PATH`, or else the one that this command installs. It is not installed for the user.
+fn find_mdbook() -> Result<PathBuf> {
+    let root = paths::target_dir().join("mdbook");
+    let installed = root.join("bin/mdbook");
+    for program in [PathBuf::from("mdbook"), installed.clone()] {
+        let found = Command::new(&program).arg("--version").output();
+        if found.is_ok_and(|output| output.status.success()) {
+            return Ok(program);
+        }
+    }
+    print_result("installing mdBook (a few minutes, once)");
+    // Search, file watching and the server are left out: they are most of its dependencies.
+    let status = Command::new(env!("CARGO"))
+        .args([
+            "install",
+            "mdbook",
+            "--locked",
+            "--no-default-features",
+            "--quiet",
+        ])
+        .args(["--version", MDBOOK_VERSION])
+        .arg("--root")
+        .arg(root)
+        .status()?;
+    ensure!(status.success(), "`cargo install mdbook` failed: {status}");
+    Ok(installed)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Errors of requests to the API server.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{client::fence::NotLeader, kube::key::Gvk};
 
@@ -16,6 +17,8 @@ pub enum ApiError {
         reason: String,
         /// Message of the server.
         message: String,
+        /// Fields that the server refused (`details.causes`).
+        fields: Vec<String>,
         /// `Retry-After` in milliseconds, if the server sent one.
         retry_after: Option<u64>,
     },
@@ -40,6 +43,17 @@ impl ApiError {
             Self::Status { code, .. } => *code,
             Self::UnknownKind(_) => 404,
             _ => 0,
+        }
+    }
+
+    /// Returns true if a write was refused because the object has another uid: it was deleted, and another object has its
+    /// name. The message cannot show this: it quotes names and values, which may contain `uid`, too.
+    pub fn is_uid_mismatch(&self) -> bool {
+        match self {
+            Self::Status {
+                code: 422, fields, ..
+            } => fields.iter().any(|field| field == "metadata.uid"),
+            _ => false,
         }
     }
 
@@ -69,8 +83,10 @@ pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiErro
         code: u16,
         reason: String,
         message: String,
+        details: Value,
     }
     let status: Status = serde_json::from_slice(body).unwrap_or_default();
+    let fields = status.details["causes"].as_array().into_iter().flatten();
     ApiError::Status {
         code: if code == 0 { status.code } else { code },
         message: if status.message.is_empty() {
@@ -82,6 +98,9 @@ pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiErro
             status.message
         },
         reason: status.reason,
+        fields: fields
+            .filter_map(|cause| Some(cause["field"].as_str()?.to_owned()))
+            .collect(),
         retry_after,
     }
 }
@@ -98,4 +117,32 @@ pub(super) fn find_root_cause(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn uid_mismatch_is_known_by_its_cause_and_not_by_the_message() {
+        let refusal = |message: &str, field: &str| {
+            let cause = json!({"reason": "FieldValueInvalid", "message": message, "field": field});
+            let body = json!({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422,
+                "message": message, "details": {"name": "fluid", "causes": [cause]}});
+            status_error(422, None, body.to_string().as_bytes())
+        };
+        let other =
+            "Squid.example.org \"fluid\" is invalid: metadata.uid: Invalid value: \"1\": field is immutable";
+        assert!(refusal(other, "metadata.uid").is_uid_mismatch());
+        let schema =
+            "Squid.example.org \"fluid\" is invalid: status.guid: Invalid value: \"x\": in body must be uid";
+        assert!(!refusal(schema, "status.guid").is_uid_mismatch());
+        assert!(
+            !status_error(422, None, b"uid").is_uid_mismatch(),
+            "without a cause"
+        );
+        assert!(!status_error(409, None, b"{\"message\": \"fluid\"}").is_uid_mismatch());
+    }
 }

@@ -57,7 +57,6 @@ pub struct PluginGrants {
     /// The permissions asked for; `None` means all that are granted.
     asks: Option<Permissions>,
     grant: Grant,
-    granted: Permissions,
     used: Arc<UsedEntries>,
 }
 
@@ -97,16 +96,15 @@ impl PluginGrants {
         Self {
             plugin: plugin.into(),
             field_prefix: place.into(),
-            used: UsedEntries::for_permissions(asks.as_ref().unwrap_or(&grant.permissions())),
+            used: UsedEntries::for_permissions(asks.as_ref().unwrap_or(&grant.permissions)),
             asks,
-            granted: grant.permissions(),
             grant,
         }
     }
 
     /// Sets the permissions that the manifest asks for.
     pub fn with_asks(self, asks: Option<Permissions>) -> Self {
-        let used = UsedEntries::for_permissions(asks.as_ref().unwrap_or(&self.granted));
+        let used = UsedEntries::for_permissions(asks.as_ref().unwrap_or(self.granted()));
         Self { asks, used, ..self }
     }
 
@@ -142,7 +140,7 @@ impl PluginGrants {
 
     /// The permissions granted, asked for or not.
     pub fn granted(&self) -> &Permissions {
-        &self.granted
+        &self.grant.permissions
     }
 
     /// The plugin itself may read some Secret.
@@ -156,7 +154,7 @@ impl PluginGrants {
             .asks
             .as_ref()
             .is_none_or(|asks| asks.readable_secret_grants().next().is_some());
-        let granted = self.granted.readable_secret_grants().filter(move |_| asked);
+        let granted = self.granted().readable_secret_grants().filter(move |_| asked);
         granted.flat_map(|grant| grant.namespaces.iter().map(String::as_str))
     }
 
@@ -171,7 +169,7 @@ impl PluginGrants {
     }
 
     fn named_kinds<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let granting = self.granted.kubernetes.iter();
+        let granting = self.granted().kubernetes.iter();
         let granting = granting.filter(|g| g.verbs.iter().any(|v| verbs.contains(v)));
         let kinds = granting.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
@@ -179,9 +177,9 @@ impl PluginGrants {
 
     /// Checks an access. The error names the missing permission.
     pub fn check_access(&self, access: &Access<'_>) -> Result<(), Denied> {
-        let entry = self.asks.as_ref().unwrap_or(&self.granted).find_entry(access);
+        let entry = self.asks.as_ref().unwrap_or(self.granted()).find_entry(access);
         let granted = match self.asks {
-            Some(_) => self.granted.find_entry(access).is_some(),
+            Some(_) => self.granted().find_entry(access).is_some(),
             None => entry.is_some(),
         };
         if let (Some(entry), true) = (entry, granted) {
@@ -426,6 +424,8 @@ plugins:
     fn unknown_field_is_named() {
         let error = Grants::parse("plugins: {team: {kubernets: []}}", "g.yaml").unwrap_err();
         assert!(error.contains("g.yaml") && error.contains("kubernets"), "{error}");
+        let error = Grants::parse("plugins: {team: {secretsAreReadable: true}}", "g.yaml").unwrap_err();
+        assert!(error.contains("renamed to `readSecrets`"), "{error}");
     }
 
     #[test]
@@ -558,9 +558,7 @@ plugins:
         fn access_needs_both_sides(asks in permissions(), granted in permissions(), group in "g?", kind in prop::sample::select(vec!["a", "ab", "Secret"]), namespace in "[ab]{0,2}") {
             let gvk = Gvk::new(&group, "v1", kind);
             let grant = |p: &Permissions| Grant {
-                kubernetes: p.kubernetes.clone(),
-                events: p.events,
-                read_secrets: p.read_secrets,
+                permissions: p.clone(),
                 ..Grant::default()
             };
             let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));

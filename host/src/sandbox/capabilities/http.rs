@@ -340,12 +340,9 @@ fn count_bytes(request: &Request) -> usize {
 pub(crate) struct StoreSecrets<'a>(pub &'a Store);
 
 impl upstream::SecretStore for StoreSecrets<'_> {
-    fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
+    fn get(&self, secret: &SecretKey) -> Option<upstream::Secret> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
         let object = self.0.get(&key, Projection::Full)?;
-        Some(upstream::SecretValue {
-            value: upstream::Secret::new(object.data_value(&secret.key)?),
-            version: object.resource_version.to_string(),
-        })
+        object.data_value(&secret.key).map(upstream::Secret::new)
     }
 }

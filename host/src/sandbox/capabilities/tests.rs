@@ -419,10 +419,7 @@ impl SilentCluster {
 
     fn call(&self, asks: Permissions, granted: &Permissions) -> Call {
         let grant = Grant {
-            kubernetes: granted.kubernetes.clone(),
-            upstreams: granted.upstreams.clone(),
-            secrets: granted.secrets.clone(),
-            events: granted.events,
+            permissions: granted.clone(),
             ..Grant::default()
         };
         let policy = PluginPolicy {

@@ -17,14 +17,15 @@ use super::{
     manifest::{self, Descriptor, ImageIndex},
     shorten_text,
 };
-use crate::upstream::{retry_after, root_cause};
+use crate::{
+    kube::backoff::Backoff,
+    upstream::{retry_after, root_cause},
+};
 
-/// Delays before retries; jitter is added.
-const RETRY_DELAYS: [Duration; 3] = [
-    Duration::from_millis(200),
-    Duration::from_millis(800),
-    Duration::from_secs(3),
-];
+/// Retries of a request, and the delays before them. Jitter keeps hosts that failed together from coming back together.
+const MAX_RETRIES: u32 = 3;
+const RETRY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(500), Duration::from_secs(2)).with_jitter(50);
 /// Maximum wait that a registry can ask for by `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Maximum size of an error's or a token's body in bytes.
@@ -218,7 +219,7 @@ impl Registry {
         build: impl Fn() -> RequestBuilder,
         limit: u64,
     ) -> Result<Option<RegistryContent>, PullError> {
-        let mut pauses = RETRY_DELAYS.iter();
+        let mut retries = 0;
         loop {
             let response = self.send_request(what, &build).await?;
             if response.status() == StatusCode::NOT_FOUND {
@@ -236,10 +237,13 @@ impl Registry {
                         self.host
                     )));
                 }
-                Err(BodyError::Broken(why)) => match pauses.next() {
-                    Some(pause) => tokio::time::sleep(add_jitter(*pause)).await,
-                    None => return Err(self.pull_failed_error(what, &why)),
-                },
+                Err(BodyError::Broken(why)) if retries == MAX_RETRIES => {
+                    return Err(self.pull_failed_error(what, &why));
+                }
+                Err(BodyError::Broken(_)) => {
+                    retries += 1;
+                    tokio::time::sleep(RETRY_BACKOFF.delay(retries)).await;
+                }
             }
         }
     }
@@ -328,7 +332,7 @@ impl Registry {
         what: &str,
         build: impl Fn() -> RequestBuilder,
     ) -> Result<Response, PullError> {
-        let (mut pauses, mut challenge_answered) = (RETRY_DELAYS.iter(), false);
+        let (mut retries, mut challenge_answered) = (0, false);
         loop {
             let request = build()
                 .build()
@@ -349,10 +353,12 @@ impl Registry {
                 }
                 Err(e) => (root_cause(&e), None),
             };
-            let Some(pause) = pauses.next() else {
+            if retries == MAX_RETRIES {
                 return Err(self.pull_failed_error(what, &why));
-            };
-            tokio::time::sleep(wait.unwrap_or_else(|| add_jitter(*pause)).min(MAX_RETRY_AFTER)).await;
+            }
+            retries += 1;
+            let wait = wait.unwrap_or_else(|| RETRY_BACKOFF.delay(retries));
+            tokio::time::sleep(wait.min(MAX_RETRY_AFTER)).await;
         }
     }
 
@@ -417,13 +423,6 @@ fn progress_body(bytes: &Bytes, progress: &UploadProgress) -> reqwest::Body {
 
 fn is_retryable(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
-}
-
-/// A random delay between half and all of it, so that hosts that fail together do not retry together.
-fn add_jitter(pause: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(()) % 1000;
-    pause.mul_f64(0.5 + random as f64 / 2000.0)
 }
 
 enum BodyError {

@@ -9,9 +9,16 @@ use std::{
 use futures::StreamExt;
 
 use super::{EventPattern, EventStreams, ParsedEvent, StreamKey, StreamSource};
-use crate::upstream::{
-    Client, PreviousSecrets, SendError, auth::CredentialError, masking::Redactor, request_policy, root_cause,
-    sse, transport_error::TransportError,
+use crate::{
+    kube::backoff::Backoff,
+    upstream::{
+        Client, SendError,
+        answer::{IDENTITY_ENCODING, content_encoding, explain_encoded},
+        auth::CredentialError,
+        redact::Redactor,
+        request_policy, root_cause, sse,
+        transport_error::TransportError,
+    },
 };
 
 /// Maximum size of an event in bytes.
@@ -25,6 +32,9 @@ const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(10);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout without any byte. The connection may be dead without having been closed.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Time in which a resumed stream has to send an event that proves that none was missed.
+const RESUMPTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The task of a stream.
 pub(super) struct StreamTask {
@@ -66,7 +76,7 @@ impl From<SendError> for ConnectionEnd {
 impl StreamTask {
     /// Connects and reads, again and again, until no subscriber waits for more events.
     pub async fn run_until_done(mut self) {
-        let (mut first, mut in_a_row, mut told) = (INITIAL_RECONNECT_DELAY, 0, false);
+        let (mut first, mut in_a_row, mut told) = (INITIAL_RECONNECT_DELAY, 0u32, false);
         loop {
             let began = Instant::now();
             let (end, retry) = self.read_connection().await;
@@ -83,20 +93,22 @@ impl StreamTask {
                 first = retry.clamp(MIN_RECONNECT_DELAY, MAX_RECONNECT_DELAY);
             }
             // A connection that lasted resets the back-off; one that ends at once increases it.
-            let pause = |n: u32| first.saturating_mul(1 << n.min(16)).min(MAX_RECONNECT_DELAY);
-            if began.elapsed() > pause(in_a_row).max(INITIAL_RECONNECT_DELAY) {
+            let backoff = Backoff::new(first, MAX_RECONNECT_DELAY).with_jitter(50);
+            if began.elapsed() > backoff.max_delay(in_a_row + 1).max(INITIAL_RECONNECT_DELAY) {
                 in_a_row = 0;
             }
-            let pause = pause(in_a_row);
+            let pause = backoff.delay(in_a_row + 1);
             // A server that gave a time to come back (`Retry-After`) has not failed.
-            in_a_row += u32::from(wait.is_zero());
+            in_a_row = in_a_row
+                .saturating_add(u32::from(wait.is_zero()))
+                .min(u32::MAX - 1);
             tracing::debug!(stream = %key, reason = %why, "event stream interrupted");
             if streams.on_broken(key, epoch, why, refused && !told).is_none() {
                 return;
             }
             told = refused;
             drop(streams);
-            tokio::time::sleep(wait + add_jitter(pause)).await;
+            tokio::time::sleep(wait + pause).await;
             let again = |s: Arc<EventStreams>| s.on_reconnect(&self.key, self.epoch);
             if self.streams.upgrade().and_then(again).is_none() {
                 return;
@@ -107,7 +119,7 @@ impl StreamTask {
     /// Reads one connection to its end; returns the reconnection time that the server has asked for.
     async fn read_connection(&mut self) -> (ConnectionEnd, Option<Duration>) {
         let (key, epoch) = (&self.key, self.epoch);
-        let resumed = self.last_id.is_some();
+        let mut unproven = self.last_id.clone();
         let response = match open_stream(&self.source.client, &key.path, self.last_id.as_deref()).await {
             Ok(Some((response, _))) => response,
             Ok(None) => return (ConnectionEnd::Finished, None),
@@ -116,21 +128,41 @@ impl StreamTask {
         match self
             .streams
             .upgrade()
-            .and_then(|s| s.on_opened(key, epoch, resumed))
+            .and_then(|s| s.on_opened(key, epoch, unproven.is_some()))
         {
             Some(()) => {}
             None => return (ConnectionEnd::Done, None),
         }
         let mut parser = sse::EventParser::new(MAX_EVENT_BYTES, self.last_id.clone());
         let mut chunks = response.bytes_stream();
+        let proof_deadline = tokio::time::Instant::now() + RESUMPTION_TIMEOUT;
         let why = loop {
-            let bytes = match tokio::time::timeout(SILENCE_TIMEOUT, chunks.next()).await {
+            let silence_deadline = tokio::time::Instant::now() + SILENCE_TIMEOUT;
+            let deadline = unproven.as_ref().map_or(silence_deadline, |_| proof_deadline);
+            let bytes = match tokio::time::timeout_at(deadline, chunks.next()).await {
                 Ok(Some(Ok(bytes))) => bytes,
                 Ok(Some(Err(e))) => break root_cause(&e),
                 Ok(None) => break "the server ended the stream".to_owned(),
+                // Many servers give ids and ignore `Last-Event-ID`: what came in between is lost.
+                Err(_) if unproven.take().is_some() => {
+                    match self.streams.upgrade().and_then(|s| s.on_missed(key, epoch)) {
+                        Some(()) => continue,
+                        None => return (ConnectionEnd::Done, None),
+                    }
+                }
                 Err(_) => break format!("silent for {SILENCE_TIMEOUT:?}"),
             };
             for event in parser.parse_chunk(&bytes) {
+                if let Some(last) = unproven.take()
+                    && !is_next_id(&last, event.id.as_deref())
+                    && self
+                        .streams
+                        .upgrade()
+                        .and_then(|s| s.on_missed(key, epoch))
+                        .is_none()
+                {
+                    return (ConnectionEnd::Done, None);
+                }
                 self.last_id.clone_from(&event.id);
                 match self
                     .streams
@@ -149,6 +181,13 @@ impl StreamTask {
         };
         (end, parser.retry_millis().map(Duration::from_millis))
     }
+}
+
+/// The ids are consecutive numbers, so that no event is between them.
+fn is_next_id(last: &str, id: Option<&str>) -> bool {
+    let number = |id: &str| id.parse::<u64>().ok();
+    let next = number(last).and_then(|n| n.checked_add(1));
+    next.is_some() && next == id.and_then(number)
 }
 
 /// A response, and the credential that was sent for it.
@@ -176,6 +215,7 @@ impl Client {
                     .http
                     .get(format!("{}{path}", self.url))
                     .header(http::header::ACCEPT, "text/event-stream")
+                    .header(http::header::ACCEPT_ENCODING, IDENTITY_ENCODING)
                     .header(http::header::CACHE_CONTROL, "no-cache");
                 if let Some((name, value)) = &credential {
                     request = request.header(name, value);
@@ -192,7 +232,10 @@ impl Client {
                     }
                 };
                 let credential = credential.map(|(_, value)| value);
-                if response.status() == 401 && stale.is_none() && self.credentials.is_renewable() {
+                if response.status() == 401
+                    && stale.is_none()
+                    && self.credentials.can_replace(credential.as_ref())
+                {
                     attempt.record_success();
                     stale = credential;
                     continue;
@@ -230,17 +273,15 @@ async fn open_stream(
         204 => return Ok(None),
         _ => return Err(broken(format!("HTTP {status}"))),
     }
+    if let Some(encoding) = content_encoding(&response) {
+        return Err(broken(explain_encoded(&encoding).to_string()));
+    }
     let kind = response.headers().get(http::header::CONTENT_TYPE);
     let kind = kind.and_then(|v| v.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
         "text/event-stream" => Ok(Some((response, credential))),
         other => Err(broken(format!("the answer is {other:?}, no event stream"))),
     }
-}
-
-/// A random delay between half and all of it.
-fn add_jitter(pause: Duration) -> Duration {
-    pause / 2 + pause / 2 * (crate::kube::time::unique_id() % 1024) as u32 / 1024
 }
 
 /// The events to read of a stream.
@@ -274,7 +315,9 @@ impl EventTail {
     fn push_event(&mut self, event: sse::ServerSentEvent, query: &TailQuery) {
         self.bytes += event.data.len();
         self.events.push_back(event);
-        while self.events.len() > query.last || self.bytes > query.bytes {
+        // One event may be larger than the limit until it is redacted: cut before that, it might end in a part of a
+        // secret.
+        while self.events.len() > query.last || (self.bytes > query.bytes && self.events.len() > 1) {
             let Some(oldest) = self.events.pop_front() else {
                 break;
             };
@@ -282,16 +325,36 @@ impl EventTail {
             self.skipped += 1;
         }
     }
+
+    /// Redacts the events, and then cuts what is more than the limit.
+    fn redact_events(&mut self, redactor: &Redactor, query: &TailQuery) {
+        for event in std::mem::take(&mut self.events) {
+            let redact = |text: &str| {
+                if event.is_truncated {
+                    redactor.redact_truncated_text(text)
+                } else {
+                    redactor.redact_text(text)
+                }
+            };
+            let mut redacted = sse::ServerSentEvent {
+                id: event.id.as_deref().map(redact),
+                name: redact(&event.name),
+                data: redact(&event.data),
+                is_truncated: event.is_truncated,
+            };
+            redacted.is_truncated |= redacted.data.len() > query.bytes;
+            redacted
+                .data
+                .truncate(redacted.data.floor_char_boundary(query.bytes));
+            self.bytes -= event.data.len();
+            self.push_event(redacted, query);
+        }
+    }
 }
 
 /// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
 /// a request in flight.
-pub async fn read_tail(
-    client: &Client,
-    path: &str,
-    query: &TailQuery,
-    previous: &PreviousSecrets,
-) -> Result<EventTail, SendError> {
+pub async fn read_tail(client: &Client, path: &str, query: &TailQuery) -> Result<EventTail, SendError> {
     let (mut tail, mut sent) = (EventTail::default(), None);
     let reading = async {
         let _permit = client.in_flight.acquire().await;
@@ -307,7 +370,7 @@ pub async fn read_tail(
             }
             Err(ConnectionEnd::Broken { why, .. }) => return Err(SendError::Unavailable(why)),
         };
-        let mut parser = sse::EventParser::new(MAX_EVENT_BYTES.min(query.bytes), None);
+        let mut parser = sse::EventParser::new(MAX_EVENT_BYTES, None);
         let mut chunks = response.bytes_stream();
         while let Some(bytes) = chunks.next().await {
             let bytes = bytes.map_err(|e| SendError::Unavailable(root_cause(&e)))?;
@@ -329,16 +392,30 @@ pub async fn read_tail(
         Err(_) => false,
     };
     tail.complete = complete;
-    let mut redactor = Redactor::for_previous(previous);
+    let mut redactor = client.context.secret_history.to_redactor();
     client.credentials.add_to_redactor(&mut redactor);
     if let Some(sent) = sent {
-        redactor.add_secret(sent.as_bytes());
+        redactor.add_credential(sent.as_bytes());
     }
-    let hidden = |text: &str| String::from_utf8_lossy(&redactor.redact_bytes(text.as_bytes())).into_owned();
-    for event in &mut tail.events {
-        event.data = hidden(&event.data);
-        event.name = hidden(&event.name);
-        event.id = event.id.as_deref().map(hidden);
-    }
+    tail.redact_events(&redactor, query);
     Ok(tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_consecutive_numbers_prove_that_no_event_is_missing() {
+        assert!(is_next_id("41", Some("42")));
+        for (last, id) in [
+            ("41", Some("43")),
+            ("41", Some("41")),
+            ("41", None),
+            ("a", Some("b")),
+            ("18446744073709551615", Some("0")),
+        ] {
+            assert!(!is_next_id(last, id), "{last} {id:?}");
+        }
+    }
 }

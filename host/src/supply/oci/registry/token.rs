@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{
     super::{PullError, auth::RegistryCredential, reference::is_loopback},
-    BodyError, MAX_ERROR_BYTES, RETRY_DELAYS, Registry, add_jitter, is_retryable, read_body,
+    BodyError, MAX_ERROR_BYTES, MAX_RETRIES, RETRY_BACKOFF, Registry, is_retryable, read_body,
 };
 use crate::upstream::root_cause;
 
@@ -75,7 +75,7 @@ impl Registry {
             #[serde(alias = "access_token")]
             token: String,
         }
-        let mut pauses = RETRY_DELAYS.iter();
+        let mut retries = 0;
         loop {
             let why = match build().send().await {
                 Ok(response) if is_retryable(response.status()) => format!("HTTP {}", response.status()),
@@ -96,10 +96,11 @@ impl Registry {
                 },
                 Err(e) => root_cause(&e),
             };
-            match pauses.next() {
-                Some(pause) => tokio::time::sleep(add_jitter(*pause)).await,
-                None => return Err(self.pull_failed_error("token server", &why)),
+            if retries == MAX_RETRIES {
+                return Err(self.pull_failed_error("token server", &why));
             }
+            retries += 1;
+            tokio::time::sleep(RETRY_BACKOFF.delay(retries)).await;
         }
     }
 }
