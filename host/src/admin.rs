@@ -6,7 +6,6 @@ mod recordings;
 pub mod scrape;
 pub mod status;
 
-use crate::admin::scrape::{Format, Scraped};
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
@@ -20,8 +19,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use self::question::Question;
-use crate::{plugin::Registry, reconcile::stats::ReconcileStats, sandbox::services::Services};
+use self::{
+    question::Question,
+    scrape::{Format, Scraped},
+};
+use crate::{
+    cache::informer::SyncState, kube::scope::Scope, plugin::Registry, reconcile::stats::ReconcileStats,
+    sandbox::services::Services,
+};
 
 /// The state that the admin server exposes.
 #[derive(Clone)]
@@ -72,17 +77,30 @@ impl Admin {
     }
 }
 
-/// Ready when caches are synced; says which are not.
+/// Ready when the kinds that plugins reconcile have been listed; names those that have not. What else is watched depends
+/// on the references of objects: a tenant who refers to a namespace that the host may not read must not make it unready.
 async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
-    if admin.services.cache.is_synced() {
+    let cache = &admin.services.cache;
+    let states = cache.informers.scopes();
+    let is_synced = |scope: &Scope| {
+        states
+            .iter()
+            .any(|(wider, state)| *state == SyncState::Synced && wider.covers(scope))
+    };
+    let describe = |scope: &Scope| match states.iter().find(|(own, _)| own == scope) {
+        Some((_, SyncState::Failed(why) | SyncState::Refused(why))) => format!("{}: {why}", scope.gvk),
+        _ => format!("{}: listing", scope.gvk),
+    };
+    let serving = admin.registry.serving();
+    let kinds = serving.iter().flat_map(|plugin| &plugin.kinds);
+    let scopes = kinds.flat_map(|kind| kind.scopes(&cache.namespaces));
+    let waiting: Vec<String> = scopes
+        .filter(|scope| !is_synced(scope))
+        .map(|scope| describe(&scope))
+        .collect();
+    if waiting.is_empty() {
         return (StatusCode::OK, "ok".into());
     }
-    let scopes = admin.services.cache.informers.scopes();
-    let waiting: Vec<_> = scopes
-        .iter()
-        .filter(|(_, s)| *s != crate::cache::informer::SyncState::Synced)
-        .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
-        .collect();
     (
         StatusCode::SERVICE_UNAVAILABLE,
         format!("not synced: {}", waiting.join(", ")),

@@ -169,11 +169,6 @@ impl Host {
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
         self.services.dispatcher.causes(key)
     }
-
-    /// True when every informer has received its initial list.
-    pub fn is_synced(&self) -> bool {
-        self.services.cache.is_synced()
-    }
 }
 
 /// Workers besides those that one plugin may occupy: other plugins reconcile however long its reconciles take.

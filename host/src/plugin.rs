@@ -103,9 +103,12 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces.
+    /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces. With a finalizer
+    /// the host selects, not the API server: a watch with the selector would report an object whose labels have changed
+    /// as deleted, and its finalizer would never be removed.
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
-        namespaces.kind_scopes(&self.gvk, self.selector.as_ref(), Projection::Full)
+        let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
+        namespaces.kind_scopes(&self.gvk, selector, Projection::Full)
     }
 }
 
@@ -240,7 +243,7 @@ impl Plugin {
     fn find_canary_difference(&self, other: &Self) -> Option<String> {
         if self.lifecycle || other.lifecycle {
             return Some(
-                "a plugin with life-cycle hooks has no canary: what `upgrade` does to stored objects is not undone"
+                "a plugin with life-cycle hooks can't have a canary: a rollback does not revert upgraded objects"
                     .into(),
             );
         }
@@ -252,12 +255,12 @@ impl Plugin {
         };
         if let Some(gvk) = missing(self, other) {
             return Some(format!(
-                "the canary does not reconcile {gvk}, the build beside it does"
+                "the canary does not reconcile {gvk}, which the primary build does"
             ));
         }
         if let Some(gvk) = missing(other, self) {
             return Some(format!(
-                "the canary reconciles {gvk}, the build beside it does not"
+                "the canary reconciles {gvk}, which the primary build does not"
             ));
         }
         self.kinds.iter().find_map(|ours| {
@@ -270,7 +273,7 @@ impl Plugin {
                 return None;
             };
             Some(format!(
-                "the {other} of {} differs between the canary and the build beside it",
+                "the {other} of {} differs between the canary and the primary build",
                 ours.gvk
             ))
         })
@@ -402,7 +405,7 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     }
     if RESERVED_NAMES.contains(&&**name) {
         return Err(format!(
-            "`describe` names the plugin {name:?}, which the host uses for work of its own"
+            "`describe` names the plugin {name:?}: the name is reserved for the host"
         ));
     }
     if descriptor.kinds.is_empty() {
@@ -428,7 +431,7 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             && ["kubernetes.io", "k8s.io", "ostler.dev"].contains(&domain)
         {
             return Err(format!(
-                "the finalizer of {gvk} is {finalizer:?}: that domain is not a plugin's"
+                "the finalizer of {gvk} is {finalizer:?}: the domain is reserved"
             ));
         }
         if let Some(finalizer) = &kind.finalizer
@@ -485,15 +488,25 @@ mod tests {
     fn descriptor_with_names_of_the_host_is_refused() {
         assert!(check_descriptor(&descriptor("thing", "example.org", "example.org/thing")).is_ok());
         for (name, group, finalizer, words) in [
-            ("plugins", "example.org", "example.org/thing", "work of its own"),
+            (
+                "plugins",
+                "example.org",
+                "example.org/thing",
+                "reserved for the host",
+            ),
             ("thing", "ostler.dev", "example.org/thing", "itself reconciles"),
             (
                 "thing",
                 "example.org",
                 "kubernetes.io/pvc-protection",
-                "not a plugin's",
+                "the domain is reserved",
             ),
-            ("thing", "example.org", "ostler.dev/plugin", "not a plugin's"),
+            (
+                "thing",
+                "example.org",
+                "ostler.dev/plugin",
+                "the domain is reserved",
+            ),
         ] {
             let why = check_descriptor(&descriptor(name, group, finalizer)).expect_err("refused");
             assert!(why.contains(words), "{why}");

@@ -7,6 +7,7 @@ mod deletion;
 mod holds;
 pub mod lifecycle;
 pub mod plugin;
+mod protection;
 mod requeue;
 pub mod run_once;
 pub mod stats;
@@ -315,11 +316,13 @@ impl Controller {
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(ReconcileOutcome::settled());
         };
-        if kind.selector.as_ref().is_some_and(|s| !s.matches(&object.labels)) {
-            return Some(ReconcileOutcome::settled());
-        }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
+        // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
+        let selected = kind.selector.as_ref().is_none_or(|s| s.matches(&object.labels));
+        if !selected && !(held && object.is_deleting()) {
+            return Some(ReconcileOutcome::settled());
+        }
         if object.is_deleting() {
             if references::is_held(&object)
                 && let Some(end) = self.wait_for_holders(key, &object, Some(&plugin)).await

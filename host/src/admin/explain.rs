@@ -214,7 +214,7 @@ impl Admin {
         let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
         let why = || {
             let failed = covering().find_map(|(_, synced)| match synced {
-                SyncState::Failed(why) => Some(why.clone()),
+                SyncState::Failed(why) | SyncState::Refused(why) => Some(why.clone()),
                 _ => None,
             });
             failed.unwrap_or_else(|| "not listed yet".into())
@@ -548,7 +548,7 @@ mod tests {
             ("delayed", Some(1.5))
         );
         assert!(
-            explanation.next.why.contains("polling"),
+            explanation.next.why.contains("next poll"),
             "{}",
             explanation.next.why
         );
@@ -563,7 +563,7 @@ mod tests {
             (
                 false,
                 HookState::Failed("initialize: no".into()),
-                Some("again: initialize: no"),
+                Some("have succeeded: initialize: no"),
             ),
             (true, HookState::Done, Some("suspended")),
         ] {

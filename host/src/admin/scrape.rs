@@ -253,7 +253,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         let state = match synced {
             SyncState::Synced => "synced",
             SyncState::Pending => "listing",
-            SyncState::Failed(_) => "failing",
+            SyncState::Failed(_) | SyncState::Refused(_) => "failing",
         };
         watches
             .get_or_create(&definitions::WATCHES.with_values([state.into()]))

@@ -199,11 +199,11 @@ impl Admin {
                     state: match synced {
                         SyncState::Synced => "synced",
                         SyncState::Pending => "listing",
-                        SyncState::Failed(_) => "failing",
+                        SyncState::Failed(_) | SyncState::Refused(_) => "failing",
                     }
                     .into(),
                     message: match synced {
-                        SyncState::Failed(why) => why,
+                        SyncState::Failed(why) | SyncState::Refused(why) => why,
                         _ => String::new(),
                     },
                 })

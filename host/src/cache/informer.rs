@@ -6,9 +6,11 @@
 //! # Recovery
 //!
 //! A watch that ends is resumed from the last resourceVersion. If the server answers `410 Gone`, the version is too
-//! old to resume from, and the informer lists again. Other errors are retried with backoff.
+//! old to resume from, and the informer lists again. Other errors are retried with backoff, from the same version while
+//! the server is overloaded or cannot be reached: see `retry.rs`.
 
 mod ingest;
+mod retry;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,15 +26,17 @@ use tokio::{
     sync::watch,
     task::{AbortHandle, JoinSet},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 pub use self::ingest::ChangeHandler;
-use self::ingest::{Ingest, WatchEvent};
+use self::{
+    ingest::{Ingest, WatchEvent},
+    retry::Retry,
+};
 use crate::{
     cache::store::{Source, Store},
     client::api::{ApiClient, ApiError, MetadataForm, warn_api_error},
     kube::{
-        backoff::Backoff,
         key::ObjectRef,
         scope::{Projection, Scope},
     },
@@ -46,13 +50,6 @@ const WATCH_TIMEOUT_SECONDS: u64 = 290;
 
 /// Lifetime after which a watch is given up: its server should have ended it, so the connection is dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS + 30);
-
-/// Minimum duration of a watch that ended without an event; a shorter one is resumed with backoff.
-const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
-
-/// Backoff of failed lists and watches. Jitter keeps informers from coming back in step after an outage.
-const RETRY_BACKOFF: Backoff =
-    Backoff::new(Duration::from_millis(100), Duration::from_secs(10)).with_jitter(25);
 
 /// All informers of a cluster.
 pub struct Informers {
@@ -86,8 +83,11 @@ impl InformerHandle {
 pub enum SyncState {
     /// The first list has not completed.
     Pending,
-    /// The last attempt to list failed.
+    /// The last attempt to list failed, and may succeed by itself.
     Failed(String),
+    /// The last attempt to list was refused: the kind is not served, or the host may not list it. That lasts until
+    /// somebody installs the CRD or changes RBAC, so that readers need not wait for it.
+    Refused(String),
     /// The store has held all objects of the scope at least once.
     Synced,
 }
@@ -131,19 +131,19 @@ impl Informers {
     }
 
     /// Waits until a scope has been listed once and returns the scope to read it from. The error is the reason why
-    /// the list has not completed within `timeout`.
+    /// the list has not completed within `timeout`, or the refusal of the server, without a wait.
     pub async fn wait_synced(&self, scope: &Scope, timeout: Duration) -> Result<Scope, String> {
         let (covering, mut synced) = self.ensure_informer(scope);
-        let waited = tokio::time::timeout(timeout, synced.wait_for(|s| *s == SyncState::Synced))
-            .await
-            .map(|w| w.is_ok());
-        match waited {
-            Ok(true) => Ok(covering),
-            Ok(false) => Err("the host is shutting down".into()),
-            Err(_) => Err(match &*synced.borrow() {
-                SyncState::Failed(why) => why.clone(),
-                _ => format!("listing {} takes longer than {timeout:?}", scope.gvk),
-            }),
+        let is_decided = |s: &SyncState| matches!(s, SyncState::Synced | SyncState::Refused(_));
+        let waited = tokio::time::timeout(timeout, synced.wait_for(is_decided)).await;
+        if let Ok(Err(_)) = waited.map(|state| state.map(drop)) {
+            return Err("the host is shutting down".into());
+        }
+        let state = synced.borrow().clone();
+        match state {
+            SyncState::Synced => Ok(covering),
+            SyncState::Refused(why) | SyncState::Failed(why) => Err(why),
+            SyncState::Pending => Err(format!("listing {} takes longer than {timeout:?}", scope.gvk)),
         }
     }
 
@@ -267,7 +267,7 @@ impl JsonLines {
 impl Informer {
     /// Lists and watches until aborted. Every error is retried with backoff.
     async fn run(self) {
-        let mut failures = 0u32;
+        let mut retry = Retry::default();
         let mut state = State::Listing;
         loop {
             let started = Instant::now();
@@ -275,40 +275,38 @@ impl Informer {
                 State::Listing => self.list().await.map(|version| State::Watching { version }),
                 State::Watching { version } => self.watch(version).await,
             };
-            match result {
-                Ok(next) => {
-                    // A server or proxy that ends every watch at once must not be asked in a tight loop.
-                    let ended_early = next == state && started.elapsed() < MIN_WATCH_DURATION;
-                    if state == State::Listing {
-                        self.synced.send_replace(SyncState::Synced);
-                    }
-                    state = next;
-                    failures = if ended_early { failures + 1 } else { 0 };
-                    if ended_early {
-                        tokio::time::sleep(RETRY_BACKOFF.delay(failures + 1)).await;
-                    }
-                }
-                Err(e) => {
-                    self.report_failure(&e, failures);
-                    // The version may be the cause, and a list is always right.
-                    if matches!(e, ApiError::Status { .. } | ApiError::InvalidResponse(_)) {
-                        state = State::Listing;
-                    }
-                    failures += 1;
-                    tokio::time::sleep(RETRY_BACKOFF.delay(failures)).await;
-                }
+            if state == State::Listing && result.is_ok() {
+                self.synced.send_replace(SyncState::Synced);
+            }
+            let (next, delay) = retry.advance(state, &result, started.elapsed(), Instant::now());
+            if let Err(error) = &result {
+                self.report_failure(error, retry.is_first());
+            }
+            state = next;
+            if let Some(delay) = delay {
+                tokio::time::sleep(delay).await;
             }
         }
     }
 
     /// Makes a failure visible to readers that wait for the first list, and in the log. A kind that is not served is
     /// logged once.
-    fn report_failure(&self, error: &ApiError, failures: u32) {
+    fn report_failure(&self, error: &ApiError, is_first: bool) {
         if *self.synced.borrow() != SyncState::Synced {
-            self.synced.send_replace(SyncState::Failed(error.to_string()));
+            let refused = matches!(error.code(), 401 | 403 | 404 | 405);
+            let state = if refused {
+                SyncState::Refused
+            } else {
+                SyncState::Failed
+            };
+            self.synced.send_replace(state(error.to_string()));
         }
-        if failures == 0 || !matches!(error, ApiError::UnknownKind(_)) {
+        if is_first || !matches!(error, ApiError::UnknownKind(_)) {
             let scope = &self.ingest.scope;
+            if error.code() == 405 {
+                warn!(kind = %scope.gvk, namespace = %scope.namespace, "kind cannot be watched, polling it every minute: {error}");
+                return;
+            }
             warn_api_error!(error, kind = %scope.gvk, namespace = %scope.namespace, "watch interrupted: {error}");
         }
     }

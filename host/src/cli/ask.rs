@@ -102,8 +102,7 @@ impl Server {
             .build()?;
         let answer = self.send(&client, Method::GET, path, query).await?;
         let body = answer.bytes().await.context("the admin server's answer")?;
-        serde_json::from_slice(&body)
-            .with_context(|| format!("{} does not answer as an Ostler admin server does", self.admin))
+        serde_json::from_slice(&body).with_context(|| format!("{} is not an Ostler admin server", self.admin))
     }
 
     /// Opens a stream of JSON lines.

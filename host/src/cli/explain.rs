@@ -89,7 +89,7 @@ fn format_explanation(explanation: &Explanation) -> String {
     if !explanation.finalizers.is_empty() {
         let rows = explanation.finalizers.iter().map(|f| vec![cell(f, Shade::Plain)]);
         out.push_str(&section(
-            "Is deleted when these finalizers are gone",
+            "Deleted once these finalizers are removed",
             &table(&[], rows),
         ));
     }
@@ -147,7 +147,7 @@ fn stream_row(stream: &Followed) -> Vec<comfy_table::Cell> {
         n => format!(", shared by {n} objects"),
     };
     let counts = format!(
-        "{} events, opened again {} times{shared}",
+        "{} events, reconnected {} times{shared}",
         stream.events, stream.reconnects
     );
     let why = if stream.why.is_empty() {
@@ -248,7 +248,7 @@ mod tests {
             "absent",
             "Thing/n/x",
             "Upstream/demo/ci/api/v1/builds/1/events",
-            "the server ended the stream; 7 events, opened again 2 times, shared by 3 objects",
+            "the server ended the stream; 7 events, reconnected 2 times, shared by 3 objects",
             "Failed: once",
         ]
         .map(|words| text.find(words).unwrap_or_else(|| panic!("{words} in\n{text}")))

@@ -65,7 +65,7 @@ impl Record {
         if self.now {
             eprintln!("waiting for the reconcile of {object}")
         } else {
-            eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once")
+            eprintln!("waiting for the next reconcile of {object}; --now reconciles it at once")
         }
         for number in 1..=self.count {
             let Some(recording) = recordings.next_line().await? else {
@@ -80,7 +80,7 @@ impl Record {
         let kept: Vec<Summary> = self.server.get("/recordings", &[]).await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&kept)?),
-            Output::Table if kept.is_empty() => println!("nothing is recorded: nothing has failed"),
+            Output::Table if kept.is_empty() => println!("nothing is recorded: no reconcile has failed"),
             Output::Table => print!("{}", format_list(&kept)),
         }
         Ok(())

@@ -126,7 +126,7 @@ fn format_line(line: &TraceLine) -> String {
             )
         }
         TraceLine::Lost { lines } => shade_text(
-            &format!("     {lines} lines are missing: they came too fast"),
+            &format!("     {lines} lines were dropped: the reader was too slow"),
             Shade::Bad,
         ),
     }

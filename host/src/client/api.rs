@@ -299,7 +299,7 @@ impl ApiClient {
         let was_unavailable = self.unavailable.swap(error.is_some(), Ordering::Relaxed);
         match error {
             Some(e) if !was_unavailable => tracing::warn!("{e}"),
-            None if was_unavailable => tracing::info!("the API server answers again"),
+            None if was_unavailable => tracing::info!("the API server is reachable again"),
             _ => {}
         }
     }

@@ -21,7 +21,7 @@ tokio::task_local! {
 
 /// The error of a write that was not sent because another host may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this host does not lead: nothing is written")]
+#[error("this host is not the leader: the write is refused")]
 pub struct NotLeader;
 
 /// The fence that all writes of a host pass. Cheap to clone.

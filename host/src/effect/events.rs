@@ -134,7 +134,7 @@ impl EventRecorder {
             }
             Verdict::ObjectLimited => {
                 self.rate_limited.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(object = %key, plugin = component, kind, reason, "event dropped, too many of this object: {note}");
+                tracing::debug!(object = %key, plugin = component, kind, reason, "event dropped, rate limit of this object exceeded: {note}");
                 return false;
             }
         };

@@ -355,6 +355,33 @@ impl ApiWriter {
         }
     }
 
+    /// Adds or removes a finalizer of an object. Returns true if a write was needed; removal from an object that no longer
+    /// exists needs none.
+    pub async fn set_finalizer(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        finalizer: &str,
+        on: bool,
+    ) -> Result<bool, ApiError> {
+        let change = |object: &Object| {
+            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            // An object that is being deleted takes no new finalizer.
+            if finalizers.contains(&finalizer) == on || (on && object.is_deleting()) {
+                return None;
+            }
+            finalizers.retain(|f| *f != finalizer);
+            if on {
+                finalizers.push(finalizer);
+            }
+            Some(json!({"finalizers": finalizers}))
+        };
+        match self.update_metadata(key, by, change).await {
+            Err(e) if e.code() == 404 => Ok(false),
+            result => result,
+        }
+    }
+
     /// Updates the metadata of an object as read from the API server, retrying on conflicts. Returns true if there was
     /// something to change.
     async fn update_metadata(
@@ -454,6 +481,30 @@ impl ApiWriter {
         uid: &str,
         status: &Value,
     ) -> Result<Arc<Object>, ApiError> {
+        self.send_status(key, json!({"uid": uid}), status).await
+    }
+
+    /// Patches the status of exactly this version of an object.
+    ///
+    /// # Errors
+    /// HTTP 409 if the object has changed since: another leader may have written its status.
+    pub async fn patch_status_of(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        status: &Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        let version = object.resource_version.to_string();
+        let preconditions = json!({"uid": object.uid, "resourceVersion": version});
+        self.send_status(key, preconditions, status).await
+    }
+
+    async fn send_status(
+        &self,
+        key: &ObjectRef,
+        metadata: Value,
+        status: &Value,
+    ) -> Result<Arc<Object>, ApiError> {
         let resource: Resource = self.client.discover_resource(&key.gvk).await?;
         let object_path = resource.object(key);
         let path = if resource.status {
@@ -461,7 +512,7 @@ impl ApiWriter {
         } else {
             object_path
         };
-        let patch = json!({"metadata": {"uid": uid}, "status": status});
+        let patch = json!({"metadata": metadata, "status": status});
         // A status write does not change the intent; if the intent differs, the response shows a foreign change.
         self.merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
             .await

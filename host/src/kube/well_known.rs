@@ -58,6 +58,9 @@ well_known! {
     bookkeeping {
         /// Finalizer of a Plugin whose objects have finalizers: the Plugin stays until they are cleaned up.
         PLUGIN_FINALIZER = "ostler.dev/plugin", "finalizer";
+        /// Finalizer of an Upstream that is used for objects with a finalizer, and of the Secrets it names: they stay until
+        /// the last of these objects has been cleaned up.
+        UPSTREAM_PROTECTION = "ostler.dev/upstream-protection", "finalizer";
         /// Annotation of an object that holds others: the list of the objects it holds.
         HOLDS = "ostler.dev/holds", "annotation";
         /// Finalizer and annotation of a held object, one per holder, with the UID of the holder behind the slash. The

@@ -123,7 +123,7 @@ async fn run_election(
                 }
                 let sending = timeout_at((start + give_up).into(), lease_client.send(&request));
                 let response = sending.await.unwrap_or_else(|_| {
-                    warn!(lease = lease_client.object, "no answer in time");
+                    warn!(lease = lease_client.object, "lease request timed out");
                     Response::Failed
                 });
                 election.on_response(start.elapsed(), response);

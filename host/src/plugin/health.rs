@@ -1,5 +1,5 @@
-//! Health of a build: does it do worse than the previous build, or than the stable build beside a canary? No I/O: time comes in with
-//! each call.
+//! Health of a build, compared with the previous build, or with the primary build beside a canary. No I/O: the time is an
+//! argument of each call.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -102,12 +102,12 @@ impl Trial {
     fn verdict(&self, trap: &str, now: Instant) -> TrialVerdict {
         if self.trapped.len() >= MIN_AFFECTED_OBJECTS {
             TrialVerdict::Failed(format!(
-                "{} objects trapped that did not under the previous build: {trap}",
+                "{} objects trapped that did not trap with the previous build: {trap}",
                 self.trapped.len(),
             ))
         } else if self.traps_in_a_row >= MAX_TRAPS_IN_A_ROW {
             TrialVerdict::Failed(format!(
-                "{} calls in a row trapped, about objects that did not under the previous build: {trap}",
+                "{} consecutive calls trapped for objects that did not trap with the previous build: {trap}",
                 self.traps_in_a_row
             ))
         } else if self.began.is_some_and(|began| now - began > TRIAL_DURATION) {
@@ -260,7 +260,7 @@ impl BuildHealth {
                 format!(": {trap}")
             };
             format!(
-                "{failing} of its {all} objects fail, and {stable_failing} of {stable_all} with the build beside it{trap}"
+                "{failing} of its {all} objects fail, and {stable_failing} of {stable_all} of the primary build{trap}"
             )
         })
     }

@@ -33,7 +33,7 @@ pub fn format_lines(permissions: &Permissions) -> Vec<String> {
     let events = permissions.events.then(|| "emit Events".to_owned());
     let readable = permissions
         .read_secrets
-        .then(|| "see what is in Secrets".to_owned());
+        .then(|| "read values of Secrets".to_owned());
     kubernetes
         .chain(upstreams)
         .chain(secrets)
@@ -136,7 +136,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         (asks.events && !granted.events, "emit Events"),
         (
             asks.read_secrets && !granted.read_secrets,
-            "see what is in Secrets",
+            "read values of Secrets",
         ),
     ];
     missing.extend(

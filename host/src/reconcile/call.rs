@@ -67,6 +67,9 @@ impl Controller {
             self.keep_recording(plugin, recorded, outcome.result());
         }
         self.stats.end_call(key, failed, called, started.elapsed());
+        if plugin.kind(&key.gvk).is_some_and(|kind| kind.finalizer.is_some()) {
+            self.request_protection(&call.effects.reads);
+        }
         ReconcileOutcome {
             next: match outcome.next {
                 // No watch reports changes of RBAC.
@@ -151,9 +154,9 @@ impl Controller {
         deleting: Option<&str>,
         call: &Call,
     ) -> ReconcileOutcome {
-        let object = call.effects.checkpoint.as_ref().unwrap_or(object);
+        let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
-            && let Err(outcome) = self.update_holds(key, object, &call.effects.holds).await
+            && let Err(outcome) = self.update_holds(key, newest, &call.effects.holds).await
         {
             return outcome;
         }
@@ -310,7 +313,8 @@ impl Controller {
         result
     }
 
-    /// Writes the status of a result, or removes the finalizer when a cleanup is complete.
+    /// Writes the status of a result, or removes the finalizer when a cleanup is complete. `object` is the one that the
+    /// component was given: the status is of its generation, also when a checkpoint was answered with a newer one.
     async fn finish_call(
         &self,
         key: &ObjectRef,
@@ -320,10 +324,11 @@ impl Controller {
         deleting: Option<&str>,
         call: &Call,
     ) -> ReconcileOutcome {
+        let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
         if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &result)
             && outcome.next == reconciler::Next::AwaitChange
         {
-            return self.remove_finalizer(key, object, finalizer).await;
+            return self.remove_finalizer(key, newest, finalizer).await;
         }
         if deleting.is_some() {
             result = self.describe_deletion(object, result);
@@ -341,7 +346,10 @@ impl Controller {
                         until that ends";
             add_hot_loop(&mut result, object_reason::TIGHT_REQUEUE_LOOP, note);
         }
-        match self.write_status(plugin.name(), key, object, &result).await {
+        let written = self
+            .write_status_of(object.generation, plugin.name(), key, newest, &result)
+            .await;
+        match written {
             Ok(sent) => {
                 let wrote = sent || !call.effects.writes.is_empty() || call.effects.checkpoint.is_some();
                 ReconcileOutcome {

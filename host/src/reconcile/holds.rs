@@ -140,7 +140,7 @@ impl Controller {
         }
         let names: Vec<String> = left.iter().map(ToString::to_string).collect();
         let note = format!(
-            "Held by {}: it goes when they let it go; {FORCE_DELETE}=true lets it go at once",
+            "Held by {}: it is deleted when they release it; annotate it {FORCE_DELETE}=true to delete it at once",
             names.join(", ")
         );
         match plugin {

@@ -286,7 +286,7 @@ impl HookRunner {
                 return Ok(());
             };
             let upgraded: Value =
-                serde_json::from_slice(&upgraded).map_err(|e| format!("it gave no JSON: {e}"))?;
+                serde_json::from_slice(&upgraded).map_err(|e| format!("it returned invalid JSON: {e}"))?;
             let Some(patch) = diff_metadata(&object.to_value(), &upgraded)? else {
                 return Ok(());
             };
@@ -369,7 +369,7 @@ fn diff_metadata(old: &Value, new: &Value) -> Result<Option<Value>, String> {
             of(new).unwrap_or_else(|| none.clone()),
         );
         if let Some((name, _)) = new.iter().find(|(_, value)| !value.is_string()) {
-            return Err(format!("metadata.{field}.{name} is not a text"));
+            return Err(format!("metadata.{field}.{name} is not a string"));
         }
         let gone = old.keys().filter(|k| !new.contains_key(*k));
         let mut changes: Map<_, _> = gone.map(|k| (k.clone(), Value::Null)).collect();
@@ -437,7 +437,7 @@ mod tests {
             (
                 "/metadata/labels",
                 json!({"n": 1}),
-                "metadata.labels.n is not a text",
+                "metadata.labels.n is not a string",
             ),
         ] {
             let error = with(pointer, value).expect_err(field);

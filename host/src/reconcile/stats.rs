@@ -155,6 +155,11 @@ impl ReconcileStats {
         }
     }
 
+    /// Time since the host started.
+    pub fn uptime(&self) -> Duration {
+        self.began.elapsed()
+    }
+
     /// Records that the host has received an object: its time to Ready starts here.
     pub fn observe_object(&self, key: &ObjectRef) {
         self.update_entry(key, |_| {});

@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Controller {
-    /// Writes the status that follows from a result. Returns true if a request was sent.
+    /// Writes the status that follows from a result for this version of an object. Returns true if a request was sent.
     pub(super) async fn write_status(
         &self,
         by: &Arc<str>,
@@ -33,9 +33,23 @@ impl Controller {
         object: &Arc<Object>,
         result: &GuestResult,
     ) -> Result<bool, ReconcileOutcome> {
+        self.write_status_of(object.generation, by, key, object, result)
+            .await
+    }
+
+    /// Writes the status that follows from a result for a generation, over the status of `object`. The object is newer
+    /// than that generation when its spec was edited between the start of the reconcile and a checkpoint.
+    pub(super) async fn write_status_of(
+        &self,
+        generation: i64,
+        by: &Arc<str>,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        result: &GuestResult,
+    ) -> Result<bool, ReconcileOutcome> {
         let result_hash = hash_to_u64(|hasher| result.hash(hasher));
         let hash_version = |o: &Object| {
-            hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, o.generation).hash(hasher))
+            hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, generation).hash(hasher))
         };
         if self.written_hash(key) == Some(hash_version(object)) {
             self.count_suppressed(by);
@@ -45,7 +59,7 @@ impl Controller {
         let old = whole.get("status");
         let now = crate::kube::time::now_rfc3339();
         let context = StatusContext {
-            generation: object.generation,
+            generation,
             now: &now,
         };
         let new = self.compose_status(by, key, object, result, old, context);

@@ -48,7 +48,7 @@ impl Controller {
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
-            return Some(self.reconcile_unowned(key).await);
+            return Some(self.release_upstream(key, &object).await);
         }
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
@@ -111,6 +111,7 @@ impl Controller {
                 );
             }
         }
+        self.protect_upstream(key, object, &upstream).await;
         if !upstream.is_http() {
             // The host has no client for that scheme, so there is no condition about a connection.
             return (HealthReport::default(), None, reads);

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    cache::{
-        informer::{Informers, SyncState},
-        store::Store,
-    },
+    cache::{informer::Informers, store::Store},
     client::{access_review::AccessReviewer, fence::WriteFence},
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::scope::NamespaceScope,
@@ -45,14 +42,6 @@ pub struct SharedCache {
     pub informers: Arc<Informers>,
     /// The namespaces that this host may read.
     pub namespaces: NamespaceScope,
-}
-
-impl SharedCache {
-    /// True when every informer has received its initial list.
-    pub fn is_synced(&self) -> bool {
-        let scopes = self.informers.scopes();
-        scopes.iter().all(|(_, state)| *state == SyncState::Synced)
-    }
 }
 
 /// Access to the API server beyond the shared cache: writes, uncached reads, access reviews and Events.

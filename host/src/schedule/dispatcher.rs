@@ -376,6 +376,11 @@ impl Dispatcher {
         self.inner.lock().graph.add_edge(key, dependency);
     }
 
+    /// The dependencies of an object.
+    pub fn reads(&self, key: &ObjectRef) -> Vec<Dependency> {
+        self.inner.lock().graph.reads(key).cloned().collect()
+    }
+
     /// The watches that are needed: of reconciled kinds and of dependencies.
     pub fn scopes(&self) -> Vec<Scope> {
         let inner = self.inner.lock();

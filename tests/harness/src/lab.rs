@@ -32,8 +32,9 @@ pub const PACK_GRANTS: &str = include_str!("../../../deploy/grants.yaml");
 const PROBE_GRANTS: &str = "
   probe:
     kubernetes:
-    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}
-    - {group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}
+    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}
+    - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold]}
+    upstreams: [{}]
     readSecrets: true
     events: true
 ";

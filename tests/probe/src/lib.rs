@@ -1,6 +1,6 @@
 //! A plugin that executes the steps in its objects' specs, so that scenarios of the host can be written as objects.
 
-use ostler_sdk::{Gvk, ObjectRef, Selection, prelude::*, serde_json::Value};
+use ostler_sdk::{ConditionStatus, Gvk, ObjectRef, Preconditions, Selection, prelude::*, serde_json::Value};
 
 /// Steps of each reconcile and of the cleanup.
 #[ostler_sdk::resource(
@@ -33,8 +33,8 @@ pub struct ProbeStatus {
 /// One step. Its result is in `status.seen`.
 #[ostler_sdk::api]
 pub struct Step {
-    /// Action: `get`, `metadata`, `ready`, `list`, `apply`, `force`, `create`, `hold`, `poll`, `after`, or a failure:
-    /// `retry`, `yield`, `park`.
+    /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `patch`, `hold`, `holders`,
+    /// `http`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -46,8 +46,15 @@ pub struct Step {
     pub labels: Option<String>,
     /// Field selector of the list.
     pub fields: Option<String>,
-    /// Object to write, as JSON. Its namespace is the probe's.
+    /// Object to write, as JSON. Its namespace is the probe's. For `patch` the JSON merge patch, for `checkpoint` the
+    /// status fields.
     pub object: Option<String>,
+    /// Type of the condition that `condition` requires to be true.
+    pub condition: Option<String>,
+    /// The resourceVersion that `patch` requires.
+    pub resource_version: Option<String>,
+    /// Path of the GET request that `http` sends to the Upstream `name`.
+    pub path: Option<String>,
     /// Milliseconds of `poll` and `after`.
     pub milliseconds: Option<u64>,
 }
@@ -66,6 +73,34 @@ impl Reconciler for Prober {
 
     fn cleanup(&self, ctx: &Context, probe: &Probe) -> Result<Outcome, Failure> {
         run_steps(ctx, &probe.spec.cleanup, &probe.metadata.namespace)
+    }
+}
+
+/// A kind of which only the objects with the label `tier=a` are reconciled.
+#[ostler_sdk::resource(
+    group = "tests.ostler.dev",
+    version = "v1alpha1",
+    kind = "SelectedProbe",
+    namespaced,
+    doc = "An object that is reconciled while it has the label tier=a."
+)]
+pub struct SelectedProbeSpec {}
+
+/// Reconciles the objects with the label `tier=a`.
+pub struct SelectedProber;
+
+impl Reconciler for SelectedProber {
+    type Spec = SelectedProbeSpec;
+    const FINALIZER: Option<&'static str> = Some("tests.ostler.dev/selected");
+    const LABEL_SELECTOR: Option<&'static str> = Some("tier=a");
+
+    fn reconcile(&self, _: &Context, _: &SelectedProbe) -> Result<Outcome, Failure> {
+        Ok(Outcome::await_change())
+    }
+
+    fn cleanup(&self, ctx: &Context, probe: &SelectedProbe) -> Result<Outcome, Failure> {
+        ctx.event("CleanedUp", probe.name());
+        Ok(Outcome::await_change())
     }
 }
 
@@ -88,10 +123,13 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             namespace: Some(namespace.into()),
             name: step.name.clone().unwrap_or_default(),
         };
-        let object = || -> Result<Value, Failure> {
+        let json = || -> Result<Value, Failure> {
             let text = step.object.as_deref().unwrap_or_default();
-            let mut object: Value = ostler_sdk::serde_json::from_str(text)
-                .map_err(|e| Failure::terminal("InvalidStep", e.to_string()))?;
+            ostler_sdk::serde_json::from_str(text)
+                .map_err(|e| Failure::terminal("InvalidStep", e.to_string()))
+        };
+        let object = || -> Result<Value, Failure> {
+            let mut object = json()?;
             object["metadata"]["namespace"] = namespace.into();
             Ok(object)
         };
@@ -99,6 +137,11 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             "get" => format_object(ctx.get_json(&reference())?),
             "metadata" => format_object(ctx.get_metadata(&reference())?),
             "ready" => format_object(Some(ctx.require_ready_json(&reference())?)),
+            "condition" => {
+                let condition = step.condition.as_deref().unwrap_or_default();
+                let found = ctx.require_condition(&reference(), condition, ConditionStatus::True)?;
+                format_object(Some(found))
+            }
             "list" => {
                 let selection = Selection {
                     namespace: Some(namespace),
@@ -115,6 +158,27 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             "apply" => format_object(Some(ctx.apply_owned(&object()?)?.json()?)),
             "force" => format_object(Some(ctx.apply(&object()?, true)?.json()?)),
             "create" => format_object(Some(ctx.create(&object()?, true)?.json()?)),
+            "patch" => {
+                let preconditions = Preconditions {
+                    uid: None,
+                    resource_version: step.resource_version.clone(),
+                };
+                format_object(Some(ctx.patch(&reference(), &json()?, &preconditions)?.json()?))
+            }
+            "holders" => {
+                let holders = ctx.list_holders(&reference())?;
+                let names: Vec<String> = holders.into_iter().map(|holder| holder.name).collect();
+                names.join(",")
+            }
+            "http" => {
+                let upstream = step.name.as_deref().unwrap_or_default();
+                let path = step.path.as_deref().unwrap_or("/");
+                ctx.upstream(upstream).get(path).send()?.status().to_string()
+            }
+            "checkpoint" => {
+                ctx.checkpoint(&json()?)?;
+                "saved".into()
+            }
             "hold" => {
                 ctx.hold(&reference())?;
                 "held".into()
@@ -153,4 +217,4 @@ fn format_object(object: Option<Value>) -> String {
     }
 }
 
-ostler_sdk::plugin!(Prober);
+ostler_sdk::plugin!(Prober, SelectedProber);

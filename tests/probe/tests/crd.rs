@@ -1,12 +1,12 @@
 //! Compares the checked-in CRD of the host scenarios with the Rust types.
 
 use ostler_sdk::crd;
-use probe::ProbeSpec;
+use probe::{ProbeSpec, SelectedProbeSpec};
 
 /// `UPDATE_CRDS=1 cargo test -p probe` writes the file.
 #[test]
 fn checked_in_crd_is_current() {
-    let (_, text) = crd::file::<ProbeSpec>();
+    let text = [crd::file::<ProbeSpec>().1, crd::file::<SelectedProbeSpec>().1].join("---\n");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/crd.yaml");
     if std::env::var_os("UPDATE_CRDS").is_some() {
         std::fs::write(path, &text).expect("can be written");

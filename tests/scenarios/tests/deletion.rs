@@ -19,6 +19,9 @@ scenarios!(
     deletion_policy_annotation_keeps_pipeline,
     force_delete_annotation_removes_object_with_event,
     phase_reports_progress_ready_and_termination,
+    object_that_left_the_selection_is_cleaned_up_when_deleted,
+    credentials_deleted_first_stay_until_the_cleanup,
+    restart_in_the_middle_of_a_deletion_leaves_nothing_behind,
 );
 
 fn assert_gone_from_concourse(lab: &Lab) {
@@ -241,4 +244,93 @@ async fn phase_reports_progress_ready_and_termination(mut lab: Lab) {
     lab.patch(&probe::kind(), "p", json!({"spec": {"cleanup": []}}))
         .await;
     lab.wait_gone(&probe::kind(), "p").await;
+}
+
+async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab) {
+    lab.start_probe().await;
+    let selected = Gvk::new("tests.ostler.dev", "v1alpha1", "SelectedProbe");
+    let object = |tier: &str| {
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "SelectedProbe", "spec": {},
+            "metadata": {"name": "p", "namespace": lab.namespace, "labels": {"tier": tier}}})
+    };
+    lab.apply(object("a")).await;
+    lab.wait_ready(&selected, "p").await;
+    lab.apply(object("b")).await;
+    lab.wait_idle().await;
+    let left = lab.get(&selected, "p").await.expect("the object");
+    assert_eq!(
+        left["metadata"]["finalizers"],
+        json!(["tests.ostler.dev/selected"]),
+        "it has not been cleaned up"
+    );
+    lab.delete(&selected, "p").await;
+    lab.wait_gone(&selected, "p").await;
+    let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+    assert!(
+        events.iter().any(|e| e["reason"] == "CleanedUp"),
+        "the component cleaned up"
+    );
+}
+
+const UPSTREAM_PROTECTION: &str = "ostler.dev/upstream-protection";
+
+async fn start_with_protected_chain(lab: Lab) -> Lab {
+    let lab = start_with_chain(lab).await;
+    let upstream = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
+    let secret = Gvk::new("", "v1", "Secret");
+    for (kind, name) in [(&upstream, "ci"), (&secret, "ci-admin")] {
+        lab.wait_until(&format!("{name} is protected"), async || {
+            let object = lab.get(kind, name).await.unwrap_or_default();
+            object["metadata"]["finalizers"]
+                .to_string()
+                .contains(UPSTREAM_PROTECTION)
+        })
+        .await;
+    }
+    lab
+}
+
+/// Deletes everything like a namespace controller: what is needed last goes first.
+async fn delete_credentials_first(lab: &Lab) {
+    lab.delete(&Gvk::new("", "v1", "Secret"), "ci-admin").await;
+    lab.delete(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
+        .await;
+    for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
+        lab.delete(&kind(kind_name), name).await;
+    }
+}
+
+async fn wait_all_gone(lab: &Lab) {
+    for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
+        lab.wait_gone(&kind(kind_name), name).await;
+    }
+    lab.wait_gone(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
+        .await;
+    lab.wait_gone(&Gvk::new("", "v1", "Secret"), "ci-admin").await;
+    assert_gone_from_concourse(lab);
+}
+
+async fn credentials_deleted_first_stay_until_the_cleanup(lab: Lab) {
+    let lab = start_with_protected_chain(lab).await;
+    delete_credentials_first(&lab).await;
+    wait_all_gone(&lab).await;
+}
+
+async fn restart_in_the_middle_of_a_deletion_leaves_nothing_behind(lab: Lab) {
+    if !lab.concourse.is_simulated("Concourse is not to be reached") {
+        return;
+    }
+    let mut lab = start_with_protected_chain(lab).await;
+    lab.concourse.faults().set_outage(true);
+    delete_credentials_first(&lab).await;
+    lab.wait_until("the cleanup has failed", async || {
+        lab.wake_causes(&kind("Pipeline"), "app")
+            .iter()
+            .any(|cause| *cause == ostler::testing::dispatcher::Cause::Retry)
+    })
+    .await;
+    lab.host = None;
+    lab.concourse.faults().set_outage(false);
+    lab.start_host().await;
+    wait_all_gone(&lab).await;
 }

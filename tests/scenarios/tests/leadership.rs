@@ -403,7 +403,7 @@ async fn second_signal_exits_without_draining(lab: Lab) {
     let _silent = start_silent_upstream(&lab).await;
     let mut a = start_waiting_host(&lab, "stubborn", "600").await;
     a.send_signal(Signal::TERM);
-    a.wait_logged(&lab, "draining").await;
+    a.wait_logged(&lab, "shutting down").await;
     a.send_signal(Signal::INT);
     assert!(
         !a.wait_exit(&lab).await.success(),

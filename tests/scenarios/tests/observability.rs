@@ -20,7 +20,7 @@ use ostler::testing::{
     lease,
     queue::Priority,
 };
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, process, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, probe, process, scenarios};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -29,6 +29,7 @@ scenarios!(
     traps_and_plugin_metrics_are_counted,
     events_of_one_object_are_rate_limited,
     leadership_is_reported_in_metrics_and_status,
+    kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready,
     explain_follows_an_object_from_waiting_to_deletion,
     status_and_explain_commands_print_tables_and_json
 );
@@ -573,4 +574,30 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
         !output.status.success() && error.contains("port-forward") && error.contains(&unused),
         "{error}"
     );
+}
+
+async fn kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready(mut lab: Lab) {
+    lab.settings.grants = Grants::parse(
+        "plugins: {probe: {kubernetes: [{group: absent.dev, kinds: [Absent], verbs: [get, list]}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
+    lab.start_probe().await;
+    let read =
+        |action: &str| json!({"do": action, "apiVersion": "absent.dev/v1", "kind": "Absent", "name": "a"});
+    lab.apply_probe("get", json!([read("get")]), json!([])).await;
+    lab.apply_probe("list", json!([read("list")]), json!([])).await;
+    // A wait for the list would take the call's whole time, and each would be one attempt in that time.
+    for name in ["get", "list"] {
+        lab.wait_until(&format!("{name} is retried"), async || {
+            lab.wake_causes(&probe::kind(), name).len() >= 3
+        })
+        .await;
+        let object = lab.get(&probe::kind(), name).await.expect("the probe");
+        let message = ostler_test_harness::find_condition(&object, "Ready")["message"].to_string();
+        assert!(message.contains("absent.dev"), "{message}");
+    }
+    let (_, url) = serve_admin(&lab).await;
+    let (_, readiness) = fetch(&format!("{url}/readyz"), "*/*").await;
+    assert_eq!(readiness, "ok");
 }

@@ -227,7 +227,7 @@ fn format_inspection(found: &Inspection) -> String {
     out.push_str(&section(
         "Asks for",
         asks.as_deref()
-            .unwrap_or("all it is granted: it has no manifest\n"),
+            .unwrap_or("everything it is granted, since it has no manifest\n"),
     ));
     let mut sizes: Vec<_> = found.sections.iter().collect();
     sizes.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));

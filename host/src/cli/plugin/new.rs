@@ -110,7 +110,7 @@ impl FromStr for Kind {
             .any(|k| group == *k || group.ends_with(&format!(".{k}")))
         {
             return Err(format!(
-                "the group {group:?} is Kubernetes' own: take a domain of yours"
+                "the group {group:?} is reserved for Kubernetes: use a domain of yours"
             ));
         }
         Ok(Self {
@@ -193,7 +193,7 @@ impl New {
         let folder = self.directory.clone().unwrap_or_else(|| self.name.clone().into());
         if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) || folder.is_file() {
             bail!(
-                "{}: there is something already: take another name, or --directory",
+                "{}: it exists already: choose another name, or set --directory",
                 folder.display()
             );
         }
@@ -270,7 +270,7 @@ impl Sdk {
             .ancestors()
             .chain(program.ancestors())
             .find_map(Self::at_checkout);
-        found.context("no SDK: it is not on crates.io yet; give --sdk CHECKOUT, a checkout of Ostler")
+        found.context("no SDK: it is not on crates.io yet; set --sdk to a checkout of Ostler")
     }
 
     /// The SDK in a folder, or in the checkout that contains the folder.
@@ -348,7 +348,7 @@ mod tests {
             ("Greeting.v0.a.dev", "the version"),
             ("Greeting.v1.dev", "is no domain"),
             ("Greeting.v1.A.dev", "is no domain"),
-            ("Greeting.v1.apps.k8s.io", "Kubernetes' own"),
+            ("Greeting.v1.apps.k8s.io", "reserved for Kubernetes"),
         ] {
             let error = wrong.parse::<Kind>().unwrap_err();
             assert!(error.contains(words), "{wrong}: {error}");
@@ -413,7 +413,7 @@ mod tests {
             sdk: None,
         };
         let error = new.run().unwrap_err().to_string();
-        assert!(error.contains("there is something already"), "{error}");
+        assert!(error.contains("it exists already"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

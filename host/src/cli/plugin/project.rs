@@ -208,7 +208,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         for (files, words) in [
             (
                 &[("Cargo.toml", "")][..],
-                ["plugin.yaml: not there", "begin with"],
+                ["plugin.yaml: not found", "begin with"],
             ),
             (
                 &[("Cargo.toml", ""), ("plugin.yaml", "permissions: [")],

@@ -219,7 +219,7 @@ impl Test {
         let ours: Vec<_> = project.samples.iter().filter(of_ours).collect();
         if ours.is_empty() {
             bail!(
-                "{}: no object of the plugin's kinds is there to try it with",
+                "{}: there is no sample of the plugin's kinds",
                 project.folder.join("samples").display()
             );
         }
@@ -257,7 +257,7 @@ impl Test {
             facts.map_or((0, 0, 0), |f| (f.reconciles, f.api_writes, f.upstream_writes))
         };
         if !stage.wait_idle(self.timeout).await? {
-            bail!("it does not come to rest: does it write something else each time?");
+            bail!("it does not become idle: does each reconcile write something different?");
         }
         for key in keys {
             let (reconciles, api, upstream) = facts(key);

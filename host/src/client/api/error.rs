@@ -29,7 +29,7 @@ pub enum ApiError {
     #[error("the API server can't be reached: {0}")]
     Unreachable(String),
     /// The response could not be parsed.
-    #[error("the API server's answer is not what was expected: {0}")]
+    #[error("unexpected response of the API server: {0}")]
     InvalidResponse(String),
     /// The write was not sent because this host does not lead.
     #[error(transparent)]

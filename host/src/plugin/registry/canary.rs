@@ -79,7 +79,7 @@ impl Registry {
         let Some(stable) = &slot.serving else {
             return Err(LoadError::new(
                 plugin_reason::PRIMARY_NOT_LOADED,
-                "there is no build beside it".into(),
+                "there is no primary build".into(),
             ));
         };
         if let Some(difference) = stable.find_canary_difference(&plugin) {

@@ -107,7 +107,11 @@ pub struct PreflightDifference {
 
 impl fmt::Display for PreflightReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} recordings replay the same", self.same, self.replayed)?;
+        write!(
+            f,
+            "{} of {} recordings replay identically",
+            self.same, self.replayed
+        )?;
         for differing in self
             .differing
             .iter()

@@ -99,7 +99,7 @@ impl Slot {
             .any(|b| Arc::ptr_eq(&b.health, &plugin.health))
     }
 
-    /// Ends the canary if it does worse than the build beside it.
+    /// Ends the canary if it does worse than the primary build.
     fn roll_back_canary(&mut self, stable: &Arc<Plugin>) -> Option<Rollback> {
         let canary = self.canary.as_mut()?;
         let why = canary.serving.as_ref()?.health.worse_than(&stable.health)?;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tracing::{Span, field::Empty, instrument};
 
 use super::{
-    Call, ReferenceDisplay,
+    Call, ReferenceDisplay, SYNC_TIMEOUT,
     context::{check_cluster, is_path_segment, parse_gvk},
 };
 use crate::{
@@ -315,7 +315,7 @@ impl Call {
             let synced = services
                 .cache
                 .informers
-                .wait_synced(&scope, self.remaining_time())
+                .wait_synced(&scope, self.remaining_time().min(SYNC_TIMEOUT))
                 .await;
             let query = Query {
                 namespace: &list.namespace,

@@ -23,7 +23,10 @@ impl Host for Call {
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
         self.context.deny_in_hook("status.checkpoint")?;
         let (target, services) = self.begin_host_call(HostCall::StatusCheckpoint)?;
-        let (key, uid) = (target.key.clone(), target.object.uid.clone());
+        let (key, given) = (target.key.clone(), target.object.clone());
+        // The version that the component has seen, so that a leader whose cache lags behind the checkpoint of the leader
+        // before gets a conflict instead of repeating the effect.
+        let seen = self.effects.checkpoint.clone().unwrap_or(given);
         self.charge_bytes_to_host(fields.len())?;
         if fields.len() > self.limits().status_bytes {
             return Err(self.limit_exceeded(Limit::StatusBytes, "bytes of status fields"));
@@ -39,7 +42,7 @@ impl Host for Call {
         let patched = services
             .api
             .writer
-            .patch_status(&key, &uid, &Value::Object(fields))
+            .patch_status_of(&key, &seen, &Value::Object(fields))
             .await?;
         self.effects.counts.api_writes += 1;
         self.effects.checkpoint = Some(patched);

@@ -76,15 +76,15 @@ mod tests {
         for (source, words) in [
             (
                 "fn f(ctx: &Context) -> R {}",
-                "it takes the context and an object",
+                "a reconciler takes the context and an object",
             ),
             (
                 "fn f(ctx: &Context, object: Kind) -> R {}",
-                "it takes the context and an object",
+                "a reconciler takes the context and an object",
             ),
             (
                 "fn f(a: &A, b: &B, c: &C) -> R {}",
-                "it takes the context and an object",
+                "a reconciler takes the context and an object",
             ),
             ("struct F;", "expected `fn`"),
         ] {

@@ -264,7 +264,7 @@ fn invalid_arguments_are_reported_with_file_and_remedy() {
         (
             &["plugin", "new", "taken", "--kind", "X.v1.example.dev"][..],
             1,
-            &["taken: there is something already", "--directory"][..],
+            &["taken: it exists already", "--directory"][..],
         ),
         (
             &["plugin", "new", "Big", "--kind", "X.v1.example.dev"],
@@ -298,7 +298,7 @@ fn invalid_arguments_are_reported_with_file_and_remedy() {
         (
             &["plugin", "build", "bare"],
             1,
-            &["bare/plugin.yaml: not there", "permissions: {}"],
+            &["bare/plugin.yaml: not found", "permissions: {}"],
         ),
         (
             &["plugin", "test", "typing"],

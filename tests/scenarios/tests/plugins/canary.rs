@@ -45,7 +45,10 @@ pub async fn canary_reconciles_its_share_and_is_promoted(mut lab: Lab) {
     apply_plugin(
         &lab,
         "hostile",
-        spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"})))),
+        spec(
+            "v1.wasm",
+            Some(("v2.wasm", json!({"labelSelector": "tier=test"}))),
+        ),
     )
     .await;
     let object = wait_canary_state(&lab, "Serving", "tier=test").await;
@@ -119,7 +122,10 @@ pub async fn canary_with_more_failures_is_rolled_back(mut lab: Lab) {
         lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
     let good = report(&lab, "hostile").digest;
-    let with = spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"}))));
+    let with = spec(
+        "v1.wasm",
+        Some(("v2.wasm", json!({"labelSelector": "tier=test"}))),
+    );
     apply_plugin(&lab, "hostile", with.clone()).await;
     wait_canary_state(&lab, "Serving", "tier=test").await;
     // The behaviour changes after the swap; otherwise the replay of recordings would refuse the canary.

@@ -1,0 +1,254 @@
+//! Protection of Upstreams and of their Secrets: they stay until the last object is gone that needs them for its cleanup.
+//!
+//! A namespace is deleted with all its objects at once, and an Upstream or a Secret has no finalizer of its own. Without
+//! protection they would be gone first, and what their users have created in the upstream would stay there. So an
+//! Upstream that is used for objects with a finalizer gets a finalizer itself, and so does each Secret it names, like
+//! `kubernetes.io/pvc-protection`. Both survive a restart in the middle of a deletion.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tracing::info;
+
+use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use crate::{
+    cache::store::Query,
+    client::api::warn_api_error,
+    effect::events::{EventDraft, EventType},
+    kube::{
+        key::{Gvk, ObjectRef},
+        object::Object,
+        scope::Projection,
+        well_known::{annotation, bookkeeping::UPSTREAM_PROTECTION, event_reason},
+    },
+    plugin::LoadState,
+    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Priority},
+    upstream::{UpstreamObject, upstream_gvk},
+};
+
+/// Maximum number of users that a message names.
+const MAX_NAMED_USERS: usize = 5;
+/// Interval of checks whether a deleted Upstream still has users.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after the start in which the plugins are listed.
+const LOADING_GRACE: Duration = Duration::from_secs(10);
+/// Limit of the time for the list of a kind.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Controller {
+    /// Queues the Upstreams that a call for an object with a finalizer has used, unless they are protected already.
+    pub(super) fn request_protection(&self, reads: &[Dependency]) {
+        let upstream = upstream_gvk();
+        for read in reads {
+            let Dependency::Object(key, _) = read else {
+                continue;
+            };
+            if key.gvk == upstream
+                && let Some(object) = self.services.cache.store.get(key, Projection::Full)
+                && !object.is_deleting()
+                && !is_protected(&object)
+            {
+                self.services
+                    .dispatcher
+                    .enqueue(key, Priority::Normal, Cause::UpstreamStatus);
+            }
+        }
+    }
+
+    /// Adds the finalizer to an Upstream that has users and to the Secrets it names, and removes it from the Secrets
+    /// that no Upstream names any more.
+    pub(super) async fn protect_upstream(&self, key: &ObjectRef, object: &Object, upstream: &UpstreamObject) {
+        if !is_protected(object) {
+            let users = self.list_users(key, upstream).await;
+            if users.is_ok_and(|users| users.is_empty()) {
+                return;
+            }
+        }
+        self.set_protection(key, key, object, true).await;
+        for name in upstream.secret_names() {
+            let secret = secret_key(&key.namespace, &name);
+            if let Some(stored) = self.services.cache.store.get(&secret, Projection::Full)
+                && !stored.is_deleting()
+            {
+                self.set_protection(key, &secret, &stored, true).await;
+            }
+        }
+        self.release_secrets(key, None).await;
+    }
+
+    /// Reconciles an Upstream that is being deleted: waits for its users, then releases its Secrets and removes its
+    /// finalizer.
+    pub(super) async fn release_upstream(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
+        if !is_protected(object) {
+            return self.reconcile_unowned(key).await;
+        }
+        let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
+        if !forced && let Ok(upstream) = UpstreamObject::from_object(object) {
+            let again = self.services.dispatcher.now() + add_jitter(RELEASE_INTERVAL, JITTER_PERCENT);
+            if self.is_loading() {
+                return ReconcileOutcome::wait(again, Cause::Retry);
+            }
+            match self.list_users(key, &upstream).await {
+                Ok(users) if users.is_empty() => {}
+                Ok(users) => {
+                    self.report_users(key, object, &users).await;
+                    return ReconcileOutcome::wait(again, Cause::Retry);
+                }
+                Err(why) => {
+                    self.stats.record_error(key, "UsersUnknown", &why);
+                    return ReconcileOutcome::retry();
+                }
+            }
+        }
+        self.release_secrets(key, Some(key)).await;
+        if !self.set_protection(key, key, object, false).await {
+            return ReconcileOutcome::retry();
+        }
+        info!(object = %key, forced, "upstream released");
+        self.reconcile_unowned(key).await
+    }
+
+    /// True while plugins may still be loaded after the start, whose objects are not known yet.
+    fn is_loading(&self) -> bool {
+        let reports = self.registry.reports();
+        self.stats.uptime() < LOADING_GRACE || reports.iter().any(|report| report.state == LoadState::Loading)
+    }
+
+    /// The objects that need an Upstream for their cleanup. An object that has not been reconciled in this process, or
+    /// failed before it came to its Upstream, counts if it may use this one.
+    async fn list_users(&self, key: &ObjectRef, upstream: &UpstreamObject) -> Result<Vec<ObjectRef>, String> {
+        let services = &self.services;
+        let mut users = Vec::new();
+        for plugin in self.registry.serving() {
+            for kind in &plugin.kinds {
+                let Some(finalizer) = kind.finalizer.as_deref() else {
+                    continue;
+                };
+                for scope in kind.scopes(&services.cache.namespaces) {
+                    let serving = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
+                    let query = Query {
+                        namespace: &scope.namespace,
+                        ..Query::default()
+                    };
+                    let objects = services.cache.store.list(&serving, &query);
+                    let held = |o: &Object| o.finalizers.iter().any(|f| **f == *finalizer);
+                    let found = objects.into_iter().filter(|(user, object)| {
+                        held(object)
+                            && upstream.allows_namespace(&user.namespace)
+                            && self.may_need(user, object, key)
+                    });
+                    users.extend(found.map(|(user, _)| user));
+                }
+            }
+        }
+        Ok(users)
+    }
+
+    fn may_need(&self, user: &ObjectRef, object: &Object, upstream: &ObjectRef) -> bool {
+        let reads = self.services.dispatcher.reads(user);
+        let mut upstreams = reads
+            .iter()
+            .filter_map(|read| match read {
+                Dependency::Object(key, _) if key.gvk == upstream.gvk => Some(key),
+                _ => None,
+            })
+            .peekable();
+        if upstreams.peek().is_some() {
+            return upstreams.any(|key| key == upstream);
+        }
+        let is_reconciled = self.stats.object(user).is_some_and(|stats| stats.reconciles > 0);
+        !(is_reconciled && object.readiness().ready)
+    }
+
+    /// Removes the finalizer from the Secrets of a namespace that no Upstream names, apart from the one that is being
+    /// released.
+    async fn release_secrets(&self, key: &ObjectRef, released: Option<&ObjectRef>) {
+        let store = &self.services.cache.store;
+        let scope = |gvk: &Gvk| {
+            let key = ObjectRef::new(gvk.clone(), &key.namespace, "");
+            self.services
+                .cache
+                .namespaces
+                .object_scope(&key, Projection::Full)
+        };
+        let query = Query {
+            namespace: &key.namespace,
+            ..Query::default()
+        };
+        let upstreams = store.list(&scope(&key.gvk), &query);
+        let named: BTreeSet<String> = upstreams
+            .iter()
+            .filter(|(other, object)| Some(other) != released && is_protected(object))
+            .filter_map(|(_, object)| UpstreamObject::from_object(object).ok())
+            .flat_map(|upstream| upstream.secret_names())
+            .collect();
+        let secrets = store.list(&scope(&secret_gvk()), &query);
+        for (secret, object) in secrets {
+            let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
+            if is_protected(&object) && (forced || !named.contains(&*secret.name)) {
+                self.set_protection(key, &secret, &object, false).await;
+            } else if is_protected(&object) && object.is_deleting() {
+                self.report_users(&secret, &object, std::slice::from_ref(key))
+                    .await;
+            }
+        }
+    }
+
+    /// Adds or removes the finalizer of an object. Returns false if that failed, which is logged: a host that may not
+    /// patch Secrets works without the protection.
+    async fn set_protection(&self, by: &ObjectRef, key: &ObjectRef, object: &Object, on: bool) -> bool {
+        if is_protected(object) == on {
+            return true;
+        }
+        let writer = &self.services.api.writer;
+        match writer.set_finalizer(key, by, UPSTREAM_PROTECTION, on).await {
+            Ok(sent) => {
+                self.stats.add_counts(by, super::count_writes(u64::from(sent)));
+                true
+            }
+            Err(e) => {
+                warn_api_error!(e, object = %key, upstream = %by, error = %e, "setting the protection finalizer failed");
+                self.stats
+                    .record_error(by, "ProtectionFailed", &format!("{key}: {e}"));
+                false
+            }
+        }
+    }
+
+    /// Records an Event that names the objects for which a deleted one is kept.
+    async fn report_users(&self, key: &ObjectRef, object: &Arc<Object>, users: &[ObjectRef]) {
+        let named: Vec<String> = users
+            .iter()
+            .take(MAX_NAMED_USERS)
+            .map(ToString::to_string)
+            .collect();
+        let more = match users.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let note = format!(
+            "Needed by {}{more} for cleanup, and deleted after that; {}=true deletes it at once",
+            named.join(", "),
+            annotation::FORCE_DELETE
+        );
+        let draft = EventDraft {
+            component: "ostler",
+            event_type: EventType::Normal,
+            reason: event_reason::DELETION_BLOCKED,
+            note: &note,
+        };
+        let api = &self.services.api;
+        api.recorder.record(&api.writer, key, object, draft, None).await;
+    }
+}
+
+fn secret_gvk() -> Gvk {
+    Gvk::new("", "v1", "Secret")
+}
+
+fn secret_key(namespace: &str, name: &str) -> ObjectRef {
+    ObjectRef::new(secret_gvk(), namespace, name)
+}
+
+fn is_protected(object: &Object) -> bool {
+    object.finalizers.iter().any(|f| **f == *UPSTREAM_PROTECTION)
+}

@@ -1,0 +1,169 @@
+//! The status is of the generation that was reconciled, and a checkpoint is of the version that the component has seen.
+
+use std::sync::Arc;
+
+use axum::Router;
+use kube::api::{Patch, PatchParams};
+use ostler_test_harness::{Lab, probe, scenarios};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+
+scenarios!(
+    checkpoint_after_spec_edit_keeps_the_observed_generation,
+    checkpoint_over_another_leaders_conflicts,
+    deeply_nested_object_is_reported_and_its_neighbours_go_on,
+);
+
+/// An upstream that answers a request only when the test permits it.
+struct HeldUpstream {
+    object: Value,
+    requests: mpsc::UnboundedReceiver<()>,
+    permits: Arc<Semaphore>,
+}
+
+impl HeldUpstream {
+    async fn start(lab: &Lab) -> Self {
+        let (sender, requests) = mpsc::unbounded_channel();
+        let permits = Arc::new(Semaphore::new(0));
+        let held = permits.clone();
+        let app = Router::new().fallback(async move || {
+            sender.send(()).expect("the test runs");
+            held.acquire().await.expect("open").forget();
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+            "metadata": {"name": "held", "namespace": lab.namespace}, "spec": {"url": format!("http://{address}")}});
+        Self {
+            object,
+            requests,
+            permits,
+        }
+    }
+
+    /// Waits for the next request of a reconcile; it is not answered yet.
+    async fn wait_request(&mut self) {
+        self.requests.recv().await.expect("a request");
+    }
+
+    fn answer_one(&self) {
+        self.permits.add_permits(1);
+    }
+}
+
+fn http() -> Value {
+    json!({"do": "http", "name": "held", "path": "/"})
+}
+
+fn checkpoint(seen: &str) -> Value {
+    json!({"do": "checkpoint", "object": json!({"seen": [seen]}).to_string()})
+}
+
+async fn checkpoint_after_spec_edit_keeps_the_observed_generation(mut lab: Lab) {
+    lab.start_probe().await;
+    let mut upstream = HeldUpstream::start(&lab).await;
+    lab.apply(upstream.object.clone()).await;
+    let steps = json!([http(), checkpoint("saved"), http()]);
+    lab.apply_probe("p", steps, json!([])).await;
+    upstream.wait_request().await;
+    // The spec is edited while generation 1 is reconciled, before its checkpoint.
+    lab.patch(&probe::kind(), "p", json!({"spec": {"steps": [http()]}}))
+        .await;
+    upstream.answer_one();
+    // The reconcile of generation 2 has begun and has no result yet.
+    upstream.wait_request().await;
+    let object = lab.get(&probe::kind(), "p").await.expect("the probe");
+    assert_eq!(object["metadata"]["generation"], 2);
+    assert_ne!(object["status"]["observedGeneration"], 2, "{}", object["status"]);
+    upstream.permits.add_permits(10);
+    let ready = lab.wait_ready(&probe::kind(), "p").await;
+    assert_eq!(ready["status"]["observedGeneration"], 2);
+    assert_eq!(ready["status"]["seen"], json!(["200"]));
+}
+
+async fn checkpoint_over_another_leaders_conflicts(mut lab: Lab) {
+    lab.start_probe().await;
+    let mut upstream = HeldUpstream::start(&lab).await;
+    lab.apply(upstream.object.clone()).await;
+    let steps = json!([http(), checkpoint("mine"), http()]);
+    lab.apply_probe("p", steps, json!([])).await;
+    upstream.wait_request().await;
+    // The leader before has written its own checkpoint, and this host has not seen it.
+    let theirs = json!({"status": {"seen": ["theirs"]}});
+    lab.api(&probe::kind(), &lab.namespace)
+        .patch_status("p", &PatchParams::default(), &Patch::Merge(&theirs))
+        .await
+        .expect("written");
+    upstream.answer_one();
+    // The retry after the conflict.
+    upstream.wait_request().await;
+    let object = lab.get(&probe::kind(), "p").await.expect("the probe");
+    assert_eq!(object["status"]["seen"], json!(["theirs"]));
+    upstream.permits.add_permits(10);
+    lab.wait_ready(&probe::kind(), "p").await;
+}
+
+async fn deeply_nested_object_is_reported_and_its_neighbours_go_on(mut lab: Lab) {
+    // The embedded server parses with the host's own library, which refuses such an object.
+    if lab.embedded.is_some() {
+        return;
+    }
+    lab.start_pack().await;
+    lab.apply_chain().await;
+    let deep = format!("{}1{}", r#"{"a":"#.repeat(140), "}".repeat(140));
+    let mut pipeline = lab.pipeline_object();
+    pipeline["metadata"]["name"] = "deep".into();
+    pipeline["spec"]["name"] = "deep".into();
+    pipeline["spec"]["instanceVars"] = "VARS".into();
+    let body = pipeline.to_string().replace(r#""VARS""#, &deep);
+    let path = format!(
+        "/apis/concourse-ci.org/v1alpha1/namespaces/{}/pipelines",
+        lab.namespace
+    );
+    let request = http_request(&path, body);
+    lab.client.request_text(request).await.expect("created");
+    let read_status = async || {
+        let path = format!("{path}/deep");
+        let request = axum::http::Request::get(path)
+            .body(Vec::new())
+            .expect("a request");
+        lab.client.request_text(request).await.unwrap_or_default()
+    };
+    lab.wait_until("its status names the field", async || {
+        let text = read_status().await;
+        text.contains("NestedTooDeeply") && text.contains("spec.instanceVars is nested 140 levels deep")
+    })
+    .await;
+    // The neighbours are reconciled as before.
+    lab.patch(
+        &ostler_test_harness::concourse::kind("Pipeline"),
+        "app",
+        json!({"spec": {"exposed": true}}),
+    )
+    .await;
+    lab.wait_until("a neighbour is applied", async || {
+        lab.concourse
+            .pipeline("platform", "app")
+            .is_some_and(|p| p.public)
+    })
+    .await;
+    // Its deletion is possible: it has never reached Concourse.
+    let request = axum::http::Request::delete(format!("{path}/deep"))
+        .body(Vec::new())
+        .expect("a request");
+    lab.client.request_text(request).await.expect("deleted");
+    lab.wait_until("it is gone", async || {
+        !read_status().await.contains("instanceVars")
+    })
+    .await;
+}
+
+fn http_request(path: &str, body: String) -> axum::http::Request<Vec<u8>> {
+    axum::http::Request::post(path)
+        .header("content-type", "application/json")
+        .body(body.into_bytes())
+        .expect("a request")
+}
