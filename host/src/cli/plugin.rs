@@ -19,7 +19,9 @@ mod verify;
 
 use clap::Subcommand;
 
-use crate::{kube::well_known::environment, observe::telemetry::LogFormat};
+#[cfg(feature = "dev")]
+use crate::kube::well_known::environment;
+use crate::observe::telemetry::LogFormat;
 
 /// The commands.
 #[derive(Subcommand)]

@@ -16,6 +16,8 @@ pub enum SmallSet<T> {
     List(Vec<T>),
     /// A hash set, used from [`MAX_LIST_LEN`] on. It never turns back into a list, so that a set at the limit does
     /// not alternate.
+    // The box keeps the set at the size of a list.
+    #[allow(clippy::box_collection)]
     Hash(Box<HashSet<T>>),
 }
 

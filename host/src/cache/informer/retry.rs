@@ -116,6 +116,7 @@ mod tests {
             reason: String::new(),
             message: String::new(),
             retry_after,
+            fields: Vec::new(),
         })
     }
 

@@ -84,7 +84,7 @@ impl DockerConfig {
 }
 
 impl AuthEntry {
-    fn to_credential(self, place: &str) -> Result<Option<RegistryCredential>, AuthError> {
+    fn into_credential(self, place: &str) -> Result<Option<RegistryCredential>, AuthError> {
         if !self.registrytoken.is_empty() {
             return Ok(Some(RegistryCredential::Bearer(self.registrytoken)));
         }
@@ -127,7 +127,7 @@ impl RegistryAuth {
     fn from_entries(auths: BTreeMap<String, AuthEntry>) -> Result<Self, AuthError> {
         let mut places = BTreeMap::new();
         for (place, entry) in auths {
-            if let Some(credential) = entry.to_credential(&place)? {
+            if let Some(credential) = entry.into_credential(&place)? {
                 places.insert(normalize_place(&place), credential);
             }
         }
