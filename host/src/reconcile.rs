@@ -15,7 +15,6 @@ mod status;
 pub mod upstream;
 
 use std::{
-    any::Any,
     collections::{BTreeSet, HashMap, HashSet},
     hash::{Hash, Hasher},
     panic::AssertUnwindSafe,
@@ -35,7 +34,7 @@ use crate::{
         api::{ApiError, warn_api_error},
         fence::NotLeader,
     },
-    contract::{bindings::reconciler, limits::MOST_MEMORY},
+    contract::{bindings::reconciler, limits::MAX_GRANTED_MEMORY},
     effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
@@ -177,7 +176,7 @@ impl Controller {
     ) -> anyhow::Result<Self> {
         let engine = Engine::new(
             workers * 2,
-            settings.limits.memory.max(MOST_MEMORY),
+            settings.limits.memory.max(MAX_GRANTED_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
         );
@@ -273,13 +272,11 @@ impl Controller {
     /// Reconciles one object, and retries it with backoff if the host panics: a bug of the host costs one reconcile, not
     /// the process with all other objects.
     async fn reconcile_or_recover(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
-        let reconcile = AssertUnwindSafe(self.reconcile_object(work)).catch_unwind();
-        reconcile.await.unwrap_or_else(|panic| {
-            let message = describe_panic(&*panic);
+        recover_panic(self.reconcile_object(work)).await.unwrap_or_else(|message| {
             let key = &work.key;
             error!(object = %key, plugin = &*work.lane, error = message, "panic in a reconcile: this is a bug of the host");
             self.services.metrics.plugin_metrics(&work.lane).record_panic();
-            self.stats.record_error(key, error_reason::RECONCILE_PANICKED, message);
+            self.stats.record_error(key, error_reason::RECONCILE_PANICKED, &message);
             self.stats.abandon_reconcile(key);
             Some(ReconcileOutcome::retry())
         })
@@ -516,11 +513,13 @@ impl Controller {
     }
 }
 
-/// The message of a panic.
-fn describe_panic(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
+/// Runs a future; the error is the message of its panic.
+async fn recover_panic<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        text.unwrap_or("no message").to_owned()
+    })
 }
 
 /// Counts of this number of writes to the API server.
@@ -528,5 +527,25 @@ fn count_writes(n: u64) -> crate::sandbox::capabilities::Counts {
     crate::sandbox::capabilities::Counts {
         api_writes: n,
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_reconcile_becomes_an_error_and_its_locks_stay_usable() {
+        let loops = Mutex::new(0);
+        let reconcile = async {
+            tokio::task::yield_now().await;
+            let mut loops = loops.lock();
+            *loops += 1;
+            let fields: Vec<u32> = Vec::with_capacity(*loops);
+            *fields.first().expect("the field was checked")
+        };
+        assert_eq!(recover_panic(reconcile).await, Err("the field was checked".to_owned()));
+        assert_eq!(*loops.lock(), 1);
+        assert_eq!(recover_panic(async { 7 }).await, Ok(7));
     }
 }

@@ -263,7 +263,8 @@ well_known! {
         ORPHANED = "Orphaned", "Normal";
         /// The fields of the object are nested too deeply to be read. It is neither reconciled nor cleaned up.
         NESTED_TOO_DEEPLY = "NestedTooDeeply", "Warning";
-        /// Another object holds this one, whose kind no plugin reconciles, and its deletion waits.
+        /// The deletion waits: another object holds this one, whose kind no plugin reconciles, or this is an Upstream or
+        /// its Secret, which other objects need for their cleanup.
         DELETION_BLOCKED = "DeletionBlocked", "Warning";
     }
 
@@ -273,6 +274,10 @@ well_known! {
         RECONCILE_PANICKED = "ReconcilePanicked";
         /// The finalizers could not be written.
         FINALIZER_UPDATE_FAILED = "FinalizerUpdateFailed";
+        /// The finalizer that protects an Upstream or its Secret could not be written. The host works without it.
+        PROTECTION_FAILED = "ProtectionFailed";
+        /// The objects that need an Upstream for their cleanup could not be listed. Its deletion is retried.
+        USERS_UNKNOWN = "UsersUnknown";
         /// The status could not be written.
         STATUS_UPDATE_FAILED = "StatusUpdateFailed";
         /// The API server did not answer whether the plugin's service account may read the object.

@@ -18,7 +18,7 @@ use crate::{
         key::{Gvk, ObjectRef},
         object::Object,
         scope::Projection,
-        well_known::{annotation, bookkeeping::UPSTREAM_PROTECTION, event_reason},
+        well_known::{annotation, bookkeeping::UPSTREAM_PROTECTION, error_reason, event_reason},
     },
     plugin::LoadState,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Priority},
@@ -94,7 +94,7 @@ impl Controller {
                     return ReconcileOutcome::wait(again, Cause::Retry);
                 }
                 Err(why) => {
-                    self.stats.record_error(key, "UsersUnknown", &why);
+                    self.stats.record_error(key, error_reason::USERS_UNKNOWN, &why);
                     return ReconcileOutcome::retry();
                 }
             }
@@ -208,7 +208,7 @@ impl Controller {
             Err(e) => {
                 warn_api_error!(e, object = %key, upstream = %by, error = %e, "setting the protection finalizer failed");
                 self.stats
-                    .record_error(by, "ProtectionFailed", &format!("{key}: {e}"));
+                    .record_error(by, error_reason::PROTECTION_FAILED, &format!("{key}: {e}"));
                 false
             }
         }
@@ -232,7 +232,7 @@ impl Controller {
         );
         let draft = EventDraft {
             component: "ostler",
-            event_type: EventType::Normal,
+            event_type: EventType::Warning,
             reason: event_reason::DELETION_BLOCKED,
             note: &note,
         };

@@ -21,6 +21,7 @@ scenarios!(
     phase_reports_progress_ready_and_termination,
     object_that_left_the_selection_is_cleaned_up_when_deleted,
     credentials_deleted_first_stay_until_the_cleanup,
+    namespace_deletion_leaves_nothing_in_concourse,
     restart_in_the_middle_of_a_deletion_leaves_nothing_behind,
 );
 
@@ -333,4 +334,18 @@ async fn restart_in_the_middle_of_a_deletion_leaves_nothing_behind(lab: Lab) {
     lab.concourse.faults().set_outage(false);
     lab.start_host().await;
     wait_all_gone(&lab).await;
+}
+
+async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
+    let lab = start_with_protected_chain(lab).await;
+    let namespaces = lab.api(&Gvk::new("", "v1", "Namespace"), "");
+    namespaces
+        .delete(&lab.namespace, &kube::api::DeleteParams::default())
+        .await
+        .expect("deletion is accepted");
+    lab.wait_until("the namespace is gone", async || {
+        namespaces.get_opt(&lab.namespace).await.expect("an answer").is_none()
+    })
+    .await;
+    assert_gone_from_concourse(&lab);
 }

@@ -228,16 +228,16 @@ async fn invalid_upstream_is_rejected_by_field(lab: Lab) {
         ),
         (
             json!({"url": url, "limits": {"burst": 2}}),
-            "burst needs requestsPerSecond",
+            "burst requires requestsPerSecond",
         ),
         (
             json!({"url": "amqp://rabbit.example", "auth": {"bearer": {"tokenSecretRef": secret}}}),
-            "none or basic",
+            "auth.none and auth.basic",
         ),
         (
             json!({"url": url, "auth": {"login": {"path": "/login", "username": "u", "passwordSecretRef": secret,
                 "tokenJsonPath": ".token", "expirationSeconds": 5, "expirationJsonPath": ".ttl"}}}),
-            "exclude each other",
+            "mutually exclusive",
         ),
     ] {
         let error = lab
