@@ -39,7 +39,7 @@ use crate::{
     observe::telemetry::{self, LogFormat},
     policy::grants::Grants,
     recording,
-    sandbox::engine::Cache,
+    sandbox::engine::CompileCache,
 };
 
 /// Run Kubernetes reconcilers as sandboxed WebAssembly components.
@@ -269,7 +269,7 @@ async fn serve_host(
         namespaces: common.namespaces,
         workers: common.workers.max(1),
         deletion_deadline: common.deletion_deadline,
-        cache: common.cache_dir.map(|directory| Cache {
+        cache: common.cache_dir.map(|directory| CompileCache {
             directory,
             compiler: std::env::current_exe().ok(),
         }),

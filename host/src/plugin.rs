@@ -115,7 +115,7 @@ impl Kind {
 /// Build of a plugin: a compiled component with its configuration and policy.
 pub struct Plugin {
     /// Its name, grants, configuration and limits.
-    pub terms: Arc<PluginPolicy>,
+    pub policy: Arc<PluginPolicy>,
     /// Version that the component gives itself.
     pub version: String,
     /// SHA-256 of the component.
@@ -145,7 +145,7 @@ pub struct Plugin {
 impl Plugin {
     /// Name of the plugin.
     pub fn name(&self) -> &Arc<str> {
-        &self.terms.plugin
+        &self.policy.plugin
     }
 
     /// The settings for a kind, if it reconciles that.
@@ -156,14 +156,14 @@ impl Plugin {
     /// True when both are the same component with the same configuration. Grants and limits don't count: they are an
     /// administrator's and apply to any build.
     pub fn same_build(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.terms.config == other.terms.config
+        self.digest == other.digest && self.policy.config == other.policy.config
     }
 
     /// True when both are the same component with the same policy, and nothing has to be reconciled again.
     pub fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
             && self.suspended == other.suspended
-            && self.terms.is_equivalent(&other.terms)
+            && self.policy.is_equivalent(&other.policy)
     }
 
     /// True when it has a kind, or a name, that the other does not have and leaves to other plugins.
@@ -175,22 +175,22 @@ impl Plugin {
     /// administrator's decision, which a rollback does not undo.
     fn with_policy_of(&self, other: &Self) -> Self {
         let asks = self.manifest.as_ref().map(|m| m.permissions.clone());
-        let terms = PluginPolicy {
-            plugin: self.terms.plugin.clone(),
-            grants: other.terms.grants.clone().with_asks(asks),
-            config: self.terms.config.clone(),
-            limits: other.terms.limits.clone(),
+        let policy = PluginPolicy {
+            plugin: self.policy.plugin.clone(),
+            grants: other.policy.grants.clone().with_asks(asks),
+            config: self.policy.config.clone(),
+            limits: other.policy.limits.clone(),
         };
-        self.with_terms(terms, self.health.clone(), other.suspended)
+        self.with_policy(policy, self.health.clone(), other.suspended)
     }
 
     /// Copies this build with its configuration and another policy.
     fn rebind(&self, grants: &Grants, limits: &Limits, suspended: bool) -> Self {
-        let config = self.terms.config.clone();
-        let terms = bind_terms(self.name(), self.manifest.as_ref(), config, grants, limits);
+        let config = self.policy.config.clone();
+        let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
         Self {
             notes: self.notes.clone(),
-            ..self.with_terms(terms, self.health.clone(), suspended)
+            ..self.with_policy(policy, self.health.clone(), suspended)
         }
     }
 
@@ -202,15 +202,15 @@ impl Plugin {
         limits: &Limits,
     ) -> Result<Self, LoadError> {
         let config = parse_config(config, self.manifest.as_ref())?;
-        let terms = bind_terms(self.name(), self.manifest.as_ref(), config, grants, limits);
-        let build = self.with_terms(terms, Arc::default(), false);
+        let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
+        let build = self.with_policy(policy, Arc::default(), false);
         build.check_secret_kinds()?;
         Ok(build)
     }
 
     /// Checks that a plugin that reconciles Secrets may read them: a reconciler gets the whole object.
     fn check_secret_kinds(&self) -> Result<(), LoadError> {
-        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
+        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.policy.grants.can_read_secrets() {
             return Err(LoadError::new(
                 plugin_reason::SECRETS_NOT_GRANTED,
                 "it reconciles Secrets with their values, which needs `readSecrets` in its manifest and in its grants"
@@ -220,9 +220,9 @@ impl Plugin {
         Ok(())
     }
 
-    fn with_terms(&self, terms: PluginPolicy, health: Arc<BuildHealth>, suspended: bool) -> Self {
+    fn with_policy(&self, policy: PluginPolicy, health: Arc<BuildHealth>, suspended: bool) -> Self {
         Self {
-            terms: Arc::new(terms),
+            policy: Arc::new(policy),
             version: self.version.clone(),
             digest: self.digest.clone(),
             kinds: self.kinds.clone(),
@@ -314,15 +314,15 @@ pub async fn load(
         .await
         .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("compiling stopped: {e}")))?
         .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("does not compile: {e:#}")))?;
-    let terms = |name: &str| bind_terms(name, manifest.as_ref(), config.clone(), grants, limits);
-    let sealed = Call::new(Arc::new(terms("describe")), None);
+    let policy = |name: &str| bind_policy(name, manifest.as_ref(), config.clone(), grants, limits);
+    let sealed = Call::new(Arc::new(policy("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
     let descriptor = described
         .map_err(|e| LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}")))?;
     let kinds =
         check_descriptor(&descriptor).map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
     let plugin = Plugin {
-        terms: Arc::new(terms(&descriptor.name)),
+        policy: Arc::new(policy(&descriptor.name)),
         version: descriptor.version,
         digest,
         kinds,
@@ -343,7 +343,7 @@ pub async fn load(
 }
 
 /// Policy of a plugin: of its grants only those that its manifest asks for count.
-fn bind_terms(
+fn bind_policy(
     name: &str,
     manifest: Option<&Manifest>,
     config: Vec<u8>,

@@ -34,7 +34,7 @@ use crate::{
         api::{ApiError, warn_api_error},
         fence::NotLeader,
     },
-    contract::{bindings::reconciler, limits::MOST_MEMORY},
+    contract::{bindings::reconciler, limits::MAX_GRANTED_MEMORY},
     effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
@@ -176,7 +176,7 @@ impl Controller {
     ) -> anyhow::Result<Self> {
         let engine = Engine::new(
             workers * 2,
-            settings.limits.memory.max(MOST_MEMORY),
+            settings.limits.memory.max(MAX_GRANTED_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
         );

@@ -75,14 +75,14 @@ pub async fn replay(
     let request = Request::from_recorded(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
     let config = Vec::<u8>::from_recorded(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
-    let terms = PluginPolicy {
+    let policy = PluginPolicy {
         plugin: name.as_str().into(),
         grants: Grants::default().grants_for(name),
         config,
         limits: recording.limits()?,
     };
     let replayer = Replayer::new(recording.clone());
-    let mut call = Call::new(Arc::new(terms), None);
+    let mut call = Call::new(Arc::new(policy), None);
     call.mode = CallMode::Replay(replayer.clone());
     let deleting = recording.function == "cleanup";
     let answer = tokio::select! {

@@ -8,7 +8,7 @@ use crate::{
     leader::lease,
     policy::{grants::Grants, network::NetworkGrant},
     recording,
-    sandbox::engine::{Cache, Inspector},
+    sandbox::engine::{CompileCache, Inspector},
     supply::oci,
 };
 
@@ -62,7 +62,7 @@ pub struct Settings {
     /// Time for which a watch is kept after the last reconciler that needed it.
     pub watch_linger: Duration,
     /// Cache of compiled components, and the process that compiles them; none compiles at each start, in this process.
-    pub cache: Option<Cache>,
+    pub cache: Option<CompileCache>,
     /// Host and port of the API server, as a metric label.
     pub api_server: String,
     /// Leader election; without it the host always leads.

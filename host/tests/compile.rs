@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler::testing::engine::{Cache, Engine};
+use ostler::testing::engine::{CompileCache, Engine};
 
 /// The smallest valid component.
 const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
 fn engine(directory: &Path, compiler: &str) -> Engine {
-    let cache = Cache {
+    let cache = CompileCache {
         directory: directory.to_owned(),
         compiler: Some(PathBuf::from(compiler)),
     };

@@ -210,9 +210,9 @@ fn register_limits(r: &mut Registry, registry: &plugin::Registry) {
             let labels = definitions::PLUGIN_LIMIT.with_values([name.clone(), limit.name().into()]);
             limits
                 .get_or_create(&labels)
-                .set(plugin.terms.limits.measure(*limit));
+                .set(plugin.policy.limits.measure(*limit));
         }
-        let reads = i64::from(plugin.terms.grants.can_read_secrets());
+        let reads = i64::from(plugin.policy.grants.can_read_secrets());
         secrets
             .get_or_create(&definitions::READS_SECRETS.with_values([name.clone()]))
             .set(reads);

@@ -1,11 +1,11 @@
-//! `ostler compile`: the compiler as a separate process (see [`crate::sandbox::engine::Cache`]).
+//! `ostler compile`: the compiler as a separate process (see [`crate::sandbox::engine::CompileCache`]).
 
 use std::{io::Read, path::PathBuf};
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::sandbox::engine::{Cache, Engine};
+use crate::sandbox::engine::{CompileCache, Engine};
 
 /// Memory limit of the compiler in bytes: 64 MiB of code need a tenth.
 const MEMORY_LIMIT: u64 = 4 << 30;
@@ -32,7 +32,7 @@ impl Compile {
                 maximum: most,
             },
         )?;
-        let cache = Cache {
+        let cache = CompileCache {
             directory: self.cache,
             compiler: None,
         };

@@ -15,7 +15,7 @@ use crate::{
     host::Settings,
     kube::well_known::environment,
     plan::{PlanRequest, Report, plan},
-    sandbox::engine::Cache,
+    sandbox::engine::CompileCache,
 };
 
 /// Arguments of `ostler plan`.
@@ -101,7 +101,7 @@ impl Plan {
             grants: read_grants(self.grants.as_deref())?,
             network: self.networks,
             workers: 1,
-            cache: self.cache_dir.map(|directory| Cache {
+            cache: self.cache_dir.map(|directory| CompileCache {
                 directory,
                 compiler: std::env::current_exe().ok(),
             }),

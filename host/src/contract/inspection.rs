@@ -1,7 +1,7 @@
-//! Whether a component fits this host, and if not, exactly where it differs.
+//! Inspection of a component: its imports and exports, and the first place where its contract differs from the host's.
 //!
-//! The component model compares types by their structure, and wasmtime only says that something does not
-//! match. Here the component's own WIT is taken out of it and laid beside the host's.
+//! The component model compares types by their structure, and wasmtime only reports that an instance does not match. For an
+//! error that names the place, the WIT of the component is decoded and compared with the host's.
 
 use std::sync::OnceLock;
 
@@ -12,22 +12,22 @@ use wit_parser::{
     decoding::{DecodedWasm, decode},
 };
 
-/// What a component is made of.
+/// The imports and exports of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// The interfaces it imports.
+    /// The imported interfaces.
     pub imports: Vec<String>,
-    /// The interfaces it exports.
+    /// The exported interfaces.
     pub exports: Vec<String>,
-    /// It imports WASI.
+    /// The component imports WASI.
     pub wasi: bool,
-    /// It handles messages.
+    /// The component exports the message handler.
     pub messages: bool,
-    /// It has life-cycle hooks.
+    /// The component exports the life-cycle hooks.
     pub lifecycle: bool,
 }
 
-/// Why a file is no plugin of this host.
+/// The reason why a file is not a plugin for this host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractError {
     /// Not WebAssembly.
@@ -38,17 +38,19 @@ pub enum ContractError {
         "a core module, not a component: turn it into one (`cargo xtask components`, or `wasm-tools component new`)"
     )]
     CoreModule,
-    /// Cut off, or broken.
+    /// Truncated or malformed.
     #[error("broken or cut off: {0}")]
     Broken(String),
-    /// Something it asks for that this host does not have, or has in another shape.
+    /// An import or export that this host does not have, or has with another type.
     #[error("made for another contract: {0}")]
     Differs(String),
 }
 
-const PACKAGE: &str = "ostler:plugin/";
+/// The prefix of the interfaces of the contract.
+const PACKAGE_PREFIX: &str = "ostler:plugin/";
 
-fn host() -> &'static (Resolve, WorldId) {
+/// Parses the contract of this host, once.
+fn host_contract() -> &'static (Resolve, WorldId) {
     static HOST: OnceLock<(Resolve, WorldId)> = OnceLock::new();
     HOST.get_or_init(|| {
         let mut map = SourceMap::new();
@@ -64,10 +66,10 @@ fn host() -> &'static (Resolve, WorldId) {
     })
 }
 
-/// What a component can import, as `interface.function`.
+/// Lists the functions that a component can import, as `interface.function`.
 #[cfg(test)]
-pub(crate) fn imports() -> impl Iterator<Item = String> {
-    let (resolve, world) = host();
+pub(crate) fn list_imports() -> impl Iterator<Item = String> {
+    let (resolve, world) = host_contract();
     resolve.worlds[*world].imports.values().flat_map(|item| {
         let WorldItem::Interface { id, .. } = item else {
             panic!("the host offers interfaces only: {item:?}");
@@ -78,7 +80,7 @@ pub(crate) fn imports() -> impl Iterator<Item = String> {
     })
 }
 
-/// Looks at the bytes of a plugin. Compiles and runs nothing.
+/// Inspects the bytes of a plugin without compiling or running them.
 pub fn inspect(wasm: &[u8]) -> Result<Inspection, ContractError> {
     if !wasm.starts_with(b"\0asm") {
         return Err(ContractError::NotWasm);
@@ -96,11 +98,12 @@ pub fn inspect(wasm: &[u8]) -> Result<Inspection, ContractError> {
             return Err(ContractError::Broken("a WIT package, not a component".into()));
         }
     };
-    compare(&resolve, world)
+    compare_world(&resolve, world)
 }
 
-fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractError> {
-    let (host, _) = host();
+/// Compares the imports and exports of a component with the contract.
+fn compare_world(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractError> {
+    let (host, _) = host_contract();
     let world = &resolve.worlds[world];
     let mut found = Inspection {
         imports: Vec::new(),
@@ -110,10 +113,10 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
         lifecycle: false,
     };
     for (key, item) in &world.imports {
-        let name = name(resolve, key);
+        let name = interface_name(resolve, key);
         match item {
-            WorldItem::Interface { id, .. } if name.starts_with(PACKAGE) => {
-                let _host = same_interface(&name, resolve, *id, host)?;
+            WorldItem::Interface { id, .. } if name.starts_with(PACKAGE_PREFIX) => {
+                let _host = compare_interface(&name, resolve, *id, host)?;
             }
             WorldItem::Interface { .. } if name.starts_with("wasi:") => found.wasi = true,
             WorldItem::Type { .. } => {}
@@ -122,11 +125,11 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
         found.imports.push(name);
     }
     for (key, item) in &world.exports {
-        let name = name(resolve, key);
+        let name = interface_name(resolve, key);
         if let WorldItem::Interface { id, .. } = item
-            && name.starts_with(PACKAGE)
+            && name.starts_with(PACKAGE_PREFIX)
         {
-            let ours = same_interface(&name, resolve, *id, host)?;
+            let ours = compare_interface(&name, resolve, *id, host)?;
             let theirs = &resolve.interfaces[*id].functions;
             if let Some(missing) = ours.functions.keys().find(|f| !theirs.contains_key(*f)) {
                 return differs(format!("it exports {name} without the function `{missing}`"));
@@ -153,20 +156,22 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
     Ok(found)
 }
 
+/// Returns the error of a difference.
 fn differs<T>(what: String) -> Result<T, ContractError> {
     Err(ContractError::Differs(what))
 }
 
-fn name(resolve: &Resolve, key: &WorldKey) -> String {
+/// The name of an import or export.
+fn interface_name(resolve: &Resolve, key: &WorldKey) -> String {
     match key {
         WorldKey::Name(name) => name.clone(),
         WorldKey::Interface(id) => resolve.id_of(*id).unwrap_or_default(),
     }
 }
 
-/// Everything the component has of an interface must be as the host has it; the host may have more functions.
-/// Gives the host's.
-fn same_interface<'h>(
+/// Compares the functions and types that the component has of an interface with the host's, which may have more
+/// functions. Returns the interface of the host.
+fn compare_interface<'h>(
     name: &str,
     theirs: &Resolve,
     id: InterfaceId,
@@ -197,13 +202,13 @@ fn same_interface<'h>(
         let Some(ours_f) = ours.functions.get(function) else {
             return differs(format!("this host's {short} has no function `{function}`"));
         };
-        same_function(&format!("{short}.{function}"), (theirs, theirs_f), (host, ours_f))?;
+        compare_function(&format!("{short}.{function}"), (theirs, theirs_f), (host, ours_f))?;
     }
     for (type_name, theirs_t) in &theirs.interfaces[id].types {
         let Some(ours_t) = ours.types.get(type_name) else {
             return differs(format!("this host's {short} has no type `{type_name}`"));
         };
-        same_type(
+        compare_type(
             &format!("{short}.{type_name}"),
             (theirs, &Type::Id(*theirs_t)),
             (host, &Type::Id(*ours_t)),
@@ -212,7 +217,8 @@ fn same_interface<'h>(
     Ok(ours)
 }
 
-fn same_function(
+/// Compares the parameters and the result of a function.
+fn compare_function(
     path: &str,
     (a, theirs): (&Resolve, &Function),
     (b, ours): (&Resolve, &Function),
@@ -224,30 +230,31 @@ fn same_function(
         ));
     }
     for (theirs, ours) in theirs.params.iter().zip(&ours.params) {
-        same_type(&format!("{path}({})", ours.name), (a, &theirs.ty), (b, &ours.ty))?;
+        compare_type(&format!("{path}({})", ours.name), (a, &theirs.ty), (b, &ours.ty))?;
     }
-    same_optional(
+    compare_optional(
         &format!("{path} -> result"),
         (a, theirs.result.as_ref()),
         (b, ours.result.as_ref()),
     )
 }
 
-fn same_optional(
+/// Compares types that may be absent.
+fn compare_optional(
     path: &str,
     (a, theirs): (&Resolve, Option<&Type>),
     (b, ours): (&Resolve, Option<&Type>),
 ) -> Result<(), ContractError> {
     match (theirs, ours) {
         (None, None) => Ok(()),
-        (Some(theirs), Some(ours)) => same_type(path, (a, theirs), (b, ours)),
+        (Some(theirs), Some(ours)) => compare_type(path, (a, theirs), (b, ours)),
         (Some(_), None) => differs(format!("{path}: nothing here, a value in the component")),
         (None, Some(_)) => differs(format!("{path}: a value here, nothing in the component")),
     }
 }
 
-/// Follows aliases to what a type is.
-fn definition<'a>(resolve: &'a Resolve, ty: &Type) -> Result<&'a TypeDefKind, Type> {
+/// Resolves aliases to the definition of a type, or to a primitive type.
+fn resolve_alias<'a>(resolve: &'a Resolve, ty: &Type) -> Result<&'a TypeDefKind, Type> {
     let mut ty = *ty;
     loop {
         match ty {
@@ -260,24 +267,26 @@ fn definition<'a>(resolve: &'a Resolve, ty: &Type) -> Result<&'a TypeDefKind, Ty
     }
 }
 
-fn word(kind: Result<&TypeDefKind, Type>) -> String {
+/// The word for a type in an error.
+fn describe_type(kind: Result<&TypeDefKind, Type>) -> String {
     match kind {
         Ok(kind) => kind.as_str().to_owned(),
         Err(primitive) => format!("{primitive:?}").to_lowercase(),
     }
 }
 
-fn same_type(
+/// Compares types by their structure.
+fn compare_type(
     path: &str,
     (a, theirs): (&Resolve, &Type),
     (b, ours): (&Resolve, &Type),
 ) -> Result<(), ContractError> {
-    let (t, o) = (definition(a, theirs), definition(b, ours));
+    let (t, o) = (resolve_alias(a, theirs), resolve_alias(b, ours));
     let other = || {
         differs(format!(
             "{path} is {} here, {} in the component",
-            word(o),
-            word(t)
+            describe_type(o),
+            describe_type(t)
         ))
     };
     let (t, o) = match (t, o) {
@@ -288,18 +297,18 @@ fn same_type(
     match (t, o) {
         (TypeDefKind::Record(t), TypeDefKind::Record(o)) => {
             let names = |r: &wit_parser::Record| r.fields.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
-            same_names(path, "field", &names(t), &names(o))?;
+            compare_names(path, "field", &names(t), &names(o))?;
             t.fields
                 .iter()
                 .zip(&o.fields)
-                .try_for_each(|(t, o)| same_type(&format!("{path}.{}", o.name), (a, &t.ty), (b, &o.ty)))
+                .try_for_each(|(t, o)| compare_type(&format!("{path}.{}", o.name), (a, &t.ty), (b, &o.ty)))
         }
         (TypeDefKind::Variant(t), TypeDefKind::Variant(o)) => {
             let names = |v: &wit_parser::Variant| v.cases.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
-            same_names(path, "case", &names(t), &names(o))?;
+            compare_names(path, "case", &names(t), &names(o))?;
             let mut cases = t.cases.iter().zip(&o.cases);
             cases.try_for_each(|(t, o)| {
-                same_optional(
+                compare_optional(
                     &format!("{path}.{}", o.name),
                     (a, t.ty.as_ref()),
                     (b, o.ty.as_ref()),
@@ -308,22 +317,22 @@ fn same_type(
         }
         (TypeDefKind::Enum(t), TypeDefKind::Enum(o)) => {
             let names = |e: &wit_parser::Enum| e.cases.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
-            same_names(path, "case", &names(t), &names(o))
+            compare_names(path, "case", &names(t), &names(o))
         }
         (TypeDefKind::Flags(t), TypeDefKind::Flags(o)) => {
             let names = |f: &wit_parser::Flags| f.flags.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
-            same_names(path, "flag", &names(t), &names(o))
+            compare_names(path, "flag", &names(t), &names(o))
         }
         (TypeDefKind::Tuple(t), TypeDefKind::Tuple(o)) if t.types.len() == o.types.len() => {
             let mut types = t.types.iter().zip(&o.types).enumerate();
-            types.try_for_each(|(i, (t, o))| same_type(&format!("{path}.{i}"), (a, t), (b, o)))
+            types.try_for_each(|(i, (t, o))| compare_type(&format!("{path}.{i}"), (a, t), (b, o)))
         }
         (TypeDefKind::Option(t), TypeDefKind::Option(o)) | (TypeDefKind::List(t), TypeDefKind::List(o)) => {
-            same_type(path, (a, t), (b, o))
+            compare_type(path, (a, t), (b, o))
         }
         (TypeDefKind::Result(t), TypeDefKind::Result(o)) => {
-            same_optional(&format!("{path} (ok)"), (a, t.ok.as_ref()), (b, o.ok.as_ref()))?;
-            same_optional(
+            compare_optional(&format!("{path} (ok)"), (a, t.ok.as_ref()), (b, o.ok.as_ref()))?;
+            compare_optional(
                 &format!("{path} (error)"),
                 (a, t.err.as_ref()),
                 (b, o.err.as_ref()),
@@ -336,7 +345,8 @@ fn same_type(
     }
 }
 
-fn same_names(path: &str, what: &str, theirs: &[String], ours: &[String]) -> Result<(), ContractError> {
+/// Compares names and their order, in which they are encoded.
+fn compare_names(path: &str, what: &str, theirs: &[String], ours: &[String]) -> Result<(), ContractError> {
     if theirs == ours {
         return Ok(());
     }
@@ -362,8 +372,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A component that does nothing, for the host's contract with one text replaced by another.
-    pub(crate) fn component(from: &str, to: &str) -> Vec<u8> {
+    /// Builds a component that does nothing, for the contract of the host with one text replaced by another.
+    pub(crate) fn build_component(from: &str, to: &str) -> Vec<u8> {
         let files = [
             include_str!("../../../wit/types.wit"),
             include_str!("../../../wit/reconciler.wit"),
@@ -390,14 +400,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn takes_what_fits() {
-        let inspection = inspect(&component("package", "package")).expect("fits");
+    fn component_of_the_contract_is_accepted() {
+        let inspection = inspect(&build_component("package", "package")).expect("fits");
         assert!(!inspection.wasi && !inspection.messages && !inspection.lifecycle);
         assert_eq!(inspection.exports, ["ostler:plugin/reconciler@0.1.0"]);
     }
 
     #[test]
-    fn names_what_differs() {
+    fn component_of_another_contract_is_an_error_with_the_place() {
         for (from, to, expected) in [
             (
                 "    limit-exceeded(string),\n",
@@ -441,16 +451,18 @@ pub(crate) mod tests {
                 "a plugin exports ostler:plugin/reconciler@0.1.0",
             ),
         ] {
-            let error = inspect(&component(from, to)).expect_err(expected).to_string();
+            let error = inspect(&build_component(from, to))
+                .expect_err(expected)
+                .to_string();
             assert!(error.contains(expected), "{error}\nexpected: {expected}");
         }
     }
 
     #[test]
-    fn tells_other_files_apart() {
+    fn file_that_is_not_a_component_is_an_error() {
         assert_eq!(inspect(b"#!/bin/sh"), Err(ContractError::NotWasm));
         assert_eq!(inspect(b"\0asm\x01\0\0\0"), Err(ContractError::CoreModule));
-        let whole = component("package", "package");
+        let whole = build_component("package", "package");
         assert!(matches!(
             inspect(&whole[..whole.len() / 2]),
             Err(ContractError::Broken(_))
@@ -459,11 +471,11 @@ pub(crate) mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever bytes come, the answer is an error and never a panic.
+        /// Malformed bytes are an error and never a panic.
         #[test]
-        fn never_panics(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20), cut in any::<prop::sample::Index>()) {
+        fn inspection_of_any_bytes_never_panics(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20), cut in any::<prop::sample::Index>()) {
             static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
-            let whole = WHOLE.get_or_init(|| component("package", "package"));
+            let whole = WHOLE.get_or_init(|| build_component("package", "package"));
             let mut wasm = whole[..cut.index(whole.len())].to_vec();
             for (at, byte) in flips {
                 if !wasm.is_empty() {

@@ -8,33 +8,34 @@ use k8s_openapi::jiff::SignedDuration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Linear memory that can be granted at most: what the instance pool has room for.
-pub const MOST_MEMORY: usize = 1 << 30;
-/// Elements of tables that can be granted at most.
-pub const MOST_TABLE_ELEMENTS: u32 = 100_000;
+/// Largest linear memory that can be granted, in bytes: the room in a slot of the instance pool.
+pub const MAX_GRANTED_MEMORY: usize = 1 << 30;
+/// Largest number of table elements that can be granted.
+pub const MAX_GRANTED_TABLE_ELEMENTS: u32 = 100_000;
 
-/// Bytes as people write them: `64Mi`, `512Ki`, `1Gi`, or a number.
+/// A number of bytes, written as `64Mi`, `512Ki`, `1Gi` or a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
-/// A time as people write it: `500ms`, `30s`, `5m`, `1h30m`.
+/// A duration, written as `500ms`, `30s`, `5m` or `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time(pub Duration);
 
-const UNITS: [(&str, usize); 3] = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
+/// Binary units of bytes, as Kubernetes quantities have them.
+const BYTE_UNITS: [(&str, usize); 3] = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
 
 impl std::str::FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unit = UNITS
+        let unit = BYTE_UNITS
             .iter()
             .find_map(|(unit, size)| Some((text.strip_suffix(unit)?, *size)));
         let (number, size) = unit.unwrap_or((text, 1));
         let bytes = number.parse::<usize>().ok().and_then(|n| n.checked_mul(size));
         bytes
             .map(Self)
-            .ok_or_else(|| format!("`{text}` is no number of bytes: it is like 512Ki, 64Mi or 1Gi"))
+            .ok_or_else(|| format!("`{text}` is not a number of bytes, such as 512Ki, 64Mi or 1Gi"))
     }
 }
 
@@ -46,14 +47,14 @@ impl std::str::FromStr for Time {
         parsed
             .filter(|d| !d.is_zero())
             .map(Self)
-            .ok_or_else(|| format!("`{text}` is no time: it is like 500ms, 30s or 5m"))
+            .ok_or_else(|| format!("`{text}` is not a duration, such as 500ms, 30s or 5m"))
     }
 }
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let fits = |(_, size): &&(&str, usize)| self.0 > 0 && self.0.is_multiple_of(*size);
-        match UNITS.iter().rev().find(fits) {
+        match BYTE_UNITS.iter().rev().find(fits) {
             Some((unit, size)) => write!(f, "{}{unit}", self.0 / size),
             None => write!(f, "{}", self.0),
         }
@@ -69,7 +70,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// How a limit is shown, and measured in metrics.
+/// The unit of a limit, which decides its value in metrics.
 trait Unit: Copy {
     fn measure(self) -> f64;
 }
@@ -116,8 +117,8 @@ impl From<Time> for Duration {
     }
 }
 
-/// Both are strings in a file; bytes may be a plain number.
-macro_rules! text {
+/// Implements serde and the JSON schema of a type that is a string in files.
+macro_rules! impl_text_format {
     ($type:ident, $pattern:literal) => {
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -147,12 +148,12 @@ macro_rules! text {
     };
 }
 
-text!(Bytes, "^[0-9]+(Ki|Mi|Gi)?$");
-text!(Time, "^([0-9]+(ms|s|m|h))+$");
+impl_text_format!(Bytes, "^[0-9]+(Ki|Mi|Gi)?$");
+impl_text_format!(Time, "^([0-9]+(ms|s|m|h))+$");
 
 macro_rules! limits {
     ($($(#[$doc:meta])* $variant:ident $field:ident $name:literal: $type:ty = $written:ty, $default:expr;)+) => {
-        /// What a plugin may use. Defaults are generous for a reconciler and small for a host.
+        /// The resource limits of a plugin. Defaults are generous for a reconciler and small for a host.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Limits { $($(#[$doc])* pub $field: $type,)+ }
 
@@ -171,8 +172,8 @@ macro_rules! limits {
         }
 
         impl LimitsSpec {
-            /// The limits of a plugin on a host with these.
-            pub fn over(&self, host: &Limits) -> Limits {
+            /// The limits of a plugin on a host with these defaults.
+            pub fn with_defaults(&self, host: &Limits) -> Limits {
                 Limits { $($field: self.$field.map_or(host.$field, Into::into),)+ }
             }
         }
@@ -183,23 +184,23 @@ macro_rules! limits {
         pub enum Limit { $($variant),+ }
 
         impl Limit {
-            /// Every one.
+            /// All limits.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its name, as in a grants file.
+            /// The name of the limit in grants and metrics.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
         }
 
         impl Limits {
-            /// How much it is: bytes, seconds or a number.
+            /// The value for metrics: bytes, seconds or a number.
             pub fn measure(&self, limit: Limit) -> f64 {
                 match limit { $(Limit::$variant => <$written>::from(self.$field).measure()),+ }
             }
 
-            /// As people write it.
-            pub fn shown(&self, limit: Limit) -> String {
+            /// The value as grants have it: `64Mi`, `1s`.
+            pub fn format_limit(&self, limit: Limit) -> String {
                 match limit { $(Limit::$variant => <$written>::from(self.$field).to_string()),+ }
             }
         }
@@ -210,7 +211,7 @@ limits! {
     /// Linear memory of one instance of the component; `1Gi` at most.
     Memory memory "memory": usize = Bytes, 64 << 20;
     /// Elements of the instance's tables, which have one for each indirectly called function; 100000 at most.
-    TableElements table_elements "tableElements": u32 = u32, MOST_TABLE_ELEMENTS;
+    TableElements table_elements "tableElements": u32 = u32, MAX_GRANTED_TABLE_ELEMENTS;
     /// CPU time of one call into the component, without host calls.
     CpuTime cpu_time "cpuTime": Duration = Time, Duration::from_secs(1);
     /// Wall-clock time of one call into the component, host calls included.
@@ -252,22 +253,22 @@ fn describe_defaults(schema: &mut Schema) {
     for (name, field) in fields.into_iter().flatten() {
         let limit = Limit::ALL.iter().find(|limit| limit.name() == name);
         if let (Some(limit), Some(text)) = (limit, field["description"].as_str()) {
-            field["description"] = format!("{text} Defaults to {}.", defaults.shown(*limit)).into();
+            field["description"] = format!("{text} Defaults to {}.", defaults.format_limit(*limit)).into();
         }
     }
 }
 
 impl LimitsSpec {
-    /// What can't be had. Names the field.
+    /// Checks the limits against those of the instance pool. The error names the field.
     pub fn check(&self) -> Result<(), String> {
         match self.memory {
-            Some(memory) if memory.0 > MOST_MEMORY => Err(format!(
+            Some(memory) if memory.0 > MAX_GRANTED_MEMORY => Err(format!(
                 "limits.memory is {memory}: {} at most",
-                Bytes(MOST_MEMORY)
+                Bytes(MAX_GRANTED_MEMORY)
             )),
             _ => match self.table_elements {
-                Some(elements) if elements > MOST_TABLE_ELEMENTS => Err(format!(
-                    "limits.tableElements is {elements}: {MOST_TABLE_ELEMENTS} at most"
+                Some(elements) if elements > MAX_GRANTED_TABLE_ELEMENTS => Err(format!(
+                    "limits.tableElements is {elements}: {MAX_GRANTED_TABLE_ELEMENTS} at most"
                 )),
                 _ => Ok(()),
             },
@@ -282,34 +283,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_counts_and_the_rest_is_the_hosts() {
+    fn unset_limits_have_the_defaults_of_the_host() {
         let text = "{memory: 8Mi, cpuTime: 200ms, hostCalls: 7}";
         let spec: LimitsSpec = serde_saphyr::from_str(text).expect("parses");
         let host = Limits {
             timeout: Duration::from_secs(9),
             ..Limits::default()
         };
-        let limits = spec.over(&host);
-        let wanted = Limits {
+        let limits = spec.with_defaults(&host);
+        let expected = Limits {
             memory: 8 << 20,
             cpu_time: Duration::from_millis(200),
             host_calls: 7,
             ..host
         };
-        assert_eq!(limits, wanted);
+        assert_eq!(limits, expected);
         assert_eq!(limits.measure(Limit::CpuTime), 0.2);
-        assert_eq!(limits.shown(Limit::Memory), "8Mi");
-        assert_eq!(limits.shown(Limit::Timeout), "9s");
+        assert_eq!(limits.format_limit(Limit::Memory), "8Mi");
+        assert_eq!(limits.format_limit(Limit::Timeout), "9s");
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn malformed_limit_is_an_error_with_its_value() {
         for (text, word) in [
-            ("{memory: much}", "`much` is no number of bytes"),
-            ("{timeout: soon}", "`soon` is no time"),
-            ("{timeout: 0s}", "`0s` is no time"),
+            ("{memory: much}", "`much` is not a number of bytes"),
+            ("{timeout: soon}", "`soon` is not a duration"),
+            ("{timeout: 0s}", "`0s` is not a duration"),
             ("{hostCals: 1}", "hostCals"),
-            ("{memory: 99999999999999999999Gi}", "no number of bytes"),
+            ("{memory: 99999999999999999999Gi}", "not a number of bytes"),
         ] {
             let error = serde_saphyr::from_str::<LimitsSpec>(text)
                 .unwrap_err()
@@ -322,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_are_read_as_they_are_written(n in any::<u32>()) {
+        fn bytes_are_parsed_as_they_are_formatted(n in any::<u32>()) {
             let bytes = Bytes(n as usize);
             prop_assert_eq!(bytes.to_string().parse(), Ok(bytes));
         }

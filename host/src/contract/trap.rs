@@ -1,34 +1,34 @@
-//! Ends of a call into a component that did not return.
+//! Traps: the ends of calls into a component that did not return.
 
 use std::time::Duration;
 
 use super::limits::{Bytes, Limit};
 
-/// How a call into a component ended when it did not return.
+/// The end of a call into a component that did not return.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trap {
-    /// Computed longer than it may.
+    /// It used more CPU time than its limit.
     #[error("computed for more than {0:?}: does it loop?")]
     CpuTime(Duration),
-    /// Took longer than it may.
+    /// It took longer than its timeout.
     #[error("took longer than {0:?}, host calls included")]
     Timeout(Duration),
-    /// Asked for more memory than it may have.
+    /// It requested more memory than its limit.
     #[error("asked for more than {}B of memory", Bytes(*.0))]
     Memory(usize),
-    /// Asked for larger tables than it may have.
+    /// It requested larger tables than its limit.
     #[error("asked for more than {0} elements of tables")]
     Tables(u32),
-    /// Handed over more than it may in one call.
+    /// It passed more bytes in one host call than its limit.
     #[error("handed more than {}B to the host at once", Bytes(*.0))]
     Bytes(usize),
-    /// Anything else: unreachable, a panic, a stack overflow …
+    /// Any other trap: unreachable, a panic, a stack overflow …
     #[error("trapped: {0}")]
     Other(String),
 }
 
 impl Trap {
-    /// How it is counted.
+    /// The kind for metrics.
     pub fn kind(&self) -> TrapKind {
         match self {
             Self::CpuTime(_) => TrapKind::CpuTime,
@@ -38,7 +38,7 @@ impl Trap {
         }
     }
 
-    /// The limit it ran into.
+    /// The limit that was exceeded.
     pub fn limit(&self) -> Option<Limit> {
         Some(match self {
             Self::CpuTime(_) => Limit::CpuTime,
@@ -51,15 +51,15 @@ impl Trap {
     }
 }
 
-/// What ended a component's call before it returned.
+/// The kinds of traps in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrapKind {
-    /// Computed too long.
+    /// Too much CPU time.
     CpuTime,
-    /// Took too long.
+    /// Timeout.
     Timeout,
-    /// Wanted too much memory.
+    /// Too much memory, or too large tables.
     Memory,
-    /// Trapped.
+    /// Any other trap.
     Other,
 }

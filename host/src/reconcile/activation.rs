@@ -39,7 +39,7 @@ pub(crate) fn activate(
         .flat_map(|k| k.scopes(&services.cache.namespaces))
         .collect();
     let limits = [
-        plugin.terms.grants.reconcile().max_concurrent.unwrap_or(0),
+        plugin.policy.grants.reconcile().max_concurrent.unwrap_or(0),
         plugin.max_concurrent,
         most,
     ];
@@ -51,14 +51,14 @@ pub(crate) fn activate(
         dispatcher.set_paused(plugin.name(), plugin.suspended);
     }
     requeue_objects(services, plugin, cause);
-    if plugin.terms.grants.holdable_kinds().next().is_some() {
+    if plugin.policy.grants.holdable_kinds().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "plugin activated");
 }
 
 fn warn_readable_secrets(plugin: &Plugin) {
-    let namespaces: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
+    let namespaces: BTreeSet<_> = plugin.policy.grants.secret_namespaces().collect();
     if namespaces.is_empty() {
         return;
     }
@@ -73,7 +73,7 @@ fn warn_readable_secrets(plugin: &Plugin) {
 /// Watches the metadata of the kinds that a plugin may hold: an object that is deleted after its holder is gone must
 /// not wait forever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    for (group, kind) in plugin.terms.grants.holdable_kinds() {
+    for (group, kind) in plugin.policy.grants.holdable_kinds() {
         let gvk = match services.api.writer.discover_preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {

@@ -103,7 +103,7 @@ impl Controller {
             object: object.clone(),
             services: self.services.clone(),
         };
-        let mut call = Call::new(plugin.terms.clone(), Some(target));
+        let mut call = Call::new(plugin.policy.clone(), Some(target));
         let id = call.context.id;
         call.mode = self.services.recordings.begin_call(key, || CallInfo {
             id,
@@ -112,7 +112,7 @@ impl Controller {
             attempt: work.attempt,
             causes: request.causes.clone(),
             cleanup,
-            policy: plugin.terms.clone(),
+            policy: plugin.policy.clone(),
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
         });
@@ -236,7 +236,7 @@ impl Controller {
         object: &Arc<Object>,
     ) -> Result<(), ReconcileOutcome> {
         // It was granted when the build was loaded, and has been revoked since.
-        if key.gvk.is_secret() && !plugin.terms.grants.can_read_secrets() {
+        if key.gvk.is_secret() && !plugin.policy.grants.can_read_secrets() {
             return Err(self
                 .report_denied(
                     plugin,
@@ -246,7 +246,7 @@ impl Controller {
                 )
                 .await);
         }
-        let Some(account) = plugin.terms.grants.service_account() else {
+        let Some(account) = plugin.policy.grants.service_account() else {
             return Ok(());
         };
         let read = ReadAccess::for_object("get", key);

@@ -260,14 +260,14 @@ impl HookRunner {
 
     async fn initialize(&self, plugin: &Plugin) -> Result<(), String> {
         let target = plugin_target(plugin, self.services.clone())?;
-        let call = Call::hook(plugin.terms.clone(), target);
+        let call = Call::hook(plugin.policy.clone(), target);
         flatten_result(self.engine.initialize(&plugin.compiled, call).await)
     }
 
     /// Upgrades one object in its newest version. A conflict (HTTP 409) is retried with a fresh read.
     async fn upgrade_object(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
         let effects = &self.services.api.writer;
-        let account = plugin.terms.grants.service_account();
+        let account = plugin.policy.grants.service_account();
         if let Some(account) = account {
             let read = ReadAccess::for_object("get", key);
             let may = self.services.api.reviewer.check_access(account, read).await;
@@ -280,7 +280,7 @@ impl HookRunner {
                 object: object.clone(),
                 services: self.services.clone(),
             };
-            let call = Call::hook(plugin.terms.clone(), target);
+            let call = Call::hook(plugin.policy.clone(), target);
             let upgraded = self.engine.upgrade(&plugin.compiled, call, object.json.to_vec());
             let Some(upgraded) = flatten_result(upgraded.await)? else {
                 return Ok(());

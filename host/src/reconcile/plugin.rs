@@ -428,7 +428,7 @@ fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(
 }
 
 fn summarize_grants(plugin: &Plugin) -> Summary {
-    let grants = &plugin.terms.grants;
+    let grants = &plugin.policy.grants;
     Summary::new(grants.asks(), grants.granted())
 }
 
@@ -436,7 +436,9 @@ fn summarize_grants(plugin: &Plugin) -> Summary {
 fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
     let summary = serving.map(summarize_grants).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-    let used = serving.map(|p| p.terms.grants.used_entries()).unwrap_or_default();
+    let used = serving
+        .map(|p| p.policy.grants.used_entries())
+        .unwrap_or_default();
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
     let status = PluginStatus {
         state: Some(if dealt { report.state } else { LoadState::Loading }),

@@ -76,7 +76,7 @@ impl Controller {
 
     /// The requeue that the component asks for.
     pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Requeue<Cause> {
-        let settings = plugin.terms.grants.reconcile();
+        let settings = plugin.policy.grants.reconcile();
         let jitter = settings.jitter.map_or(JITTER_PERCENT, u32::from);
         let interval = settings.interval.unwrap_or(self.settings.poll_interval);
         let router = &self.services.dispatcher;

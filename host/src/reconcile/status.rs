@@ -189,12 +189,15 @@ impl Controller {
         key: &ObjectRef,
         answer: GuestResult,
     ) -> GuestResult {
-        let limits = &plugin.terms.limits;
+        let limits = &plugin.policy.limits;
         let Some((limit, found)) = find_excess(&answer, limits) else {
             return answer;
         };
         let name = limit.name();
-        let failure = invalid_status(&format!("{name} are {found}, {} at most", limits.shown(limit)));
+        let failure = invalid_status(&format!(
+            "{name} are {found}, {} at most",
+            limits.format_limit(limit)
+        ));
         warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
         self.services
             .metrics

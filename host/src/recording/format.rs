@@ -201,7 +201,7 @@ impl Recording {
     /// The limits of a replay. The error names a limit that no host can grant.
     pub fn limits(&self) -> Result<Limits, String> {
         self.limits.check()?;
-        let limits = self.limits.over(&Limits::default());
+        let limits = self.limits.with_defaults(&Limits::default());
         Ok(Limits {
             cpu_time: limits.cpu_time.min(MAX_REPLAY_TIME),
             timeout: limits.timeout.min(MAX_REPLAY_TIME),
@@ -288,7 +288,7 @@ mod tests {
         let text = serde_json::to_string(&selected).unwrap();
         let read: LimitsSpec = serde_json::from_str(&text).unwrap();
         assert_eq!(
-            read.over(&Limits::default()).cpu_time,
+            read.with_defaults(&Limits::default()).cpu_time,
             Duration::from_millis(1234),
             "{text}"
         );

@@ -283,7 +283,7 @@ impl RecordedCall {
         !self.cut && !self.withheld
     }
 
-    /// Sends the recording to the followers that wait for it. A follower that is kept longer would keep its client waiting.
+    /// Sends the recording to its followers, and drops them: a stored recording must not keep the channel of a client open.
     pub(super) fn send_to_followers(mut self) -> Arc<Self> {
         let followers = std::mem::take(&mut self.followers);
         let recorded = Arc::new(self);

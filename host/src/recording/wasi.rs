@@ -17,15 +17,17 @@ const MAX_READINGS: usize = 4096;
 
 /// The clocks and the randomness of one component, recorded or replayed.
 #[derive(Clone)]
-pub struct WasiInputs(Arc<Mutex<State>>);
+pub struct WasiInputs(Arc<Mutex<ClockState>>);
 
-struct State {
+/// The seed and the clocks.
+struct ClockState {
     seed: [u8; 32],
     wall: Readings,
     monotonic: Readings,
     started: Instant,
 }
 
+/// The readings of one clock.
 #[derive(Default)]
 struct Readings {
     values: Vec<u64>,
@@ -96,7 +98,7 @@ impl WasiInputs {
     }
 
     fn new(seed: [u8; 32], wall: Readings, monotonic: Readings) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(ClockState {
             seed,
             wall,
             monotonic,

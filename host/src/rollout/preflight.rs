@@ -85,7 +85,7 @@ async fn replay_all(
 /// False for a recording of a kind that the build does not reconcile, and for one with another configuration, which
 /// may rightly have other effects.
 fn is_comparable(plugin: &Plugin, recording: &RecordedCall) -> bool {
-    plugin.kind(&recording.key().gvk).is_some() && recording.config() == plugin.terms.config
+    plugin.kind(&recording.key().gvk).is_some() && recording.config() == plugin.policy.config
 }
 
 /// Replays one recording and adds the result to the report.

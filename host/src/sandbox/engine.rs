@@ -1,4 +1,4 @@
-//! WebAssembly: compiles components, and calls them with a fresh instance each time.
+//! The WebAssembly engine, which compiles components and calls them, each call in a fresh instance.
 
 mod compile_cache;
 mod config;
@@ -23,35 +23,36 @@ use wasmtime::{
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
-pub use self::compile_cache::Cache;
+pub use self::compile_cache::CompileCache;
 use self::{
-    config::config,
-    cpu_meter::{Meter, Metered},
-    store_limiter::Allowance,
-    trap::explain,
+    config::{PoolSize, build_config},
+    cpu_meter::{CpuMeter, MeteredFuture},
+    store_limiter::StoreLimiter,
+    trap::classify_trap,
 };
 use crate::{
     contract::{
         bindings::{Plugin, PluginPre, reconciler, types},
+        limits::Limits,
         trap::Trap,
     },
     sandbox::capabilities::{Call, HostCalls},
 };
 
-/// How often a running guest is looked at.
-const TICK: Duration = Duration::from_millis(10);
+/// Interval of epochs, at which the CPU time of running components is checked.
+const EPOCH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The interface of the hooks.
-const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
+/// The interface of the life-cycle hooks.
+const LIFECYCLE_INTERFACE: &str = "ostler:plugin/lifecycle@0.1.0";
 
-/// Told the linear memory of each instance after its call. For tests that look for what must not be there.
+/// A callback with the linear memory of each instance after its call, for tests that search it for secrets.
 #[derive(Clone)]
 pub struct Inspector(Arc<dyn Fn(&[u8]) + Send + Sync>);
 
 impl Inspector {
-    /// Calls this with each memory.
-    pub fn new(look: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(look))
+    /// An inspector that calls this with each memory.
+    pub fn new(inspect: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(inspect))
     }
 }
 
@@ -61,26 +62,29 @@ impl std::fmt::Debug for Inspector {
     }
 }
 
-/// A component, compiled and linked: cheap to instantiate.
+/// A compiled and linked component, which is cheap to instantiate.
 pub struct Compiled {
-    pre: PluginPre<State>,
+    pre: PluginPre<StoreState>,
+    /// The component imports WASI.
     wasi: bool,
 }
 
-/// What an instance's store carries.
-pub struct State {
-    /// The host's side of this call.
-    pub door: HostCalls,
-    allowance: Allowance,
-    /// Made for components that import WASI; the others never ask.
+/// The data in the store of an instance.
+pub struct StoreState {
+    /// The host functions of this call.
+    pub host_calls: HostCalls,
+    limiter: StoreLimiter,
+    /// None for components that do not import WASI.
     wasi: Option<WasiCtx>,
     table: ResourceTable,
 }
 
-impl WasiView for State {
+impl WasiView for StoreState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView {
-            ctx: self.wasi.get_or_insert_with(|| wasi::nothing().build()),
+            ctx: self
+                .wasi
+                .get_or_insert_with(|| wasi::build_empty_context().build()),
             table: &mut self.table,
         }
     }
@@ -89,13 +93,13 @@ impl WasiView for State {
 /// The engine, one per process.
 pub struct Engine {
     engine: wasmtime::Engine,
-    linker: Linker<State>,
-    cache: Option<Cache>,
-    /// What another process has to be told to make code for this one.
-    alike: Vec<String>,
+    linker: Linker<StoreState>,
+    cache: Option<CompileCache>,
+    /// Arguments with which a child process compiles code for this engine.
+    compiler_arguments: Vec<String>,
     inspector: Option<Inspector>,
-    /// Turns of those that compute for long: some cores are always there for the others.
-    turns: Arc<Semaphore>,
+    /// Permits of calls that compute for long, fewer than there are cores, so that some are free for short calls.
+    permits: Arc<Semaphore>,
     stop: Arc<AtomicBool>,
 }
 
@@ -106,33 +110,35 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// An engine for `concurrency` calls at the same time, of at most `memory` bytes each.
+    /// An engine for `concurrency` concurrent calls with at most `memory` bytes of memory each.
     pub fn new(
         concurrency: u32,
         memory: usize,
-        cache: Option<Cache>,
+        cache: Option<CompileCache>,
         inspector: Option<Inspector>,
     ) -> wasmtime::Result<Self> {
-        let config = |pool| config(pool, inspector.is_some());
-        let engine = match wasmtime::Engine::new(&config(Some((concurrency, memory)))) {
+        let config = |pool| build_config(pool, inspector.is_some());
+        let engine = match wasmtime::Engine::new(&config(Some(PoolSize { concurrency, memory }))) {
             Ok(engine) => engine,
             Err(e) => {
-                // Some machines can't reserve that much address space; calls cost a little more there.
+                // Some machines can't reserve that much address space. Calls take a little longer without the pool.
                 tracing::warn!(error = format!("{e:#}"), "instance pool unavailable");
                 wasmtime::Engine::new(&config(None))?
             }
         };
         let mut linker = Linker::new(&engine);
-        Plugin::add_to_linker::<_, HasSelf<HostCalls>>(&mut linker, |state: &mut State| &mut state.door)?;
+        Plugin::add_to_linker::<_, HasSelf<HostCalls>>(&mut linker, |state: &mut StoreState| {
+            &mut state.host_calls
+        })?;
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let stop = Arc::new(AtomicBool::new(false));
-        let (ticking, ticked) = (stop.clone(), engine.weak());
-        // Its own thread: a guest that loops must not be able to keep the clock from ticking.
+        let (stopping, weak_engine) = (stop.clone(), engine.weak());
+        // A thread of its own, because a component that loops would delay a task of the runtime.
         std::thread::Builder::new().name("epoch".into()).spawn(move || {
-            while !ticking.load(Ordering::Relaxed) {
-                std::thread::sleep(TICK);
-                match ticked.upgrade() {
+            while !stopping.load(Ordering::Relaxed) {
+                std::thread::sleep(EPOCH_INTERVAL);
+                match weak_engine.upgrade() {
                     Some(engine) => engine.increment_epoch(),
                     None => break,
                 }
@@ -142,33 +148,38 @@ impl Engine {
             engine,
             linker,
             cache,
-            alike: vec![
+            compiler_arguments: vec![
                 format!("--concurrency={concurrency}"),
                 format!("--memory={memory}"),
             ],
             inspector,
-            turns: Arc::new(Semaphore::new((cores / 2).max(1))),
+            permits: Arc::new(Semaphore::new((cores / 2).max(1))),
             stop,
         })
     }
 
-    /// Compiles and links a component; from the cache where it was compiled before. Blocks: minutes of
-    /// code take seconds.
+    /// Compiles and links a component, or loads its code from the cache. It blocks for seconds if the component is large.
     pub fn compile(&self, wasm: &[u8], wasi: bool) -> wasmtime::Result<Compiled> {
-        let component = compile_cache::component(&self.engine, self.cache.as_ref(), &self.alike, wasm)?;
+        let component = compile_cache::load_or_compile(
+            &self.engine,
+            self.cache.as_ref(),
+            &self.compiler_arguments,
+            wasm,
+        )?;
         let pre = PluginPre::new(self.linker.instantiate_pre(&component)?)?;
         Ok(Compiled { pre, wasi })
     }
 
-    /// Compiles a component for the cache alone.
+    /// Compiles a component for the cache only.
     pub fn precompile(&self, wasm: &[u8]) -> wasmtime::Result<()> {
-        compile_cache::component(&self.engine, self.cache.as_ref(), &self.alike, wasm).map(drop)
+        compile_cache::load_or_compile(&self.engine, self.cache.as_ref(), &self.compiler_arguments, wasm)
+            .map(drop)
     }
 
-    /// Asks a component what it is.
+    /// Calls `describe`.
     pub async fn describe(&self, compiled: &Compiled, call: Call) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
-            .run(compiled, call, |engine, compiled, store| {
+            .run_call(compiled, call, |engine, compiled, store| {
                 Box::pin(async move {
                     let plugin = compiled.pre.instantiate_async(&mut *store).await?;
                     let answer = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
@@ -180,7 +191,7 @@ impl Engine {
         result
     }
 
-    /// Calls `reconcile`, or `cleanup` for an object being deleted. Gives the call back with what it recorded.
+    /// Calls `reconcile`, or `cleanup` for an object that is being deleted. Returns the call with its effects.
     pub async fn reconcile(
         &self,
         compiled: &Compiled,
@@ -191,7 +202,7 @@ impl Engine {
         Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
         Call,
     ) {
-        self.run(compiled, call, move |engine, compiled, store| {
+        self.run_call(compiled, call, move |engine, compiled, store| {
             Box::pin(async move {
                 let plugin = compiled.pre.instantiate_async(&mut *store).await?;
                 let guest = plugin.ostler_plugin_reconciler();
@@ -213,7 +224,7 @@ impl Engine {
         compiled: &Compiled,
         call: Call,
     ) -> Result<Result<(), types::Error>, Trap> {
-        self.hook(compiled, call, "initialize", ()).await
+        self.call_hook(compiled, call, "initialize", ()).await
     }
 
     /// Calls the hook `upgrade` with an object.
@@ -223,11 +234,11 @@ impl Engine {
         call: Call,
         object: Vec<u8>,
     ) -> Result<Result<Option<Vec<u8>>, types::Error>, Trap> {
-        self.hook(compiled, call, "upgrade", (object,)).await
+        self.call_hook(compiled, call, "upgrade", (object,)).await
     }
 
-    /// Calls a function that not every plugin has: found by its name, its type was compared before.
-    async fn hook<P, T>(
+    /// Calls a life-cycle hook. Not every plugin exports it, so it is found by its name; its type was compared on inspection.
+    async fn call_hook<P, T>(
         &self,
         compiled: &Compiled,
         call: Call,
@@ -240,13 +251,15 @@ impl Engine {
         (T,): ComponentNamedList + Lift,
     {
         let (result, _) = self
-            .run(compiled, call, move |_, compiled, store| {
+            .run_call(compiled, call, move |_, compiled, store| {
                 Box::pin(async move {
                     let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
                     let export = instance
-                        .get_export_index(&mut *store, None, LIFECYCLE)
+                        .get_export_index(&mut *store, None, LIFECYCLE_INTERFACE)
                         .and_then(|hooks| instance.get_export_index(&mut *store, Some(&hooks), function))
-                        .ok_or_else(|| wasmtime::format_err!("it exports no {LIFECYCLE}#{function}"))?;
+                        .ok_or_else(|| {
+                            wasmtime::format_err!("it exports no {LIFECYCLE_INTERFACE}#{function}")
+                        })?;
                     let hook = instance.get_typed_func::<P, (T,)>(&mut *store, export)?;
                     let (answer,) = hook.call_async(&mut *store, parameters).await?;
                     Ok(answer)
@@ -256,87 +269,69 @@ impl Engine {
         result
     }
 
-    /// One call in a fresh instance. Whatever happens, the store is dropped after it.
-    async fn run<T>(
+    /// Runs a call in a fresh instance. The store is dropped after it in any case.
+    async fn run_call<T>(
         &self,
         compiled: &Compiled,
         mut call: Call,
         body: impl for<'a> FnOnce(
             &'a Self,
             &'a Compiled,
-            &'a mut Store<State>,
+            &'a mut Store<StoreState>,
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
     ) -> (Result<T, Trap>, Call) {
         let limits = call.limits().clone();
-        let wasi = compiled.wasi.then(|| {
-            let mut wasi = wasi::nothing();
-            // The output of a replay was logged when the call was recorded.
-            if !call.mode.is_replay() {
-                wasi.stdout(call.output(tracing::Level::INFO))
-                    .stderr(call.output(tracing::Level::WARN));
-            }
-            if let Some(inputs) = call.mode.wasi_inputs() {
-                inputs.install(&mut wasi);
-            }
-            wasi.build()
-        });
-        let meter = Arc::new(Meter::new(self.turns.clone()));
-        let mut store = Store::new(
-            &self.engine,
-            State {
-                door: HostCalls(call),
-                allowance: Allowance::new(&limits, meter.clone()),
-                wasi,
-                table: ResourceTable::new(),
-            },
-        );
-        store.limiter_async(|state| &mut state.allowance);
-        store.set_hostcall_fuel(limits.call_bytes);
-        let (metered, cpu) = (meter.clone(), limits.cpu_time);
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| {
-            Ok(match metered.used() {
-                used if used > cpu => UpdateDeadline::Interrupt,
-                // Only a guest that really computes: whoever was called just before the tick has not had its own.
-                used if used > TICK => UpdateDeadline::YieldCustom(1, Box::pin(metered.clone().turn())),
-                _ => UpdateDeadline::Continue(1),
-            })
-        });
-        let calling = Metered {
+        let wasi = compiled.wasi.then(|| build_wasi_context(&mut call));
+        let meter = Arc::new(CpuMeter::new(self.permits.clone()));
+        let state = StoreState {
+            host_calls: HostCalls(call),
+            limiter: StoreLimiter::new(&limits, meter.clone()),
+            wasi,
+            table: ResourceTable::new(),
+        };
+        let mut store = self.build_store(state, &limits, &meter);
+        let calling = MeteredFuture {
             inner: body(self, compiled, &mut store),
             meter: meter.clone(),
         };
         let result = match tokio::time::timeout(limits.timeout, calling).await {
             Err(_) => Err(Trap::Timeout(limits.timeout)),
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
+            Ok(Err(e)) => Err(classify_trap(&e, &limits, meter.cpu_time())),
         };
-        let large = store.data().allowance.large();
-        let end = || store.into_data();
-        let State {
-            door: HostCalls(mut call),
-            allowance,
+        let StoreState {
+            host_calls: HostCalls(mut call),
+            limiter,
             ..
-        } = match large {
-            // What it has touched is wiped.
-            true => {
-                let inner = Box::pin(async {
-                    meter.clone().turn().await;
-                    end()
-                });
-                let meter = meter.clone();
-                Metered { inner, meter }.await
-            }
-            false => end(),
-        };
-        call.budget.cpu_time = meter.used();
-        call.budget.memory = allowance.memory;
+        } = drop_store(store, &meter).await;
+        call.budget.cpu_time = meter.cpu_time();
+        call.budget.memory = limiter.memory;
         (result, call)
     }
 
-    /// The memories of a component can be had from a core dump, and a core dump from a trap: one more call,
-    /// with no time at all.
-    async fn inspect(&self, plugin: &Plugin, store: &mut Store<State>) {
+    /// Builds the store of a call, with its limits of memory, CPU time and bytes.
+    fn build_store(&self, state: StoreState, limits: &Limits, meter: &Arc<CpuMeter>) -> Store<StoreState> {
+        let mut store = Store::new(&self.engine, state);
+        store.limiter_async(|state| &mut state.limiter);
+        store.set_hostcall_fuel(limits.call_bytes);
+        let (meter, max_cpu_time) = (meter.clone(), limits.cpu_time);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(move |_| {
+            Ok(match meter.cpu_time() {
+                used if used > max_cpu_time => UpdateDeadline::Interrupt,
+                // A component that was called just before the epoch has not computed for a whole interval and goes on.
+                used if used > EPOCH_INTERVAL => {
+                    UpdateDeadline::YieldCustom(1, Box::pin(meter.clone().acquire_permit()))
+                }
+                _ => UpdateDeadline::Continue(1),
+            })
+        });
+        store
+    }
+
+    /// Passes the memories of a component to the inspector. They are in a core dump, and a trap yields a core dump, so a
+    /// further call without any time is made.
+    async fn inspect(&self, plugin: &Plugin, store: &mut Store<StoreState>) {
         let Some(inspector) = &self.inspector else { return };
         store.epoch_deadline_trap();
         store.set_epoch_deadline(0);
@@ -350,4 +345,31 @@ impl Engine {
             }
         }
     }
+}
+
+/// Builds the WASI context of a component that imports it: logged output, and the clocks and randomness of the call.
+fn build_wasi_context(call: &mut Call) -> WasiCtx {
+    let mut wasi = wasi::build_empty_context();
+    // The output of a replay was logged when the call was recorded.
+    if !call.mode.is_replay() {
+        wasi.stdout(call.output(tracing::Level::INFO))
+            .stderr(call.output(tracing::Level::WARN));
+    }
+    if let Some(inputs) = call.mode.wasi_inputs() {
+        inputs.install(&mut wasi);
+    }
+    wasi.build()
+}
+
+/// Drops a store and returns its data. Dropping it zeroes the pages that were touched, so many pages need a permit.
+async fn drop_store(store: Store<StoreState>, meter: &Arc<CpuMeter>) -> StoreState {
+    if !store.data().limiter.needs_permit() {
+        return store.into_data();
+    }
+    let inner = Box::pin(async {
+        meter.clone().acquire_permit().await;
+        store.into_data()
+    });
+    let meter = meter.clone();
+    MeteredFuture { inner, meter }.await
 }

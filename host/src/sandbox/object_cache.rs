@@ -2,10 +2,9 @@
 //!
 //! It lives as long as the object: another object of the same name has another uid and starts with an empty cache.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Mutex,
-};
+use std::collections::{BTreeMap, HashMap};
+
+use parking_lot::Mutex;
 
 use crate::kube::key::ObjectRef;
 
@@ -16,7 +15,7 @@ pub struct ObjectCache(Mutex<HashMap<ObjectRef, Entry>>);
 /// The cache of one object.
 #[derive(Default)]
 struct Entry {
-    /// The uid of the object, which tells it from another object of the same name.
+    /// The uid of the object, which distinguishes it from another object of the same name.
     uid: Box<str>,
     values: BTreeMap<String, Vec<u8>>,
 }
@@ -24,19 +23,19 @@ struct Entry {
 impl ObjectCache {
     /// Returns the value of a key.
     pub fn get(&self, object: &ObjectRef, uid: &str, key: &str) -> Option<Vec<u8>> {
-        let entries = self.0.lock().expect("lock");
+        let entries = self.0.lock();
         let entry = entries.get(object).filter(|entry| *entry.uid == *uid)?;
         entry.values.get(key).cloned()
     }
 
     /// Removes the caches of all objects.
     pub fn clear(&self) {
-        self.0.lock().expect("lock").clear();
+        self.0.lock().clear();
     }
 
     /// Sets the value of a key. Returns false if the object would then cache more than `max_bytes`, keys included.
     pub fn set(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>, max_bytes: usize) -> bool {
-        let mut entries = self.0.lock().expect("lock");
+        let mut entries = self.0.lock();
         let entry = entries.entry(object.clone()).or_default();
         if *entry.uid != *uid {
             *entry = Entry {
@@ -55,14 +54,14 @@ impl ObjectCache {
 
     /// Removes a key of an object.
     pub fn delete(&self, object: &ObjectRef, key: &str) {
-        if let Some(entry) = self.0.lock().expect("lock").get_mut(object) {
+        if let Some(entry) = self.0.lock().get_mut(object) {
             entry.values.remove(key);
         }
     }
 
     /// Removes the cache of an object.
     pub fn forget(&self, object: &ObjectRef) {
-        self.0.lock().expect("lock").remove(object);
+        self.0.lock().remove(object);
     }
 }
 

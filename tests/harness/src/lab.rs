@@ -13,7 +13,7 @@ use kube::Client;
 use ostler::testing::{
     admin::Admin,
     dispatcher::Cause,
-    engine::Cache,
+    engine::CompileCache,
     grants::Grants,
     key::{Gvk, ObjectRef},
     selector::Selector,
@@ -116,7 +116,7 @@ impl Lab {
             // Other tests may use the same cluster.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
             workers: 8,
-            cache: Some(Cache {
+            cache: Some(CompileCache {
                 directory: workspace_root().join("target/compiled"),
                 compiler: None,
             }),

@@ -19,7 +19,7 @@ use ostler::testing::{
     bindings::{reconciler, types},
     capabilities::Call,
     dispatcher::Cause,
-    engine::{Cache, Compiled, Engine, Inspector},
+    engine::{CompileCache, Compiled, Engine, Inspector},
     grants::Grants,
     inspection,
     key::Gvk,
@@ -303,7 +303,7 @@ mod figures {
     use super::*;
 
     fn engine(cached: bool, inspector: Option<Inspector>) -> Engine {
-        let cache = Cache {
+        let cache = CompileCache {
             directory: workspace_root().join("target/compiled"),
             compiler: None,
         };

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use canary::{canary_reconciles_its_share_and_is_promoted, canary_with_more_failures_is_rolled_back};
 use ostler::testing::{
-    engine::Cache,
+    engine::CompileCache,
     key::Gvk,
     oci::{ComponentInterfaces, ComponentStore, PullLimits, Reference, RegistryAuth},
     plugin::{LoadState, Report},
@@ -564,7 +564,7 @@ async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
         .expect("pushed");
     let pinned = pushed.reference.to_string();
     // A cache of its own: a component that another test cached would not be pulled.
-    lab.settings.cache = Some(Cache {
+    lab.settings.cache = Some(CompileCache {
         directory: lab.path().join("cache"),
         compiler: None,
     });

@@ -2,7 +2,7 @@ use std::{sync::LazyLock, time::Instant};
 
 use super::*;
 use crate::{
-    contract::inspection::tests::component,
+    contract::inspection::tests::build_component,
     contract::limits::Limits,
     plugin::{CallResult, Kind, LoadState, canary_selector::CanarySelector, health, spec::CanaryObjects},
     policy::{grants::Grants, plugin_policy::PluginPolicy},
@@ -13,7 +13,7 @@ static COMPILED: LazyLock<Arc<Compiled>> = LazyLock::new(|| {
     let engine = Engine::new(1, 1 << 20, None, None).expect("an engine");
     Arc::new(
         engine
-            .compile(&component("package", "package"), false)
+            .compile(&build_component("package", "package"), false)
             .expect("compiles"),
     )
 });
@@ -29,7 +29,7 @@ fn kind(name: &str) -> Kind {
 
 fn plugin(name: &str, digest: &str, of: &str) -> Plugin {
     Plugin {
-        terms: Arc::new(PluginPolicy {
+        policy: Arc::new(PluginPolicy {
             plugin: name.into(),
             grants: Grants::default().grants_for(name),
             config: b"{}".to_vec(),
@@ -179,7 +179,7 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
     );
     // The same again, agreed otherwise: what serves is agreed so, too.
     let mut again = plugin("a", "2", "A");
-    again.terms = Arc::new(PluginPolicy {
+    again.policy = Arc::new(PluginPolicy {
         plugin: "a".into(),
         grants: Grants::default().grants_for("a"),
         config: b"{}".to_vec(),
@@ -192,7 +192,7 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
         .serve(&SlotId::file("a.wasm"), "3", again, None)
         .expect("dealt with");
     assert_eq!(
-        (&served.now.digest[..1], served.now.terms.limits.host_calls),
+        (&served.now.digest[..1], served.now.policy.limits.host_calls),
         ("1", 7)
     );
     assert_eq!(
@@ -201,7 +201,7 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
     );
     // Another configuration makes another build of it.
     let mut other = plugin("a", "2", "A");
-    other.terms = Arc::new(PluginPolicy {
+    other.policy = Arc::new(PluginPolicy {
         plugin: "a".into(),
         grants: Grants::default().grants_for("a"),
         config: b"{\"a\":1}".to_vec(),
@@ -389,7 +389,7 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
     let agree = |id: &SlotId, limits| registry.rebind(id, &Grants::default(), &limits, false).is_some();
     let now = || {
         let found = registry.find_for_object(&Gvk::new("g", "v1", "A"), &object(1));
-        found.expect("a build").terms.limits.host_calls
+        found.expect("a build").policy.limits.host_calls
     };
     assert!(agree(&SlotId::file("a.wasm"), most(7)));
     registry.reserve_name("a");

@@ -130,7 +130,7 @@ impl PluginGrants {
 
     /// Its limits, on a host with these limits.
     pub fn effective_limits(&self, host: &Limits) -> Limits {
-        self.grant.limits.over(host)
+        self.grant.limits.with_defaults(host)
     }
 
     /// The permissions its manifest asks for; `None` without a manifest.
@@ -402,7 +402,10 @@ plugins:
         for wrong in ["soon", "0s", "-5m"] {
             let text = format!("plugins: {{team: {{reconcile: {{interval: {wrong}}}}}}}");
             let error = Grants::parse(&text, "g.yaml").unwrap_err();
-            assert!(error.contains("is no time") && error.contains(wrong), "{error}");
+            assert!(
+                error.contains("is not a duration") && error.contains(wrong),
+                "{error}"
+            );
         }
     }
 

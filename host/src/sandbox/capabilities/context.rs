@@ -121,7 +121,7 @@ impl CallContext {
         if let Some(metrics) = &self.metrics {
             metrics.record_exceeded(limit);
         }
-        let max = self.limits().shown(limit);
+        let max = self.limits().format_limit(limit);
         Error::LimitExceeded(format!("more than {max} {resource} (limit {})", limit.name()))
     }
 

@@ -46,19 +46,19 @@ impl Host for Call {
         let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
-        let form = form(&options.projection);
+        let projection = cache_projection(&options.projection);
         let object = if options.live {
             check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
             // The edge comes first: a change while the response is on its way wakes the object.
-            self.record_read(Dependency::Object(key.clone(), form));
+            self.record_read(Dependency::Object(key.clone(), projection));
             let account = self.context.service_account();
             let live = services.api.writer.read_uncached(account, &key, &by).await;
             live.map_err(|e| self.map_api_error(e))?
         } else {
             self.check_get(&services, &key).await?;
-            self.get_cached(&services, &key, form).await?
+            self.get_cached(&services, &key, projection).await?
         };
-        let json = object.map(|object| project(&object, &options.projection));
+        let json = object.map(|object| project_fields(&object, &options.projection));
         json.map(|json| self.return_bytes(json)).transpose()
     }
 
@@ -103,24 +103,25 @@ impl Host for Call {
                 labels: selector.clone(),
                 fields: fields.clone(),
                 // The fields of a field selector may be anywhere in the object.
-                projection: fields
-                    .as_ref()
-                    .map_or_else(|| form(&options.projection), |_| CacheProjection::Full),
+                projection: fields.as_ref().map_or_else(
+                    || cache_projection(&options.projection),
+                    |_| CacheProjection::Full,
+                ),
             });
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
-        let (found, continue_token) = if options.live {
+        let (objects, continue_token) = if options.live {
             self.list_live(&services, lists, limit, token).await?
         } else {
             self.list_cached(&services, lists, limit, token).await?
         };
         let charged = self
             .budget
-            .charge_listed_objects(found.len(), self.context.limits());
+            .charge_listed_objects(objects.len(), self.context.limits());
         charged.map_err(|e| self.context.report_exceeded(e))?;
-        let mut items = Vec::with_capacity(found.len());
-        for (_, object) in &found {
-            items.push(self.return_bytes(project(object, &options.projection))?);
+        let mut items = Vec::with_capacity(objects.len());
+        for (_, object) in &objects {
+            items.push(self.return_bytes(project_fields(object, &options.projection))?);
         }
         Ok(Page {
             items,
@@ -156,10 +157,14 @@ impl Host for Call {
         let (target, services) = self.begin_host_call(HostCall::KubernetesApply)?;
         let by = target.key.clone();
         check_write_options(options.cluster.as_deref(), &options.substitutions)?;
-        let said =
+        let request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         self.charge_bytes_to_host(object.len())?;
-        if let Some((key, live)) = services.api.writer.unchanged_since_last_apply(&by, said) {
+        if let Some((key, live)) = services
+            .api
+            .writer
+            .unchanged_since_last_apply(&by, request_digest)
+        {
             self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
             self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
@@ -173,7 +178,7 @@ impl Host for Call {
         // The cached object decides whether the apply changes anything and has to be sent.
         self.get_cached(&services, &key, CacheProjection::Full).await?;
         let writer = WriteContext {
-            request_digest: said,
+            request_digest,
             ..self.context.write_context(&by)
         };
         let apply = services.api.writer.apply(writer, &key, &object, options.force);
@@ -225,7 +230,7 @@ impl Host for Call {
         self.check_patch(&services, &key).await?;
         // A patch that would leave the cached object unchanged is not sent.
         if let Some(live) = self.get_cached(&services, &key, CacheProjection::Full).await?
-            && meets(&live, &preconditions)
+            && meets_preconditions(&live, &preconditions)
             && is_applied(&patch, &live.to_value())
         {
             Span::current().record("sent", false);
@@ -522,6 +527,7 @@ impl Call {
     }
 }
 
+/// The error of a continue token that this host has not issued.
 fn invalid_token() -> Error {
     Error::Invalid("continue-token is not one of this host's".into())
 }
@@ -585,7 +591,7 @@ fn is_applied(patch: &Value, live: &Value) -> bool {
 }
 
 /// Returns whether an object meets preconditions.
-fn meets(object: &Object, preconditions: &Preconditions) -> bool {
+fn meets_preconditions(object: &Object, preconditions: &Preconditions) -> bool {
     let version = object.resource_version.to_string();
     preconditions.uid.as_ref().is_none_or(|uid| **uid == *object.uid)
         && preconditions
@@ -595,7 +601,7 @@ fn meets(object: &Object, preconditions: &Preconditions) -> bool {
 }
 
 /// Returns the projection of the shared cache that a read needs.
-fn form(projection: &Projection) -> CacheProjection {
+fn cache_projection(projection: &Projection) -> CacheProjection {
     let is_metadata = |field: &String| field.split('.').next() == Some("metadata");
     match projection {
         Projection::Metadata => CacheProjection::Metadata,
@@ -606,7 +612,8 @@ fn form(projection: &Projection) -> CacheProjection {
     }
 }
 
-fn project(object: &Object, projection: &Projection) -> Vec<u8> {
+/// Returns the JSON of the projected fields, always with the identity of the object.
+fn project_fields(object: &Object, projection: &Projection) -> Vec<u8> {
     let fields = match projection {
         Projection::Full => return object.json.to_vec(),
         Projection::Metadata => &["metadata".to_owned()][..],
@@ -620,19 +627,20 @@ fn project(object: &Object, projection: &Projection) -> Vec<u8> {
         }
     }
     for field in fields {
-        copy(&whole, &mut part, &field.split('.').collect::<Vec<_>>());
+        copy_field(&whole, &mut part, &field.split('.').collect::<Vec<_>>());
     }
     serde_json::to_vec(&part).unwrap_or_default()
 }
 
-fn copy(from: &Value, to: &mut Value, path: &[&str]) {
+/// Copies the field at a path from one object to another.
+fn copy_field(from: &Value, to: &mut Value, path: &[&str]) {
     let [first, rest @ ..] = path else { return };
     let Some(value) = from.get(first) else { return };
     let Some(to) = to.as_object_mut() else { return };
     if rest.is_empty() {
         to.insert((*first).to_owned(), value.clone());
     } else {
-        copy(
+        copy_field(
             value,
             to.entry(*first).or_insert_with(|| Value::Object(Map::new())),
             rest,
@@ -699,11 +707,12 @@ mod tests {
     }
 
     #[test]
-    fn metadata_projection_reads_metadata_alone() {
+    fn metadata_projection_reads_only_metadata() {
         let json = br#"{"metadata":{"name":"x","labels":{"a":"b"}},"spec":{"s":1},"status":{"t":2}}"#;
         let (_, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
-        let read =
-            |projection| -> Value { serde_json::from_slice(&project(&object, &projection)).expect("JSON") };
+        let read = |projection| -> Value {
+            serde_json::from_slice(&project_fields(&object, &projection)).expect("JSON")
+        };
         let metadata = read(Projection::Metadata);
         assert_eq!(metadata["metadata"]["labels"]["a"], "b");
         assert!(
@@ -711,18 +720,21 @@ mod tests {
             "{metadata}"
         );
         assert_eq!(metadata["kind"], "Thing");
-        assert_eq!(form(&Projection::Metadata), CacheProjection::Metadata);
+        assert_eq!(cache_projection(&Projection::Metadata), CacheProjection::Metadata);
         let fields = Projection::Fields(vec!["spec".into(), "metadata.labels".into()]);
-        assert_eq!(form(&fields), CacheProjection::Full);
+        assert_eq!(cache_projection(&fields), CacheProjection::Full);
         let part = read(fields);
         assert_eq!(
             (&part["spec"]["s"], &part["metadata"]["name"]),
             (&json!(1), &json!("x"))
         );
         assert_eq!(
-            form(&Projection::Fields(vec!["metadata.labels".into()])),
+            cache_projection(&Projection::Fields(vec!["metadata.labels".into()])),
             CacheProjection::Metadata
         );
-        assert_eq!(form(&Projection::Fields(vec![])), CacheProjection::Full);
+        assert_eq!(
+            cache_projection(&Projection::Fields(vec![])),
+            CacheProjection::Full
+        );
     }
 }

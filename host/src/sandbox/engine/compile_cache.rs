@@ -1,7 +1,7 @@
-//! Machine code of components: compiled in a process of its own where there is one, kept in a directory.
+//! The compile cache: machine code of components, compiled in a child process and stored in a directory.
 //!
-//! The compiler takes ten times the memory of what it makes, and what a component can make it do is nobody's
-//! promise: in a process of its own both end with it.
+//! The compiler takes ten times the memory of its output, and a malicious component may find a bug in it. A child process
+//! limits both to its own lifetime.
 
 use std::{
     io::{Read, Write},
@@ -16,69 +16,74 @@ use wasmtime::{Engine, component::Component, format_err};
 
 use crate::kube::hash::encode_hex;
 
-/// A component that takes longer to compile is refused; with an interpreter in it it has more time.
-const DEADLINE: Duration = Duration::from_secs(120);
-const DEADLINE_PER_MIB: Duration = Duration::from_secs(20);
+/// Longest time to compile a component, besides the time for its size.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Additional time per MiB: a component with an interpreter in it is large.
+const COMPILE_TIMEOUT_PER_MIB: Duration = Duration::from_secs(20);
 
-/// Where compiled code is kept, and who makes it.
+/// Maximum bytes of the error message of the child process.
+const MAX_MESSAGE_BYTES: u64 = 64 << 10;
+
+/// The directory for compiled code, and the program that compiles.
 #[derive(Clone, Debug)]
-pub struct Cache {
-    /// A directory only this user may write to.
+pub struct CompileCache {
+    /// A directory that only this user may write to.
     pub directory: PathBuf,
     /// The program that compiles, called as `PROGRAM compile --cache DIRECTORY …` with the component as its
     /// input; none compiles in this process.
     pub compiler: Option<PathBuf>,
 }
 
-/// The code of a component: from the cache, or compiled and kept there. `arguments` are those that make another
-/// process's engine like this one. Blocks: minutes of code take seconds.
-pub fn component(
+/// Loads the code of a component from the cache, or compiles and stores it. With `arguments` a child process has an engine
+/// like this one. It blocks for seconds if the component is large.
+pub fn load_or_compile(
     engine: &Engine,
-    cache: Option<&Cache>,
+    cache: Option<&CompileCache>,
     arguments: &[String],
     wasm: &[u8],
 ) -> wasmtime::Result<Component> {
     let Some(cache) = cache else {
         return Component::new(engine, wasm);
     };
-    let file = cache.directory.join(name(engine, wasm));
-    if let Some(component) = kept(engine, &file) {
+    let file = cache.directory.join(cache_file_name(engine, wasm));
+    if let Some(component) = load_code(engine, &file) {
         return Ok(component);
     }
     if let Some(program) = &cache.compiler {
-        elsewhere(program, &cache.directory, arguments, wasm)?;
-        if let Some(component) = kept(engine, &file) {
+        compile_in_child(program, &cache.directory, arguments, wasm)?;
+        if let Some(component) = load_code(engine, &file) {
             return Ok(component);
         }
         tracing::warn!(file = %file.display(), "compiler process stored no code, compiling in-process");
     }
     let component = Component::new(engine, wasm)?;
-    if let Err(e) = keep(&component, &cache.directory, &file) {
+    if let Err(e) = store_code(&component, &cache.directory, &file) {
         tracing::warn!(file = %file.display(), error = format!("{e:#}"), "storing compiled code failed");
     }
     Ok(component)
 }
 
-/// Code that was compiled before.
-fn kept(engine: &Engine, file: &Path) -> Option<Component> {
+/// Loads code that was compiled before.
+fn load_code(engine: &Engine, file: &Path) -> Option<Component> {
     if !file.exists() {
         return None;
     }
-    // Unsafe because it trusts the file: the directory is this user's, the name says for which
-    // engine and component it was written, and it was renamed into place whole.
+    // Unsafe because it trusts the file: only this user may write to the directory, the name identifies the engine and
+    // the component, and the file was renamed into place after it was complete.
     #[allow(unsafe_code)]
     match unsafe { Component::deserialize_file(engine, file) } {
         Ok(component) => Some(component),
         Err(e) => {
             tracing::warn!(file = %file.display(), error = format!("{e:#}"), "loading compiled code failed, recompiling");
-            // Or else another process would find it, too, and have nothing to do.
+            // Otherwise the child process would find the file, too, and not compile.
             let _ = std::fs::remove_file(file);
             None
         }
     }
 }
 
-fn keep(component: &Component, directory: &Path, file: &Path) -> wasmtime::Result<()> {
+/// Stores code under a temporary name and renames it, so that a reader never sees a part of it.
+fn store_code(component: &Component, directory: &Path, file: &Path) -> wasmtime::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let code = component.serialize()?;
     std::fs::DirBuilder::new()
@@ -90,8 +95,8 @@ fn keep(component: &Component, directory: &Path, file: &Path) -> wasmtime::Resul
     Ok(std::fs::rename(&partial, file)?)
 }
 
-/// Names the component and the engine whose code it is.
-fn name(engine: &Engine, wasm: &[u8]) -> String {
+/// The name of a file, which identifies the component and the engine.
+fn cache_file_name(engine: &Engine, wasm: &[u8]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut compatibility = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut compatibility);
@@ -102,14 +107,19 @@ fn name(engine: &Engine, wasm: &[u8]) -> String {
     )
 }
 
-/// Has another process compile it.
-fn elsewhere(program: &Path, directory: &Path, arguments: &[String], wasm: &[u8]) -> wasmtime::Result<()> {
+/// Compiles in a child process, which stores the code.
+fn compile_in_child(
+    program: &Path,
+    directory: &Path,
+    arguments: &[String],
+    wasm: &[u8],
+) -> wasmtime::Result<()> {
     let child = Command::new(program)
         .arg("compile")
         .arg("--cache")
         .arg(directory)
         .args(arguments)
-        // Nothing of this process's surroundings, least of all what may be secret.
+        // The environment of this process may have secrets.
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -123,50 +133,55 @@ fn elsewhere(program: &Path, directory: &Path, arguments: &[String], wasm: &[u8]
         }
     };
     if let Some(mut input) = child.stdin.take() {
-        // It may have ended early; what it says then is the better error.
+        // If the child has ended early, its own message is the better error.
         let _ = input.write_all(wasm);
     }
-    let mut said = String::new();
-    let complaints = child.stderr.take();
+    let mut message = String::new();
+    let stderr = child.stderr.take();
     let mib = u32::try_from(wasm.len() >> 20).unwrap_or(u32::MAX);
-    let limit = DEADLINE + DEADLINE_PER_MIB.saturating_mul(mib);
-    let status = deadline(&mut child, limit, || {
-        // Bounded: it is shown to people.
-        if let Some(complaints) = complaints {
-            let _ = complaints.take(64 << 10).read_to_string(&mut said);
+    let limit = COMPILE_TIMEOUT + COMPILE_TIMEOUT_PER_MIB.saturating_mul(mib);
+    let status = wait_with_timeout(&mut child, limit, || {
+        // The message is shown to people, so its size is limited.
+        if let Some(stderr) = stderr {
+            let _ = stderr.take(MAX_MESSAGE_BYTES).read_to_string(&mut message);
         }
     })?;
-    let said = said.trim();
-    match status.success() {
-        true => Ok(()),
-        false if said.is_empty() => Err(format_err!("the compiler ended with {status}")),
-        false => Err(format_err!("{}", said.strip_prefix("ostler: ").unwrap_or(said))),
+    let message = message.trim();
+    if status.success() {
+        Ok(())
+    } else if message.is_empty() {
+        Err(format_err!("the compiler ended with {status}"))
+    } else {
+        Err(format_err!(
+            "{}",
+            message.strip_prefix("ostler: ").unwrap_or(message)
+        ))
     }
 }
 
-/// Waits for its end, not for ever.
-fn deadline(
+/// Runs `read_output`, then waits for the child. After the timeout the child is killed.
+fn wait_with_timeout(
     child: &mut Child,
-    limit: Duration,
-    listen: impl FnOnce(),
+    timeout: Duration,
+    read_output: impl FnOnce(),
 ) -> wasmtime::Result<std::process::ExitStatus> {
     let pid = rustix::process::Pid::from_child(child);
     let (done, ended) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        let late = ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+        let late = ended.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout);
         if late {
-            // Not waited for yet, so the id is still its own.
+            // The child has not been waited for, so the process id is still its own.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
         late
     });
-    listen();
-    // It has closed its output; what is left is its end.
+    read_output();
+    // The child has closed its output and is about to end.
     drop(done);
     let late = watchdog.join().unwrap_or_default();
     let status = child.wait()?;
-    match late {
-        true => Err(format_err!("took longer than {limit:?} to compile")),
-        false => Ok(status),
+    if late {
+        return Err(format_err!("took longer than {timeout:?} to compile"));
     }
+    Ok(status)
 }

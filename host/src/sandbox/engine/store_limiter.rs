@@ -1,70 +1,71 @@
-//! What a call's instances may grow to.
+//! Limits of the memories and tables of one call.
 
 use std::sync::Arc;
 
 use wasmtime::ResourceLimiterAsync;
 
-use super::cpu_meter::Meter;
+use super::cpu_meter::CpuMeter;
 use crate::contract::limits::{Limit, Limits};
 
-/// What an instance may grow by without waiting for its turn: each page costs the kernel time when it is first touched,
-/// and again when it is wiped, and no tick tells of that.
-const AT_ONCE: usize = 4 << 20;
+/// Growth in bytes beyond which a call needs a permit. Each page costs the kernel time when it is first touched and when
+/// it is zeroed, and that time does not count as CPU time of the component.
+const MAX_GROWTH_WITHOUT_PERMIT: usize = 4 << 20;
 
-/// What the instances of one call may grow to, all their memories and tables together.
-pub(super) struct Allowance {
-    /// What they have grown to.
+/// Limits the growth of all memories and tables of one call together.
+pub(super) struct StoreLimiter {
+    /// Bytes of all memories.
     pub memory: usize,
-    /// Of it what they did not begin with.
+    /// Bytes by which the memories have grown since they were created.
     grown: usize,
-    most_memory: usize,
+    max_memory: usize,
+    /// Elements of all tables.
     tables: usize,
-    most_tables: usize,
-    meter: Arc<Meter>,
+    max_table_elements: usize,
+    meter: Arc<CpuMeter>,
 }
 
-impl Allowance {
-    /// Nothing is used yet.
-    pub fn new(limits: &Limits, meter: Arc<Meter>) -> Self {
+impl StoreLimiter {
+    /// A limiter for a call that begins.
+    pub fn new(limits: &Limits, meter: Arc<CpuMeter>) -> Self {
         Self {
             memory: 0,
             grown: 0,
-            most_memory: limits.memory,
+            max_memory: limits.memory,
             tables: 0,
-            most_tables: limits.table_elements as usize,
+            max_table_elements: limits.table_elements as usize,
             meter,
         }
     }
 
-    /// Whether they have grown by so much that it is taken in turns, and given back in turns.
-    pub fn large(&self) -> bool {
-        self.grown > AT_ONCE
+    /// Returns true if the memories have grown so much that growing and releasing them needs a permit.
+    pub fn needs_permit(&self) -> bool {
+        self.grown > MAX_GROWTH_WITHOUT_PERMIT
     }
 }
 
-/// More than is allowed.
+/// The error of growth beyond a limit.
 #[derive(Debug, thiserror::Error)]
 #[error("more {} than is allowed", .0.name())]
-pub(super) struct Exceeded(pub Limit);
+pub(super) struct GrowthExceeded(pub Limit);
 
 #[async_trait::async_trait]
-impl ResourceLimiterAsync for Allowance {
+impl ResourceLimiterAsync for StoreLimiter {
     async fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
         own: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let may = grown(
+        let may = charge_growth(
             &mut self.memory,
-            self.most_memory,
+            self.max_memory,
             Limit::Memory,
             (current, desired, own),
         )?;
         if may && current > 0 {
             self.grown += desired - current;
-            if self.large() && !self.meter.in_turn() {
-                self.meter.clone().turn().await;
+            if self.needs_permit() && !self.meter.has_permit() {
+                self.meter.clone().acquire_permit().await;
             }
         }
         Ok(may)
@@ -76,10 +77,10 @@ impl ResourceLimiterAsync for Allowance {
         desired: usize,
         own: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let most = self.most_tables;
-        grown(
+        let max = self.max_table_elements;
+        charge_growth(
             &mut self.tables,
-            most,
+            max,
             Limit::TableElements,
             (current, desired, own),
         )
@@ -98,11 +99,11 @@ impl ResourceLimiterAsync for Allowance {
     }
 }
 
-/// A trap, not a failure that the component could go on with and try again for ever. What it says itself is its
-/// most is only a failure.
-fn grown(
+/// Adds growth to the total. Beyond the limit of the plugin it traps, because a component could handle a failure and try
+/// again forever. Beyond the maximum that the component itself declares, it only fails.
+fn charge_growth(
     total: &mut usize,
-    most: usize,
+    max: usize,
     limit: Limit,
     (current, desired, own): (usize, usize, Option<usize>),
 ) -> wasmtime::Result<bool> {
@@ -110,8 +111,8 @@ fn grown(
         return Ok(false);
     }
     let grown = total.saturating_add(desired.saturating_sub(current));
-    if grown > most {
-        return Err(wasmtime::Error::from(Exceeded(limit)));
+    if grown > max {
+        return Err(wasmtime::Error::from(GrowthExceeded(limit)));
     }
     *total = grown;
     Ok(true)
@@ -132,19 +133,20 @@ mod tests {
         },
         sandbox::{
             capabilities::{Call, HostCalls},
-            engine::{Engine, State, trap::explain},
+            engine::{Engine, StoreState, trap::classify_trap},
         },
     };
 
     /// `(module (table 1 funcref) (memory 1) (func (export "grow")
     ///     (loop (drop (table.grow 0 (ref.null func) (i32.const 1000))) (br 0))))`, with `memory.grow` of one page
-    /// instead where that is asked for.
-    fn grower(memory: bool) -> Vec<u8> {
-        let body: &[u8] = match memory {
-            true => &[0, 0x03, 0x40, 0x41, 1, 0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x0b],
-            false => &[
+    /// instead if `memory` is set.
+    fn build_grower(memory: bool) -> Vec<u8> {
+        let body: &[u8] = if memory {
+            &[0, 0x03, 0x40, 0x41, 1, 0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x0b]
+        } else {
+            &[
                 0, 0x03, 0x40, 0xd0, 0x70, 0x41, 0xe8, 0x07, 0xfc, 0x0f, 0, 0x1a, 0x0c, 0, 0x0b, 0x0b,
-            ],
+            ]
         };
         let mut module = b"\0asm\x01\0\0\0".to_vec();
         module.extend([
@@ -159,15 +161,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memories_and_tables_grow_to_the_limit_and_no_further() {
+    async fn growth_beyond_the_limit_traps() {
         let engine = Engine::new(2, 1 << 30, None, None).expect("an engine");
         let limits = Limits {
             memory: 1 << 20,
             table_elements: 5000,
             ..Limits::default()
         };
-        for (memory, wanted) in [(true, Trap::Memory(1 << 20)), (false, Trap::Tables(5000))] {
-            let terms = PluginPolicy {
+        for (memory, expected) in [(true, Trap::Memory(1 << 20)), (false, Trap::Tables(5000))] {
+            let policy = PluginPolicy {
                 plugin: "p".into(),
                 grants: PluginGrants::new("p", "", None, Grant::default()),
                 config: Vec::new(),
@@ -175,16 +177,16 @@ mod tests {
             };
             let mut store = Store::new(
                 &engine.engine,
-                State {
-                    door: HostCalls(Call::new(Arc::new(terms), None)),
-                    allowance: Allowance::new(&limits, Arc::new(Meter::new(engine.turns.clone()))),
+                StoreState {
+                    host_calls: HostCalls(Call::new(Arc::new(policy), None)),
+                    limiter: StoreLimiter::new(&limits, Arc::new(CpuMeter::new(engine.permits.clone()))),
                     wasi: None,
                     table: ResourceTable::new(),
                 },
             );
-            store.limiter_async(|state| &mut state.allowance);
+            store.limiter_async(|state| &mut state.limiter);
             store.set_epoch_deadline(1 << 40);
-            let module = wasmtime::Module::new(&engine.engine, grower(memory)).expect("a module");
+            let module = wasmtime::Module::new(&engine.engine, build_grower(memory)).expect("a module");
             let instance = wasmtime::Instance::new_async(&mut store, &module, &[])
                 .await
                 .expect("an instance");
@@ -192,11 +194,15 @@ mod tests {
                 .get_typed_func::<(), ()>(&mut store, "grow")
                 .expect("a function");
             let error = grow.call_async(&mut store, ()).await.expect_err("it can't");
-            assert_eq!(explain(&error, &limits, Duration::ZERO), wanted, "{error:#}");
-            let allowance = &store.data().allowance;
-            assert!(allowance.memory <= limits.memory && allowance.tables <= 5000);
+            assert_eq!(
+                classify_trap(&error, &limits, Duration::ZERO),
+                expected,
+                "{error:#}"
+            );
+            let limiter = &store.data().limiter;
+            assert!(limiter.memory <= limits.memory && limiter.tables <= 5000);
             assert!(
-                allowance.memory == limits.memory || allowance.tables > 4000,
+                limiter.memory == limits.memory || limiter.tables > 4000,
                 "it grew before"
             );
         }

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::store_limiter::Exceeded;
+use super::store_limiter::GrowthExceeded;
 use crate::contract::{
     limits::{Limit, Limits},
     trap::Trap,
 };
 
-/// What an error of the call was.
-pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
+/// Classifies an error of the call. Its message has the cause and the innermost functions of the backtrace.
+pub(super) fn classify_trap(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
     let text = format!("{error:#}");
     if cpu > limits.cpu_time && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
         return Trap::CpuTime(limits.cpu_time);
     }
     match error.downcast_ref() {
-        Some(Exceeded(Limit::TableElements)) => return Trap::Tables(limits.table_elements),
-        Some(Exceeded(_)) => return Trap::Memory(limits.memory),
+        Some(GrowthExceeded(Limit::TableElements)) => return Trap::Tables(limits.table_elements),
+        Some(GrowthExceeded(_)) => return Trap::Memory(limits.memory),
         None if text.contains("fuel allocated for hostcalls") => return Trap::Bytes(limits.call_bytes),
         None => {}
     }
-    // The first lines are the backtrace's context, the cause stands last.
+    // The text begins with the context of the backtrace; the cause comes last.
     let cause = error.root_cause().to_string();
     let at: Vec<&str> = text
         .lines()

@@ -1,9 +1,10 @@
-//! What components that import WASI find: nothing. What they can do they ask of the host's own interfaces.
+//! WASI for components that import it: an empty environment. Their powers are the host's own interfaces.
 
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder};
 
-/// No files, no environment, no arguments, no input, no network. Output, clocks and randomness are to be added.
-pub fn nothing() -> WasiCtxBuilder {
+/// Builds a context without files, environment, arguments, input and network. The caller adds output, clocks and
+/// randomness.
+pub fn build_empty_context() -> WasiCtxBuilder {
     let mut wasi = WasiCtx::builder();
     wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
     wasi
@@ -40,12 +41,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_is_nothing() {
+    async fn empty_context_has_no_environment_files_or_sockets() {
         let mut state = State {
-            wasi: nothing().build(),
+            wasi: build_empty_context().build(),
             table: ResourceTable::new(),
         };
-        // This process has both.
+        // This process has both, so that their absence is not a coincidence.
         assert!(std::env::vars().count() > 0 && std::env::args().count() > 0);
         let environment = environment::Host::get_environment(&mut state.cli()).expect("an answer");
         assert!(environment.is_empty(), "{environment:?}");
