@@ -317,7 +317,7 @@ impl Controller {
         let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
         let selected = kind.selector.as_ref().is_none_or(|s| s.matches(&object.labels));
-        if !selected && !(held && object.is_deleting()) {
+        if !(selected || held && object.is_deleting()) {
             return Some(ReconcileOutcome::settled());
         }
         if object.is_deleting() {
@@ -544,7 +544,10 @@ mod tests {
             let fields: Vec<u32> = Vec::with_capacity(*loops);
             *fields.first().expect("the field was checked")
         };
-        assert_eq!(recover_panic(reconcile).await, Err("the field was checked".to_owned()));
+        assert_eq!(
+            recover_panic(reconcile).await,
+            Err("the field was checked".to_owned())
+        );
         assert_eq!(*loops.lock(), 1);
         assert_eq!(recover_panic(async { 7 }).await, Ok(7));
     }

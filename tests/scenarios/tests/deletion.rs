@@ -326,8 +326,7 @@ async fn restart_in_the_middle_of_a_deletion_leaves_nothing_behind(lab: Lab) {
     delete_credentials_first(&lab).await;
     lab.wait_until("the cleanup has failed", async || {
         lab.wake_causes(&kind("Pipeline"), "app")
-            .iter()
-            .any(|cause| *cause == ostler::testing::dispatcher::Cause::Retry)
+            .contains(&ostler::testing::dispatcher::Cause::Retry)
     })
     .await;
     lab.host = None;
@@ -344,7 +343,11 @@ async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
         .await
         .expect("deletion is accepted");
     lab.wait_until("the namespace is gone", async || {
-        namespaces.get_opt(&lab.namespace).await.expect("an answer").is_none()
+        namespaces
+            .get_opt(&lab.namespace)
+            .await
+            .expect("an answer")
+            .is_none()
     })
     .await;
     assert_gone_from_concourse(&lab);

@@ -120,7 +120,6 @@ fn make_trapping(wasm: &[u8]) -> Vec<u8> {
                     let mut operators = body.get_operators_reader().expect("operators");
                     let (_, start) = operators.read_with_offset().expect("one");
                     let (_, end) = operators.read_with_offset().expect("another");
-                    let (start, end) = (start as usize, end as usize);
                     let mut out = wasm.to_vec();
                     out[start..end].fill(0x01); // nop
                     out[start] = 0x00; // unreachable

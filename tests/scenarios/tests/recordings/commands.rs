@@ -171,10 +171,10 @@ pub async fn record_and_replay_commands_report_differences(mut lab: Lab) {
         code == Some(0) && error.contains("r.json: reconcile of Probe/"),
         "{error}"
     );
-    let text = std::fs::read_to_string(lab.path().join("r.json")).expect("a file");
+    let recording = std::fs::read_to_string(lab.path().join("r.json")).expect("a file");
     assert!(
-        text.contains(r#""kind": "Recording""#) && text.contains("manual"),
-        "{text}"
+        recording.contains(r#""kind": "Recording""#) && recording.contains("manual"),
+        "{recording}"
     );
     // The recorded build is found by its digest.
     let plugins = lab.settings.plugins.display().to_string();
@@ -197,7 +197,7 @@ pub async fn record_and_replay_commands_report_differences(mut lab: Lab) {
     );
     // Recordings that cannot be replayed. A truncated one is refused, since a divergence could not be located.
     std::fs::write(lab.path().join("bad.json"), "{}").expect("written");
-    let mut cut: Value = serde_json::from_str(&text).expect("JSON");
+    let mut cut: Value = serde_json::from_str(&recording).expect("JSON");
     cut["cut"] = json!(true);
     std::fs::write(lab.path().join("cut.json"), cut.to_string()).expect("written");
     for (arguments, words) in [
