@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn watch_that_always_fails_is_listed_again_after_a_few_resumes() {
         let (lists, watches) = simulate(Duration::from_mins(1), |_| refuse(504, None));
-        assert_eq!(lists.len(), 2, "{lists:?} {watches:?}");
+        assert!((2..=4).contains(&lists.len()), "{lists:?} {watches:?}");
         assert!(lists[1] > watches[MAX_RESUMES as usize], "{lists:?} {watches:?}");
     }
 
