@@ -50,7 +50,7 @@ pub enum ContractError {
 const PACKAGE_PREFIX: &str = "ostler:plugin/";
 
 /// Parses the contract of this host, once.
-fn host_contract() -> &'static (Resolve, WorldId) {
+pub(crate) fn host_contract() -> &'static (Resolve, WorldId) {
     static HOST: OnceLock<(Resolve, WorldId)> = OnceLock::new();
     HOST.get_or_init(|| {
         let mut map = SourceMap::new();

@@ -2,7 +2,8 @@
 
 use crate::policy::grants::{KubernetesGrant, Permissions, SecretGrant, UpstreamGrant};
 
-/// Permissions, one line each, in the order of [`PluginGrants::used`](crate::policy::grants::PluginGrants::used).
+/// Permissions, one line each, in the order of
+/// [`PluginGrants::used_entries`](crate::policy::grants::PluginGrants::used_entries).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Permissions that the manifest asks for.
@@ -25,15 +26,21 @@ impl Summary {
     }
 }
 
-/// One line for each entry.
+/// One line for each entry. The index of a line is that of the entry in `used_entries`.
 pub fn format_lines(permissions: &Permissions) -> Vec<String> {
-    let kubernetes = permissions.kubernetes.iter().map(format_kubernetes);
-    let upstreams = permissions.upstreams.iter().map(format_upstream);
-    let secrets = permissions.secrets.iter().map(format_secret);
-    let events = permissions.events.then(|| "emit Events".to_owned());
-    let readable = permissions
-        .read_secrets
-        .then(|| "read values of Secrets".to_owned());
+    // Destructured, so that the compiler asks for the lines of a new field.
+    let Permissions {
+        kubernetes,
+        upstreams,
+        secrets,
+        events,
+        read_secrets,
+    } = permissions;
+    let kubernetes = kubernetes.iter().map(format_kubernetes);
+    let upstreams = upstreams.iter().map(format_upstream);
+    let secrets = secrets.iter().map(format_secret);
+    let events = events.then(|| "emit Events".to_owned());
+    let readable = read_secrets.then(|| "read values of Secrets".to_owned());
     kubernetes
         .chain(upstreams)
         .chain(secrets)
@@ -94,8 +101,15 @@ fn format_namespaces(namespaces: &[String]) -> String {
 
 /// Lines of the permissions that no single granted entry covers completely.
 fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
+    let Permissions {
+        kubernetes,
+        upstreams,
+        secrets,
+        events,
+        read_secrets,
+    } = asks;
     let mut missing = Vec::new();
-    for ask in &asks.kubernetes {
+    for ask in kubernetes {
         let covered = |kind: &String, verb, namespace: &String| {
             granted.kubernetes.iter().any(|g| {
                 (g.group == "*" || g.group == ask.group)
@@ -114,7 +128,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
             missing.push(format_kubernetes(&KubernetesGrant { verbs, ..ask.clone() }));
         }
     }
-    for ask in &asks.upstreams {
+    for ask in upstreams {
         let covered = |g: &UpstreamGrant| {
             covers_all(&g.names, &ask.names)
                 && covers_all(&g.namespaces, &ask.namespaces)
@@ -125,7 +139,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
             missing.push(format_upstream(ask));
         }
     }
-    for ask in &asks.secrets {
+    for ask in secrets {
         let covered =
             |g: &SecretGrant| covers_all(&g.names, &ask.names) && covers_all(&g.namespaces, &ask.namespaces);
         if !granted.secrets.iter().any(covered) {
@@ -133,11 +147,8 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         }
     }
     let flags = [
-        (asks.events && !granted.events, "emit Events"),
-        (
-            asks.read_secrets && !granted.read_secrets,
-            "read values of Secrets",
-        ),
+        (*events && !granted.events, "emit Events"),
+        (*read_secrets && !granted.read_secrets, "read values of Secrets"),
     ];
     missing.extend(
         flags
@@ -163,6 +174,10 @@ fn covers(granted: &[String], asked: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        kube::key::Gvk,
+        policy::grants::{Access, Grant, PluginGrants, Verb},
+    };
 
     fn parse(yaml: &str) -> Permissions {
         serde_saphyr::from_str(yaml).expect("parses")
@@ -193,6 +208,52 @@ events: true
                 "emit Events",
             ]
         );
+    }
+
+    /// `Plugin` objects report used permissions as indexes into these lines.
+    #[test]
+    fn used_entry_is_the_index_of_its_line() {
+        let permissions = parse(
+            "
+kubernetes: [{kinds: [A], verbs: [get]}, {kinds: [B], verbs: [get]}]
+upstreams: [{names: [u]}, {names: [v]}]
+secrets: [{names: [s]}, {names: [t]}]
+events: true
+readSecrets: true
+",
+        );
+        let lines = format_lines(&permissions);
+        let (a, b) = (Gvk::new("", "v1", "A"), Gvk::new("", "v1", "B"));
+        let kubernetes = |gvk| Access::Kubernetes {
+            verb: Verb::Get,
+            gvk,
+            namespace: "n",
+        };
+        let upstream = |name| Access::Upstream {
+            namespace: "n",
+            name,
+            method: "GET",
+            path: "/",
+        };
+        let secret = |name| Access::Secret { namespace: "n", name };
+        for (access, line) in [
+            (kubernetes(&a), "get A"),
+            (kubernetes(&b), "get B"),
+            (upstream("u"), "* at upstream u"),
+            (upstream("v"), "* at upstream v"),
+            (secret("s"), "name Secret s"),
+            (secret("t"), "name Secret t"),
+            (Access::Events, "emit Events"),
+        ] {
+            let grant = Grant {
+                permissions: permissions.clone(),
+                ..Grant::default()
+            };
+            let grants = PluginGrants::new("p", "", None, grant);
+            grants.check_access(&access).expect("granted");
+            let used: Vec<_> = grants.used_entries().into_iter().map(|i| &*lines[i]).collect();
+            assert_eq!(used, [line]);
+        }
     }
 
     #[test]

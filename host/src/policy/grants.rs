@@ -56,11 +56,11 @@ impl fmt::Display for Verb {
 pub enum Access<'a> {
     /// A Kubernetes call; an empty namespace is all namespaces, or none for cluster-scoped kinds.
     Kubernetes {
-        /// What.
+        /// Operation.
         verb: Verb,
-        /// To which kind.
+        /// Kind of the object or list.
         gvk: &'a Gvk,
-        /// Where.
+        /// Namespace of the object or list.
         namespace: &'a str,
     },
     /// An HTTP request.
@@ -157,7 +157,7 @@ impl ServiceAccount {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
 
-    /// Whether both are names: they become part of a header.
+    /// Checks that both fields are names, since they become part of an HTTP header.
     fn check_names(&self) -> Result<(), String> {
         let name = |text: &str| {
             let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
@@ -267,10 +267,18 @@ pub struct SecretGrant {
 }
 
 impl Permissions {
-    /// What says nothing: a mistake. Names the field.
+    /// Checks that no entry is empty, which would allow nothing and is therefore a mistake. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
+        // Destructured, so that the compiler asks for the check of a new field.
+        let Self {
+            kubernetes,
+            upstreams,
+            secrets,
+            events: _,
+            read_secrets: _,
+        } = self;
         let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
-        for (i, grant) in self.kubernetes.iter().enumerate() {
+        for (i, grant) in kubernetes.iter().enumerate() {
             for (field, nothing) in [
                 ("kinds", empty(&grant.kinds)),
                 ("verbs", grant.verbs.is_empty()),
@@ -281,7 +289,7 @@ impl Permissions {
                 }
             }
         }
-        for (i, grant) in self.upstreams.iter().enumerate() {
+        for (i, grant) in upstreams.iter().enumerate() {
             for (field, list) in [
                 ("names", &grant.names),
                 ("namespaces", &grant.namespaces),
@@ -293,7 +301,7 @@ impl Permissions {
                 }
             }
         }
-        for (i, grant) in self.secrets.iter().enumerate() {
+        for (i, grant) in secrets.iter().enumerate() {
             for (field, list) in [("names", &grant.names), ("namespaces", &grant.namespaces)] {
                 if empty(list) {
                     return Err(format!("secrets[{i}].{field} is empty: it allows nothing"));
@@ -305,7 +313,7 @@ impl Permissions {
 }
 
 impl Grant {
-    /// What can't be meant. Names the field.
+    /// Checks the values of the permissions and settings. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
         self.permissions.check_fields()?;
         self.limits.check()?;
@@ -328,7 +336,7 @@ impl Grants {
         Ok(grants)
     }
 
-    /// What a `Plugin` object says of the plugin of its name.
+    /// The grants of one plugin, from the spec of its `Plugin` object. Errors name the fields of that object.
     pub fn from_object(plugin: &str, grant: Grant) -> Self {
         Self {
             plugins: BTreeMap::from([(plugin.to_owned(), grant)]),
@@ -337,13 +345,13 @@ impl Grants {
         }
     }
 
-    /// Whether something is said of a plugin.
+    /// Returns true if the file has an entry for the plugin.
     pub fn contains_plugin(&self, plugin: &str) -> bool {
         self.plugins.contains_key(plugin)
     }
 
-    /// What a plugin may do; nothing when the file doesn't name it. It counts as asking for all of it: see
-    /// [`PluginGrants::asking`].
+    /// The permissions of a plugin; none without an entry in the file. The plugin counts as asking for all of them until
+    /// [`PluginGrants::with_asks`] sets those of its manifest.
     pub fn grants_for(&self, plugin: &str) -> PluginGrants {
         let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
         let place = self

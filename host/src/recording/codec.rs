@@ -79,8 +79,13 @@ fn variant_name(variant: &str) -> String {
 mod tests {
     use std::fmt::Debug;
 
-    use super::*;
-    use crate::contract::bindings::{http, kubernetes, log, messaging, reconciler, types};
+    use wit_parser::TypeDefKind;
+
+    use super::{super::value::BYTES_KEYS, *};
+    use crate::contract::{
+        bindings::{http, kubernetes, log, messaging, reconciler, types},
+        inspection::host_contract,
+    };
 
     /// Checks that a value survives a recording file.
     fn assert_round_trip<T: Recordable + PartialEq + Debug>(value: T) {
@@ -202,7 +207,28 @@ mod tests {
         }
     }
 
-    /// No case and no field of the contract reads like bytes in a file (`{"text": …}`).
+    /// A record with one field and a case with a value are objects with one key in a file, as bytes are (`{"text": …}`).
+    #[test]
+    fn contract_has_no_type_that_reads_like_bytes() {
+        let (contract, _) = host_contract();
+        let mut checked = 0;
+        for (_, ty) in &contract.types {
+            let keys: Vec<&str> = match &ty.kind {
+                TypeDefKind::Record(record) if record.fields.len() == 1 => vec![&record.fields[0].name],
+                TypeDefKind::Variant(variant) => {
+                    let cases = variant.cases.iter().filter(|case| case.ty.is_some());
+                    cases.map(|case| &*case.name).collect()
+                }
+                _ => continue,
+            };
+            for key in keys {
+                assert!(!BYTES_KEYS.contains(&key), "{:?} has `{key}`", ty.name);
+                checked += 1;
+            }
+        }
+        assert!(checked > 10, "{checked}");
+    }
+
     #[test]
     fn message_headers_of_every_type_survive_a_recording() {
         use types::HeaderValue as Value;

@@ -30,8 +30,9 @@ pub enum RecordedValue {
     Record(Vec<(String, RecordedValue)>),
 }
 
-/// The keys that mark bytes in a file. No record of the contract has one single field with such a name.
-const BYTES_KEYS: [&str; 3] = ["json", "text", "base64"];
+/// The keys that mark bytes in a file. No record of the contract has one single field with such a name, and no variant a
+/// case with a value.
+pub(super) const BYTES_KEYS: [&str; 3] = ["json", "text", "base64"];
 
 impl RecordedValue {
     /// The field of a record.

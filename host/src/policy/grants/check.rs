@@ -215,12 +215,21 @@ impl Permissions {
         self.kubernetes.iter().filter(move |g| readable && shown(g))
     }
 
-    /// The number of entries.
+    /// The number of entries: each item of a list, and `events`. `read_secrets` is none, since it only extends the entries
+    /// of `kubernetes`.
     fn entry_count(&self) -> usize {
-        self.kubernetes.len() + self.upstreams.len() + self.secrets.len() + 1
+        // Destructured, so that the compiler asks for the entries of a new field.
+        let Self {
+            kubernetes,
+            upstreams,
+            secrets,
+            events: _,
+            read_secrets: _,
+        } = self;
+        kubernetes.len() + upstreams.len() + secrets.len() + 1
     }
 
-    /// The index of the entry that allows an access.
+    /// The index of the entry that allows an access, in the order of [`PluginGrants::used_entries`].
     fn find_entry(&self, access: &Access<'_>) -> Option<usize> {
         match *access {
             Access::Kubernetes { verb, gvk, namespace } => {
@@ -265,7 +274,8 @@ impl Access<'_> {
         matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
     }
 
-    /// Text of the access, and the field that would allow it, with the closing backtick.
+    /// Text of the access, and the field that would allow it. The field ends with a backtick, because text may follow it;
+    /// [`Denied`] writes the opening one.
     fn describe_access(&self) -> (String, String) {
         match *self {
             Self::Kubernetes { verb, gvk, namespace } => {
