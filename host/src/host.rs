@@ -214,7 +214,10 @@ fn build_services(
     let services = Services {
         cache: SharedCache {
             store: store.clone(),
-            informers: Arc::new(Informers::new(cluster.clone(), store.clone(), on_change)),
+            informers: Arc::new(
+                Informers::new(cluster.clone(), store.clone(), on_change)
+                    .with_backoff(settings.watch_backoff),
+            ),
             namespaces,
         },
         api: ApiAccess {

@@ -138,7 +138,7 @@ pub mod testing {
         cache::store,
         client::{api, fence},
         contract::{bindings, inspection, limits, trap},
-        kube::{key, object, scope, selector, time},
+        kube::{backoff, key, object, scope, selector, time},
         leader::{election, lease},
         policy::{grants, manifest, network, plugin_policy},
         sandbox::{capabilities, engine},

@@ -3,8 +3,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use crate::{
+    cache::informer,
     contract::limits::Limits,
-    kube::selector::Selector,
+    kube::{backoff, selector::Selector},
     leader::lease,
     policy::{grants::Grants, network::NetworkGrant},
     recording,
@@ -59,6 +60,8 @@ pub struct Settings {
     pub deletion_deadline: Duration,
     /// Delays between failing reconciles of an object.
     pub backoff: Backoff,
+    /// Backoff of failed lists and watches of the API server.
+    pub watch_backoff: backoff::Backoff,
     /// Time for which a watch is kept after the last reconciler that needed it.
     pub watch_linger: Duration,
     /// Cache of compiled components, and the process that compiles them; none compiles at each start, in this process.
@@ -88,6 +91,7 @@ impl Default for Settings {
             poll_interval: Duration::from_secs(300),
             wait_interval: Duration::from_secs(30),
             deletion_deadline: Duration::from_secs(600),
+            watch_backoff: informer::RETRY_BACKOFF,
             backoff: Backoff {
                 initial: Duration::from_millis(5),
                 max: Duration::from_secs(1000),

@@ -29,6 +29,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 pub use self::ingest::ChangeHandler;
+pub use self::retry::RETRY_BACKOFF;
 use self::{
     ingest::{Ingest, WatchEvent},
     retry::Retry,
@@ -37,6 +38,7 @@ use crate::{
     cache::store::{Source, Store},
     client::api::{ApiClient, ApiError, MetadataForm, warn_api_error},
     kube::{
+        backoff::Backoff,
         key::ObjectRef,
         scope::{Projection, Scope},
     },
@@ -56,6 +58,7 @@ pub struct Informers {
     client: ApiClient,
     store: Arc<Store>,
     handler: ChangeHandler,
+    backoff: Backoff,
     running: Mutex<Running>,
 }
 
@@ -99,8 +102,14 @@ impl Informers {
             client,
             store,
             handler,
+            backoff: RETRY_BACKOFF,
             running: Mutex::default(),
         }
+    }
+
+    /// Retries failed lists and watches with another backoff than client-go's.
+    pub fn with_backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
     }
 
     /// Returns the informer that serves a scope: a synced one that covers it, or its own, which is started unless
@@ -120,6 +129,7 @@ impl Informers {
                 scope: scope.clone(),
             },
             synced: sender,
+            backoff: self.backoff,
         };
         let handle = InformerHandle {
             synced: synced.clone(),
@@ -212,6 +222,7 @@ struct Informer {
     client: ApiClient,
     ingest: Ingest,
     synced: watch::Sender<SyncState>,
+    backoff: Backoff,
 }
 
 /// The state of an informer's list-and-watch loop.
@@ -267,7 +278,7 @@ impl JsonLines {
 impl Informer {
     /// Lists and watches until aborted. Every error is retried with backoff.
     async fn run(self) {
-        let mut retry = Retry::default();
+        let mut retry = Retry::new(self.backoff);
         let mut state = State::Listing;
         loop {
             let started = Instant::now();

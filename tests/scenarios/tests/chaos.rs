@@ -11,7 +11,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use ostler::testing::scope::Projection;
+use ostler::testing::{backoff::Backoff, scope::Projection};
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
     Lab,
@@ -195,6 +195,9 @@ async fn objects_converge_under_random_faults(mut lab: Lab, runs: u64) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
     lab.install(&["tests/probe"]);
+    // There are faults all the time: with the default the delay would stay at its maximum of 30 s.
+    lab.settings.watch_backoff =
+        Backoff::new(Duration::from_millis(50), Duration::from_secs(1)).with_jitter(50);
     lab.start_host_with(client).await;
     let api = lab.api(&kind(), &lab.namespace);
     let mut expected: BTreeMap<String, String> = (0..OBJECT_COUNT)

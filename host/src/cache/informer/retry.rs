@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::State;
 use crate::{client::api::ApiError, kube::backoff::Backoff};
 
-/// Backoff of failed lists and watches. Full jitter keeps informers from coming back in step after an outage.
-const RETRY_BACKOFF: Backoff =
+/// Backoff of failed lists and watches. Jitter keeps informers from coming back in step after an outage.
+pub const RETRY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(800), Duration::from_secs(30)).with_jitter(50);
 
 /// Minimum duration of a watch that ended without an event; a shorter one is resumed with backoff.
@@ -29,13 +29,23 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_RESUMES: u32 = 5;
 
 /// Failures in a row of one informer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Retry {
+    backoff: Backoff,
     failures: u32,
     last_failure: Option<Instant>,
 }
 
 impl Retry {
+    /// Creates the state of an informer without failures.
+    pub fn new(backoff: Backoff) -> Self {
+        Self {
+            backoff,
+            failures: 0,
+            last_failure: None,
+        }
+    }
+
     /// Returns the state after a list or watch that took this long, and the delay before it is entered.
     pub fn advance(
         &mut self,
@@ -76,7 +86,7 @@ impl Retry {
             self.failures.saturating_add(1)
         };
         self.last_failure = Some(now);
-        let delay = RETRY_BACKOFF.delay(self.failures);
+        let delay = self.backoff.delay(self.failures);
         match error {
             Some(ApiError::Status { code: 405, .. }) => POLL_INTERVAL,
             Some(ApiError::Status {
@@ -131,7 +141,7 @@ mod tests {
         watch: impl Fn(usize) -> Result<State, ApiError>,
     ) -> (Vec<u128>, Vec<u128>) {
         let start = Instant::now();
-        let (mut now, mut retry, mut state) = (start, Retry::default(), State::Listing);
+        let (mut now, mut retry, mut state) = (start, Retry::new(RETRY_BACKOFF), State::Listing);
         let (mut lists, mut watches) = (Vec::new(), Vec::new());
         while now - start < runtime {
             let result = if state == State::Listing {
@@ -193,7 +203,7 @@ mod tests {
 
     #[test]
     fn failures_long_apart_are_retried_after_the_shortest_delay() {
-        let (mut retry, start) = (Retry::default(), Instant::now());
+        let (mut retry, start) = (Retry::new(RETRY_BACKOFF), Instant::now());
         for second in 0..10 {
             retry.record_failure(None, start + Duration::from_secs(second));
         }
