@@ -47,7 +47,7 @@ mod transport_error;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, LazyLock, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -85,7 +85,9 @@ use crate::{
 
 /// The kind of `Upstream` objects.
 pub fn upstream_gvk() -> Gvk {
-    Gvk::new("ostler.dev", "v1alpha1", "Upstream")
+    // Kept, because interning takes a lock and each call of a component compares its reads with this kind.
+    static UPSTREAM: LazyLock<Gvk> = LazyLock::new(|| Gvk::new("ostler.dev", "v1alpha1", "Upstream"));
+    UPSTREAM.clone()
 }
 
 /// A secret value. `Debug` prints `***`, so that it cannot reach a log.
