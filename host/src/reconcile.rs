@@ -314,7 +314,7 @@ impl Controller {
             return Some(ReconcileOutcome::settled());
         };
         let finalizer = kind.finalizer.as_deref();
-        let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
+        let held = finalizer.is_some_and(|f| object.has_finalizer(f));
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
         let selected = kind.selector.as_ref().is_none_or(|s| s.matches(&object.labels));
         if !(selected || held && object.is_deleting()) {
@@ -520,6 +520,17 @@ async fn recover_panic<T>(future: impl Future<Output = T>) -> Result<T, String> 
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         text.unwrap_or("no message").to_owned()
     })
+}
+
+/// Names the first objects, at most this number, and counts the others.
+fn name_objects<'a>(objects: impl ExactSizeIterator<Item = &'a ObjectRef>, max_named: usize) -> String {
+    let others = objects.len().saturating_sub(max_named);
+    let named: Vec<String> = objects.take(max_named).map(ToString::to_string).collect();
+    let more = match others {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    named.join(", ") + &more
 }
 
 /// Counts of this number of writes to the API server.

@@ -146,6 +146,11 @@ impl Gvk {
         Ok(())
     }
 
+    /// The kind `Secret` of the core group.
+    pub fn secret() -> Self {
+        Self::new("", "v1", "Secret")
+    }
+
     /// Returns true for the kind `Secret` of the core group.
     pub fn is_secret(&self) -> bool {
         self.group.is_empty() && *self.kind == *"Secret"

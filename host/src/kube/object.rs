@@ -190,6 +190,11 @@ impl Object {
         self.deletion_timestamp.is_some()
     }
 
+    /// Returns true if it carries this finalizer.
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|have| **have == *finalizer)
+    }
+
     /// The whole object as a JSON value. A field that is valid JSON but has no value (the number `1e999`, a lone
     /// surrogate) is left out.
     pub fn to_value(&self) -> Value {

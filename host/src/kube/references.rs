@@ -37,8 +37,7 @@ pub fn holder_finalizer(uid: &str) -> String {
 
 /// Returns true if an object carries the finalizer of this holder.
 pub fn is_held_by(object: &Object, uid: &str) -> bool {
-    let mark = holder_finalizer(uid);
-    object.finalizers.iter().any(|f| **f == *mark)
+    object.has_finalizer(&holder_finalizer(uid))
 }
 
 /// Returns true if an object has any holder.

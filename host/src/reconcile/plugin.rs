@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objects};
 use crate::{
     cache::store::Query,
     contract::bindings::{
@@ -46,10 +46,10 @@ const LOADING_GRACE: Duration = Duration::from_millis(500);
 const ACTIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of status updates otherwise.
 const IDLE_INTERVAL: Duration = Duration::from_secs(300);
-/// Limit of the time for the list of a kind whose plugin is being deleted.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the remaining objects that the status names.
 const MAX_NAMED_OBJECTS: usize = 3;
+/// Limit of the time for the list of a kind whose plugin is being deleted.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Controller {
     /// Reconciles a `Plugin` object. Returns none when it is gone.
@@ -171,27 +171,18 @@ impl Controller {
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
             return self.orphan_objects(plugin, left).await;
         }
-        let named: Vec<String> = left
-            .iter()
-            .take(MAX_NAMED_OBJECTS)
-            .map(|(k, _)| k.to_string())
-            .collect();
-        let more = match left.len() - named.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         let note = format!(
-            "{} objects need it for their cleanup: delete them first ({}{more}), or annotate this Plugin \
+            "{} objects need it for their cleanup: delete them first ({}), or annotate this Plugin \
              {DELETION_POLICY}=Orphan to let all of them go without cleanup",
             left.len(),
-            named.join(", ")
+            name_objects(left.iter().map(|(key, _)| key), MAX_NAMED_OBJECTS)
         );
         self.report_remaining(key, object, report, serving, note, reads)
             .await
     }
 
     /// The objects with the plugin's finalizer, and the lists that were read to find them.
-    async fn list_finalized(
+    pub(super) async fn list_finalized(
         &self,
         plugin: &Plugin,
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
@@ -212,9 +203,8 @@ impl Controller {
                     namespace: &scope.namespace,
                     ..Query::default()
                 };
-                let held = |o: &Object| o.finalizers.iter().any(|f| **f == *finalizer);
                 let found = services.cache.store.list(&serving, &query);
-                left.extend(found.into_iter().filter(|(_, o)| held(o)));
+                left.extend(found.into_iter().filter(|(_, o)| o.has_finalizer(finalizer)));
                 reads.push(Dependency::List(Box::new(List {
                     gvk: scope.gvk,
                     cluster: scope.cluster,

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tracing::info;
 
-use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objects};
 use crate::{
     cache::store::Query,
     client::api::warn_api_error,
@@ -31,8 +31,6 @@ const MAX_NAMED_USERS: usize = 5;
 const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after the start in which the plugins are listed.
 const LOADING_GRACE: Duration = Duration::from_secs(10);
-/// Limit of the time for the list of a kind.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Controller {
     /// Queues the Upstreams that a call for an object with a finalizer has used, unless they are protected already.
@@ -65,7 +63,7 @@ impl Controller {
         }
         self.set_protection(key, key, object, true).await;
         for name in upstream.secret_names() {
-            let secret = secret_key(&key.namespace, &name);
+            let secret = ObjectRef::new(Gvk::secret(), &key.namespace, &name);
             if let Some(stored) = self.services.cache.store.get(&secret, Projection::Full)
                 && !stored.is_deleting()
             {
@@ -116,29 +114,13 @@ impl Controller {
     /// The objects that need an Upstream for their cleanup. An object that has not been reconciled in this process, or
     /// failed before it came to its Upstream, counts if it may use this one.
     async fn list_users(&self, key: &ObjectRef, upstream: &UpstreamObject) -> Result<Vec<ObjectRef>, String> {
-        let services = &self.services;
         let mut users = Vec::new();
         for plugin in self.registry.serving() {
-            for kind in &plugin.kinds {
-                let Some(finalizer) = kind.finalizer.as_deref() else {
-                    continue;
-                };
-                for scope in kind.scopes(&services.cache.namespaces) {
-                    let serving = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
-                    let query = Query {
-                        namespace: &scope.namespace,
-                        ..Query::default()
-                    };
-                    let objects = services.cache.store.list(&serving, &query);
-                    let held = |o: &Object| o.finalizers.iter().any(|f| **f == *finalizer);
-                    let found = objects.into_iter().filter(|(user, object)| {
-                        held(object)
-                            && upstream.allows_namespace(&user.namespace)
-                            && self.may_need(user, object, key)
-                    });
-                    users.extend(found.map(|(user, _)| user));
-                }
-            }
+            let (finalized, _) = self.list_finalized(&plugin).await?;
+            let found = finalized.into_iter().filter(|(user, object)| {
+                upstream.allows_namespace(&user.namespace) && self.may_need(user, object, key)
+            });
+            users.extend(found.map(|(user, _)| user));
         }
         Ok(users)
     }
@@ -181,7 +163,7 @@ impl Controller {
             .filter_map(|(_, object)| UpstreamObject::from_object(object).ok())
             .flat_map(|upstream| upstream.secret_names())
             .collect();
-        let secrets = store.list(&scope(&secret_gvk()), &query);
+        let secrets = store.list(&scope(&Gvk::secret()), &query);
         for (secret, object) in secrets {
             let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
             if is_protected(&object) && (forced || !named.contains(&*secret.name)) {
@@ -216,18 +198,9 @@ impl Controller {
 
     /// Records an Event that names the objects for which a deleted one is kept.
     async fn report_users(&self, key: &ObjectRef, object: &Arc<Object>, users: &[ObjectRef]) {
-        let named: Vec<String> = users
-            .iter()
-            .take(MAX_NAMED_USERS)
-            .map(ToString::to_string)
-            .collect();
-        let more = match users.len() - named.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         let note = format!(
-            "Needed by {}{more} for cleanup, and deleted after that; {}=true deletes it at once",
-            named.join(", "),
+            "Needed by {} for cleanup, and deleted after that; {}=true deletes it at once",
+            name_objects(users.iter(), MAX_NAMED_USERS),
             annotation::FORCE_DELETE
         );
         let draft = EventDraft {
@@ -241,14 +214,6 @@ impl Controller {
     }
 }
 
-fn secret_gvk() -> Gvk {
-    Gvk::new("", "v1", "Secret")
-}
-
-fn secret_key(namespace: &str, name: &str) -> ObjectRef {
-    ObjectRef::new(secret_gvk(), namespace, name)
-}
-
 fn is_protected(object: &Object) -> bool {
-    object.finalizers.iter().any(|f| **f == *UPSTREAM_PROTECTION)
+    object.has_finalizer(UPSTREAM_PROTECTION)
 }

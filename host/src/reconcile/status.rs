@@ -70,13 +70,7 @@ impl Controller {
             self.count_suppressed(by);
             return Ok(false);
         };
-        let patched = self
-            .services
-            .api
-            .writer
-            .patch_status(key, &object.uid, &patch)
-            .await;
-        self.stats.add_counts(key, count_writes(1));
+        let patched = self.send_status(key, object, &patch).await;
         match patched {
             Ok(object) => {
                 self.stats.observe_status(key, &object);
@@ -92,6 +86,19 @@ impl Controller {
                 .await),
             Err(e) => Err(self.explain_unwritten_status(by, key, &e)),
         }
+    }
+
+    /// Patches the status of an object, and counts the write.
+    async fn send_status(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        patch: &Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        let patched = self.services.api.writer.patch_status(key, &object.uid, patch);
+        let patched = patched.await;
+        self.stats.add_counts(key, count_writes(1));
+        patched
     }
 
     fn count_suppressed(&self, by: &Arc<str>) {
@@ -147,13 +154,7 @@ impl Controller {
         self.stats.record_error(key, &failure.reason, &failure.message);
         let status = conditions::status_after_failure(old, &failure, None, context);
         if let Some(patch) = conditions::merge_patch(old, &status) {
-            let patched = self
-                .services
-                .api
-                .writer
-                .patch_status(key, &object.uid, &patch)
-                .await;
-            self.stats.add_counts(key, count_writes(1));
+            let patched = self.send_status(key, object, &patch).await;
             if let Ok(object) = patched {
                 self.stats.observe_status(key, &object);
             }

@@ -95,7 +95,7 @@ impl Controller {
             Err(e) => return (HealthReport::from_error(&SendError::Invalid(e)), None, reads),
         };
         for name in upstream.secret_names() {
-            let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &key.namespace, &name);
+            let secret = ObjectRef::new(Gvk::secret(), &key.namespace, &name);
             let read = Dependency::Object(secret, Projection::Full);
             let scope = read.scope(&services.cache.namespaces);
             // The dependency is recorded before the read, so that no change is missed and the watch stays.

@@ -387,12 +387,7 @@ impl Dev {
                 if report.name != built.name {
                     stage.write_grants(project, &report.name)?;
                 }
-                let kinds: Vec<_> = stage
-                    .serving_plugin()?
-                    .kinds
-                    .iter()
-                    .map(|k| k.gvk.clone())
-                    .collect();
+                let kinds = stage.serving_kinds()?;
                 let mut row = Row::new("serves", "");
                 row.swap_ms = report.swapped_ms;
                 wait_settled(stage, before, &mut row).await?;

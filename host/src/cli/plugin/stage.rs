@@ -279,6 +279,12 @@ impl Stage {
         serving.into_iter().next().context("no plugin serves")
     }
 
+    /// The kinds of the serving build.
+    pub fn serving_kinds(&self) -> anyhow::Result<Vec<Gvk>> {
+        let plugin = self.serving_plugin()?;
+        Ok(plugin.kinds.iter().map(|kind| kind.gvk.clone()).collect())
+    }
+
     /// Waits until the host is idle; returns false after the timeout.
     pub async fn wait_idle(&self, limit: Duration) -> anyhow::Result<bool> {
         let router = self.host()?.services().dispatcher.clone();

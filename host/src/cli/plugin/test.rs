@@ -365,12 +365,7 @@ async fn written_kinds(stage: &Stage, project: &Project) -> Vec<Gvk> {
 
 /// The kinds that the component declares; the CRDs must define them.
 fn check_kinds(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
-    let kinds: Vec<_> = stage
-        .serving_plugin()?
-        .kinds
-        .iter()
-        .map(|k| k.gvk.clone())
-        .collect();
+    let kinds = stage.serving_kinds()?;
     project.check_kinds_defined(&kinds)?;
     let names: Vec<_> = kinds.iter().map(ToString::to_string).collect();
     Ok((kinds, names.join(", ")))

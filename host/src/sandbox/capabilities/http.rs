@@ -200,7 +200,7 @@ impl Call {
             )));
         }
         for name in upstream.secret_names() {
-            let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
+            let secret = ObjectRef::new(Gvk::secret(), &namespace, &name);
             self.get_cached(&services, &secret, Projection::Full).await?;
         }
         Ok(ResolvedUpstream {
@@ -280,7 +280,7 @@ impl Call {
         let namespace = namespace.unwrap_or(&own);
         check_path_segments(namespace, name, "secret")?;
         self.context.check_grant(&Access::Secret { namespace, name })?;
-        Ok(ObjectRef::new(Gvk::new("", "v1", "Secret"), namespace, name))
+        Ok(ObjectRef::new(Gvk::secret(), namespace, name))
     }
 
     /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
@@ -341,7 +341,7 @@ pub(crate) struct StoreSecrets<'a>(pub &'a Store);
 
 impl upstream::SecretStore for StoreSecrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::Secret> {
-        let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
+        let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
         let object = self.0.get(&key, Projection::Full)?;
         object.data_value(&secret.key).map(upstream::Secret::new)
     }
