@@ -46,6 +46,8 @@ pub struct Settings {
     pub grants_file: Option<PathBuf>,
     /// Networks that upstreams may be in besides public ones and those of the grants.
     pub network: Vec<ipnet::IpNet>,
+    /// Namespace of the host, for the Secret with the key of digests; without it each process has a random key.
+    pub own_namespace: Option<String>,
     /// Namespaces that the host is confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
     /// Number of concurrent reconciles.
@@ -85,6 +87,7 @@ impl Default for Settings {
             grants: Grants::default(),
             grants_file: None,
             network: Vec::new(),
+            own_namespace: None,
             namespaces: Vec::new(),
             workers: 16,
             limits: Limits::default(),

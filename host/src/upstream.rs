@@ -31,6 +31,7 @@ mod client;
 mod coalesce;
 mod conditional;
 mod decoded_text;
+mod digest_key;
 mod encoding;
 mod grant;
 mod health;
@@ -52,7 +53,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ring::{hmac, rand::SystemRandom};
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
@@ -60,6 +60,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::CircuitState,
+    digest_key::DigestKey,
     encoding::Encoding,
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
@@ -79,7 +80,7 @@ use self::{
 use crate::{
     client::fence::{NotLeader, WriteFence},
     contract::bindings::{http, types},
-    kube::{hash::encode_hex, key::Gvk},
+    kube::key::Gvk,
     policy::network::NetworkPolicy,
 };
 
@@ -249,15 +250,11 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Age of the last use after which the substituted secrets of a deleted Upstream are forgotten.
 const DELETED_RETENTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
-/// Bytes of a keyed digest: 128 bits suffice to tell values apart.
-const DIGEST_BYTES: usize = 16;
-
 /// The pool of all clients.
 pub struct ClientPool {
     /// Clients by namespace and name of the Upstream.
     clients: Mutex<HashMap<(String, String), PoolEntry>>,
-    /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
-    digest_key: hmac::Key,
+    digest_key: DigestKey,
     gate: WriteFence,
     network: NetworkPolicy,
     on_status_change: StatusListener,
@@ -336,10 +333,9 @@ impl Default for PoolEntry {
 
 impl Default for ClientPool {
     fn default() -> Self {
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Self {
             clients: Mutex::default(),
-            digest_key: key.expect("the system has randomness"),
+            digest_key: DigestKey::default(),
             gate: WriteFence::default(),
             network: NetworkPolicy::default(),
             on_status_change: Arc::new(|_, _| {}),
@@ -352,6 +348,11 @@ impl ClientPool {
     /// Sends requests with unsafe methods only while this fence is open.
     pub fn with_fence(self, gate: WriteFence) -> Self {
         Self { gate, ..self }
+    }
+
+    /// Makes the digests of secrets with this key.
+    pub fn with_digest_key(self, digest_key: DigestKey) -> Self {
+        Self { digest_key, ..self }
     }
 
     /// Connects only to addresses that this policy allows.
@@ -543,11 +544,9 @@ impl ClientPool {
         traffic.collect()
     }
 
-    /// An HMAC-SHA256 of a value, truncated to 128 bits: it changes with the value and reveals nothing about it. The
-    /// key is random and lives as long as the process, so digests differ after a restart.
-    pub fn keyed_digest(&self, value: &[u8]) -> String {
-        let tag = hmac::sign(&self.digest_key, value);
-        encode_hex(&tag.as_ref()[..DIGEST_BYTES])
+    /// The digest of a secret's value, by [`DigestKey::digest`].
+    pub async fn digest_secret(&self, secret: &SecretKey, value: &[u8]) -> Result<String, SendError> {
+        self.digest_key.digest(secret, value).await
     }
 }
 
@@ -596,24 +595,6 @@ mod tests {
         assert!(
             client(&upstream).needs_health_check(IDLE_TIMEOUT),
             "another has to be looked at"
-        );
-    }
-
-    #[test]
-    fn keyed_digest_is_truncated_hmac_sha256() {
-        // Test case 1 of RFC 4231.
-        let pool = ClientPool {
-            digest_key: hmac::Key::new(hmac::HMAC_SHA256, &[0x0b; 20]),
-            ..ClientPool::default()
-        };
-        assert_eq!(pool.keyed_digest(b"Hi There"), "b0344c61d8db38535ca8afceaf0bf12b");
-        let (one, other) = (ClientPool::default(), ClientPool::default());
-        assert_eq!(one.keyed_digest(b"value"), one.keyed_digest(b"value"));
-        assert_ne!(one.keyed_digest(b"value"), one.keyed_digest(b"other"));
-        assert_ne!(
-            one.keyed_digest(b"value"),
-            other.keyed_digest(b"value"),
-            "each key is random"
         );
     }
 }

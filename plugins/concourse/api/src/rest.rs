@@ -135,13 +135,15 @@ pub struct BuildSummary {
     pub status: Option<String>,
 }
 
-/// A job.
+/// A job, as the list of a pipeline's jobs shows it.
 #[api]
 #[serde(rename_all = "snake_case", default)]
 #[derive(Default)]
 pub struct Job {
     /// ID, unique on the server.
     pub id: Option<i64>,
+    /// Name of the job.
+    pub name: String,
     /// Indicates whether the job is paused.
     pub paused: bool,
     /// Account that paused it.
@@ -265,14 +267,5 @@ pub struct Worker {
     /// Indicates whether Concourse forgets the worker when it stalls.
     pub ephemeral: Option<bool>,
     /// Resource types that the worker brings.
-    pub resource_types: Vec<WorkerResourceType>,
-}
-
-/// A resource type that a worker brings.
-#[api]
-#[serde(rename_all = "snake_case")]
-pub struct WorkerResourceType {
-    /// Name of the type.
-    #[serde(rename = "type")]
-    pub name: String,
+    pub resource_types: Vec<crate::WorkerResourceType>,
 }

@@ -10,8 +10,9 @@ mod vars;
 mod yaml;
 
 use concourse_api::{
-    ContainerImage, InstanceSpec, InstanceVars, NamespacedName, Pipeline, PipelineSpec, PipelineStatus,
-    ReclaimPolicy, Team, TeamSpec, config_warning_condition, suspended_outcome,
+    ContainerImage, InstanceSpec, InstanceVars, JobSpec, NamespacedName, Pipeline, PipelineSpec,
+    PipelineStatus, ReclaimPolicy, ResourceSpec, Team, TeamSpec, config_warning_condition,
+    delete_dependents, suspended_outcome,
 };
 use ostler_sdk::{from_value, prelude::*};
 use remote::{POLL_INTERVAL_MS, RemotePipeline};
@@ -27,8 +28,8 @@ impl Reconciler for Pipelines {
         if pipeline.spec.suspend {
             return Ok(suspended_outcome());
         }
-        validate(pipeline)?;
         let Dereferenced { team, default_image } = dereference(ctx, pipeline)?;
+        validate(pipeline, &team)?;
         let desired = desired::build(ctx, pipeline, default_image.as_ref())?;
         let remote = RemotePipeline::new(ctx, pipeline, &team);
         remote.rename(pipeline)?;
@@ -37,6 +38,20 @@ impl Reconciler for Pipelines {
     }
 
     fn cleanup(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
+        let mut dependents = delete_dependents(ctx, &JobSpec::gvk(), "pipelineRef", pipeline)?;
+        dependents.append(&mut delete_dependents(
+            ctx,
+            &ResourceSpec::gvk(),
+            "pipelineRef",
+            pipeline,
+        )?);
+        if !dependents.is_empty() {
+            let message = format!("Waiting for the deletion of {}.", dependents.join(", "));
+            return Err(Failure::wait("DependentsRemain", message));
+        }
+        if !pipeline.status.is_claimed(None) {
+            return Ok(Outcome::await_change());
+        }
         if pipeline.spec.reclaim_policy == ReclaimPolicy::Orphan {
             let note = "The pipeline stays in Concourse: spec.reclaimPolicy is Orphan.";
             ctx.event("Orphaned", note);
@@ -52,8 +67,9 @@ impl Reconciler for Pipelines {
 }
 
 /// Checks that the instance vars are those with which the pipeline was created.
-fn validate(pipeline: &Pipeline) -> Result<(), Failure> {
-    if is_created(pipeline) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
+fn validate(pipeline: &Pipeline, team: &Team) -> Result<(), Failure> {
+    let server = team.status.claimed_server.as_deref();
+    if pipeline.status.is_claimed(server) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
         let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
                        or create another Pipeline with the new ones.";
         return Err(Failure::terminal("InvalidSpec", message));
@@ -94,15 +110,9 @@ fn team_of(pipeline: &Pipeline) -> NamespacedName<'_> {
     pipeline.spec.team_ref.resolve(pipeline.namespace())
 }
 
-/// Returns whether Concourse had the pipeline when it was last read.
-fn is_created(pipeline: &Pipeline) -> bool {
-    pipeline.status.pipeline_id.is_some()
-}
-
-/// The instance vars of the pipeline in Concourse: those with which it was created, even if the spec has others by
-/// now.
+/// The instance vars of the pipeline in Concourse: those with which it was claimed, even if the spec has others by now.
 fn instance_vars_of(pipeline: &Pipeline) -> &InstanceVars {
-    if is_created(pipeline) {
+    if pipeline.status.is_claimed(None) {
         &pipeline.status.instance_vars
     } else {
         &pipeline.spec.instance_vars
