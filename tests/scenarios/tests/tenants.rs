@@ -89,7 +89,12 @@ impl Tenant {
     }
 
     async fn try_apply(&self, object: &Value) -> Result<DynamicObject, kube::Error> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
         let api = self.api(&gvk, text("/metadata/namespace"));
         let parameters = PatchParams::apply("tenant").force();
@@ -110,7 +115,11 @@ impl Tenant {
     /// Builds an Instance that logs in at `url` with a Secret of the tenant's namespace.
     fn instance_object(&self, name: &str, url: &str, secret: &str) -> Value {
         let password = json!({"username": "test", "passwordRef": {"name": secret, "key": "password"}});
-        self.pack_object("Instance", name, json!({"url": url, "auth": {"password": password}}))
+        self.pack_object(
+            "Instance",
+            name,
+            json!({"url": url, "auth": {"password": password}}),
+        )
     }
 
     async fn get(&self, gvk: &Gvk, name: &str) -> Value {
@@ -185,7 +194,7 @@ async fn tenant_cannot_use_objects_and_secrets_of_others(mut lab: Lab) {
             json!({"instanceRef": foreign, "teamName": "intruder", "roles": owners}),
         ))
         .await;
-    let config = json!({"inline": {"jobs": []}});
+    let config = json!({"inline": "jobs: []"});
     tenant
         .apply(tenant.pack_object(
             "Pipeline",
@@ -195,7 +204,10 @@ async fn tenant_cannot_use_objects_and_secrets_of_others(mut lab: Lab) {
         .await;
     for kind_name in ["Team", "Pipeline"] {
         let (reason, message) = tenant.wait_refused(&lab, kind_name, "intruder").await;
-        assert_eq!(reason, "NamespaceNotAllowed", "{kind_name}: {message}");
+        assert!(
+            message.contains("allowedNamespaces"),
+            "{kind_name}: {reason}: {message}"
+        );
     }
 
     // The credentials of others are not found under their names in the tenant's namespace.
@@ -267,8 +279,7 @@ async fn tenant_cannot_redirect_requests_to_refused_addresses(mut lab: Lab) {
     let inner = Redirector::start("127.0.0.2:0", None).await;
     let outer = Redirector::start("127.0.0.1:0", Some(inner.address)).await;
     let tenant = start_with_tenant(&mut lab).await;
-    let password =
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": tenant.namespace},
+    let password = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": tenant.namespace},
         "stringData": {"password": "the-tenants-own-password"}});
     tenant.apply(password).await;
     let metadata = "http://169.254.169.254".to_owned();
@@ -299,12 +310,8 @@ async fn measure_median(lab: &Lab) -> Duration {
     for _ in 0..CHANGE_COUNT {
         let exposed = !lab.concourse.pipeline("platform", "app").expect("there").public;
         let started = Instant::now();
-        lab.patch(
-            &kind("Pipeline"),
-            "app",
-            json!({"spec": {"exposed": exposed}}),
-        )
-        .await;
+        lab.patch(&kind("Pipeline"), "app", json!({"spec": {"exposed": exposed}}))
+            .await;
         lab.wait_until("Concourse has the change", async || {
             lab.concourse
                 .pipeline("platform", "app")
@@ -355,8 +362,7 @@ async fn tenant_that_floods_does_not_delay_its_neighbours(mut lab: Lab) {
         }
     });
     let tenant = start_with_tenant(&mut lab).await;
-    let password =
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": tenant.namespace},
+    let password = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": tenant.namespace},
         "stringData": {"password": "the-tenants-own-password"}});
     tenant.apply(password).await;
     let calm = measure_median(&lab).await;
