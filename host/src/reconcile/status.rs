@@ -310,3 +310,30 @@ fn invalid_status(why: &str) -> reconciler::Failure {
         status: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_that_kstatus_reserves_are_found_in_outcomes_and_failures() {
+        let conditions = |kind: &str| vec![conditions::condition(kind, true, "Reason", "")];
+        for (kind, is_reserved) in [
+            ("Stalled", true),
+            ("Reconciling", true),
+            ("Ready", false),
+            ("WorkerStalled", false),
+        ] {
+            let outcome = GuestResult::Outcome(reconciler::Outcome {
+                next: reconciler::Next::AwaitChange,
+                conditions: conditions(kind),
+                status: None,
+            });
+            let mut failure = invalid_status("");
+            failure.conditions = conditions(kind);
+            for answer in [outcome, GuestResult::Failure(failure)] {
+                assert_eq!(find_reserved_condition(&answer), is_reserved.then_some(kind));
+            }
+        }
+    }
+}

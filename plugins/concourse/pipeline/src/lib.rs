@@ -5,16 +5,18 @@
 mod config;
 mod desired;
 mod injected;
+mod parent;
 mod remote;
 mod vars;
 mod yaml;
 
 use concourse_api::{
     ContainerImage, InstanceSpec, InstanceVars, JobSpec, NamespacedName, Pipeline, PipelineSpec,
-    PipelineStatus, ReclaimPolicy, ResourceSpec, Team, TeamSpec, config_warning_condition,
-    delete_dependents, suspended_outcome,
+    PipelineStatus, ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents,
+    suspended_outcome,
 };
 use ostler_sdk::{from_value, prelude::*};
+use parent::ParentTeam;
 use remote::{POLL_INTERVAL_MS, RemotePipeline};
 
 /// Reconciles Pipelines.
@@ -57,19 +59,17 @@ impl Reconciler for Pipelines {
             ctx.event("Orphaned", note);
             return Ok(Outcome::await_change());
         }
-        let team = team_of(pipeline);
-        let Some(team) = ctx.get::<TeamSpec>(team.namespace, team.name)? else {
+        let Some(team) = ctx.get_json(&team_of(pipeline).object_ref::<TeamSpec>())? else {
             ctx.warn("Orphaned", "The pipeline stays in Concourse: its Team is gone.");
             return Ok(Outcome::await_change());
         };
-        RemotePipeline::new(ctx, pipeline, &team).delete(pipeline)
+        RemotePipeline::new(ctx, pipeline, &ParentTeam::new(team)).delete(pipeline)
     }
 }
 
 /// Checks that the instance vars are those with which the pipeline was created.
-fn validate(pipeline: &Pipeline, team: &Team) -> Result<(), Failure> {
-    let server = team.status.claimed_server.as_deref();
-    if pipeline.status.is_claimed(server) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
+fn validate(pipeline: &Pipeline, team: &ParentTeam) -> Result<(), Failure> {
+    if pipeline.status.is_claimed(team.server()) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
         let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
                        or create another Pipeline with the new ones.";
         return Err(Failure::terminal("InvalidSpec", message));
@@ -79,16 +79,15 @@ fn validate(pipeline: &Pipeline, team: &Team) -> Result<(), Failure> {
 
 /// The objects that a Pipeline refers to.
 struct Dereferenced {
-    team: Team,
+    team: ParentTeam,
     /// Image of the resource type for `spec.k8sConfigs` that the Instance sets by default.
     default_image: Option<ContainerImage>,
 }
 
 /// Dereferences the Team, which has to be Ready, and the Instance if its defaults apply.
 fn dereference(ctx: &Context, pipeline: &Pipeline) -> Result<Dereferenced, Failure> {
-    let team_ref = team_of(pipeline);
-    let team = ctx.require_ready::<TeamSpec>(team_ref.namespace, team_ref.name);
-    let team = team.reason("TeamNotReady")?;
+    let team = ctx.require_ready_json(&team_of(pipeline).object_ref::<TeamSpec>());
+    let team = ParentTeam::new(team.reason("TeamNotReady")?);
     let needs_default = !pipeline.spec.k8s_configs.is_empty() && pipeline.spec.k8s_config_image.is_none();
     let default_image = if needs_default {
         read_default_image(ctx, &team)?
@@ -99,9 +98,8 @@ fn dereference(ctx: &Context, pipeline: &Pipeline) -> Result<Dereferenced, Failu
 }
 
 /// Reads one field of the Team's Instance. To read the whole Instance as its type would take 13 KB of this component.
-fn read_default_image(ctx: &Context, team: &Team) -> Result<Option<ContainerImage>, Failure> {
-    let instance = team.spec.instance_ref.resolve(team.namespace());
-    let instance = ctx.get_json(&instance.object_ref::<InstanceSpec>())?;
+fn read_default_image(ctx: &Context, team: &ParentTeam) -> Result<Option<ContainerImage>, Failure> {
+    let instance = ctx.get_json(&team.instance().object_ref::<InstanceSpec>())?;
     let image = instance.map(|instance| instance["spec"]["defaults"]["k8sConfigImage"].clone());
     Ok(from_value(&image.unwrap_or_default())?)
 }

@@ -1,7 +1,7 @@
 //! A pipeline in Concourse, and the requests that make it match its spec.
 
 use concourse_api::{
-    InstanceVars, NamespacedName, Operation, Pipeline, PipelineSpec, PipelineStatus, Team, concourse_name,
+    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name,
     delete_claimed, pipeline_path, read_warnings, resolve_json, rest,
 };
 use ostler_sdk::{
@@ -11,7 +11,7 @@ use ostler_sdk::{
     serde_json::{Map, Value},
 };
 
-use crate::{config, desired::DesiredConfig, instance_vars_of};
+use crate::{config, desired::DesiredConfig, instance_vars_of, parent::ParentTeam};
 
 /// Interval of polling a pipeline that matches its spec.
 pub const POLL_INTERVAL_MS: u64 = 300_000;
@@ -62,7 +62,7 @@ impl Part {
 pub struct RemotePipeline<'a> {
     ctx: &'a Context<'a>,
     concourse: Upstream<'a>,
-    team: &'a Team,
+    team: &'a ParentTeam,
     name: &'a str,
     instance_vars: &'a InstanceVars,
 }
@@ -144,8 +144,8 @@ fn config_fingerprint(desired: &DesiredConfig, pipeline: Option<&rest::Pipeline>
 
 impl<'a> RemotePipeline<'a> {
     /// The pipeline that an object stands for.
-    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a Team) -> Self {
-        let instance = team.spec.instance_ref.resolve(team.namespace());
+    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a ParentTeam) -> Self {
+        let instance = team.instance();
         Self {
             ctx,
             concourse: ctx.upstream_in(instance.namespace, instance.name),
@@ -157,7 +157,7 @@ impl<'a> RemotePipeline<'a> {
 
     /// Path of the pipeline, or of something below it, under its present or former name.
     fn path_under(&self, name: &str, rest: &str) -> String {
-        pipeline_path(concourse_name(self.team), name, self.instance_vars, rest, "")
+        pipeline_path(self.team.name(), name, self.instance_vars, rest, "")
     }
 
     fn path(&self, rest: &str) -> String {
@@ -182,7 +182,7 @@ impl<'a> RemotePipeline<'a> {
             self.ctx.warn("Orphaned", &note);
             return Ok(Outcome::await_change());
         }
-        let instance = self.team.spec.instance_ref.resolve(self.team.namespace());
+        let instance = self.team.instance();
         let paths: Vec<String> = names.iter().map(|name| self.path_under(name, "")).collect();
         let id = pipeline.status.pipeline_id;
         delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)
@@ -215,7 +215,7 @@ impl<'a> RemotePipeline<'a> {
             );
             return Err(Failure::wait(RENAME_PIPELINE.reason(), message));
         }
-        let path = pipeline_path(concourse_name(self.team), before, &Map::new(), "/rename", "");
+        let path = pipeline_path(self.team.name(), before, &Map::new(), "/rename", "");
         let request = self.concourse.put(path).json(&json!({ "name": name }));
         RENAME_PIPELINE.check(request.send())?;
         self.ctx
@@ -226,7 +226,7 @@ impl<'a> RemotePipeline<'a> {
     /// Lists the other Pipelines that have this name in Concourse and are to keep it. They are read as JSON, because
     /// an invalid one must not prevent the rename.
     fn list_namesakes(&self, pipeline: &Pipeline, name: &str) -> Result<String, Failure> {
-        let fields = format!("spec.teamRef.name={}", self.team.name());
+        let fields = format!("spec.teamRef.name={}", self.team.object().name);
         let selection = Selection {
             fields: Some(&fields),
             ..Selection::default()
@@ -246,7 +246,7 @@ impl<'a> RemotePipeline<'a> {
                 .as_str()
                 .filter(|name| !name.is_empty());
             let desired_name = name_override.or(metadata["name"].as_str());
-            resolve_json(other, "teamRef") == NamespacedName::of(self.team)
+            resolve_json(other, "teamRef") == self.team.object()
                 && other["status"]["resolvedName"] == name
                 && desired_name != Some(self.name)
                 && metadata["uid"] != pipeline.metadata.uid.as_str()
@@ -293,7 +293,7 @@ impl<'a> RemotePipeline<'a> {
 
     /// URL of the server, as the Team has recorded it.
     fn server(&self) -> Option<&str> {
-        self.team.status.claimed_server.as_deref()
+        self.team.server()
     }
 
     /// Records that the object manages the pipeline, with the ID of one that exists already.
@@ -471,7 +471,7 @@ impl<'a> RemotePipeline<'a> {
 
     /// URL of the web page, whose path below the team's is the same as in the REST API.
     fn web_url(&self) -> Option<String> {
-        let team_url = self.team.status.web_url.as_deref()?;
+        let team_url = self.team.web_url()?;
         let path = pipeline_path("", self.name, self.instance_vars, "", "");
         let path = path.trim_start_matches("/api/v1/teams/");
         Some(format!("{team_url}{path}"))
