@@ -92,7 +92,7 @@ pub fn list_dependents<S: Resource>(
 }
 
 /// Deletes the objects of a kind in the namespace of an object that refer to it by a field of their spec: they mean
-/// nothing without it. Returns the names of those that are left, which have a cleanup of their own.
+/// nothing without it. Returns whether there are any left, which have a cleanup of their own.
 ///
 /// # Errors
 /// As `kubernetes.list` and `kubernetes.delete`.
@@ -101,9 +101,9 @@ pub fn delete_dependents<S: Resource>(
     kind: &Gvk,
     field: &str,
     referred: &Object<S>,
-) -> Result<Vec<String>, Error> {
+) -> Result<bool, Error> {
     let dependents = list_dependents_json(ctx, kind, field, referred)?;
-    let mut left = Vec::new();
+    let mut are_left = false;
     for object in &dependents {
         let NamespacedName { namespace, name } = metadata_of(object);
         if namespace != referred.namespace() {
@@ -114,9 +114,9 @@ pub fn delete_dependents<S: Resource>(
             let uid = metadata["uid"].as_str().unwrap_or_default();
             delete_object(ctx, &kind.clone().named(namespace, name), uid)?;
         }
-        left.push(format!("{} {name}", kind.kind));
+        are_left = true;
     }
-    Ok(left)
+    Ok(are_left)
 }
 
 /// Lists by an index of the field, and as JSON, because a deletion must not fail when one of the objects is invalid.

@@ -140,11 +140,11 @@ pub fn describe_groups(shown: &[rest::Group]) -> Vec<PipelineGroup> {
     groups.collect()
 }
 
-/// The config's jobs for the status: as Concourse shows them, or as the last status has them if they were not read.
+/// The config's jobs for the status: as Concourse lists them, read as JSON since few fields matter, or as the last status has them if they were not read.
 #[must_use]
 pub fn describe_jobs(
     config: &Value,
-    shown: Option<&[rest::JobSummary]>,
+    shown: Option<&Value>,
     last: &[PipelineJob],
 ) -> Vec<PipelineJob> {
     let describe = |config: &Value| {
@@ -157,12 +157,11 @@ pub fn describe_jobs(
                 last_build_status: None,
             }));
         };
-        let shown = shown.iter().find(|job| job.name == name);
-        let last_build = shown.and_then(|job| job.finished_build.as_ref());
+        let shown = find_named(shown, name);
         Some(PipelineJob {
             name: name.to_owned(),
-            paused: Some(shown.is_some_and(|job| job.paused)),
-            last_build_status: last_build.and_then(|build| build.status.clone()),
+            paused: Some(shown["paused"] == true),
+            last_build_status: text_of(&shown["finished_build"], "status"),
         })
     };
     config_items(config, "jobs").filter_map(describe).collect()
@@ -172,17 +171,14 @@ pub fn describe_jobs(
 #[must_use]
 pub fn describe_resources(
     config: &Value,
-    shown: Option<&[rest::ResourceSummary]>,
+    shown: Option<&Value>,
     last: &[PipelineResource],
 ) -> Vec<PipelineResource> {
     let describe = |config: &Value| {
         let name = config["name"].as_str()?;
         let pinned = match shown {
             _ if config["version"].is_object() => Some(true),
-            Some(shown) => {
-                let shown = shown.iter().find(|resource| resource.name == name);
-                Some(shown.is_some_and(|resource| resource.pinned_version.is_some()))
-            }
+            Some(shown) => Some(!find_named(shown, name)["pinned_version"].is_null()),
             None => last
                 .iter()
                 .find(|resource| resource.name == name)
@@ -212,6 +208,12 @@ pub fn describe_resource_types(config: &Value) -> Vec<PipelineResourceType> {
     config_items(config, "resource_types")
         .filter_map(describe)
         .collect()
+}
+
+/// The item of a list with this name; null if there is none.
+fn find_named<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let mut items = list.as_array().into_iter().flatten();
+    items.find(|item| item["name"] == name).unwrap_or(&Value::Null)
 }
 
 fn config_items<'a>(config: &'a Value, section: &str) -> impl Iterator<Item = &'a Value> {

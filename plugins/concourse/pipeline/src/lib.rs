@@ -15,7 +15,7 @@ use concourse_api::{
     PipelineStatus, ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents,
     suspended_outcome,
 };
-use ostler_sdk::{from_value, prelude::*};
+use ostler_sdk::prelude::*;
 use parent::ParentTeam;
 use remote::{POLL_INTERVAL_MS, RemotePipeline};
 
@@ -40,16 +40,11 @@ impl Reconciler for Pipelines {
     }
 
     fn cleanup(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
-        let mut dependents = delete_dependents(ctx, &JobSpec::gvk(), "pipelineRef", pipeline)?;
-        dependents.append(&mut delete_dependents(
-            ctx,
-            &ResourceSpec::gvk(),
-            "pipelineRef",
-            pipeline,
-        )?);
-        if !dependents.is_empty() {
-            let message = format!("Waiting for the deletion of {}.", dependents.join(", "));
-            return Err(Failure::wait("DependentsRemain", message));
+        for kind in [JobSpec::gvk(), ResourceSpec::gvk()] {
+            if delete_dependents(ctx, &kind, "pipelineRef", pipeline)? {
+                let message = "Waiting for the deletion of its Jobs and Resources.";
+                return Err(Failure::wait("DependentsRemain", message));
+            }
         }
         if !pipeline.status.is_claimed(None) {
             return Ok(Outcome::await_change());
@@ -100,8 +95,13 @@ fn dereference(ctx: &Context, pipeline: &Pipeline) -> Result<Dereferenced, Failu
 /// Reads one field of the Team's Instance. To read the whole Instance as its type would take 13 KB of this component.
 fn read_default_image(ctx: &Context, team: &ParentTeam) -> Result<Option<ContainerImage>, Failure> {
     let instance = ctx.get_json(&team.instance().object_ref::<InstanceSpec>())?;
-    let image = instance.map(|instance| instance["spec"]["defaults"]["k8sConfigImage"].clone());
-    Ok(from_value(&image.unwrap_or_default())?)
+    let instance = instance.unwrap_or_default();
+    let image = &instance["spec"]["defaults"]["k8sConfigImage"];
+    let text = |field| image[field].as_str().map(ToOwned::to_owned);
+    Ok(text("repository").map(|repository| ContainerImage {
+        repository,
+        tag: text("tag"),
+    }))
 }
 
 fn team_of(pipeline: &Pipeline) -> NamespacedName<'_> {

@@ -5,7 +5,7 @@ use concourse_api::{
     delete_claimed, pipeline_path, read_warnings, resolve_json, rest,
 };
 use ostler_sdk::{
-    RequestBuilder, Response, Selection, Upstream, api,
+    RequestBuilder, Response, Selection, Upstream,
     prelude::*,
     rfc3339,
     serde_json::{Map, Value},
@@ -75,19 +75,12 @@ struct State {
     version: Option<String>,
     /// Time of the response that showed the config, by Concourse's clock.
     date: Option<String>,
-    jobs: Option<Vec<rest::JobSummary>>,
-    resources: Option<Vec<rest::ResourceSummary>>,
+    jobs: Option<Value>,
+    resources: Option<Value>,
     /// Indicates whether the config is known to be the desired one although it was not read.
     is_config_current: bool,
     /// Indicates whether the config that was read is known to be the desired one in Concourse's wording.
     is_config_reworded: bool,
-}
-
-/// Response of `/config`.
-#[api]
-struct ConfigResponse {
-    #[serde(default)]
-    config: Value,
 }
 
 impl State {
@@ -173,17 +166,18 @@ impl<'a> RemotePipeline<'a> {
     /// Deletes the claimed pipeline under the name it has in Concourse: the recorded one, or the one to which a rename
     /// that was not recorded any more has changed it.
     pub fn delete(&self, pipeline: &Pipeline) -> Result<Outcome, Failure> {
-        let names = [name_to_change(pipeline), Some(concourse_name(pipeline))];
-        let names: Vec<&str> = names.into_iter().flatten().collect();
-        let what = format!("pipeline {}", names[0]);
+        let before = name_to_change(pipeline);
+        let what = format!("pipeline {}", before.unwrap_or(self.name));
         if !pipeline.status.is_claimed(self.server()) {
-            let note =
-                format!("The {what} stays on the server it was created on: the Instance has another URL.");
-            self.ctx.warn("Orphaned", &note);
+            let note = "The pipeline stays on its former server: the Instance has another URL.";
+            self.ctx.warn("Orphaned", note);
             return Ok(Outcome::await_change());
         }
         let instance = self.team.instance();
-        let paths: Vec<String> = names.iter().map(|name| self.path_under(name, "")).collect();
+        let mut paths = vec![self.path("")];
+        if let Some(before) = before {
+            paths.insert(0, self.path_under(before, ""));
+        }
         let id = pipeline.status.pipeline_id;
         delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)
     }
@@ -355,13 +349,11 @@ impl<'a> RemotePipeline<'a> {
                         state.version = response.header(VERSION_HEADER).map(ToOwned::to_owned);
                         state.date = response.header("date").map(ToOwned::to_owned);
                     }
-                    let body: Option<ConfigResponse> = READ_PIPELINE.read_optional(answer)?;
-                    state.config = body.map(|body| body.config);
+                    let body: Option<Value> = READ_PIPELINE.read_optional(answer)?;
+                    state.config = body.map(|mut body| body["config"].take());
                 }
-                Part::Jobs => state.jobs = READ_PIPELINE.read_optional::<Option<_>>(answer)?.flatten(),
-                Part::Resources => {
-                    state.resources = READ_PIPELINE.read_optional::<Option<_>>(answer)?.flatten()
-                }
+                Part::Jobs => state.jobs = READ_PIPELINE.read_optional(answer)?,
+                Part::Resources => state.resources = READ_PIPELINE.read_optional(answer)?,
             }
         }
         Ok(state)
@@ -405,8 +397,7 @@ impl<'a> RemotePipeline<'a> {
         self.save(desired, state, last)?;
         let again = self.read_parts(&[Part::Config], desired)?;
         state.is_config_reworded = again.config == state.config;
-        state.config = again.config;
-        state.version = again.version;
+        (state.config, state.version) = (again.config, again.version);
         Ok(())
     }
 
@@ -443,7 +434,7 @@ impl<'a> RemotePipeline<'a> {
         };
         // An archived pipeline has no config, and so none of its parts.
         let config = if archived { &Value::Null } else { &desired.config };
-        let (shown_jobs, shown_resources) = (state.jobs.as_deref(), state.resources.as_deref());
+        let (shown_jobs, shown_resources) = (state.jobs.as_ref(), state.resources.as_ref());
         let pipeline = state.pipeline.as_ref();
         let groups = config::describe_groups(pipeline.map(|pipeline| &*pipeline.groups).unwrap_or_default());
         PipelineStatus {

@@ -888,6 +888,8 @@ fn jobs_and_resources_in_namespace_are_deleted_first() {
     }
     let failure = host.cleanup(&Pipelines, &claimed()).expect_err("waits");
     assert_eq!((failure.reason.as_str(), failure.resolution), ("DependentsRemain", Resolution::Wait));
+    assert_eq!(host.writes(), ["delete Job unit"]);
+    host.cleanup(&Pipelines, &claimed()).expect_err("waits");
     assert_eq!(host.writes(), ["delete Job unit", "delete Resource src"]);
     assert!(host.requests().is_empty());
 
