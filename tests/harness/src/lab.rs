@@ -25,16 +25,18 @@ use tempfile::TempDir;
 pub use self::wait::find_condition;
 use crate::{component::workspace_root, logs, server::Concourse};
 
-/// Grants the tests run with: those of deploy/grants.yaml, for the packs and the examples.
-pub const PACK_GRANTS: &str = include_str!("../../../deploy/grants.yaml");
+/// Grants the tests run with: those of deploy/grants.yaml for the packs and the examples, with servers on loopback and the
+/// identity of the host.
+pub const PACK_GRANTS: &str = include_str!("../../grants.yaml");
 
 /// Grants of the plugin `probe`, below `plugins:`.
 const PROBE_GRANTS: &str = "
   probe:
+    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
     kubernetes:
-    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}
-    - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold]}
-    upstreams: [{}]
+    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold], namespaces: ['*']}
+    - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold], namespaces: ['*']}
+    upstreams: [{namespaces: ['*']}]
     readSecrets: true
     events: true
 ";
