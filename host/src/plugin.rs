@@ -229,6 +229,13 @@ impl Plugin {
             let access = Access::Reconcile { gvk: &kind.gvk };
             let checked = self.policy.grants.check_access(&access, "");
             checked.map_err(|e| LoadError::new(plugin_reason::KINDS_NOT_GRANTED, e.to_string()))?;
+            if kind.namespaces.as_ref().is_some_and(Vec::is_empty) {
+                let why = format!(
+                    "`reconciles` of its manifest and of its grants have no namespace of {} in common",
+                    kind.gvk.kind
+                );
+                return Err(LoadError::new(plugin_reason::KINDS_NOT_GRANTED, why));
+            }
         }
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.policy.grants.can_read_secrets() {
             return Err(LoadError::new(

@@ -306,11 +306,12 @@ impl Permissions {
         }
     }
 
-    /// The namespaces whose objects of a kind are reconciled; none for all.
+    /// The namespaces whose objects of a kind are reconciled; none for all, and for a kind that no entry covers: its objects
+    /// are denied, not ignored.
     fn reconciled_namespaces(&self, gvk: &Gvk) -> Option<Vec<Arc<str>>> {
         let covering = self.reconciles.iter().filter(|g| g.covers(gvk));
         let names: Vec<&String> = covering.flat_map(|g| &g.namespaces).collect();
-        let is_narrow = !names.iter().any(|n| *n == "*");
+        let is_narrow = !names.is_empty() && !names.iter().any(|n| *n == "*");
         is_narrow.then(|| names.into_iter().map(|n| n.as_str().into()).collect())
     }
 }

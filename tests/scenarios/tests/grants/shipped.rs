@@ -8,9 +8,11 @@ use std::{
 use axum::http::{HeaderValue, Method, Request, Response};
 use kube::{Client, client::Body};
 use ostler::testing::grants::Grants;
-use ostler_test_harness::{Lab, PACK_GRANTS, concourse::kind};
+use ostler_test_harness::{
+    Lab, PACK_GRANTS,
+    concourse::{PACK_COMPONENTS, PIPELINE_YAML, kind},
+};
 use serde_json::{Value, json};
-use tower::Service;
 
 const DEPLOYMENT: &str = include_str!("../../../../deploy/ostler.yaml");
 const GRANTS: &str = include_str!("../../../../deploy/grants.yaml");
@@ -27,6 +29,10 @@ const UNUSED_RULES: &[&str] = &[
     // The count of a repeated Event.
     "ostler patch events",
 ];
+
+const QUICK_JOB: &str = "jobs:
+- {name: quick, plan: [{task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}]}
+";
 
 /// Requests and access reviews, as `account verb resource.group`.
 #[derive(Default)]
@@ -128,14 +134,14 @@ fn account_name(user: &str) -> &str {
 /// A client whose requests are those of the host's service account, unless they impersonate another one.
 fn client_as_host(client: Client, user: String, rights: Arc<Mutex<Rights>>) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (mut client, user, rights) = (client.clone(), user.clone(), rights.clone());
-        async move { send_as_host(&mut client, &user, &rights, request).await }
+        let (client, user, rights) = (client.clone(), user.clone(), rights.clone());
+        async move { send_as_host(&client, &user, &rights, request).await }
     });
     Client::new(service, "default")
 }
 
 async fn send_as_host(
-    client: &mut Client,
+    client: &Client,
     user: &str,
     rights: &Mutex<Rights>,
     request: Request<Body>,
@@ -166,7 +172,7 @@ async fn send_as_host(
         let word = |field: &str| asked[field].as_str().unwrap_or_default();
         let reviewed = account_name(review["spec"]["user"].as_str().unwrap_or_default());
         let right = describe_right(reviewed, word("verb"), word("group"), word("resource"));
-        let response = client.call(Request::from_parts(parts, Body::from(bytes))).await?;
+        let response = client.send(Request::from_parts(parts, Body::from(bytes))).await?;
         let (parts, body) = response.into_parts();
         let bytes = body.collect_bytes().await?;
         let answer: Value = serde_json::from_slice(&bytes).expect("a review");
@@ -180,7 +186,7 @@ async fn send_as_host(
         used.push(right);
         Response::from_parts(parts, Body::from(bytes))
     } else {
-        client.call(Request::from_parts(parts, body)).await?
+        client.send(Request::from_parts(parts, body)).await?
     };
     let mut rights = rights.lock().expect("lock");
     if response.status() == 403 {
@@ -248,7 +254,7 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     let user = format!("system:serviceaccount:{system}:ostler");
     let client = client_as_host(lab.client.clone(), user, rights.clone());
 
-    lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
+    lab.install(&PACK_COMPONENTS);
     lab.start_host_with(client).await;
     // The grants of one plugin are in its Plugin object.
     let worker = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
@@ -263,10 +269,15 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     lab.apply(worker).await;
     lab.concourse.set_worker("worker-1", "running");
     lab.apply_chain().await;
+    // A job whose builds succeed.
+    let config = PIPELINE_YAML
+        .replace("jobs:\n", QUICK_JOB)
+        .replace("[test, build]", "[test, build, quick]");
+    lab.apply(lab.pipeline_config_map(&config)).await;
     for (kind_name, name, spec) in [
         (
             "Job",
-            "test",
+            "quick",
             json!({"pipelineRef": {"name": "app"}, "successfulBuildsHistoryLimit": 1}),
         ),
         ("Resource", "source", json!({"pipelineRef": {"name": "app"}})),
@@ -276,7 +287,7 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
         lab.wait_ready(&kind(kind_name), name).await;
     }
     for name in ["one", "two"] {
-        lab.apply(lab.pack_object("Build", name, json!({"jobRef": {"name": "test"}})))
+        lab.apply(lab.pack_object("Build", name, json!({"jobRef": {"name": "quick"}})))
             .await;
         lab.wait_until("builds beyond the limit are deleted", async || {
             let done = lab.get(&kind("Build"), name).await;
@@ -285,13 +296,13 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
         .await;
     }
     lab.wait_gone(&kind("Build"), "one").await;
-    let short = json!({"jobRef": {"name": "test"}, "ttlSecondsAfterFinished": 1});
+    let short = json!({"jobRef": {"name": "quick"}, "ttlSecondsAfterFinished": 1});
     lab.apply(lab.pack_object("Build", "short", short)).await;
     lab.wait_gone(&kind("Build"), "short").await;
     for (kind_name, name) in [
         ("Worker", "worker-1"),
         ("Resource", "source"),
-        ("Job", "test"),
+        ("Job", "quick"),
         ("Pipeline", "app"),
         ("Team", "platform"),
         ("Instance", "ci"),
