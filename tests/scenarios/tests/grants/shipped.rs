@@ -28,6 +28,21 @@ const UNUSED_RULES: &[&str] = &[
     "concourse-instance update instances/finalizers.concourse-ci.org",
     // The count of a repeated Event.
     "ostler patch events",
+    // An apply that creates the object is authorized for both verbs by the API server itself.
+    "concourse-instance create upstreams.ostler.dev",
+    // A cleanup looks for the Instance and its Upstream when it cannot reach Concourse, because one is missing.
+    "concourse-build get instances.concourse-ci.org",
+    "concourse-build get upstreams.ostler.dev",
+    "concourse-job get instances.concourse-ci.org",
+    "concourse-job get upstreams.ostler.dev",
+    "concourse-pipeline get instances.concourse-ci.org",
+    "concourse-pipeline get upstreams.ostler.dev",
+    "concourse-resource get instances.concourse-ci.org",
+    "concourse-resource get upstreams.ostler.dev",
+    "concourse-team get upstreams.ostler.dev",
+    // Another Pipeline object may have the same name in Concourse when one is deleted or renamed.
+    "concourse-pipeline list pipelines.concourse-ci.org",
+    "concourse-pipeline watch pipelines.concourse-ci.org",
 ];
 
 const QUICK_JOB: &str = "jobs:
@@ -257,16 +272,19 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     lab.install(&PACK_COMPONENTS);
     lab.start_host_with(client).await;
     // The grants of one plugin are in its Plugin object.
-    let worker = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
-        "metadata": {"name": "concourse-worker", "labels": {"lab": lab.namespace}},
-        "spec": {"source": {"file": "concourse-worker.wasm"},
-            "serviceAccount": {"namespace": lab.namespace, "name": "concourse-worker"},
+    let team = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+        "metadata": {"name": "concourse-team", "labels": {"lab": lab.namespace}},
+        "spec": {"source": {"file": "concourse-team.wasm"},
+            "serviceAccount": {"namespace": lab.namespace, "name": "concourse-team"},
             "grants": {
-                "reconciles": [{"group": "concourse-ci.org", "kinds": ["Worker"]}],
-                "kubernetes": [{"group": "concourse-ci.org", "kinds": ["Instance"], "verbs": ["get"]}],
-                "upstreams": [{"methods": ["GET", "PUT"], "paths": ["/api/v1/workers", "/api/v1/workers/*"]}],
+                "reconciles": [{"group": "concourse-ci.org", "kinds": ["Team"]}],
+                "kubernetes": [
+                    {"group": "concourse-ci.org", "kinds": ["Instance"], "verbs": ["get"]},
+                    {"group": "concourse-ci.org", "kinds": ["Pipeline"], "verbs": ["list"], "namespaces": ["*"]},
+                    {"group": "ostler.dev", "kinds": ["Upstream"], "verbs": ["get"]}],
+                "upstreams": [{"methods": ["GET", "PUT", "DELETE"], "paths": ["/api/v1/teams/*"]}],
                 "events": true}}});
-    lab.apply(worker).await;
+    lab.apply(team).await;
     lab.concourse.set_worker("worker-1", "running");
     lab.apply_chain().await;
     // A job whose builds succeed.
@@ -312,12 +330,12 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     }
     let plugins = lab.api(&ostler::testing::plugin::kind(), "");
     plugins
-        .delete("concourse-worker", &kube::api::DeleteParams::default())
+        .delete("concourse-team", &kube::api::DeleteParams::default())
         .await
         .expect("deleted");
     lab.wait_until("the Plugin is gone", async || {
         plugins
-            .get_opt("concourse-worker")
+            .get_opt("concourse-team")
             .await
             .expect("an answer")
             .is_none()
