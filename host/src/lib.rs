@@ -49,6 +49,7 @@ mod contract {
     pub mod host_calls;
     pub mod inspection;
     pub mod limits;
+    pub mod memory_budget;
     pub mod trap;
 }
 
@@ -113,6 +114,7 @@ mod upstream;
 mod sandbox {
     pub mod capabilities;
     pub mod engine;
+    pub mod memory_limit;
     pub mod object_cache;
     pub mod services;
 }

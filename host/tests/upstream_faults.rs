@@ -60,6 +60,7 @@ impl Lab {
             body: None,
             substitutions: vec![],
             timeout: None,
+            budget: None,
         };
         self.clients
             .send_request(&self.upstream, request, &self.vault)

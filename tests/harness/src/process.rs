@@ -8,7 +8,7 @@ use std::{
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-use crate::{Lab, PACK_GRANTS, workspace_root};
+use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, workspace_root};
 
 /// A host process, killed when dropped.
 pub struct Process {
@@ -17,13 +17,28 @@ pub struct Process {
     ready: PathBuf,
 }
 
+/// Options of a host process.
+#[derive(Clone, Copy, Default)]
+pub struct ProcessOptions<'a> {
+    /// The grants, instead of those of the pack and the plugin `lifecycle`.
+    pub grants: Option<&'a str>,
+    /// The control group that it runs in.
+    pub cgroup: Option<&'a MemoryCgroup>,
+}
+
 impl Process {
+    /// Starts a host with the default options.
+    pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
+        Self::start_with(lab, name, arguments, ProcessOptions::default())
+    }
+
     /// Starts a host. It uses the plugin directory `NAME` and `NAME.kubeconfig` of the lab's directory where they exist,
     /// and the lab's own otherwise.
-    pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
+    pub fn start_with(lab: &Lab, name: &str, arguments: &[&str], options: ProcessOptions<'_>) -> Self {
         let at = |suffix: &str| lab.path().join(format!("{name}{suffix}"));
         let (log, ready, grants) = (at(".log"), at(".ready"), at(".grants.yaml"));
-        std::fs::write(&grants, format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}")).expect("grants written");
+        let default_grants = format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}");
+        std::fs::write(&grants, options.grants.unwrap_or(&default_grants)).expect("grants written");
         let _ = std::fs::remove_file(&ready);
         let (own, elsewhere) = (at(""), at(".kubeconfig"));
         let kubeconfig = if elsewhere.exists() {
@@ -37,7 +52,19 @@ impl Process {
             .append(true)
             .open(&log)
             .expect("a log");
-        let child = Command::new(host_binary())
+        let mut command = match options.cgroup {
+            None => Command::new(host_binary()),
+            // The shell enters the group before it becomes the host, so that all memory of the host counts.
+            Some(cgroup) => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+                    .arg(cgroup.processes())
+                    .arg(host_binary());
+                shell
+            }
+        };
+        let child = command
             .arg("run")
             .args(["--allow-network", "127.0.0.1"])
             .arg("--kubeconfig")
@@ -68,6 +95,11 @@ impl Process {
     /// Sends a signal to the process.
     pub fn send_signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// True while the process has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
     }
 
     /// Waits until the host is ready: plugins loaded, admin server bound.
