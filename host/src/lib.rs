@@ -139,7 +139,7 @@ pub mod testing {
     pub use crate::{
         cache::store,
         client::{api, fence},
-        contract::{bindings, inspection, limits, trap},
+        contract::{bindings, inspection, limits, memory_budget, trap},
         kube::{backoff, key, object, scope, selector, time},
         leader::{election, lease},
         policy::{grants, manifest, network, plugin_policy},

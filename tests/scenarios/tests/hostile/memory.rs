@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostler_test_harness::{
-    Lab,
+    Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
     process::{Process, ProcessOptions},
 };
@@ -22,8 +22,8 @@ const WATCHER_COUNT: usize = 2;
 const MAX_RATIO: f64 = 2.0;
 const ATTEMPT_COUNT: usize = 5;
 
-const GRANTS: &str = "plugins:
-  greeting: {}
+/// Grants of the hostile plugin, beside those of deploy/grants.yaml for other plugins.
+const HOSTILE_GRANTS: &str = "
   hostile:
     kubernetes: [{kinds: [ConfigMap], verbs: [list]}]
     upstreams: [{}]
@@ -59,8 +59,9 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
     let large = Mirror::start(None).await;
     lab.apply(large.upstream(&lab, "large")).await;
     lab.install(&["hostile/hostile", "examples/greeting"]);
+    let grants = format!("{PACK_GRANTS}{HOSTILE_GRANTS}");
     let options = ProcessOptions {
-        grants: Some(GRANTS),
+        grants: Some(&grants),
         cgroup: Some(&cgroup),
     };
     let mut process = Process::start_with(&lab, "host", &["--leader-elect=false", "--workers=40"], options);
