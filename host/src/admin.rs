@@ -53,7 +53,9 @@ impl Admin {
             .route("/readyz", get(get_readiness))
             .route(
                 "/objects",
-                get(async |State(admin): State<Self>| run_blocking(move || Json(admin.stats.all_objects())).await),
+                get(async |State(admin): State<Self>| {
+                    run_blocking(move || Json(admin.stats.all_objects())).await
+                }),
             )
             .route(
                 "/plugins",
@@ -114,7 +116,9 @@ struct After {
 }
 
 /// Runs a query that visits all objects: for a million of them it takes longer than an async thread may be blocked.
-async fn run_blocking<T: IntoResponse + Send + 'static>(query: impl FnOnce() -> T + Send + 'static) -> Response {
+async fn run_blocking<T: IntoResponse + Send + 'static>(
+    query: impl FnOnce() -> T + Send + 'static,
+) -> Response {
     match tokio::task::spawn_blocking(query).await {
         Ok(answer) => answer.into_response(),
         Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),

@@ -175,7 +175,10 @@ impl Host {
 
 /// Lanes of the host's own work, with the number of their objects at a time.
 const HOST_LANES: [(&str, u32); 2] = [
-    (reconcile::upstream::LANE_NAME, reconcile::upstream::MAX_CONCURRENT),
+    (
+        reconcile::upstream::LANE_NAME,
+        reconcile::upstream::MAX_CONCURRENT,
+    ),
     (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
 ];
 /// Part of the instances (a quarter) that are left to calls other than reconciles: hooks, `describe`, replays.

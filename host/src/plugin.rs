@@ -298,7 +298,10 @@ pub async fn load(
         (inspection, manifest, digest, wasm)
     });
     let (inspection, manifest, digest, wasm) = inspecting.await.map_err(|e| {
-        LoadError::new(plugin_reason::NOT_A_COMPONENT, format!("inspecting it stopped: {e}"))
+        LoadError::new(
+            plugin_reason::NOT_A_COMPONENT,
+            format!("inspecting it stopped: {e}"),
+        )
     })?;
     let inspection = inspection.map_err(|e| {
         let reason = match e {
@@ -314,8 +317,7 @@ pub async fn load(
                 .into(),
         ));
     }
-    let manifest = manifest
-        .map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
+    let manifest = manifest.map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
     let compiled = engine

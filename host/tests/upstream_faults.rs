@@ -166,7 +166,9 @@ async fn failing_upstream_opens_breaker_and_one_trial_closes_it() {
     }
     // One is the trial, and the others may come back: a call that waited for it would hold its memory.
     let answers = join_all((0..20).map(|_| lab.get("/"))).await;
-    let passed = answers.iter().filter(|a| a.as_ref().is_ok_and(|r| r.status == 200));
+    let passed = answers
+        .iter()
+        .filter(|a| a.as_ref().is_ok_and(|r| r.status == 200));
     assert_eq!(passed.count(), 1, "{answers:?}");
     let throttled = |a: &&Result<Response, SendError>| matches!(a, Err(SendError::Throttled(1000)));
     assert_eq!(answers.iter().filter(throttled).count(), 19, "{answers:?}");
@@ -188,9 +190,16 @@ async fn concurrent_responses_share_what_the_call_may_receive() {
     }))
     .await;
     let refused = |a: &&Result<Response, SendError>| matches!(a, Err(SendError::ResponsesTooLarge));
-    assert!(answers.iter().filter(refused).count() > 0, "all were received at once");
+    assert!(
+        answers.iter().filter(refused).count() > 0,
+        "all were received at once"
+    );
     assert!(answers.iter().all(|a| a.is_ok() || refused(&a)), "{answers:?}");
-    assert!(budget.is_exceeded() && memory.used() <= 6 << 20, "{} bytes", memory.used());
+    assert!(
+        budget.is_exceeded() && memory.used() <= 6 << 20,
+        "{} bytes",
+        memory.used()
+    );
 }
 
 #[tokio::test]

@@ -247,7 +247,9 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         (definitions::MEMORY_BUDGET_USED, budget.used()),
         (definitions::MEMORY_BUDGET_WAITING, budget.waiting()),
     ] {
-        definition.register(r, Gauge::<i64>::default()).set(to_signed(value));
+        definition
+            .register(r, Gauge::<i64>::default())
+            .set(to_signed(value));
     }
     register_streams(r, &services.upstreams.streams);
     register_limits(r, scraped.registry);

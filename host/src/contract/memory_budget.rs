@@ -150,7 +150,10 @@ impl MemoryLease {
 
     /// Charges bytes that the call is about to hold. It waits while other calls hold what it needs.
     pub async fn charge(&self, bytes: usize) -> Result<(), BudgetExhausted> {
-        let used = self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let used = self
+            .used
+            .fetch_add(bytes, Ordering::Relaxed)
+            .saturating_add(bytes);
         if used <= self.covered.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -349,13 +352,19 @@ mod tests {
     async fn cancelled_wait_leaves_no_charge() {
         let budget = budget(64);
         let [first, second, third] = [(); 3].map(|()| budget.lease());
-        first.charge(FREE_CALL_BYTES + budget.pool_chunks * CHUNK_BYTES).await.expect("the pool");
+        first
+            .charge(FREE_CALL_BYTES + budget.pool_chunks * CHUNK_BYTES)
+            .await
+            .expect("the pool");
         second.charge(FREE_CALL_BYTES + MIB).await.expect("the overdraft");
         let waiting = tokio::time::timeout(Duration::from_millis(20), third.charge(FREE_CALL_BYTES + MIB));
         assert!(waiting.await.is_err() && third.is_short());
         assert_eq!((budget.waiting(), third.used.load(Ordering::Relaxed)), (0, 0));
         drop(first);
-        third.charge(FREE_CALL_BYTES + MIB).await.expect("it is free again");
+        third
+            .charge(FREE_CALL_BYTES + MIB)
+            .await
+            .expect("it is free again");
         assert!(!third.is_short());
     }
 

@@ -522,7 +522,13 @@ pub(super) mod tests {
             version: "1.0.0".into(),
             digest: "d1".into(),
         };
-        Recorder::new(info, max_bytes, ProgressBudget::new(usize::MAX), withheld, followers)
+        Recorder::new(
+            info,
+            max_bytes,
+            ProgressBudget::new(usize::MAX),
+            withheld,
+            followers,
+        )
     }
 
     #[test]

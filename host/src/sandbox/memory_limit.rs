@@ -7,7 +7,9 @@ pub fn memory_limit() -> Option<usize> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let machine = parse_total_memory(&read("/proc/meminfo"));
     let folders = memory_cgroups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-    let limits = folders.iter().filter_map(|(mount, folder)| find_limit(mount, folder));
+    let limits = folders
+        .iter()
+        .filter_map(|(mount, folder)| find_limit(mount, folder));
     // Without a limit v1 gives a number above all memory there can be.
     limits.chain(machine).min()
 }
@@ -38,7 +40,9 @@ fn memory_cgroups(cgroup: &str, mountinfo: &str) -> Vec<(PathBuf, PathBuf)> {
             };
             if is_ours {
                 // In a container without a cgroup namespace the path begins with the root of the mount.
-                let relative = Path::new(path).strip_prefix(mount.root).or(Path::new(path).strip_prefix("/"));
+                let relative = Path::new(path)
+                    .strip_prefix(mount.root)
+                    .or(Path::new(path).strip_prefix("/"));
                 let point = PathBuf::from(mount.point);
                 let folder = relative.map_or_else(|_| point.clone(), |relative| point.join(relative));
                 found.push((point, folder));
@@ -125,7 +129,10 @@ mod tests {
 
     #[test]
     fn machine_memory_is_read_from_meminfo() {
-        assert_eq!(parse_total_memory("MemTotal:       1024 kB\nMemFree: 1 kB\n"), Some(1 << 20));
+        assert_eq!(
+            parse_total_memory("MemTotal:       1024 kB\nMemFree: 1 kB\n"),
+            Some(1 << 20)
+        );
         assert!(memory_limit().is_some_and(|bytes| bytes > 16 << 20));
     }
 }

@@ -142,7 +142,11 @@ mod tests {
             let kinds = cache.0.lock();
             let kind = &kinds[&object.gvk];
             let bytes: usize = kind.entries.values().map(Entry::bytes).sum();
-            assert!(bytes == kind.bytes && bytes <= MAX_KIND_BYTES, "{bytes} {}", kind.bytes);
+            assert!(
+                bytes == kind.bytes && bytes <= MAX_KIND_BYTES,
+                "{bytes} {}",
+                kind.bytes
+            );
         }
         assert!(cache.get(&other, "1", "k").is_some());
     }

@@ -218,7 +218,9 @@ impl Dispatcher {
     pub fn with_capacity(self, plugins: u32, host_lanes: &[(&str, u32)]) -> Self {
         let mut inner = self.inner.lock();
         inner.queue.set_shared_limit(plugins as usize);
-        inner.queue.dedicate_lane(HOST_LANE.into(), HOST_LANE_LIMIT as usize);
+        inner
+            .queue
+            .dedicate_lane(HOST_LANE.into(), HOST_LANE_LIMIT as usize);
         for (lane, limit) in host_lanes {
             inner.queue.dedicate_lane((*lane).into(), *limit as usize);
         }

@@ -6,8 +6,7 @@ use futures::StreamExt;
 use http::{HeaderValue, header};
 
 use super::{
-    SendError,
-    ResponseCharge,
+    ResponseCharge, SendError,
     rate_limit::{MAX_RETRY_AFTER, parse_retry_after},
     transport_error::TransportError,
 };
@@ -74,10 +73,12 @@ pub async fn read_body(
 
 /// Reads a body of at most `limit` bytes, with the error as callers report it.
 pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
-    read_body(response, limit, None).await.map_err(|unread| match unread {
-        BodyError::TooLarge(e) => e,
-        BodyError::Broken(error) => error.into_send_error(""),
-    })
+    read_body(response, limit, None)
+        .await
+        .map_err(|unread| match unread {
+            BodyError::TooLarge(e) => e,
+            BodyError::Broken(error) => error.into_send_error(""),
+        })
 }
 
 /// The innermost cause of a request's error. It never contains the URL, whose query may be anything.

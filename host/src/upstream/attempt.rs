@@ -122,6 +122,6 @@ impl Drop for Attempt<'_> {
         }
         if self.is_trial {
             self.client.state.lock().breaker.cancel_trial();
-            }
+        }
     }
 }

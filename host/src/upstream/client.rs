@@ -15,7 +15,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Request, Response, ResponseBudget, ResponseCharge, SecretKey, SecretSnapshot, SecretStore, SendError, WriteFence,
+    Request, Response, ResponseBudget, ResponseCharge, SecretKey, SecretSnapshot, SecretStore, SendError,
+    WriteFence,
     answer::{
         BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
     },
@@ -29,8 +30,8 @@ use super::{
     rate_limit::{RateLimiter, RetryBudget},
     redact::{Redactor, SecretHistory},
     request_policy,
-    substitution::RequestSecrets,
     spec::{MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT},
+    substitution::RequestSecrets,
     tls,
     transport_error::{TransportError, TransportErrorKind},
 };

@@ -43,7 +43,11 @@ impl MemoryCgroup {
         let folder = mount.join(format!("ostler-test-{}", std::process::id()));
         fs::create_dir(&folder)?;
         let group = Self { folder, is_v2 };
-        let limit = if is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
+        let limit = if is_v2 {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
+        };
         fs::write(group.folder.join(limit), bytes.to_string())?;
         // Systems without swap have no such file.
         let (swap, value) = match is_v2 {
@@ -61,17 +65,26 @@ impl MemoryCgroup {
 
     /// The largest use of memory so far, page cache included.
     pub fn peak_bytes(&self) -> usize {
-        let file = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        let file = if self.is_v2 {
+            "memory.peak"
+        } else {
+            "memory.max_usage_in_bytes"
+        };
         let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     }
 
     /// Number of processes that the kernel has killed because the memory was used up.
     pub fn oom_kills(&self) -> usize {
-        let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+        let file = if self.is_v2 {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
         let text = fs::read_to_string(self.folder.join(file)).expect("the cgroup exists");
         let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        line.and_then(|n| n.trim().parse().ok()).expect("a count of kills")
+        line.and_then(|n| n.trim().parse().ok())
+            .expect("a count of kills")
     }
 }
 

@@ -108,6 +108,19 @@ impl Process {
             .await;
     }
 
+    /// Fetches a metric of the host, which has started; 0 without the series.
+    pub async fn fetch_metric(&self, series: &str) -> f64 {
+        let ready = std::fs::read_to_string(&self.ready).expect("the host has started");
+        let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
+        let url = format!("{}/metrics", ready["admin"].as_str().unwrap_or_default());
+        let response = reqwest::get(url).await.expect("the admin server answers");
+        let text = response.text().await.expect("a text");
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().expect("a number"))
+    }
+
     /// Waits until the log contains a text.
     pub async fn wait_logged(&self, lab: &Lab, text: &str) {
         lab.wait_until(&format!("the host has logged {text:?}"), async || {

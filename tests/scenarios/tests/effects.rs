@@ -178,7 +178,8 @@ async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
         proceed.display(),
     );
     std::fs::write(&compiler, script).expect("written");
-    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
     let grants = |verbs: &str| {
         let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
         std::fs::write(&grants_file, &text).expect("written");
@@ -197,13 +198,20 @@ async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
 
     std::fs::write(&slow, "").expect("written");
     lab.install(&["examples/greeting"]);
-    lab.wait_until("the compiler runs", async || compiling.exists()).await;
+    lab.wait_until("the compiler runs", async || compiling.exists())
+        .await;
     grants("[get]");
     lab.apply_probe("after", json!([write("apply", "other", "1")]), json!([]))
         .await;
     lab.wait_condition(&kind(), "after", "Stalled", "True", "PermissionDenied")
         .await;
-    let serves = |name: &str| lab.host().registry().serving().iter().any(|p| &**p.name() == name);
+    let serves = |name: &str| {
+        lab.host()
+            .registry()
+            .serving()
+            .iter()
+            .any(|p| &**p.name() == name)
+    };
     assert!(!serves("greeting"), "it is still being compiled");
     std::fs::write(&proceed, "").expect("written");
     lab.wait_until("the other component serves", async || serves("greeting"))

@@ -64,7 +64,9 @@ impl AppliedObjects {
     pub fn repeat_request(&mut self, request_digest: u64) -> Option<(&ObjectRef, Applied)> {
         let (key, entry) = match &mut self.objects {
             Objects::List(list) => {
-                let found = list.iter_mut().find(|(_, e)| e.applied.request_digest == request_digest)?;
+                let found = list
+                    .iter_mut()
+                    .find(|(_, e)| e.applied.request_digest == request_digest)?;
                 (&found.0, &mut found.1)
             }
             Objects::Hash { entries, by_request } => {
@@ -188,7 +190,11 @@ mod tests {
         objects.drop_unused();
         assert_eq!(objects.repeat_request(7), Some((&child(7), applied(7))));
         objects.record(&child(8), applied(108));
-        assert_eq!(objects.repeat_request(8), None, "that request is not the last one");
+        assert_eq!(
+            objects.repeat_request(8),
+            None,
+            "that request is not the last one"
+        );
         objects.drop_unused();
         assert_eq!(objects.len(), 2);
         assert_eq!(objects.repeat_request(108), Some((&child(8), applied(108))));

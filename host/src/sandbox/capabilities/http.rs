@@ -315,7 +315,10 @@ impl Call {
 
     /// The budget of the responses to a host call: what is left of `bytesFromHost`.
     fn response_budget(&self) -> ResponseBudget {
-        let left = self.limits().bytes_from_host.saturating_sub(self.budget.bytes().from_host);
+        let left = self
+            .limits()
+            .bytes_from_host
+            .saturating_sub(self.budget.bytes().from_host);
         ResponseBudget::new(left, self.memory.clone())
     }
 

@@ -77,7 +77,13 @@ fn lanes_whose_work_never_ends_leave_room_for_others() {
     for slow in 0..2 {
         q.set_limit(lane(slow), 16);
         for key in 0..40 {
-            q.add(lane(slow), 1000 * (u32::from(slow) + 1) + key, Priority::High, 0, MS);
+            q.add(
+                lane(slow),
+                1000 * (u32::from(slow) + 1) + key,
+                Priority::High,
+                0,
+                MS,
+            );
         }
     }
     let running = std::iter::from_fn(|| q.pop(MS)).count();

@@ -52,7 +52,9 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         Ok(cgroup) => cgroup,
         Err(why) => {
             // As root on Linux there is always one; elsewhere this test can show nothing.
-            println!("\n!!! SKIPPED: no control group can be made here, the memory limit is NOT tested: {why} !!!\n");
+            println!(
+                "\n!!! SKIPPED: no control group can be made here, the memory limit is NOT tested: {why} !!!\n"
+            );
             return;
         }
     };
@@ -68,13 +70,19 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
     process.wait_started(&lab).await;
     lab.apply(greeting(&lab, "neighbour")).await;
     lab.wait_ready(&greetings(), "neighbour").await;
-    let (mut round, mut within, mut table) = (0, 0, String::new());
+    let (mut round, mut within, mut most_used, mut table) = (0, 0, 0.0_f64, String::new());
     for _ in 0..ATTEMPT_COUNT {
         let calm = measure_p99(&lab, &mut round).await;
         apply_attackers(&lab, false).await;
         let loaded = measure_p99(&lab, &mut round).await;
         // Attacks go on for a while: what adds up shows only then.
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        for _ in 0..20 {
+            most_used = process
+                .fetch_metric("ostler_memory_budget_used_bytes")
+                .await
+                .max(most_used);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
         apply_attackers(&lab, true).await;
         for i in 0..HOLDER_COUNT {
             lab.wait_ready(&hostile(), &format!("hold-memory-{i}")).await;
@@ -82,7 +90,9 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
         within += usize::from(ratio <= MAX_RATIO);
         let peak = cgroup.peak_bytes() >> 20;
-        table.push_str(&format!("{calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2}, peak {peak} MiB\n"));
+        table.push_str(&format!(
+            "{calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2}, peak {peak} MiB\n"
+        ));
         assert!(process.is_running(), "the host has ended:\n{table}");
         if within > ATTEMPT_COUNT / 2 {
             break;
@@ -94,7 +104,17 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         within > ATTEMPT_COUNT / 2,
         "more than {MAX_RATIO} times as long in most attempts:\n{table}"
     );
+    // Otherwise nothing was attacked.
+    let traps = "ostler_wasm_traps_total{plugin=\"hostile\",reason=\"cpu_time\"}";
+    assert!(
+        process.fetch_metric(traps).await > 0.0,
+        "no call held its memory until its time was over"
+    );
+    assert!(most_used > 64e6, "calls held at most {most_used} bytes together");
     let holder: Value = lab.get(&hostile(), "hold-memory-0").await.expect("it exists");
-    assert_eq!(holder["status"]["observedGeneration"], holder["metadata"]["generation"]);
+    assert_eq!(
+        holder["status"]["observedGeneration"],
+        holder["metadata"]["generation"]
+    );
     drop(process);
 }
