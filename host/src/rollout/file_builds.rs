@@ -172,7 +172,10 @@ impl Reloader {
             };
             let id = SlotId::file(&file);
             let result = match loaded {
-                Ok(plugin) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
+                Ok(plugin) => match plugin.check_file_name(&file) {
+                    Ok(()) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
+                    Err(refusal) => Err(refusal),
+                },
                 Err(refusal) => Err(refusal),
             };
             FinishedFile { file, build, result }
