@@ -39,6 +39,7 @@ mod object;
 mod rate_limit;
 mod redact;
 mod request_policy;
+mod response_budget;
 mod spec;
 mod sse;
 mod stream;
@@ -63,6 +64,7 @@ pub use self::{
     digest_key::DigestKey,
     encoding::Encoding,
     object::{SecretUses, UpstreamObject},
+    response_budget::{ResponseBudget, ResponseCharge},
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
     stream::{
@@ -79,7 +81,10 @@ use self::{
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
-    contract::bindings::{http, types},
+    contract::{
+        bindings::{http, types},
+        memory_budget::BudgetExhausted,
+    },
     kube::{key::Gvk, well_known::annotation},
     policy::{
         network::NetworkPolicy,
@@ -192,6 +197,8 @@ pub struct Request {
     pub substitutions: Vec<Substitution>,
     /// A timeout shorter than the Upstream's own.
     pub timeout: Option<Duration>,
+    /// The budget of the response; none for requests of the host itself.
+    pub budget: Option<ResponseBudget>,
 }
 
 /// A response with any HTTP status.
@@ -257,6 +264,12 @@ pub enum SendError {
     /// A body exceeds its limit.
     #[error("{0}")]
     TooLarge(String),
+    /// The responses exceed what the call may receive (`bytesFromHost`).
+    #[error("the responses have more bytes than the call may receive")]
+    ResponsesTooLarge,
+    /// The host has no memory for the response.
+    #[error(transparent)]
+    Exhausted(BudgetExhausted),
     /// The host is not the leader; nothing was sent.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
@@ -271,9 +284,11 @@ impl From<SendError> for types::Error {
             SendError::LoginFailed(_) | SendError::NotAllowed(_) | SendError::OriginNotAllowed(_) => {
                 Self::Denied(text)
             }
-            SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
+            SendError::Unavailable(_) | SendError::Exhausted(_) | SendError::NotLeader(_) => {
+                Self::Unavailable(text)
+            }
             SendError::Throttled(ms) => Self::Throttled(ms),
-            SendError::TooLarge(_) => Self::LimitExceeded(text),
+            SendError::TooLarge(_) | SendError::ResponsesTooLarge => Self::LimitExceeded(text),
         }
     }
 }
