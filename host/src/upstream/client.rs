@@ -119,6 +119,19 @@ struct PreparedRequest<'a> {
     cacheable: bool,
 }
 
+/// Sets a header, and removes those whose names a server may take for the same.
+fn replace_header(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue) {
+    let same = |other: &&HeaderName| {
+        request_policy::normalize_header_name(other.as_str())
+            == request_policy::normalize_header_name(name.as_str())
+    };
+    let aliases: Vec<_> = headers.keys().filter(same).cloned().collect();
+    for alias in aliases {
+        headers.remove(alias);
+    }
+    headers.insert(name, value);
+}
+
 impl Client {
     /// Builds a client from the spec and the secrets of the context.
     pub fn new(upstream: &UpstreamObject, mut context: ClientContext) -> Result<Self, SendError> {
@@ -278,9 +291,9 @@ impl Client {
             self.credentials.add_to_redactor(&mut redactor);
             let mut headers = request.headers.clone();
             if let Some((name, value)) = &credential {
-                // `insert` replaces a header of the same name that the component may have set; the redactor keeps the
-                // credential out of the response.
-                headers.insert(name, value.clone());
+                // The component may have set a header of the same name, or of one that the server takes for the same;
+                // the redactor keeps the credential out of the response.
+                replace_header(&mut headers, name, value.clone());
                 redactor.add_credential(value.as_bytes());
             }
             let conditions = self.conditional_headers(&request);
@@ -521,6 +534,16 @@ impl Client {
         let proves = !attempt.is_trial || self.state.lock().last_failure_unanswered;
         if proves {
             attempt.record_success();
+        }
+    }
+
+    /// Takes the upstream for healthy without a connection, in a plan.
+    pub(super) fn assume_health(&self) {
+        let health = &mut self.state.lock().health;
+        let now = Instant::now();
+        health.record_reachable(now);
+        if self.credentials.is_renewable() {
+            health.record_login(Ok(()), now);
         }
     }
 
