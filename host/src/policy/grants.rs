@@ -89,7 +89,7 @@ pub enum Access<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Grants {
-    /// Addresses of upstreams that are allowed besides public ones.
+    /// Addresses that upstreams may have.
     #[serde(default)]
     pub network: NetworkGrant,
     /// Permissions and settings of each plugin in the plugin directory, by its name.
