@@ -610,3 +610,27 @@ impl Client {
         self.state.lock().breaker.circuit_state(Instant::now())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credential_header_replaces_aliases_of_component() {
+        let mut headers = HeaderMap::new();
+        for name in ["x-api-key", "x_api_key", "x.api_key", "x-api-keys"] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("guest"));
+        }
+        replace_header(
+            &mut headers,
+            &HeaderName::from_static("x-api-key"),
+            HeaderValue::from_static("host"),
+        );
+        let mut left: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        left.sort_unstable();
+        assert_eq!(left, [("x-api-key", "host"), ("x-api-keys", "guest")]);
+    }
+}
