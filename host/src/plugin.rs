@@ -35,6 +35,7 @@ use crate::{
         well_known::plugin_reason,
     },
     policy::{
+        components::ComponentViolation,
         grants::Grants,
         manifest::{self, Manifest},
         plugin_policy::PluginPolicy,
@@ -60,6 +61,12 @@ pub struct LoadError {
     pub message: String,
     /// True when it may pass by itself, so that loading is retried.
     pub passing: bool,
+}
+
+impl From<ComponentViolation> for LoadError {
+    fn from(violation: ComponentViolation) -> Self {
+        Self::new(violation.reason, violation.message)
+    }
 }
 
 impl From<LoadError> for String {
@@ -182,6 +189,15 @@ impl Plugin {
             limits: other.policy.limits.clone(),
         };
         self.with_policy(policy, self.health.clone(), other.suspended)
+    }
+
+    /// Copies this build, suspended.
+    fn suspend(&self) -> Self {
+        Self {
+            suspended: true,
+            notes: self.notes.clone(),
+            ..self.with_policy_of(self)
+        }
     }
 
     /// Copies this build with its configuration and another policy.

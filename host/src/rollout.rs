@@ -188,6 +188,16 @@ impl Reloader {
                 return;
             }
         };
+        // A revocation must not wait for a build that takes the place of the revoked one.
+        let components = &self.grants.components;
+        for id in self.registry.slot_ids() {
+            self.stop_builds(&id, |build| {
+                components
+                    .check_component(&build.digest, &build.source)
+                    .err()
+                    .map(LoadError::from)
+            });
+        }
         // Removals come first: another build may take the freed name or kind.
         for id in self.registry.slot_ids() {
             if matches!(&id, SlotId::File(file) if !files.contains(file)) {
@@ -235,7 +245,11 @@ impl Reloader {
         }
         let config = Some(config.as_deref().unwrap_or("{}"));
         self.rebind(id, &self.grants, false);
-        let compiled = self.registry.find_compiled(&encode_hex(&Sha256::digest(&wasm)));
+        let digest = encode_hex(&Sha256::digest(&wasm));
+        if let Err(violation) = self.grants.components.check_component(&digest, file) {
+            return self.refuse(id, &revision, violation.into());
+        }
+        let compiled = self.registry.find_compiled(&digest);
         let loaded = match compiled {
             Some(build) => build.reconfigure(config, &self.grants, &self.limits),
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
@@ -260,6 +274,18 @@ impl Reloader {
     fn rebind(&self, id: &SlotId, grants: &Grants, suspended: bool) {
         if let Some((now, before)) = self.registry.rebind(id, grants, &self.limits, suspended) {
             (self.on_activate)(Some(&now), Some(&before));
+        }
+    }
+
+    /// Stops the builds of a slot for which `judge` returns an error: what serves is suspended, a canary ends, and nothing
+    /// rolls back to them.
+    fn stop_builds(&self, id: &SlotId, judge: impl Fn(&Plugin) -> Option<LoadError>) {
+        let stopped = self.registry.stop_builds(id, judge);
+        for (build, violation) in &stopped.violations {
+            warn!(source = %id, digest = build.digest, reason = violation.reason, error = %violation.message, "build stopped");
+        }
+        if let Some((now, before)) = &stopped.serving {
+            (self.on_activate)(Some(now), Some(before));
         }
     }
 

@@ -161,8 +161,13 @@ well_known! {
         INVALID_KEY = "InvalidKey", "Loaded=False";
         /// The component has no signature. It is looked up again with a backoff.
         SIGNATURE_MISSING = "SignatureMissing", "Loaded=False";
-        /// No signature of the component fits `spec.verify`. It is looked up again with a backoff.
+        /// No signature of the component fits `spec.verify`, or the trusted keys of the host's grants file. It is looked up
+        /// again with a backoff. A build that served is stopped if it does not fit either.
         INVALID_SIGNATURE = "InvalidSignature", "Loaded=False";
+        /// The digest of the component is revoked by the host's grants file. A build that served is stopped: its objects wait.
+        REVOKED = "Revoked", "Loaded=False";
+        /// The host's grants file allows no components from files.
+        FILE_NOT_ALLOWED = "FileNotAllowed", "Loaded=False";
         /// The content is not a WebAssembly component.
         NOT_A_COMPONENT = "NotAComponent", "Loaded=False";
         /// The component was built for another version of the contract, or exports what this host does not serve. The

@@ -393,13 +393,15 @@ impl upstream::DryRun for Overlay {
     /// A live Upstream may be connected to. One whose server or credentials the plan changes may not: whoever wrote the
     /// files would choose the address that the live Secrets are sent to.
     fn may_connect(&self, upstream: &upstream::UpstreamObject) -> bool {
-        let path = |group: &str, plural: &str, name: &str| {
-            format!("/{group}/namespaces/{}/{plural}/{name}", upstream.namespace)
+        let path = |api: &str, plural: &str, name: &str| {
+            format!("{api}/namespaces/{}/{plural}/{name}", upstream.namespace)
         };
-        let object = path("apis/ostler.dev/v1alpha1", "upstreams", &upstream.name);
+        let gvk = upstream::upstream_gvk();
+        let api = format!("/apis/{}/{}", gvk.group, gvk.version);
+        let object = path(&api, "upstreams", &upstream.name);
         let tls = upstream.spec.tls.as_ref();
         let trusted_ca = tls.and_then(|tls| tls.ca_secret_ref.as_ref());
-        let trusted_ca = trusted_ca.map(|ca| path("api/v1", "secrets", &ca.name));
+        let trusted_ca = trusted_ca.map(|ca| path("/api/v1", "secrets", &ca.name));
         self.with_state(|state| {
             let unchanged = |path: &String, fields: &[&str]| {
                 state.entries.get(path).is_none_or(|e| e.has_live_fields(fields))

@@ -9,6 +9,7 @@
 mod activation;
 mod canary;
 mod report;
+mod revocation;
 mod rollback;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -48,6 +49,8 @@ struct Slot {
     revision: String,
     /// Error that kept the newest revision from serving.
     refusal: Option<LoadError>,
+    /// Violation of the host's policy, for which the build that serves is stopped: it is suspended until another serves.
+    violation: Option<LoadError>,
     /// Time from the change to serving, at the last replacement.
     replaced_after: Option<Duration>,
     served: u64,
@@ -201,7 +204,7 @@ impl Registry {
             canary.serving = Some(Arc::new(serving.rebind(grants, limits, suspended)));
         }
         let before = slot.serving.clone()?;
-        let now = before.rebind(grants, limits, suspended);
+        let now = before.rebind(grants, limits, suspended || slot.violation.is_some());
         if now.is_same(&before) {
             return None;
         }

@@ -14,7 +14,7 @@ pub use self::check::{Denied, PluginGrants};
 use crate::{
     contract::limits::{LimitsSpec, Time},
     kube::{key::Gvk, renamed_fields::explain_unknown_field},
-    policy::network::NetworkGrant,
+    policy::{components::ComponentPolicy, network::NetworkGrant},
 };
 
 /// Operation on the objects of a kind.
@@ -92,6 +92,9 @@ pub struct Grants {
     /// Addresses that upstreams may have.
     #[serde(default)]
     pub network: NetworkGrant,
+    /// Components that may run.
+    #[serde(default)]
+    pub components: ComponentPolicy,
     /// Permissions and settings of each plugin in the plugin directory, by its name.
     #[serde(default)]
     plugins: BTreeMap<String, Grant>,

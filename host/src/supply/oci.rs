@@ -227,6 +227,21 @@ impl ComponentStore {
         .await
     }
 
+    /// Verifies the signatures of a component without pulling it.
+    pub async fn verify_component(
+        &self,
+        reference: &Reference,
+        auth: &RegistryAuth,
+        policy: &SignaturePolicy,
+    ) -> Result<(), PullError> {
+        self.run_with_timeout(reference, async {
+            let registry = self.open_registry(reference, auth)?;
+            let (digest, _) = self.resolve_digest(&registry, reference).await?;
+            self.verify_signatures(&registry, &digest, policy).await.map(drop)
+        })
+        .await
+    }
+
     async fn run_with_timeout<T>(
         &self,
         reference: &Reference,
@@ -321,7 +336,7 @@ impl ComponentStore {
             }
         };
         match asked.await {
-            Err(e) if e.is_transient() && !policy.required => {
+            Err(e) if e.is_transient() && !policy.is_required() => {
                 let (digest, why) = (digest.to_string(), e.to_string());
                 return Ok(Verification {
                     signers: Vec::new(),

@@ -160,4 +160,6 @@ definitions! {
         "Total number of objects enqueued because of an event on a stream";
     EVENTS_DROPPED = counter "ostler_events_dropped" ["reason"]
         "Total number of Kubernetes Events that were not written, by reason: rate_limited or refused";
+    LOG_LINES_DROPPED = counter "ostler_log_lines_dropped" ["source"]
+        "Total number of log lines dropped because standard error did not accept them, by source: host or plugin";
 }
