@@ -24,7 +24,7 @@ use notify::{
 };
 use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::JoinSet};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 pub use self::plugin_objects::PluginObjects;
 use self::{
@@ -163,19 +163,24 @@ impl Reloader {
         }
     }
 
-    /// Reads the grants file again. If it can't be read or parsed the previous grants stay.
+    /// Reads the grants file again. If it can't be read or parsed the previous grants stay: without any, a typing error would
+    /// stop all plugins. It is shown in the log, in a metric and in the status.
     fn reload_grants(&mut self) {
         let Some(file) = &self.grants_file else { return };
         let name = file.display().to_string();
         let read = std::fs::read_to_string(file).map_err(|e| format!("{name}: {e}"));
         match read.and_then(|text| Grants::parse(&text, &name)) {
-            Ok(grants) if grants == self.grants => {}
+            Ok(grants) if grants == self.grants => self.registry.set_grants_error(None),
             Ok(grants) => {
+                self.registry.set_grants_error(None);
                 info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
             }
-            Err(e) => warn!(error = %e, "keeping previous grants"),
+            Err(e) => {
+                error!(error = %e, "grants file is invalid, the previous grants still apply");
+                self.registry.set_grants_error(Some(e));
+            }
         }
     }
 

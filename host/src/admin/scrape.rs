@@ -277,6 +277,8 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .get_or_create(&definitions::EVENTS_DROPPED.with_values([why.into()]))
             .inc_by(n);
     }
+    let invalid = definitions::GRANTS_FILE_INVALID.register(r, Gauge::<i64>::default());
+    invalid.set(i64::from(scraped.registry.grants_error().is_some()));
     if let Some(lines) = DroppedLines::of_process() {
         let dropped = definitions::LOG_LINES_DROPPED.register(r, Family::<Labels, Counter>::default());
         for (source, n) in lines.counts() {

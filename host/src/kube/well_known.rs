@@ -301,6 +301,11 @@ well_known! {
         KUBECONFIG = "KUBECONFIG";
         /// Directory of Docker's `config.json`, whose credentials `ostler plugin push` and `verify` use for a registry.
         DOCKER_CONFIG = "DOCKER_CONFIG";
+        /// Proxy to the API server, unless the kubeconfig names one; also `https_proxy`. OCI registries and the OTLP receiver
+        /// are reached through it, too, and upstreams are not.
+        HTTPS_PROXY = "HTTPS_PROXY";
+        /// Hosts, domains and networks that are reached without a proxy; also `no_proxy`.
+        NO_PROXY = "NO_PROXY";
         /// Any value turns colors off.
         NO_COLOR = "NO_COLOR";
         /// Endpoint of an OTLP receiver (HTTP, protobuf). Turns traces on.

@@ -36,6 +36,8 @@ pub struct Registry {
     slots: RwLock<Slots>,
     /// Notified when a file or object may have to be loaded again.
     rescan: Notify,
+    /// Error of the grants file, while the grants before it apply.
+    grants_error: RwLock<Option<String>>,
 }
 
 type Slots = BTreeMap<SlotId, Slot>;
@@ -167,6 +169,16 @@ impl Registry {
                 self.request_rescan();
             }
         }
+    }
+
+    /// Records whether the grants file could be read; with an error, the grants before it apply.
+    pub fn set_grants_error(&self, error: Option<String>) {
+        *self.grants_error.write() = error;
+    }
+
+    /// The error of the grants file, while the grants before it apply.
+    pub fn grants_error(&self) -> Option<String> {
+        self.grants_error.read().clone()
     }
 
     /// Asks for a look at all files and objects: a `Plugin` object has changed, or a name or kind is free again.

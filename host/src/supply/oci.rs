@@ -59,7 +59,7 @@ impl Default for PullLimits {
 /// A store of components: pulls them from registries and caches them.
 #[derive(Clone)]
 pub struct ComponentStore {
-    http: reqwest::Client,
+    http: registry::HttpClients,
     cache: Option<DiskCache>,
     limits: PullLimits,
     allow_tags: bool,
@@ -175,7 +175,7 @@ impl ComponentStore {
     /// cached.
     pub fn new(directory: Option<PathBuf>, limits: PullLimits) -> Self {
         Self {
-            http: registry::build_client(),
+            http: registry::build_clients(),
             cache: directory.map(|directory| DiskCache::new(directory, limits.cache_bytes)),
             limits,
             allow_tags: false,
