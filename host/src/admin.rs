@@ -101,7 +101,8 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     if waiting.is_empty() {
         // Still ready: the previous grants apply, and a host that is not ready is no reason to stop the others.
         let note = admin.registry.grants_error();
-        let note = note.map(|e| format!("; the grants file is invalid, the previous grants still apply: {e}"));
+        let note =
+            note.map(|e| format!("; the grants file is invalid, the previous grants still apply: {e}"));
         return (StatusCode::OK, format!("ok{}", note.unwrap_or_default()));
     }
     (

@@ -341,12 +341,15 @@ async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Co
         "no cluster: give --kubeconfig"
     };
     let read = match &kubeconfig {
-        Some(path) => Some(
-            Kubeconfig::read_from(path).with_context(|| format!("the kubeconfig {}", path.display()))?,
-        ),
+        Some(path) => {
+            Some(Kubeconfig::read_from(path).with_context(|| format!("the kubeconfig {}", path.display()))?)
+        }
         None => Kubeconfig::read().ok(),
     };
-    let configured = read.as_ref().and_then(proxy::find_configured_proxy).map(str::to_owned);
+    let configured = read
+        .as_ref()
+        .and_then(proxy::find_configured_proxy)
+        .map(str::to_owned);
     let mut config = match read {
         Some(read) if kubeconfig.is_some() => {
             kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?

@@ -401,7 +401,9 @@ impl ClientPool {
 
     /// The dry run of an Upstream that must not be connected to.
     fn disconnected(&self, upstream: &UpstreamObject) -> Option<&dyn DryRun> {
-        self.dry_run.as_deref().filter(|dry_run| !dry_run.may_connect(upstream))
+        self.dry_run
+            .as_deref()
+            .filter(|dry_run| !dry_run.may_connect(upstream))
     }
 
     /// Sends one request with the upstream's credentials.

@@ -81,7 +81,11 @@ fn code_that_others_may_write_is_compiled_again() {
     };
     let before = std::fs::metadata(file).expect("a file").ino();
     engine.precompile(EMPTY).expect("is kept");
-    assert_eq!(std::fs::metadata(file).expect("a file").ino(), before, "loaded, not written");
+    assert_eq!(
+        std::fs::metadata(file).expect("a file").ino(),
+        before,
+        "loaded, not written"
+    );
     std::fs::set_permissions(file, PermissionsExt::from_mode(0o666)).expect("set");
     engine.precompile(EMPTY).expect("compiles");
     let after = std::fs::metadata(file).expect("a file");

@@ -47,7 +47,11 @@ fn plan_through(server: &str, proxy_url: bool, no_proxy: &str) -> Vec<String> {
     let (proxy, lines) = start_proxy();
     let directory = tempfile::tempdir().expect("a directory");
     let kubeconfig = directory.path().join("kubeconfig");
-    let of_cluster = if proxy_url { format!(", proxy-url: \"http://{proxy}\"") } else { String::new() };
+    let of_cluster = if proxy_url {
+        format!(", proxy-url: \"http://{proxy}\"")
+    } else {
+        String::new()
+    };
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          clusters: [{{name: c, cluster: {{server: \"{server}\"{of_cluster}}}}}]\n\
@@ -68,7 +72,12 @@ fn plan_through(server: &str, proxy_url: bool, no_proxy: &str) -> Vec<String> {
         command.env("HTTPS_PROXY", format!("http://{proxy}"));
     }
     let output = command.output().expect("it runs");
-    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let lines = lines.lock().expect("lock");
     lines.clone()
 }
@@ -76,17 +85,31 @@ fn plan_through(server: &str, proxy_url: bool, no_proxy: &str) -> Vec<String> {
 #[test]
 fn api_server_is_reached_through_proxy_of_environment() {
     let lines = plan_through("https://cluster.invalid:6443", false, "127.0.0.1");
-    assert_eq!(lines.first().map(String::as_str), Some("CONNECT cluster.invalid:6443 HTTP/1.1"), "{lines:?}");
+    assert_eq!(
+        lines.first().map(String::as_str),
+        Some("CONNECT cluster.invalid:6443 HTTP/1.1"),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn no_proxy_exempts_the_api_server() {
-    assert_eq!(plan_through("https://cluster.invalid:6443", false, ".invalid"), [""; 0]);
+    assert_eq!(
+        plan_through("https://cluster.invalid:6443", false, ".invalid"),
+        [""; 0]
+    );
 }
 
 #[test]
 fn proxy_url_of_kubeconfig_carries_requests() {
     let lines = plan_through("http://cluster.invalid", true, "*");
-    assert_eq!(lines.first().map(String::as_str), Some("CONNECT cluster.invalid:80 HTTP/1.1"), "{lines:?}");
-    assert!(lines.get(1).is_some_and(|line| line.starts_with("GET /api")), "{lines:?}");
+    assert_eq!(
+        lines.first().map(String::as_str),
+        Some("CONNECT cluster.invalid:80 HTTP/1.1"),
+        "{lines:?}"
+    );
+    assert!(
+        lines.get(1).is_some_and(|line| line.starts_with("GET /api")),
+        "{lines:?}"
+    );
 }

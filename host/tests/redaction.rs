@@ -19,8 +19,8 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use common::{Vault, allowing};
 use ostler::testing::upstream::{
-    ClientPool, Encoding, Request, Response, SecretKey, SecretSource, SendError, Substitution, EventPattern, TailQuery,
-    UpstreamObject,
+    ClientPool, Encoding, EventPattern, Request, Response, SecretKey, SecretSource, SendError, Substitution,
+    TailQuery, UpstreamObject,
 };
 use serde_json::json;
 

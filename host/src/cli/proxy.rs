@@ -15,7 +15,12 @@ pub fn find_configured_proxy(config: &Kubeconfig) -> Option<&str> {
     let context = config.contexts.iter().find(|c| c.name == *context)?;
     let name = &context.context.as_ref()?.cluster;
     let cluster = config.clusters.iter().find(|c| c.name == *name)?;
-    cluster.cluster.as_ref()?.proxy_url.as_deref().filter(|url| !url.is_empty())
+    cluster
+        .cluster
+        .as_ref()?
+        .proxy_url
+        .as_deref()
+        .filter(|url| !url.is_empty())
 }
 
 /// Chooses the proxy for a server: that of the kubeconfig, or else that of the environment, as kubectl does. A server on the
@@ -30,13 +35,19 @@ pub fn choose_proxy(
         return parse_proxy(url).context("proxy-url of the kubeconfig").map(Some);
     }
     let read = |names: [&'static str; 2]| {
-        let found = names.map(|name| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value)));
+        let found = names.map(|name| {
+            variable(name)
+                .filter(|value| !value.is_empty())
+                .map(|value| (name, value))
+        });
         found.into_iter().flatten().next()
     };
     let Some((name, url)) = read([environment::HTTPS_PROXY, "https_proxy"]) else {
         return Ok(None);
     };
-    let exempt = read([environment::NO_PROXY, "no_proxy"]).map(|(_, hosts)| hosts).unwrap_or_default();
+    let exempt = read([environment::NO_PROXY, "no_proxy"])
+        .map(|(_, hosts)| hosts)
+        .unwrap_or_default();
     let matcher = Matcher::builder().https(&*url).no(exempt).build();
     if server.scheme_str() != Some("https") || is_loopback(server) || matcher.intercept(server).is_none() {
         return Ok(None);
@@ -79,7 +90,10 @@ mod tests {
 
     #[test]
     fn environment_proxy_is_used_unless_no_proxy_matches_the_server() {
-        let (server, proxy) = ("https://api.cluster.example:6443", ("HTTPS_PROXY", "http://proxy.example:3128"));
+        let (server, proxy) = (
+            "https://api.cluster.example:6443",
+            ("HTTPS_PROXY", "http://proxy.example:3128"),
+        );
         assert_eq!(choose(None, server, &[]), Ok("".into()));
         for variables in [
             vec![proxy],
@@ -89,13 +103,35 @@ mod tests {
             vec![proxy, ("NO_PROXY", "proxy.example")],
             vec![proxy, ("NO_PROXY", "other.example,10.0.0.0/8")],
         ] {
-            assert_eq!(choose(None, server, &variables), Ok("http://proxy.example:3128/".into()), "{variables:?}");
+            assert_eq!(
+                choose(None, server, &variables),
+                Ok("http://proxy.example:3128/".into()),
+                "{variables:?}"
+            );
         }
-        for exempt in ["api.cluster.example", ".cluster.example", "cluster.example", "*", "x, api.cluster.example"] {
-            assert_eq!(choose(None, server, &[proxy, ("NO_PROXY", exempt)]), Ok("".into()), "{exempt}");
+        for exempt in [
+            "api.cluster.example",
+            ".cluster.example",
+            "cluster.example",
+            "*",
+            "x, api.cluster.example",
+        ] {
+            assert_eq!(
+                choose(None, server, &[proxy, ("NO_PROXY", exempt)]),
+                Ok("".into()),
+                "{exempt}"
+            );
         }
-        assert_eq!(choose(None, "https://10.96.0.1", &[proxy, ("no_proxy", "10.96.0.0/12")]), Ok("".into()));
-        for local in ["https://127.0.0.1:6443", "https://[::1]:6443", "https://localhost", "http://api.example"] {
+        assert_eq!(
+            choose(None, "https://10.96.0.1", &[proxy, ("no_proxy", "10.96.0.0/12")]),
+            Ok("".into())
+        );
+        for local in [
+            "https://127.0.0.1:6443",
+            "https://[::1]:6443",
+            "https://localhost",
+            "http://api.example",
+        ] {
             assert_eq!(choose(None, local, &[proxy]), Ok("".into()), "{local}");
         }
     }
@@ -104,16 +140,26 @@ mod tests {
     fn proxy_of_kubeconfig_prevails_over_environment() {
         let variables = [("HTTPS_PROXY", "http://other.example"), ("NO_PROXY", "*")];
         assert_eq!(
-            choose(Some("socks5://proxy.example:1080"), "https://127.0.0.1", &variables),
+            choose(
+                Some("socks5://proxy.example:1080"),
+                "https://127.0.0.1",
+                &variables
+            ),
             Ok("socks5://proxy.example:1080/".into())
         );
     }
 
     #[test]
     fn malformed_proxy_is_an_error_without_its_password() {
-        for url in ["ftp://user:pass-word@proxy.example", "http://user:pass-word@exa mple"] {
+        for url in [
+            "ftp://user:pass-word@proxy.example",
+            "http://user:pass-word@exa mple",
+        ] {
             let why = choose(None, "https://api.example", &[("HTTPS_PROXY", url)]).expect_err(url);
-            assert!(why.contains("$HTTPS_PROXY") && !why.contains("pass-word"), "{why}");
+            assert!(
+                why.contains("$HTTPS_PROXY") && !why.contains("pass-word"),
+                "{why}"
+            );
         }
     }
 }

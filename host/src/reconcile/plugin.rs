@@ -327,7 +327,11 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
         LoadState::Failed => condition(condition_type::LOADED, false, &report.reason, &report.message),
         LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
-            let state = if report.stopped { "is stopped: its objects wait" } else { "serves on" };
+            let state = if report.stopped {
+                "is stopped: its objects wait"
+            } else {
+                "serves on"
+            };
             let note = format!("{}. {} ({short}) {state}", report.message, report.version);
             condition(condition_type::LOADED, false, &report.reason, &note)
         }

@@ -231,7 +231,9 @@ impl SignaturePolicy {
             return Err(problem);
         }
         let known = verified.signers.clone();
-        verified.signers.extend(signers.into_iter().filter(|signer| !known.contains(signer)));
+        verified
+            .signers
+            .extend(signers.into_iter().filter(|signer| !known.contains(signer)));
         verified.problem = problem.or(verified.problem);
         Ok(verified)
     }

@@ -345,7 +345,13 @@ async fn challenge_of_redirect_target_is_not_answered() {
     let there = format!("http://{}/v2/", thief.address);
     let fake = Fake::start(move |_, request, _| {
         let blob = request.uri().path().contains("/blobs/");
-        blob.then(|| (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, there.clone())]).into_response())
+        blob.then(|| {
+            (
+                StatusCode::TEMPORARY_REDIRECT,
+                [(header::LOCATION, there.clone())],
+            )
+                .into_response()
+        })
     })
     .await;
     let error = store()
@@ -354,7 +360,12 @@ async fn challenge_of_redirect_target_is_not_answered() {
         .expect_err("a thief");
     assert_eq!(error.reason(), "Unauthorized");
     let asked = thief.asked();
-    assert!(asked.iter().all(|(path, sent)| path != "/token" && sent.is_none()), "{asked:?}");
+    assert!(
+        asked
+            .iter()
+            .all(|(path, sent)| path != "/token" && sent.is_none()),
+        "{asked:?}"
+    );
     assert_eq!(asked.len(), 1, "the redirect was followed");
 }
 
@@ -365,7 +376,13 @@ async fn token_request_follows_no_redirect() {
     let there = format!("http://{}/token", thief.address);
     let fake = Fake::start(move |fake, request, _| {
         if request.uri().path() == "/token" {
-            return Some((StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, there.clone())]).into_response());
+            return Some(
+                (
+                    StatusCode::PERMANENT_REDIRECT,
+                    [(header::LOCATION, there.clone())],
+                )
+                    .into_response(),
+            );
         }
         let realm = format!(r#"Bearer realm="http://{}/token""#, fake.address);
         Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, realm)]).into_response())

@@ -21,13 +21,19 @@ pub fn check_dependencies() -> Result<()> {
             .status()
     };
     let checked = run(&["check", "bans", "licenses", "sources"])?;
-    ensure!(checked.success(), "`cargo deny check bans licenses sources` failed: {checked}");
+    ensure!(
+        checked.success(),
+        "`cargo deny check bans licenses sources` failed: {checked}"
+    );
     if !run(&["fetch", "db"])?.success() {
         print_result("advisories were not checked: their database can't be fetched");
         return Ok(());
     }
     let checked = run(&["check", "--disable-fetch", "advisories"])?;
-    ensure!(checked.success(), "`cargo deny check advisories` failed: {checked}");
+    ensure!(
+        checked.success(),
+        "`cargo deny check advisories` failed: {checked}"
+    );
     Ok(())
 }
 

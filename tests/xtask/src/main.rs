@@ -8,9 +8,9 @@ mod cargo;
 mod components;
 mod control_plane;
 mod demo;
+mod deny;
 #[cfg(test)]
 mod dependencies;
-mod deny;
 mod docs;
 mod paths;
 mod process;

@@ -32,7 +32,9 @@ impl LogRate {
             self.full_at = Some(full_at);
             return LineVerdict::Allowed;
         }
-        let warn = self.warned_at.is_none_or(|at| now.duration_since(at) >= RATE_PERIOD);
+        let warn = self
+            .warned_at
+            .is_none_or(|at| now.duration_since(at) >= RATE_PERIOD);
         if warn {
             self.warned_at = Some(now);
         }

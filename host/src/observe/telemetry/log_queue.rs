@@ -120,7 +120,9 @@ mod tests {
         let pipe = Pipe::default();
         let (queues, guard) = LogQueues::start(|| pipe.clone());
         let dropped = queues.dropped_lines();
-        let log = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(queues);
+        let log = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .with_writer(queues);
         let full = pipe.0.lock().expect("lock");
         // It would not return if a line waited for the pipe.
         tracing::subscriber::with_default(tracing_subscriber::registry().with(log), || {

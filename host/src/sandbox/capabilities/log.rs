@@ -108,7 +108,11 @@ impl LineLimiter {
             return false;
         }
         let Some(metrics) = &self.metrics else { return true };
-        match metrics.log_rate.lock().take_line(Instant::now(), self.max_per_minute) {
+        match metrics
+            .log_rate
+            .lock()
+            .take_line(Instant::now(), self.max_per_minute)
+        {
             LineVerdict::Allowed => true,
             LineVerdict::Dropped { warn } => {
                 if warn {

@@ -27,7 +27,13 @@ fn describe_cycle(holder: &ObjectRef, held: &ObjectRef, way: &[ObjectRef]) -> St
     };
     let mut names: Vec<String> = way
         .iter()
-        .map(|object| if is_known(object) { object.to_string() } else { "…".to_owned() })
+        .map(|object| {
+            if is_known(object) {
+                object.to_string()
+            } else {
+                "…".to_owned()
+            }
+        })
         .collect();
     names.dedup_by(|a, b| a == b && a == "…");
     format!(

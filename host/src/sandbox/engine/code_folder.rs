@@ -133,13 +133,19 @@ mod tests {
         lab.folder.store("a", b"new").expect("replaced");
         let file = lab.folder.open_file("a").expect("trusted").expect("it exists");
         assert_eq!(io::read_to_string(file).expect("text"), "new");
-        assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 1, "no partial file");
+        assert_eq!(
+            fs::read_dir(lab.path()).expect("a folder").count(),
+            1,
+            "no partial file"
+        );
     }
 
     #[test]
     fn file_that_others_may_write_is_refused() {
         for mode in [0o666, 0o620, 0o602] {
-            let why = Lab::refusal_after(|file| fs::set_permissions(file, Permissions::from_mode(mode)).expect("set"));
+            let why = Lab::refusal_after(|file| {
+                fs::set_permissions(file, Permissions::from_mode(mode)).expect("set")
+            });
             assert!(why.contains(&format!("mode {mode:o}")), "{why}");
         }
     }

@@ -63,7 +63,10 @@ pub fn load_or_compile(
         if let Some(component) = load_code(engine, &folder, &name) {
             return Ok(component);
         }
-        tracing::warn!(file = name, "compiler process stored no code, compiling in-process");
+        tracing::warn!(
+            file = name,
+            "compiler process stored no code, compiling in-process"
+        );
     }
     let component = Component::new(engine, wasm)?;
     let stored = component.serialize().map_err(|e| format!("{e:#}"));
@@ -90,7 +93,11 @@ fn load_code(engine: &Engine, folder: &CodeFolder, name: &str) -> Option<Compone
     match unsafe { Component::deserialize_file(engine, path) } {
         Ok(component) => Some(component),
         Err(e) => {
-            tracing::warn!(file = name, error = format!("{e:#}"), "loading compiled code failed, recompiling");
+            tracing::warn!(
+                file = name,
+                error = format!("{e:#}"),
+                "loading compiled code failed, recompiling"
+            );
             // Otherwise the child process would find the file, too, and not compile.
             folder.remove_file(name);
             None

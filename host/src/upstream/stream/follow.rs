@@ -120,11 +120,12 @@ impl StreamTask {
     async fn read_connection(&mut self) -> (ConnectionEnd, Option<Duration>) {
         let (key, epoch) = (&self.key, self.epoch);
         let mut unproven = self.last_id.clone();
-        let (response, sent) = match open_stream(&self.source.client, &key.path, self.last_id.as_deref()).await {
-            Ok(Some(opened)) => opened,
-            Ok(None) => return (ConnectionEnd::Finished, None),
-            Err(end) => return (end, None),
-        };
+        let (response, sent) =
+            match open_stream(&self.source.client, &key.path, self.last_id.as_deref()).await {
+                Ok(Some(opened)) => opened,
+                Ok(None) => return (ConnectionEnd::Finished, None),
+                Err(end) => return (end, None),
+            };
         match self
             .streams
             .upgrade()
