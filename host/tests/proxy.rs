@@ -102,10 +102,10 @@ fn no_proxy_exempts_the_api_server() {
 
 #[test]
 fn proxy_url_of_kubeconfig_carries_requests() {
-    let lines = plan_through("http://cluster.invalid", true, "*");
+    let lines = plan_through("http://cluster.invalid:8080", true, "*");
     assert_eq!(
         lines.first().map(String::as_str),
-        Some("CONNECT cluster.invalid:80 HTTP/1.1"),
+        Some("CONNECT cluster.invalid:8080 HTTP/1.1"),
         "{lines:?}"
     );
     assert!(

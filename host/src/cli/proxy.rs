@@ -48,7 +48,8 @@ pub fn choose_proxy(
     let exempt = read([environment::NO_PROXY, "no_proxy"])
         .map(|(_, hosts)| hosts)
         .unwrap_or_default();
-    let matcher = Matcher::builder().https(&*url).no(exempt).build();
+    // The matcher ignores proxies it can't parse, so it gets a valid one and only compares the exemptions.
+    let matcher = Matcher::builder().https("http://proxy").no(exempt).build();
     if server.scheme_str() != Some("https") || is_loopback(server) || matcher.intercept(server).is_none() {
         return Ok(None);
     }

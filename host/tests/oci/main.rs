@@ -93,7 +93,7 @@ async fn permanent_failure_is_returned() {
             "Unauthorized",
             "DENIED",
         ),
-        (401, "", "Unauthorized", "nobody in particular"),
+        (401, "", "Unauthorized", "refuses access without credentials"),
         (
             418,
             r#"{"errors":[{"code":"<script>"}]}"#,
