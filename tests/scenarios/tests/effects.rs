@@ -157,11 +157,11 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
     assert!(message.contains("verbs: [apply]"), "{message}");
     // A file that is broken or gone keeps the previous grants, and the host says so.
     let registry = lab.host().registry().clone();
-    for breaks in [
-        |file: &std::path::Path| std::fs::write(file, "plugins: ["),
-        |file| std::fs::remove_file(file),
-    ] {
-        breaks(&file).expect("broken");
+    for content in [Some("plugins: ["), None] {
+        match content {
+            Some(text) => std::fs::write(&file, text).expect("written"),
+            None => std::fs::remove_file(&file).expect("removed"),
+        }
         lab.wait_until("the broken file is reported", async || {
             registry.grants_error().is_some()
         })
