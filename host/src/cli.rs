@@ -123,9 +123,12 @@ struct Common {
     /// plain HTTP.
     #[arg(long = "plain-http-registry", value_name = "HOST:PORT")]
     plain_http: Vec<String>,
-    /// File with the permissions of each plugin. Without it, plugins from the plugin directory are denied everything.
+    /// File with the permissions of each plugin. Without it, plugins from the plugin directory are refused.
     #[arg(long, value_name = "FILE")]
     grants: Option<PathBuf>,
+    /// Refuse plugins whose grants name no service account: they would act with the permissions of the host.
+    #[arg(long)]
+    require_service_account: bool,
     /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
     /// grants allow. May be repeated.
     #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
@@ -266,6 +269,7 @@ async fn serve_host(
         plain_http: common.plain_http,
         grants,
         grants_file: common.grants,
+        require_service_account: common.require_service_account,
         network: common.networks,
         namespaces: common.namespaces,
         workers: common.workers.max(1),

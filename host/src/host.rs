@@ -58,7 +58,8 @@ impl Host {
     /// the leader; until then it is a standby with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let registry = Arc::new(Registry::default());
+        let registry =
+            Arc::new(Registry::default().require_service_account(settings.require_service_account));
         let network = NetworkPolicy::default();
         network.replace_grant(settings.allowed_networks(&settings.grants));
         let (services, stats) = build_services(client, &settings, &registry, &network);

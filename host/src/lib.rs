@@ -58,6 +58,7 @@ mod policy {
     pub mod grants;
     pub mod manifest;
     pub mod network;
+    pub mod origin;
     pub mod plugin_policy;
 }
 

@@ -32,11 +32,11 @@ use crate::{
         key::Gvk,
         scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
-        well_known::plugin_reason,
+        well_known::{bookkeeping, plugin_reason},
     },
     policy::{
         components::ComponentViolation,
-        grants::Grants,
+        grants::{Access, Grants, PluginGrants},
         manifest::{self, Manifest},
         plugin_policy::PluginPolicy,
     },
@@ -107,6 +107,8 @@ pub struct Kind {
     pub selector: Option<Selector>,
     /// True when the host writes `status.phase`.
     pub phase: bool,
+    /// Namespaces of its objects, to which the grants narrow the plugin; none for all.
+    pub namespaces: Option<Vec<Arc<str>>>,
 }
 
 impl Kind {
@@ -115,7 +117,19 @@ impl Kind {
     /// as deleted, and its finalizer would never be removed.
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
         let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
-        namespaces.kind_scopes(&self.gvk, selector, Projection::Full)
+        let Some(granted) = &self.namespaces else {
+            return namespaces.kind_scopes(&self.gvk, selector, Projection::Full);
+        };
+        NamespaceScope {
+            namespaces: namespaces.intersect(granted),
+        }
+        .named_scopes(&self.gvk, selector, Projection::Full)
+    }
+
+    /// An object in this namespace is one that the plugin reconciles.
+    pub fn is_granted_in(&self, namespace: &str) -> bool {
+        let granted = self.namespaces.as_ref();
+        granted.is_none_or(|granted| granted.iter().any(|n| **n == *namespace))
     }
 }
 
@@ -220,12 +234,25 @@ impl Plugin {
         let config = parse_config(config, self.manifest.as_ref())?;
         let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
         let build = self.with_policy(policy, Arc::default(), false);
-        build.check_secret_kinds()?;
+        build.check_kinds()?;
         Ok(build)
     }
 
-    /// Checks that a plugin that reconciles Secrets may read them: a reconciler gets the whole object.
-    fn check_secret_kinds(&self) -> Result<(), LoadError> {
+    /// Checks that the plugin may reconcile its kinds, and read Secrets if it reconciles them: a reconciler gets the whole
+    /// object.
+    fn check_kinds(&self) -> Result<(), LoadError> {
+        for kind in &self.kinds {
+            let access = Access::Reconcile { gvk: &kind.gvk };
+            let checked = self.policy.grants.check_access(&access, "");
+            checked.map_err(|e| LoadError::new(plugin_reason::KINDS_NOT_GRANTED, e.to_string()))?;
+            if kind.namespaces.as_ref().is_some_and(Vec::is_empty) {
+                let why = format!(
+                    "`reconciles` of its manifest and of its grants have no namespace of {} in common",
+                    kind.gvk.kind
+                );
+                return Err(LoadError::new(plugin_reason::KINDS_NOT_GRANTED, why));
+            }
+        }
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.policy.grants.can_read_secrets() {
             return Err(LoadError::new(
                 plugin_reason::SECRETS_NOT_GRANTED,
@@ -238,10 +265,10 @@ impl Plugin {
 
     fn with_policy(&self, policy: PluginPolicy, health: Arc<BuildHealth>, suspended: bool) -> Self {
         Self {
-            policy: Arc::new(policy),
             version: self.version.clone(),
             digest: self.digest.clone(),
-            kinds: self.kinds.clone(),
+            kinds: confine_kinds(self.kinds.clone(), &policy.grants),
+            policy: Arc::new(policy),
             max_concurrent: self.max_concurrent,
             lifecycle: self.lifecycle,
             compiled: self.compiled.clone(),
@@ -337,11 +364,12 @@ pub async fn load(
         .map_err(|e| LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}")))?;
     let kinds =
         check_descriptor(&descriptor).map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
+    let policy = policy(&descriptor.name);
     let plugin = Plugin {
-        policy: Arc::new(policy(&descriptor.name)),
+        kinds: confine_kinds(kinds, &policy.grants),
+        policy: Arc::new(policy),
         version: descriptor.version,
         digest,
-        kinds,
         max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         compiled: Arc::new(compiled),
@@ -353,9 +381,18 @@ pub async fn load(
         health: Arc::default(),
     };
     if !only_inspected {
-        plugin.check_secret_kinds()?;
+        plugin.check_kinds()?;
     }
     Ok(plugin)
+}
+
+/// The kinds, confined to the namespaces in which the grants let the plugin reconcile them.
+fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
+    let confine = |kind: Kind| Kind {
+        namespaces: grants.reconciled_namespaces(&kind.gvk),
+        ..kind
+    };
+    kinds.into_iter().map(confine).collect()
 }
 
 /// Policy of a plugin: of its grants only those that its manifest asks for count.
@@ -444,10 +481,11 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         }
         if let Some(finalizer) = &kind.finalizer
             && let Some((domain, _)) = finalizer.split_once('/')
-            && ["kubernetes.io", "k8s.io", "ostler.dev"].contains(&domain)
+            && is_reserved_domain(domain, &gvk.group)
         {
             return Err(format!(
-                "the finalizer of {gvk} is {finalizer:?}: the domain is reserved"
+                "the finalizer of {gvk} is {finalizer:?}: the domain is reserved, since the finalizers of Kubernetes and of \
+                 the host are in it. Use the group of the kind or a domain of your own"
             ));
         }
         if let Some(finalizer) = &kind.finalizer
@@ -470,9 +508,24 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             finalizer: kind.finalizer.as_deref().map(Into::into),
             selector,
             phase: kind.phase,
+            namespaces: None,
         });
     }
     Ok(kinds)
+}
+
+/// Domains whose finalizers, also in subdomains, belong to Kubernetes and to the host.
+const RESERVED_DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "ostler.dev"];
+
+/// The domain is, or is in, a reserved one. A group within one is free for finalizers of its own kinds.
+fn is_reserved_domain(domain: &str, group: &str) -> bool {
+    let is_within = |reserved: &&str| {
+        domain
+            .strip_suffix(*reserved)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let held_by = bookkeeping::HELD_BY.trim_end_matches('/');
+    domain == held_by || domain != group && RESERVED_DOMAINS.iter().any(|reserved| is_within(&reserved))
 }
 
 #[cfg(test)]
@@ -502,7 +555,16 @@ mod tests {
 
     #[test]
     fn descriptor_with_names_of_the_host_is_refused() {
-        assert!(check_descriptor(&descriptor("thing", "example.org", "example.org/thing")).is_ok());
+        for (group, finalizer) in [
+            ("example.org", "example.org/thing"),
+            ("examples.ostler.dev", "examples.ostler.dev/thing"),
+            ("example.org", "notkubernetes.io/thing"),
+        ] {
+            assert!(
+                check_descriptor(&descriptor("thing", group, finalizer)).is_ok(),
+                "{finalizer}"
+            );
+        }
         for (name, group, finalizer, words) in [
             (
                 "plugins",
@@ -521,6 +583,30 @@ mod tests {
                 "thing",
                 "example.org",
                 "ostler.dev/plugin",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "example.org",
+                "service.kubernetes.io/load-balancer-cleanup",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "batch",
+                "batch.kubernetes.io/job-tracking",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "example.org",
+                "held-by.ostler.dev/x",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "held-by.ostler.dev",
+                "held-by.ostler.dev/x",
                 "the domain is reserved",
             ),
         ] {

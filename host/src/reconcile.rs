@@ -313,6 +313,9 @@ impl Controller {
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(ReconcileOutcome::settled());
         };
+        if !kind.is_granted_in(&key.namespace) {
+            return Some(ReconcileOutcome::settled());
+        }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.has_finalizer(f));
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.

@@ -260,7 +260,10 @@ impl Reloader {
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
         };
         let loaded = match loaded {
-            Ok(plugin) => preflight_replay(&self.engine, &self.recordings, &self.registry, id, plugin).await,
+            Ok(plugin) => match plugin.check_file_name(file) {
+                Ok(()) => preflight_replay(&self.engine, &self.recordings, &self.registry, id, plugin).await,
+                Err(refusal) => Err(refusal),
+            },
             Err(refusal) => Err(refusal),
         };
         match loaded {

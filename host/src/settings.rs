@@ -44,6 +44,8 @@ pub struct Settings {
     pub grants: Grants,
     /// File that the grants were read from. It is read again when it changes.
     pub grants_file: Option<PathBuf>,
+    /// Refuses plugins without a service account of their own.
+    pub require_service_account: bool,
     /// Networks that upstreams may be in besides public ones and those of the grants.
     pub network: Vec<ipnet::IpNet>,
     /// Namespaces that the host is confined to; empty for the whole cluster.
@@ -84,6 +86,7 @@ impl Default for Settings {
             plain_http: Vec::new(),
             grants: Grants::default(),
             grants_file: None,
+            require_service_account: false,
             network: Vec::new(),
             namespaces: Vec::new(),
             workers: 16,

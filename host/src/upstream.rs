@@ -61,7 +61,7 @@ pub(crate) use self::{
 pub use self::{
     breaker::CircuitState,
     encoding::Encoding,
-    object::UpstreamObject,
+    object::{SecretUses, UpstreamObject},
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
     stream::{
@@ -79,8 +79,11 @@ use self::{
 use crate::{
     client::fence::{NotLeader, WriteFence},
     contract::bindings::{http, types},
-    kube::{hash::encode_hex, key::Gvk},
-    policy::network::NetworkPolicy,
+    kube::{hash::encode_hex, key::Gvk, well_known::annotation},
+    policy::{
+        network::NetworkPolicy,
+        origin::{Origin, OriginPattern},
+    },
 };
 
 /// The kind of `Upstream` objects.
@@ -133,6 +136,32 @@ impl std::fmt::Display for SecretKey {
 pub trait SecretStore: Send + Sync {
     /// The value of a key; `None` if the Secret or the key does not exist.
     fn get(&self, key: &SecretKey) -> Option<Secret>;
+
+    /// The origins that the owner of the Secret confines it to, as in its annotation; none for any.
+    fn allowed_origins(&self, _key: &SecretKey) -> Option<String> {
+        None
+    }
+}
+
+/// Checks that the owner of a Secret allows to send it to these origins.
+fn check_secret_origins(
+    secrets: &dyn SecretStore,
+    key: &SecretKey,
+    origins: &[Origin],
+) -> Result<(), SendError> {
+    let Some(list) = secrets.allowed_origins(key) else {
+        return Ok(());
+    };
+    let (namespace, name, annotation) = (&key.namespace, &key.name, annotation::ORIGINS);
+    let allowed = OriginPattern::parse_list(&list).map_err(|e| {
+        SendError::OriginNotAllowed(format!("Secret {namespace}/{name}: annotation {annotation}: {e}"))
+    })?;
+    match origins.iter().find(|o| !allowed.iter().any(|p| p.matches(o))) {
+        None => Ok(()),
+        Some(origin) => Err(SendError::OriginNotAllowed(format!(
+            "Secret {namespace}/{name} may not be sent to {origin}: its annotation {annotation} does not list it"
+        ))),
+    }
 }
 
 /// Secret values read at one moment. A client is built from them and superseded when they differ, so both must be the
@@ -226,6 +255,9 @@ pub enum SendError {
     /// The network policy does not allow the address.
     #[error("{0}")]
     NotAllowed(String),
+    /// The owner of a Secret does not allow to send it to the upstream.
+    #[error("{0}")]
+    OriginNotAllowed(String),
     /// The server does not accept the credentials.
     #[error("login refused: {0}")]
     LoginFailed(String),
@@ -249,7 +281,9 @@ impl From<SendError> for types::Error {
         match e {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
-            SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
+            SendError::LoginFailed(_) | SendError::NotAllowed(_) | SendError::OriginNotAllowed(_) => {
+                Self::Denied(text)
+            }
             SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
             SendError::TooLarge(_) => Self::LimitExceeded(text),
@@ -476,7 +510,13 @@ impl ClientPool {
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
         let mut secret_values = SecretSnapshot::default();
-        for key in upstream.secret_keys() {
+        let keys = upstream.secret_keys();
+        let origins = match keys.as_slice() {
+            [] => Vec::new(),
+            _ => upstream.credential_origins().map_err(SendError::Invalid)?,
+        };
+        for key in keys {
+            check_secret_origins(secrets, &key, &origins)?;
             let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
             secret_values.0.push((key, value));
         }

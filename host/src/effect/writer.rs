@@ -33,15 +33,20 @@ use crate::{
 /// Maximum attempts of a metadata update that conflicts with other writers.
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
 
+/// Prefix of the field managers of plugins. A component chooses its name, which must not be that of another client.
+const FIELD_MANAGER_PREFIX: &str = "ostler-";
+
 /// The context of a write: the plugin's field manager, and the reconcile that writes.
 #[derive(Clone, Copy)]
 pub struct WriteContext<'a> {
-    /// Field manager at the API server.
+    /// Name of the plugin, of which the field manager at the API server is made.
     pub manager: &'a str,
     /// The reconciled object, which its own write does not wake.
     pub by: &'a ObjectRef,
     /// Digest of the component's request, by which an unchanged apply is recognized before it is parsed.
     pub request_digest: u64,
+    /// Version of the live object that an apply requires: it conflicts (HTTP 409) if the object has changed since.
+    pub live_version: Option<u64>,
     /// Service account to impersonate; none for the host itself.
     pub account: Option<&'a ServiceAccount>,
 }
@@ -118,8 +123,16 @@ impl ApiWriter {
                 sent: false,
             });
         }
+        let body = match context.live_version {
+            None => body,
+            Some(version) => {
+                let mut object = object.clone();
+                object["metadata"]["resourceVersion"] = version.to_string().into();
+                object.to_string().into_bytes()
+            }
+        };
         let path = format!(
-            "{}?fieldManager={}&force={force}",
+            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}&force={force}",
             self.client.discover_resource(&key.gvk).await?.object(key),
             context.manager
         );
@@ -200,7 +213,7 @@ impl ApiWriter {
     ) -> Result<Written, ApiError> {
         let resource = self.client.discover_resource(&key.gvk).await?;
         let path = format!(
-            "{}?fieldManager={}",
+            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}",
             resource.collection(&key.namespace),
             context.manager
         );
@@ -224,7 +237,7 @@ impl ApiWriter {
         preconditions: &Preconditions,
     ) -> Result<Written, ApiError> {
         let path = format!(
-            "{}?fieldManager={}",
+            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}",
             self.client.discover_resource(&key.gvk).await?.object(key),
             context.manager
         );

@@ -158,12 +158,10 @@ impl Planner {
             let loaded = async {
                 let config = read_config(&path)?.unwrap_or_else(|| "{}".into());
                 let plugin = self.load_component(&path, Some(&config)).await?;
-                let file = path.file_name().unwrap_or_default().to_string_lossy();
-                let allowed = self
-                    .settings
-                    .grants
-                    .components
-                    .check_component(&plugin.digest, &file);
+                let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                plugin.check_file_name(file)?;
+                let components = &self.settings.grants.components;
+                let allowed = components.check_component(&plugin.digest, file);
                 allowed.map_err(|violation| anyhow::anyhow!("{file}: {}", violation.message))?;
                 anyhow::Ok((config, plugin))
             };

@@ -18,6 +18,7 @@ use crate::{
     },
     observe::metrics::ReconcileResult,
     plugin::{self as plugins, CallResult, Plugin},
+    policy::grants::Access,
     reconcile::conditions,
     recording::recorder::{CallInfo, RecordedCall},
     sandbox::capabilities::{Call, CallTarget},
@@ -235,7 +236,11 @@ impl Controller {
         key: &ObjectRef,
         object: &Arc<Object>,
     ) -> Result<(), ReconcileOutcome> {
-        // It was granted when the build was loaded, and has been revoked since.
+        // It was granted when the build was loaded, and may have been revoked since.
+        let reconcile = Access::Reconcile { gvk: &key.gvk };
+        if let Err(e) = plugin.policy.grants.check_access(&reconcile, &key.namespace) {
+            return Err(self.report_denied(plugin, key, object, e.to_string()).await);
+        }
         if key.gvk.is_secret() && !plugin.policy.grants.can_read_secrets() {
             return Err(self
                 .report_denied(
@@ -245,6 +250,9 @@ impl Controller {
                     "it may not read Secrets: `readSecrets` is missing".into(),
                 )
                 .await);
+        }
+        if let Err(e) = self.registry.check_service_account(plugin) {
+            return Err(self.report_denied(plugin, key, object, e.message).await);
         }
         let Some(account) = plugin.policy.grants.service_account() else {
             return Ok(());

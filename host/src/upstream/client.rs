@@ -15,13 +15,14 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Request, Response, SecretKey, SecretSnapshot, SecretStore, SendError, WriteFence,
+    Origin, Request, Response, SecretKey, SecretSnapshot, SecretStore, SendError, Substitution, WriteFence,
     answer::{
         BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
     },
     attempt::Attempt,
     auth::{CredentialError, Credentials},
     breaker::{Admission, CircuitBreaker, CircuitState},
+    check_secret_origins,
     coalesce::ResponseCoalescer,
     conditional::{CacheKey, EtagCache},
     health::{Health, HealthReport},
@@ -78,6 +79,8 @@ pub struct Client {
     pub(super) http: reqwest::Client,
     pub(super) url: String,
     pub(super) credentials: Credentials,
+    /// The origin that substituted secrets are sent to.
+    origin: Origin,
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
@@ -138,6 +141,7 @@ impl Client {
         let secrets = &context.secrets;
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
+        let origin = upstream.origin().map_err(SendError::Invalid)?;
         let parsed =
             reqwest::Url::parse(&url).map_err(|e| SendError::Invalid(format!("spec.url {url:?}: {e}")))?;
         let (Some(host), Some(port), "http" | "https", "", None) = (
@@ -177,6 +181,7 @@ impl Client {
         Ok(Self {
             http,
             credentials: Credentials::new(upstream, secrets, &context.network, timeout)?,
+            origin,
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
             tls: (parsed.scheme() == "https").then(|| Arc::new(tls).into()),
@@ -247,6 +252,9 @@ impl Client {
             let invalid = |what: &str| SendError::Invalid(format!("header {name:?}: no {what}"));
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
+        }
+        for key in request.substitutions.iter().flat_map(Substitution::secret_keys) {
+            check_secret_origins(secrets, key, std::slice::from_ref(&self.origin))?;
         }
         let value = |key: &SecretKey| secrets.get(key).map(|s| s.expose().to_vec());
         // A response of an encoding cannot be searched for secrets; without this header a server may choose one.

@@ -112,8 +112,10 @@ impl Drop for Process {
 
 /// Grants of the plugin `lifecycle`, in addition to [`PACK_GRANTS`].
 pub const LIFECYCLE_GRANTS: &str = "  lifecycle:
+    reconciles:
+    - {group: tests.ostler.dev, kinds: ['*']}
     kubernetes:
-    - {kinds: [ConfigMap], verbs: [get, apply]}
+    - {kinds: [ConfigMap], verbs: [get, apply], namespaces: ['*']}
     upstreams:
     - {methods: [GET], paths: [/*]}
     events: true

@@ -61,7 +61,7 @@ async fn unchanged_apply_sends_no_write(mut lab: Lab) {
 /// The API server defaults a Service's ports and assigns a cluster IP; the CRD of a probe defaults its steps.
 async fn defaulted_fields_cause_no_writes(mut lab: Lab) {
     lab.settings.grants = ostler::testing::grants::Grants::parse(
-        "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}",
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply], namespaces: ['*']}]}}",
         "grants.yaml",
     )
     .expect("grants");
@@ -141,7 +141,9 @@ async fn conflicting_writers_are_throttled(mut lab: Lab) {
 async fn denied_write_is_retried_after_grant(mut lab: Lab) {
     let file = lab.path().join("grants.yaml");
     let grants = |verbs: &str| {
-        let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
+        let text = format!(
+            "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
+        );
         std::fs::write(&file, &text).expect("written");
         ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
     };

@@ -26,9 +26,10 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         scope::Projection,
+        well_known::annotation,
     },
     observe::metrics::HostCall,
-    policy::grants::Access,
+    policy::{grants::Access, origin::Origin},
     sandbox::services::Services,
     upstream::{self, SecretKey, UpstreamObject},
 };
@@ -84,7 +85,7 @@ impl Host for Call {
     )]
     async fn secret_digest(&mut self, secret: SecretKeyRef) -> Result<Option<String>, Error> {
         let (_, services) = self.begin_host_call(HostCall::HttpSecretDigest)?;
-        let object = self.load_secret(&services, &secret).await?;
+        let object = self.load_secret(&services, &secret, None).await?;
         let value = services
             .cache
             .store
@@ -213,7 +214,7 @@ impl Call {
     /// Checks a request and finds its upstream. All Secrets of its credentials and its body are in the store then.
     async fn prepare_request(&mut self, request: Request) -> Result<PreparedRequest, Error> {
         for secret in request.substitutions.iter().flat_map(named_secrets) {
-            self.check_secret(secret)?;
+            self.check_secret(secret, None)?;
         }
         let method = method_name(request.method);
         let upstream = self
@@ -226,20 +227,24 @@ impl Call {
             .await?;
         self.charge_bytes_to_host(count_bytes(&request))?;
         let services = &upstream.services;
+        let origin = upstream.object.origin();
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
+            let origin = origin.as_ref().map_err(|e| Error::Invalid(e.clone()))?;
             let source = match substitution.source {
                 SecretSource::Key(secret) => {
-                    upstream::SecretSource::Key(self.load_secret_key(services, secret).await?)
+                    upstream::SecretSource::Key(self.load_secret_key(services, secret, origin).await?)
                 }
                 SecretSource::Basic(credentials) => upstream::SecretSource::Basic {
                     username: match credentials.username {
                         Username::Literal(name) => upstream::Username::Literal(name),
                         Username::Secret(secret) => {
-                            upstream::Username::Secret(self.load_secret_key(services, secret).await?)
+                            upstream::Username::Secret(self.load_secret_key(services, secret, origin).await?)
                         }
                     },
-                    password: self.load_secret_key(services, credentials.password).await?,
+                    password: self
+                        .load_secret_key(services, credentials.password, origin)
+                        .await?,
                 },
             };
             substitutions.push(upstream::Substitution {
@@ -268,8 +273,8 @@ impl Call {
         Ok(response)
     }
 
-    /// Checks the grant to name a Secret, and returns its key.
-    fn check_secret(&self, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
+    /// Checks the grant to name a Secret and to have it sent to an origin, and returns its key.
+    fn check_secret(&self, secret: &SecretKeyRef, origin: Option<&Origin>) -> Result<ObjectRef, Error> {
         check_cluster(secret.cluster.as_deref())?;
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
         let own = self
@@ -279,13 +284,22 @@ impl Call {
             .unwrap_or_default();
         let namespace = namespace.unwrap_or(&own);
         check_path_segments(namespace, name, "secret")?;
-        self.context.check_grant(&Access::Secret { namespace, name })?;
+        self.context.check_grant(&Access::Secret {
+            namespace,
+            name,
+            origin,
+        })?;
         Ok(ObjectRef::new(Gvk::secret(), namespace, name))
     }
 
     /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
-    async fn load_secret(&mut self, services: &Services, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
-        let key = self.check_secret(secret)?;
+    async fn load_secret(
+        &mut self,
+        services: &Services,
+        secret: &SecretKeyRef,
+        origin: Option<&Origin>,
+    ) -> Result<ObjectRef, Error> {
+        let key = self.check_secret(secret, origin)?;
         self.get_cached(services, &key, Projection::Full).await?;
         Ok(key)
     }
@@ -295,8 +309,9 @@ impl Call {
         &mut self,
         services: &Services,
         secret: SecretKeyRef,
+        origin: &Origin,
     ) -> Result<SecretKey, Error> {
-        let object = self.load_secret(services, &secret).await?;
+        let object = self.load_secret(services, &secret, Some(origin)).await?;
         Ok(SecretKey {
             namespace: object.namespace.to_string(),
             name: secret.name,
@@ -344,5 +359,11 @@ impl upstream::SecretStore for StoreSecrets<'_> {
         let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
         let object = self.0.get(&key, Projection::Full)?;
         object.data_value(&secret.key).map(upstream::Secret::new)
+    }
+
+    fn allowed_origins(&self, secret: &SecretKey) -> Option<String> {
+        let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
+        let object = self.0.get(&key, Projection::Full)?;
+        object.annotation(annotation::ORIGINS).map(str::to_owned)
     }
 }
