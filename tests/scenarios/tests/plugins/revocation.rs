@@ -31,11 +31,13 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
         .expect("signed");
     let spec = |key: &str| {
         json!({"source": {"oci": {"reference": pushed.reference.to_string()}}, "verify": {"keys": [key]},
-            "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+            "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}],
+                "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
     lab.install(&["hostile/hostile"]);
     let grants_file = lab.path().join("components.yaml");
-    std::fs::write(&grants_file, "plugins: {}\n").expect("written");
+    let plugins = json!({"hostile": {"reconciles": [{"group": "*", "kinds": ["*"]}]}});
+    std::fs::write(&grants_file, json!({"plugins": plugins}).to_string()).expect("written");
     lab.settings.grants_file = Some(grants_file.clone());
     lab.settings.cache = Some(CompileCache {
         directory: lab.path().join("cache"),
@@ -68,7 +70,7 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
 
     // The host's own keys must have signed it, too, whatever the object says.
     let write_policy = |policy: Value| {
-        let text = json!({"components": policy}).to_string();
+        let text = json!({"plugins": plugins, "components": policy}).to_string();
         let partial = grants_file.with_extension("partial");
         std::fs::write(&partial, text).expect("written");
         std::fs::rename(&partial, &grants_file).expect("renamed");
