@@ -193,6 +193,7 @@ fn request(method: &str, path: &str) -> Request {
         body: None,
         substitutions: vec![],
         timeout: None,
+        budget: None,
     }
 }
 
