@@ -101,7 +101,11 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
         .map(|scope| describe(&scope))
         .collect();
     if waiting.is_empty() {
-        return (StatusCode::OK, "ok".into());
+        // Still ready: the previous grants apply, and a host that is not ready is no reason to stop the others.
+        let note = admin.registry.grants_error();
+        let note =
+            note.map(|e| format!("; the grants file is invalid, the previous grants still apply: {e}"));
+        return (StatusCode::OK, format!("ok{}", note.unwrap_or_default()));
     }
     (
         StatusCode::SERVICE_UNAVAILABLE,

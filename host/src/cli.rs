@@ -10,6 +10,7 @@ mod dev;
 mod explain;
 mod plan;
 mod plugin;
+mod proxy;
 mod record;
 mod replay;
 mod run;
@@ -346,18 +347,29 @@ pub async fn create_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::
 async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut config = match kubeconfig {
+    let no_cluster = if cfg!(feature = "dev") {
+        "no cluster: give --kubeconfig, or use `ostler dev`"
+    } else {
+        "no cluster: give --kubeconfig"
+    };
+    let read = match &kubeconfig {
         Some(path) => {
-            let read =
-                Kubeconfig::read_from(&path).with_context(|| format!("the kubeconfig {}", path.display()))?;
+            Some(Kubeconfig::read_from(path).with_context(|| format!("the kubeconfig {}", path.display()))?)
+        }
+        None => Kubeconfig::read().ok(),
+    };
+    let configured = read
+        .as_ref()
+        .and_then(proxy::find_configured_proxy)
+        .map(str::to_owned);
+    let mut config = match read {
+        Some(read) if kubeconfig.is_some() => {
             kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
         }
-        None => kube::Config::infer().await.context(if cfg!(feature = "dev") {
-            "no cluster: give --kubeconfig, or use `ostler dev`"
-        } else {
-            "no cluster: give --kubeconfig"
-        })?,
+        _ => kube::Config::infer().await.context(no_cluster)?,
     };
+    let variable = |name: &str| std::env::var(name).ok();
+    config.proxy_url = proxy::choose_proxy(configured.as_deref(), &config.cluster_url, variable)?;
     // A watch without events sends nothing until its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
     // The client's retries would block a worker for minutes; the queue has a backoff for each object.

@@ -55,6 +55,7 @@ mod contract {
 
 /// The permissions of a plugin: grants, the manifest in its component, networks.
 mod policy {
+    pub mod components;
     pub mod grants;
     pub mod manifest;
     pub mod network;

@@ -80,6 +80,8 @@ pub struct PlanRequest {
     pub builds: Vec<PathBuf>,
     /// Plans the deletion of the objects.
     pub delete: bool,
+    /// Connects to Upstreams whose server or credentials the plan changes.
+    pub trust_files: bool,
 }
 
 /// Computes a plan. It writes neither to the API server nor to an upstream.
@@ -137,7 +139,6 @@ impl Planner {
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = NetworkPolicy::default();
         network.replace_grant(settings.allowed_networks(&settings.grants));
-        let request_overlay = overlay.clone();
         let services = Arc::new(Services {
             cache: SharedCache {
                 store: store.clone(),
@@ -154,7 +155,7 @@ impl Planner {
                     .with_fence(closed_fence)
                     .with_network(network)
                     .with_digest_key(digest_key.unwrap_or_default())
-                    .with_dry_run(move |upstream, request| request_overlay.record_request(upstream, request)),
+                    .with_dry_run(overlay.clone()),
                 streams: EventStreams::disabled(),
             },
             dispatcher,
@@ -178,6 +179,7 @@ impl Planner {
 
     async fn compute(&self, plan_request: &PlanRequest) -> anyhow::Result<Report> {
         let mut report = Report::default();
+        self.overlay.trust_files(plan_request.trust_files);
         // The files come first, because they may contain Plugin objects.
         let intended = self.apply_files(plan_request).await?;
         self.load_plugins(&plan_request.builds, &mut report.notes).await?;
@@ -192,6 +194,12 @@ impl Planner {
                 .enqueue(key, Priority::Normal, Cause::Start);
         }
         report.objects = self.run_queue(&mut report.notes).await;
+        report.notes.extend(self.overlay.unconnected_upstreams().map(|upstream| {
+            format!(
+                "the Upstream {upstream} is not connected to, because the plan changes its url, tls or auth: its responses \
+                 are guesses (--trust-files sends requests and credentials there)"
+            )
+        }));
         Ok(report)
     }
 

@@ -36,6 +36,7 @@ use crate::{
         well_known::{bookkeeping, plugin_reason},
     },
     policy::{
+        components::ComponentViolation,
         grants::{Access, Grants, PluginGrants},
         manifest::{self, Manifest},
         plugin_policy::PluginPolicy,
@@ -61,6 +62,12 @@ pub struct LoadError {
     pub message: String,
     /// True when it may pass by itself, so that loading is retried.
     pub passing: bool,
+}
+
+impl From<ComponentViolation> for LoadError {
+    fn from(violation: ComponentViolation) -> Self {
+        Self::new(violation.reason, violation.message)
+    }
 }
 
 impl From<LoadError> for String {
@@ -197,6 +204,15 @@ impl Plugin {
             limits: other.policy.limits.clone(),
         };
         self.with_policy(policy, self.health.clone(), other.suspended)
+    }
+
+    /// Copies this build, suspended.
+    fn suspend(&self) -> Self {
+        Self {
+            suspended: true,
+            notes: self.notes.clone(),
+            ..self.with_policy_of(self)
+        }
     }
 
     /// Copies this build with its configuration and another policy.

@@ -24,7 +24,7 @@ use notify::{
     event::{AccessKind, AccessMode},
 };
 use tokio::{sync::mpsc, task::JoinSet};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 pub use self::plugin_objects::PluginObjects;
 use self::{
@@ -172,19 +172,24 @@ impl Reloader {
         }
     }
 
-    /// Reads the grants file again. If it can't be read or parsed the previous grants stay.
+    /// Reads the grants file again. If it can't be read or parsed the previous grants stay: without any, a typing error would
+    /// stop all plugins. It is shown in the log, in a metric and in the status.
     fn reload_grants(&mut self) {
         let Some(file) = &self.grants_file else { return };
         let name = file.display().to_string();
         let read = std::fs::read_to_string(file).map_err(|e| format!("{name}: {e}"));
         match read.and_then(|text| Grants::parse(&text, &name)) {
-            Ok(grants) if grants == self.grants => {}
+            Ok(grants) if grants == self.grants => self.registry.set_grants_error(None),
             Ok(grants) => {
+                self.registry.set_grants_error(None);
                 info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
             }
-            Err(e) => warn!(error = %e, "keeping previous grants"),
+            Err(e) => {
+                error!(error = %e, "grants file is invalid, the previous grants still apply");
+                self.registry.set_grants_error(Some(e));
+            }
         }
     }
 
@@ -197,6 +202,16 @@ impl Reloader {
                 return;
             }
         };
+        // A revocation must not wait for a build that takes the place of the revoked one.
+        let components = &self.grants.components;
+        for id in self.registry.slot_ids() {
+            self.stop_builds(&id, |build| {
+                components
+                    .check_component(&build.digest, &build.source)
+                    .err()
+                    .map(LoadError::from)
+            });
+        }
         // Removals come first: another build may take the freed name or kind.
         for id in self.registry.slot_ids() {
             if matches!(&id, SlotId::File(file) if !files.contains(file)) {
@@ -226,6 +241,18 @@ impl Reloader {
     fn rebind(&self, id: &SlotId, grants: &Grants, suspended: bool) {
         if let Some((now, before)) = self.registry.rebind(id, grants, &self.limits, suspended) {
             (self.on_activate)(Some(&now), Some(&before));
+        }
+    }
+
+    /// Stops the builds of a slot for which `judge` returns an error: what serves is suspended, a canary ends, and nothing
+    /// rolls back to them.
+    fn stop_builds(&self, id: &SlotId, judge: impl Fn(&Plugin) -> Option<LoadError>) {
+        let stopped = self.registry.stop_builds(id, judge);
+        for (build, violation) in &stopped.violations {
+            warn!(source = %id, digest = build.digest, reason = violation.reason, error = %violation.message, "build stopped");
+        }
+        if let Some((now, before)) = &stopped.serving {
+            (self.on_activate)(Some(now), Some(before));
         }
     }
 

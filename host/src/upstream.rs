@@ -201,6 +201,21 @@ pub struct Request {
     pub budget: Option<ResponseBudget>,
 }
 
+impl Request {
+    /// A GET without headers.
+    fn get(path_and_query: &str) -> Self {
+        Self {
+            method: "GET".into(),
+            path_and_query: path_and_query.to_owned(),
+            headers: Vec::new(),
+            body: None,
+            substitutions: Vec::new(),
+            timeout: None,
+            budget: None,
+        }
+    }
+}
+
 /// A response with any HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -307,12 +322,21 @@ pub struct ClientPool {
     gate: WriteFence,
     network: NetworkPolicy,
     on_status_change: StatusListener,
-    /// In a plan: answers requests that may change something.
-    dry_run: Option<DryRunResponder>,
+    /// In a plan: answers the requests that are not sent.
+    dry_run: Option<Arc<dyn DryRun>>,
 }
 
-/// A function that answers in place of an upstream.
-type DryRunResponder = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
+/// Answers in place of upstreams, for a plan.
+pub trait DryRun: Send + Sync {
+    /// The host may connect to the Upstream and send credentials to it.
+    fn may_connect(&self, upstream: &UpstreamObject) -> bool;
+
+    /// Answers a request that is not sent.
+    fn answer_request(&self, upstream: &UpstreamObject, request: &Request) -> Response;
+
+    /// Records that an Upstream that is not connected to is assumed to work.
+    fn assume_health(&self, upstream: &UpstreamObject);
+}
 
 /// Called with namespace and name of an Upstream when its status may have to change.
 type StatusListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
@@ -417,15 +441,20 @@ impl ClientPool {
         }
     }
 
-    /// Intercepts requests with unsafe methods, for a plan: they are checked and answered by `respond`, and not sent.
-    pub fn with_dry_run(
-        self,
-        instead: impl Fn(&UpstreamObject, &Request) -> Response + Send + Sync + 'static,
-    ) -> Self {
+    /// Sends only requests with safe methods to Upstreams that may be connected to. All others are checked and answered
+    /// by `dry_run`.
+    pub fn with_dry_run(self, dry_run: Arc<dyn DryRun>) -> Self {
         Self {
-            dry_run: Some(Arc::new(instead)),
+            dry_run: Some(dry_run),
             ..self
         }
+    }
+
+    /// The dry run of an Upstream that must not be connected to.
+    fn disconnected(&self, upstream: &UpstreamObject) -> Option<&dyn DryRun> {
+        self.dry_run
+            .as_deref()
+            .filter(|dry_run| !dry_run.may_connect(upstream))
     }
 
     /// Sends one request with the upstream's credentials.
@@ -436,11 +465,12 @@ impl ClientPool {
         secrets: &dyn SecretStore,
     ) -> Result<Response, SendError> {
         let client = self.client_for(upstream, secrets)?;
-        if let Some(instead) = &self.dry_run
-            && !matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS")
-        {
-            client.check_request(&request, secrets)?;
-            return Ok(instead(upstream, &request));
+        if let Some(dry_run) = &self.dry_run {
+            let is_safe = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+            if !is_safe || !dry_run.may_connect(upstream) {
+                client.check_request(&request, secrets)?;
+                return Ok(dry_run.answer_request(upstream, &request));
+            }
         }
         let age = coalesce::parse_max_age(&request);
         let answer = client.send_request(request, secrets, &self.gate);
@@ -459,7 +489,24 @@ impl ClientPool {
         secrets: &dyn SecretStore,
     ) -> Result<EventTail, SendError> {
         let client = self.client_for(upstream, secrets)?;
+        if let Some(dry_run) = self.disconnected(upstream) {
+            let request = Request::get(path);
+            client.check_request(&request, secrets)?;
+            dry_run.answer_request(upstream, &request);
+            return Ok(EventTail::default());
+        }
         stream::read_tail(&client, path, query).await
+    }
+
+    /// Checks the health of an upstream: connects and logs in, unless requests have shown it already.
+    pub(crate) async fn check_health(&self, upstream: &UpstreamObject, client: &Client) {
+        match self.disconnected(upstream) {
+            Some(dry_run) => {
+                dry_run.assume_health(upstream);
+                client.assume_health();
+            }
+            None => client.check_health().await,
+        }
     }
 
     /// The client of an upstream's event streams.
@@ -622,6 +669,7 @@ mod tests {
         let network = NetworkPolicy::default();
         network.replace_grant(NetworkGrant {
             allow: vec!["127.0.0.1/32".parse().expect("a network")],
+            ..NetworkGrant::default()
         });
         let clients = ClientPool::default().with_network(network);
         let mut upstream = UpstreamObject {

@@ -15,8 +15,16 @@ fn engine(directory: &Path, compiler: &str) -> Engine {
     Engine::new(2, 1 << 20, Some(cache), None).expect("an engine")
 }
 
+/// The files of compiled code, which are in a folder of this user's.
+fn kept_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let folders = entries.filter(|e| e.file_name().to_string_lossy().starts_with("code-"));
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("a folder"));
+    files.map(|file| file.expect("an entry").path()).collect()
+}
+
 fn kept(directory: &Path) -> usize {
-    std::fs::read_dir(directory).map_or(0, Iterator::count)
+    kept_files(directory).len()
 }
 
 #[test]
@@ -59,4 +67,28 @@ fn component_compiles_in_process_without_a_compiler() {
     let engine = engine(directory.path(), "/nowhere/ostler");
     engine.precompile(EMPTY).expect("compiles");
     assert_eq!(kept(directory.path()), 1);
+}
+
+/// A file that another user could have written is machine code of that user's: it is compiled again, and replaced.
+#[test]
+fn code_that_others_may_write_is_compiled_again() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let directory = tempfile::tempdir().expect("a directory");
+    let engine = engine(directory.path(), env!("CARGO_BIN_EXE_ostler"));
+    engine.precompile(EMPTY).expect("compiles");
+    let [file] = &kept_files(directory.path())[..] else {
+        panic!("one file");
+    };
+    let before = std::fs::metadata(file).expect("a file").ino();
+    engine.precompile(EMPTY).expect("is kept");
+    assert_eq!(
+        std::fs::metadata(file).expect("a file").ino(),
+        before,
+        "loaded, not written"
+    );
+    std::fs::set_permissions(file, PermissionsExt::from_mode(0o666)).expect("set");
+    engine.precompile(EMPTY).expect("compiles");
+    let after = std::fs::metadata(file).expect("a file");
+    assert_ne!(after.ino(), before, "another file");
+    assert_eq!(after.mode() & 0o777, 0o600);
 }

@@ -19,8 +19,8 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use common::{Vault, allowing};
 use ostler::testing::upstream::{
-    ClientPool, Encoding, Request, Response, SecretKey, SecretSource, SendError, Substitution, TailQuery,
-    UpstreamObject,
+    ClientPool, Encoding, EventPattern, Request, Response, SecretKey, SecretSource, SendError, Substitution,
+    TailQuery, UpstreamObject,
 };
 use serde_json::json;
 
@@ -138,6 +138,10 @@ async fn serve(
         "events" => {
             let media = [("content-type", "text/event-stream")];
             (media, format!("data: {text}\n\n")).into_response()
+        }
+        "json-event" => {
+            let media = [("content-type", "text/event-stream")];
+            (media, format!("data: {}\n\n", json!({"log": text}))).into_response()
         }
         "large-event" => {
             let media = [("content-type", "text/event-stream")];
@@ -372,6 +376,31 @@ async fn event_is_redacted_before_it_is_cut() {
                 "{bytes}: {event}"
             );
         }
+    }
+}
+
+/// Otherwise the number of events would tell whether a guess is the secret.
+#[tokio::test]
+async fn pattern_is_compared_with_redacted_event() {
+    let lab = lab().await;
+    lab.put_value("correct-horse-battery-staple").await;
+    for (guess, count) in [("correct-horse-battery-staple", 0), ("***", 1)] {
+        let query = TailQuery {
+            select: vec![EventPattern {
+                name: None,
+                data: Some(("/log".into(), guess.into())),
+            }],
+            until: vec![],
+            last: 10,
+            bytes: 1000,
+            timeout: Duration::from_secs(60),
+        };
+        let tail = lab
+            .clients
+            .read_events(&lab.upstream, "/json-event", &query, &lab.vault)
+            .await
+            .unwrap();
+        assert_eq!(tail.events.len(), count, "{guess}");
     }
 }
 

@@ -318,6 +318,7 @@ async fn revoked_address_is_refused_by_next_request() {
     let here = NetworkPolicy::default();
     let grant = |allow: &[&str]| NetworkGrant {
         allow: allow.iter().map(|a| parse_network(a).unwrap()).collect(),
+        ..NetworkGrant::default()
     };
     here.replace_grant(grant(&["127.0.0.1"]));
     let mut lab = Lab::new(json!({"url": serve(Router::new().route("/", get(async || ""))).await}));

@@ -15,9 +15,12 @@ use prometheus_client::{
 use crate::{
     cache::informer::SyncState,
     contract::limits::Limit,
-    observe::metrics::{
-        Labels, MAX_UPSTREAMS, Metrics, definitions,
-        plugin::{Own, PluginMetrics},
+    observe::{
+        metrics::{
+            Labels, MAX_UPSTREAMS, Metrics, definitions,
+            plugin::{Own, PluginMetrics},
+        },
+        telemetry::DroppedLines,
     },
     plugin::{self, LoadState},
     reconcile::stats::ReconcileStats,
@@ -283,6 +286,16 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         dropped
             .get_or_create(&definitions::EVENTS_DROPPED.with_values([why.into()]))
             .inc_by(n);
+    }
+    let invalid = definitions::GRANTS_FILE_INVALID.register(r, Gauge::<i64>::default());
+    invalid.set(i64::from(scraped.registry.grants_error().is_some()));
+    if let Some(lines) = DroppedLines::of_process() {
+        let dropped = definitions::LOG_LINES_DROPPED.register(r, Family::<Labels, Counter>::default());
+        for (source, n) in lines.counts() {
+            dropped
+                .get_or_create(&definitions::LOG_LINES_DROPPED.with_values([source.into()]))
+                .inc_by(n);
+        }
     }
     let loads = definitions::COMPONENT_LOADS.register(r, Family::<Labels, Counter>::default());
     let info = definitions::COMPONENT_INFO.register(r, Gauges::<i64>::default());

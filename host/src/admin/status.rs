@@ -22,6 +22,9 @@ pub struct Status {
     pub version: String,
     /// The leases it stands for; none when it runs alone.
     pub leases: Vec<Lease>,
+    /// Error of the grants file, while the grants before it apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grants_error: Option<String>,
     /// The component files.
     pub plugins: Vec<Plugin>,
     /// The watches.
@@ -188,6 +191,7 @@ impl Admin {
                     leads: services.fence.term().is_some(),
                 })
                 .collect(),
+            grants_error: self.registry.grants_error(),
             plugins: self.registry.reports().into_iter().map(Into::into).collect(),
             watches: watches
                 .into_iter()

@@ -381,6 +381,7 @@ fn render_labels() -> String {
             "result",
             format!("of a reconcile: `{}`; `requeue` stays 0", list(&RESULT_LABELS)),
         ),
+        ("source", "`host` or `plugin`".to_owned()),
         ("state", "see the metric".to_owned()),
         ("upstream", "`NAMESPACE/NAME`; `others` beyond 500".to_owned()),
         ("verb", "HTTP method".to_owned()),

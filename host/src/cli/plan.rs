@@ -31,6 +31,10 @@ pub struct Plan {
     /// Plan the deletion of the objects, including their cleanup.
     #[arg(long, requires = "objects", conflicts_with = "files")]
     delete: bool,
+    /// Send requests and credentials to Upstreams whose URL, TLS settings or authentication the plan changes. Without it,
+    /// their responses are guesses, so that files of others can be planned.
+    #[arg(long)]
+    trust_files: bool,
     /// Namespace of the objects. Defaults to all namespaces.
     #[arg(short, long)]
     namespace: Option<String>,
@@ -97,6 +101,7 @@ impl Plan {
             files,
             builds: self.builds,
             delete: self.delete,
+            trust_files: self.trust_files,
         };
         let settings = Settings {
             plugins: self.plugin_dir,

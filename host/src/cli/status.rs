@@ -38,6 +38,11 @@ fn format_status(status: &HostStatus) -> String {
         out.push_str(&format!(", {word} ({})", lease.name));
     }
     out.push('\n');
+    if let Some(error) = &status.grants_error {
+        out.push_str(&format!(
+            "The grants file is invalid, the previous grants still apply: {error}\n"
+        ));
+    }
     let plugins = status.plugins.iter().map(|p| {
         let shade = match p.state {
             LoadState::Serving => Shade::Good,

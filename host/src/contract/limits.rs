@@ -228,6 +228,8 @@ limits! {
     ListedObjects listed_objects "listedObjects": u32 = u32, 20_000;
     /// Log lines of one reconcile, including standard output and standard error.
     LogLines log_lines "logLines": u32 = u32, 500;
+    /// Log lines per minute, for all objects of the plugin.
+    LogLinesPerMinute log_lines_per_minute "logLinesPerMinute": u32 = u32, 6000;
     /// Kubernetes Events per minute, for all objects of the plugin.
     EventsPerMinute events_per_minute "eventsPerMinute": u32 = u32, 1000;
     /// Metric series that the plugin exports.

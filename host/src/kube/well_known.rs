@@ -164,8 +164,13 @@ well_known! {
         INVALID_KEY = "InvalidKey", "Loaded=False";
         /// The component has no signature. It is looked up again with a backoff.
         SIGNATURE_MISSING = "SignatureMissing", "Loaded=False";
-        /// No signature of the component fits `spec.verify`. It is looked up again with a backoff.
+        /// No signature of the component fits `spec.verify`, or the trusted keys of the host's grants file. It is looked up
+        /// again with a backoff. A build that served is stopped if it does not fit either.
         INVALID_SIGNATURE = "InvalidSignature", "Loaded=False";
+        /// The digest of the component is revoked by the host's grants file. A build that served is stopped: its objects wait.
+        REVOKED = "Revoked", "Loaded=False";
+        /// The host's grants file allows no components from files.
+        FILE_NOT_ALLOWED = "FileNotAllowed", "Loaded=False";
         /// The content is not a WebAssembly component.
         NOT_A_COMPONENT = "NotAComponent", "Loaded=False";
         /// The component was built for another version of the contract, or exports what this host does not serve. The
@@ -307,6 +312,11 @@ well_known! {
         KUBECONFIG = "KUBECONFIG";
         /// Directory of Docker's `config.json`, whose credentials `ostler plugin push` and `verify` use for a registry.
         DOCKER_CONFIG = "DOCKER_CONFIG";
+        /// Proxy to the API server, unless the kubeconfig names one; also `https_proxy`. OCI registries and the OTLP receiver
+        /// are reached through it, too, and upstreams are not.
+        HTTPS_PROXY = "HTTPS_PROXY";
+        /// Hosts, domains and networks that are reached without a proxy; also `no_proxy`.
+        NO_PROXY = "NO_PROXY";
         /// Any value turns colors off.
         NO_COLOR = "NO_COLOR";
         /// Endpoint of an OTLP receiver (HTTP, protobuf). Turns traces on.

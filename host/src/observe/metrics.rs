@@ -5,6 +5,7 @@
 //! (sizes, depths, the leader) are read from the source at scrape time: see `admin/scrape.rs`.
 
 pub(crate) mod definitions;
+mod log_rate;
 pub mod plugin;
 
 use std::{
@@ -21,7 +22,10 @@ use prometheus_client::{
 };
 
 use self::plugin::Families;
-pub use self::plugin::{PluginMetrics, ReconcileResult, RunningReconcile, Suppressed};
+pub use self::{
+    log_rate::LineVerdict,
+    plugin::{PluginMetrics, ReconcileResult, RunningReconcile, Suppressed},
+};
 pub use crate::contract::host_calls::HostCall;
 
 /// Labels of a series. The `controller` of controller-runtime is a plugin here.

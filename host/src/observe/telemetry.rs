@@ -1,10 +1,11 @@
 //! Logs and traces.
 //!
-//! Logs go to stderr. Traces go over OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`
+//! Logs go to stderr, through queues that drop lines if it does not accept them ([`log_queue`]). Traces go over OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`
 //! is set: a span per reconcile, and in it one per host call of the component. They carry names and outcomes, never
 //! content that was read or written. Their target is [`SPANS`] and their level TRACE: without an exporter the filter
 //! disables them before any field is evaluated.
 
+mod log_queue;
 mod pretty;
 
 use std::{
@@ -31,6 +32,8 @@ use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{EnvFilter, Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
+pub use self::log_queue::{DroppedLines, PLUGIN_TARGET};
+use self::log_queue::{LogGuard, LogQueues};
 use crate::kube::well_known::environment;
 
 /// Target of the spans that are exported as traces.
@@ -76,9 +79,11 @@ impl fmt::Display for ReconcileId {
     }
 }
 
-/// Guard of logs and traces. The last traces are sent when it is dropped.
+/// Guard of logs and traces. The last lines are written and the last traces are sent when it is dropped.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
+    /// Dropped after the traces.
+    _log: LogGuard,
 }
 
 impl Drop for Telemetry {
@@ -95,7 +100,9 @@ impl Drop for Telemetry {
 pub fn start_telemetry(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
     let filter =
         EnvFilter::try_from_env(environment::OSTLER_LOG).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let (queues, guard) = LogQueues::start(std::io::stderr);
+    queues.publish_counters();
+    let log = tracing_subscriber::fmt::layer().with_writer(queues);
     let log = match format {
         LogFormat::Pretty => log
             .with_ansi(pretty::use_colours())
@@ -127,7 +134,7 @@ pub fn start_telemetry(format: LogFormat, runtime: &Handle) -> anyhow::Result<Te
         .with(spans)
         .with(log.with_filter(filter))
         .init();
-    Ok(Telemetry { traces })
+    Ok(Telemetry { traces, _log: guard })
 }
 
 /// Builds the exporter, which sends batches in the background. Endpoint, headers, sampling and batching are configured

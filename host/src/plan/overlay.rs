@@ -71,6 +71,14 @@ impl Entry {
         }
     }
 
+    /// Returns `true` if the object exists live, and the plan leaves these fields as they are.
+    fn has_live_fields(&self, pointers: &[&str]) -> bool {
+        let (Some(live), Some(planned)) = (&self.live, &self.planned) else {
+            return false;
+        };
+        pointers.iter().all(|p| live.pointer(p) == planned.pointer(p))
+    }
+
     /// The object's reference; `None` if it exists neither live nor in the plan.
     pub fn object_ref(&self) -> Option<ObjectRef> {
         self.planned.as_ref().or(self.live.as_ref()).map(object_ref)
@@ -139,6 +147,10 @@ struct State {
     events: Vec<PlannedEvent>,
     /// Values of all Secrets that were read or written.
     secrets: BTreeSet<Vec<u8>>,
+    /// Upstreams that the plan changes may be connected to.
+    trust_files: bool,
+    /// Upstreams that were not connected to, as `namespace/name`.
+    unconnected: BTreeSet<String>,
 }
 
 /// The overlay of one plan.
@@ -153,6 +165,16 @@ impl Overlay {
     /// Sets the services whose store and dispatcher receive planned changes.
     pub fn attach_services(&self, services: &Arc<Services>) {
         let _ = self.services.set(Arc::downgrade(services));
+    }
+
+    /// Connects to Upstreams whose server or credentials the plan changes, if `trust` is set.
+    pub fn trust_files(&self, trust: bool) {
+        self.with_state(|state| state.trust_files = trust);
+    }
+
+    /// The Upstreams that were not connected to, as `namespace/name`.
+    pub fn unconnected_upstreams(&self) -> impl Iterator<Item = String> + use<> {
+        self.with_state(|state| state.unconnected.clone()).into_iter()
     }
 
     /// Attributes the following writes and requests to `by`, which reconciles `subject` if that is set.
@@ -364,6 +386,50 @@ impl Interceptor for Overlay {
 
     fn intercept_write<'a>(&'a self, under: &'a ApiClient, write: WriteRequest<'a>) -> WriteResponse<'a> {
         Box::pin(self.apply_write(under, write))
+    }
+}
+
+impl upstream::DryRun for Overlay {
+    /// A live Upstream may be connected to. One whose server or credentials the plan changes may not: whoever wrote the
+    /// files would choose the address that the live Secrets are sent to.
+    fn may_connect(&self, upstream: &upstream::UpstreamObject) -> bool {
+        let path = |api: &str, plural: &str, name: &str| {
+            format!("{api}/namespaces/{}/{plural}/{name}", upstream.namespace)
+        };
+        let gvk = upstream::upstream_gvk();
+        let api = format!("/apis/{}/{}", gvk.group, gvk.version);
+        let object = path(&api, "upstreams", &upstream.name);
+        let tls = upstream.spec.tls.as_ref();
+        let trusted_ca = tls.and_then(|tls| tls.ca_secret_ref.as_ref());
+        let trusted_ca = trusted_ca.map(|ca| path("/api/v1", "secrets", &ca.name));
+        self.with_state(|state| {
+            let unchanged = |path: &String, fields: &[&str]| {
+                state.entries.get(path).is_none_or(|e| e.has_live_fields(fields))
+            };
+            state.trust_files
+                || (unchanged(&object, &["/spec/url", "/spec/tls", "/spec/auth"])
+                    && trusted_ca.is_none_or(|ca| unchanged(&ca, &["/data"])))
+        })
+    }
+
+    fn answer_request(
+        &self,
+        upstream: &upstream::UpstreamObject,
+        request: &upstream::Request,
+    ) -> upstream::Response {
+        if !self.may_connect(upstream) {
+            self.assume_health(upstream);
+        }
+        self.record_request(upstream, request)
+    }
+
+    fn assume_health(&self, upstream: &upstream::UpstreamObject) {
+        self.with_state(|state| {
+            state.run.outcome.guess = true;
+            state
+                .unconnected
+                .insert(format!("{}/{}", upstream.namespace, upstream.name));
+        });
     }
 }
 

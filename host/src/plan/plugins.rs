@@ -9,10 +9,11 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use sha2::{Digest, Sha256};
 
 use super::Planner;
 use crate::{
-    kube::well_known::plugin_reason,
+    kube::{hash::encode_hex, well_known::plugin_reason},
     plugin::{
         self, LoadError, Plugin, SlotId,
         canary_selector::CanarySelector,
@@ -159,6 +160,9 @@ impl Planner {
                 let plugin = self.load_component(&path, Some(&config)).await?;
                 let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
                 plugin.check_file_name(file)?;
+                let components = &self.settings.grants.components;
+                let allowed = components.check_component(&plugin.digest, file);
+                allowed.map_err(|violation| anyhow::anyhow!("{file}: {}", violation.message))?;
                 anyhow::Ok((config, plugin))
             };
             let (config, plugin) = match loaded.await {
@@ -286,8 +290,9 @@ impl Planner {
         spec: &PluginSpec,
         source: &Source,
     ) -> Result<Plugin, LoadError> {
+        let host_policy = &self.settings.grants.components;
         let wasm = match (&source.oci, &source.file) {
-            (Some(oci), _) => pulling.pull(oci, spec.verify.as_ref()).await?.0,
+            (Some(oci), _) => pulling.pull(oci, spec.verify.as_ref(), host_policy).await?.0,
             (None, Some(file)) if !file.contains('/') => {
                 let directory = &self.settings.plugins;
                 std::fs::read(directory.join(file)).map_err(|e| {
@@ -305,6 +310,7 @@ impl Planner {
                 ));
             }
         };
+        host_policy.check_component(&encode_hex(&Sha256::digest(&wasm)), &source.to_string())?;
         let plugin = load_for_object(
             &self.controller.engine,
             &self.controller.registry,

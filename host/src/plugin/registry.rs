@@ -9,6 +9,7 @@
 mod activation;
 mod canary;
 mod report;
+mod revocation;
 mod rollback;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -35,6 +36,8 @@ pub struct Registry {
     slots: RwLock<Slots>,
     /// Notified when a file or object may have to be loaded again.
     rescan: Notify,
+    /// Error of the grants file, while the grants before it apply.
+    grants_error: RwLock<Option<String>>,
     /// Refuses plugins without a service account of their own, which would act as the host.
     require_service_account: bool,
 }
@@ -50,6 +53,8 @@ struct Slot {
     revision: String,
     /// Error that kept the newest revision from serving.
     refusal: Option<LoadError>,
+    /// Violation of the host's policy, for which the build that serves is stopped: it is suspended until another serves.
+    violation: Option<LoadError>,
     /// Time from the change to serving, at the last replacement.
     replaced_after: Option<Duration>,
     served: u64,
@@ -189,6 +194,16 @@ impl Registry {
         }
     }
 
+    /// Records whether the grants file could be read; with an error, the grants before it apply.
+    pub fn set_grants_error(&self, error: Option<String>) {
+        *self.grants_error.write() = error;
+    }
+
+    /// The error of the grants file, while the grants before it apply.
+    pub fn grants_error(&self) -> Option<String> {
+        self.grants_error.read().clone()
+    }
+
     /// Asks for a look at all files and objects: a `Plugin` object has changed, or a name or kind is free again.
     pub fn request_rescan(&self) {
         self.rescan.notify_one();
@@ -224,7 +239,7 @@ impl Registry {
             canary.serving = Some(Arc::new(serving.rebind(grants, limits, suspended)));
         }
         let before = slot.serving.clone()?;
-        let now = before.rebind(grants, limits, suspended);
+        let now = before.rebind(grants, limits, suspended || slot.violation.is_some());
         if now.is_same(&before) {
             return None;
         }

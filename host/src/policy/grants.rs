@@ -15,6 +15,7 @@ use crate::{
     contract::limits::{LimitsSpec, Time},
     kube::{key::Gvk, renamed_fields::explain_unknown_field},
     policy::{
+        components::ComponentPolicy,
         network::NetworkGrant,
         origin::{Origin, OriginPattern},
     },
@@ -103,9 +104,12 @@ pub enum Access<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Grants {
-    /// Addresses of upstreams that are allowed besides public ones.
+    /// Addresses that upstreams may have.
     #[serde(default)]
     pub network: NetworkGrant,
+    /// Components that may run.
+    #[serde(default)]
+    pub components: ComponentPolicy,
     /// Permissions and settings of each plugin in the plugin directory, by its name.
     #[serde(default)]
     plugins: BTreeMap<String, Grant>,

@@ -5,8 +5,8 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -17,25 +17,55 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de::Error};
 use tokio::net::TcpStream;
 
-/// Addresses of cloud metadata services, which give out the machine's credentials: a grant of a network that contains
-/// them does not allow them.
-const METADATA_ADDRESSES: [IpAddr; 5] = [
-    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-];
+/// Networks of cloud metadata and provider services, which give out the machine's credentials or settings. An entry of
+/// `allow` that is wider than such a network does not allow its addresses.
+static METADATA_NETWORKS: LazyLock<[IpNet; 11]> = LazyLock::new(|| {
+    [
+        "169.254.169.254/32", // AWS, Azure, Google, OpenStack and others
+        "169.254.170.2/32",   // AWS ECS
+        "169.254.170.23/32",  // AWS EKS
+        "fd00:ec2::254/128",  // AWS
+        "fd00:ec2::23/128",   // AWS EKS
+        "168.63.129.16/32",   // Azure WireServer
+        "100.100.100.200/32", // Alibaba
+        "192.0.0.192/32",     // Oracle
+        "fd20:ce::254/128",   // Google
+        "161.26.0.0/16",      // IBM service network
+        "166.8.0.0/14",       // IBM service network
+    ]
+    .map(|network| network.parse().expect("a network"))
+});
 
-/// Allowed addresses besides public ones: the part `network` of a grants file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+/// Addresses that upstreams may have: the part `network` of a grants file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkGrant {
-    /// Networks (`10.96.0.0/12`) and addresses (`127.0.0.1`) that upstreams may be in. Addresses of cloud metadata services
-    /// are never allowed.
+    /// Networks (`10.96.0.0/12`) and addresses (`127.0.0.1`) that upstreams may be in. Metadata and service addresses of
+    /// clouds are allowed only by an entry that is not wider than their own network.
     #[serde(default, deserialize_with = "deserialize_networks")]
     #[schemars(with = "Vec<String>")]
     pub allow: Vec<IpNet>,
+    /// Networks and addresses that no upstream may be in, even if they are public or in `allow`.
+    #[serde(default, deserialize_with = "deserialize_networks")]
+    #[schemars(with = "Vec<String>")]
+    pub deny: Vec<IpNet>,
+    /// Allows public addresses. Defaults to true; if false, upstreams may be in the networks of `allow` only.
+    #[serde(default = "default_public")]
+    pub public: bool,
+}
+
+fn default_public() -> bool {
+    true
+}
+
+impl Default for NetworkGrant {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            deny: Vec::new(),
+            public: default_public(),
+        }
+    }
 }
 
 /// Parses a network in CIDR notation, or one address.
@@ -52,23 +82,47 @@ fn deserialize_networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
         .collect()
 }
 
+/// The rule of the network policy that refuses an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AddressRule {
+    /// An entry of `deny` contains it.
+    Denied,
+    /// It is in a metadata network, and no entry of `allow` is as narrow.
+    Metadata,
+    /// It is not public.
+    NotPublic,
+    /// It is public, and `public` is false.
+    Public,
+}
+
 /// The error of an address that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressNotAllowed {
     host: String,
     address: IpAddr,
+    rule: AddressRule,
 }
 
 impl fmt::Display for AddressNotAllowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, address } = self;
+        let Self { host, address, rule } = self;
         if *host != address.to_string() {
             write!(f, "{host} resolves to {address}: ")?;
         }
-        write!(
-            f,
-            "{address} is not a public address: an administrator can allow it with `network.allow` in the grants"
-        )
+        let why = match rule {
+            AddressRule::Denied => "is in `network.deny` of the grants",
+            AddressRule::Metadata => {
+                "belongs to a cloud's metadata or service network: an administrator can allow it with an entry of its own \
+                 in `network.allow` in the grants"
+            }
+            AddressRule::NotPublic => {
+                "is not a public address: an administrator can allow it with `network.allow` in the grants"
+            }
+            AddressRule::Public => {
+                "is not in `network.allow` of the grants, which have `network.public: false`"
+            }
+        };
+        write!(f, "{address} {why}")
     }
 }
 
@@ -76,12 +130,28 @@ impl std::error::Error for AddressNotAllowed {}
 
 impl NetworkGrant {
     /// The address may be connected to.
+    #[cfg(test)]
     pub fn permits(&self, address: IpAddr) -> bool {
+        self.check_address(address).is_ok()
+    }
+
+    /// Checks that the address may be connected to.
+    fn check_address(&self, address: IpAddr) -> Result<(), AddressRule> {
         let address = unwrap_embedded_ipv4(address);
-        if METADATA_ADDRESSES.contains(&address) {
-            return self.allow.contains(&IpNet::from(address));
+        let mut allowing = self.allow.iter().filter(|net| net.contains(&address));
+        if self.deny.iter().any(|net| net.contains(&address)) {
+            return Err(AddressRule::Denied);
         }
-        is_public(address) || self.allow.iter().any(|net| net.contains(&address))
+        if let Some(metadata) = METADATA_NETWORKS.iter().find(|net| net.contains(&address)) {
+            let is_narrow = |net: &IpNet| metadata.contains(net);
+            return allowing.any(is_narrow).then_some(()).ok_or(AddressRule::Metadata);
+        }
+        match (allowing.next().is_some(), is_public(address)) {
+            (true, _) => Ok(()),
+            (false, true) if self.public => Ok(()),
+            (false, true) => Err(AddressRule::Public),
+            (false, false) => Err(AddressRule::NotPublic),
+        }
     }
 }
 
@@ -159,11 +229,20 @@ impl NetworkPolicy {
         addresses: impl Iterator<Item = IpAddr>,
     ) -> Result<Vec<IpAddr>, AddressNotAllowed> {
         let now = self.state.read();
-        let (good, bad): (Vec<_>, Vec<_>) = addresses.partition(|a| now.1.permits(*a));
-        match (bad.first(), good.is_empty()) {
-            (Some(address), true) => Err(AddressNotAllowed {
+        let (mut good, mut refused) = (Vec::new(), None);
+        for address in addresses {
+            match now.1.check_address(address) {
+                Ok(()) => good.push(address),
+                Err(rule) => {
+                    refused.get_or_insert((address, rule));
+                }
+            }
+        }
+        match refused {
+            Some((address, rule)) if good.is_empty() => Err(AddressNotAllowed {
                 host: host.to_owned(),
-                address: *address,
+                address,
+                rule,
             }),
             _ => Ok(good),
         }
@@ -217,6 +296,8 @@ impl Resolve for NetworkPolicy {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -227,7 +308,12 @@ mod tests {
                 .iter()
                 .map(|a| parse_network(a).expect("a network"))
                 .collect(),
+            ..NetworkGrant::default()
         }
+    }
+
+    fn permits(grant: &NetworkGrant, address: &str) -> bool {
+        grant.permits(address.parse().expect("an address"))
     }
 
     #[test]
@@ -264,37 +350,46 @@ mod tests {
             "2002:7f00:1::",
             "2001:db8::1",
             "2001::1",
+            // Public by their numbers, and service addresses of clouds.
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
+            "192.0.0.192",
+            "fd20:ce::254",
+            "161.26.0.10",
+            "166.8.0.1",
+            "166.11.255.255",
         ] {
-            assert!(
-                !grant(&[]).permits(address.parse().expect("an address")),
-                "{address}"
-            );
+            assert!(!permits(&grant(&[]), address), "{address}");
         }
         for address in [
             "1.1.1.1",
             "172.32.0.1",
             "100.128.0.1",
+            "168.63.129.17",
+            "161.27.0.1",
+            "166.12.0.1",
             "2606:4700::1111",
             "64:ff9b::101:101",
             "::ffff:1.1.1.1",
         ] {
-            assert!(
-                grant(&[]).permits(address.parse().expect("an address")),
-                "{address}"
-            );
+            assert!(permits(&grant(&[]), address), "{address}");
         }
     }
 
     #[test]
     fn grant_allows_networks_but_metadata_by_address_only() {
-        let allows =
-            |allow: &[&str], address: &str| grant(allow).permits(address.parse().expect("an address"));
+        let allows = |allow: &[&str], address: &str| permits(&grant(allow), address);
         assert!(allows(&["10.96.0.0/12"], "10.96.0.1") && !allows(&["10.96.0.0/12"], "10.0.0.1"));
         assert!(allows(&["127.0.0.1"], "::ffff:127.0.0.1") && allows(&["::1"], "::1"));
         for (wide, address) in [
             ("0.0.0.0/0", "169.254.169.254"),
             ("169.254.0.0/16", "::ffff:169.254.169.254"),
             ("fd00::/8", "fd00:ec2::254"),
+            ("168.63.0.0/16", "168.63.129.16"),
+            ("192.0.0.0/24", "192.0.0.192"),
+            ("fd00::/8", "fd20:ce::254"),
+            ("161.0.0.0/8", "161.26.0.10"),
+            ("166.0.0.0/8", "166.9.1.1"),
         ] {
             assert!(!allows(&[wide], address), "{address}");
             assert!(allows(
@@ -305,7 +400,49 @@ mod tests {
                 address
             ));
         }
+        assert!(allows(&["166.8.0.0/14"], "166.9.1.1") && allows(&["166.9.0.0/16"], "166.9.1.1"));
         assert!(parse_network("10.0.0.0/33").is_err() && parse_network("localhost").is_err());
+    }
+
+    #[test]
+    fn deny_prevails_over_allow_and_public() {
+        let grant: NetworkGrant = serde_json::from_str(
+            r#"{"allow": ["10.0.0.0/8", "::1"], "deny": ["10.1.0.0/16", "1.1.1.1", "2606::/16"]}"#,
+        )
+        .expect("a grant");
+        for (address, permitted) in [
+            ("10.2.0.1", true),
+            ("10.1.0.1", false),
+            ("::ffff:10.1.0.1", false),
+            ("1.1.1.1", false),
+            ("1.1.1.2", true),
+            ("2606:4700::1111", false),
+            ("::1", true),
+        ] {
+            assert_eq!(permits(&grant, address), permitted, "{address}");
+        }
+    }
+
+    #[test]
+    fn without_public_only_allowed_networks_are_permitted() {
+        let grant: NetworkGrant =
+            serde_json::from_str(r#"{"allow": ["10.0.0.0/8", "1.1.1.1"], "public": false}"#)
+                .expect("a grant");
+        for (address, permitted) in [
+            ("10.2.0.1", true),
+            ("1.1.1.1", true),
+            ("1.1.1.2", false),
+            ("192.168.0.1", false),
+        ] {
+            assert_eq!(permits(&grant, address), permitted, "{address}");
+        }
+        let network = NetworkPolicy::default();
+        network.replace_grant(grant);
+        let refused = network
+            .check_url(&"http://1.1.1.2/".parse().expect("a URL"))
+            .expect_err("refused");
+        assert!(refused.to_string().contains("network.public"), "{refused}");
+        assert!(NetworkGrant::default().public, "the default stays");
     }
 
     #[test]
@@ -348,11 +485,11 @@ mod tests {
         #[test]
         fn embedded_ipv4_is_judged_as_ipv4(bits: u32) {
             let v4 = Ipv4Addr::from(bits);
-            let expected = grant(&[]).permits(v4.into());
+            let expected = grant(&[]).check_address(v4.into());
             let [a, b, c, d] = v4.octets();
             let (hi, lo) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             for v6 in [v4.to_ipv6_mapped(), Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, hi, lo), Ipv6Addr::new(0x2002, hi, lo, 0, 0, 0, 0, 1)] {
-                prop_assert_eq!(grant(&[]).permits(v6.into()), expected, "{}", v6);
+                prop_assert_eq!(grant(&[]).check_address(v6.into()), expected, "{}", v6);
             }
         }
     }

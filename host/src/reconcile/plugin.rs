@@ -327,7 +327,12 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
         LoadState::Failed => condition(condition_type::LOADED, false, &report.reason, &report.message),
         LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
-            let note = format!("{}. {} ({short}) serves on", report.message, report.version);
+            let state = if report.stopped {
+                "is stopped: its objects wait"
+            } else {
+                "serves on"
+            };
+            let note = format!("{}. {} ({short}) {state}", report.message, report.version);
             condition(condition_type::LOADED, false, &report.reason, &note)
         }
         LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
@@ -358,7 +363,7 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
         )
     };
     let healthy = match &report.hooks {
-        _ if report.state == LoadState::Suspended => unknown_condition(
+        _ if report.state == LoadState::Suspended || report.stopped => unknown_condition(
             condition_type::HEALTHY,
             plugin_reason::SUSPENDED,
             "Its objects wait",

@@ -125,7 +125,7 @@ impl Controller {
             Err(e) => return (HealthReport::from_error(&e), None, reads),
         };
         if client.needs_health_check(IDLE_TIMEOUT) {
-            client.check_health().await;
+            services.upstreams.clients.check_health(&upstream, &client).await;
         }
         let again =
             client.next_health_check((UNHEALTHY_BACKOFF.initial, UNHEALTHY_BACKOFF.max, IDLE_TIMEOUT));

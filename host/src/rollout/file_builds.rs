@@ -172,7 +172,10 @@ impl Reloader {
             };
             let id = SlotId::file(&file);
             let result = match loaded {
-                Ok(plugin) => match plugin.check_file_name(&file) {
+                Ok(plugin) => match plugin.check_file_name(&file).and_then(|()| {
+                    let components = &build.grants.components;
+                    Ok(components.check_component(&plugin.digest, &file)?)
+                }) {
                     Ok(()) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
                     Err(refusal) => Err(refusal),
                 },

@@ -1,7 +1,7 @@
 //! Builds of `Plugin` objects: loaded in the background, and retried when the error may pass.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,7 +22,7 @@ use crate::{
     plugin::{
         LoadError, Plugin, Registry, SlotId, canary_selector::CanarySelector, load_for_object, spec::Source,
     },
-    policy::grants::Grants,
+    policy::{components::ComponentPolicy, grants::Grants},
     sandbox::engine::Engine,
     settings::Backoff,
 };
@@ -59,6 +59,8 @@ pub(super) struct FinishedLoad {
     revision: String,
     since: Instant,
     result: Result<Plugin, LoadError>,
+    /// Builds that are kept, and violate the signature policy of now, by their source.
+    violations: HashMap<String, LoadError>,
 }
 
 impl Reloader {
@@ -188,7 +190,7 @@ impl Reloader {
             })),
         };
         let spec = &desired.spec;
-        let revision = compute_revision(desired, source, content.as_ref());
+        let revision = compute_revision(desired, source, content.as_ref(), &self.grants.components);
         let id = SlotId::object(&*desired.name);
         let is_current = match role {
             BuildRole::Stable => self.registry.is_current(&id, &revision),
@@ -240,9 +242,19 @@ impl Reloader {
         let recordings = self.recordings.clone();
         let (key, revision, desired) = (key.clone(), pending.revision.clone(), pending.desired.clone());
         let in_grants_file = self.grants.contains_plugin(&desired.name);
+        let host_policy = self.grants.components.clone();
         let task = async move {
-            let built =
-                build_component(&engine, &registry, &objects, &desired, key.1, content, &limits).await;
+            // Before the new build, which may take long or fail: a revoked key must stop what serves.
+            let kept = registry.kept_sources(&SlotId::object(&*desired.name));
+            let violations = objects.find_violations(&desired.spec, &host_policy, kept).await;
+            let context = BuildContext {
+                engine: &engine,
+                registry: &registry,
+                objects: &objects,
+                host_policy: &host_policy,
+                limits: &limits,
+            };
+            let built = build_component(&context, &desired, key.1, content).await;
             let built = match built {
                 Ok(plugin) => {
                     let id = SlotId::object(&*desired.name);
@@ -254,6 +266,7 @@ impl Reloader {
                 key,
                 revision,
                 since,
+                violations,
                 result: built.map(|mut plugin| {
                     if in_grants_file {
                         plugin.notes.push(
@@ -282,6 +295,7 @@ impl Reloader {
             revision,
             since,
             result,
+            violations,
         } = match loaded {
             Ok(loaded) => loaded,
             Err(e) if e.is_cancelled() => return,
@@ -305,6 +319,7 @@ impl Reloader {
             _ => drop(self.loading.remove(&key)),
         }
         let id = SlotId::object(&*desired.name);
+        self.stop_builds(&id, |build| violations.get(&build.source).cloned());
         match (key.1, result) {
             (BuildRole::Stable, Ok(plugin)) => self.serve(&id, &revision, plugin, Some(since)),
             (BuildRole::Stable, Err(refusal)) => self.refuse(&id, &revision, refusal),
@@ -357,6 +372,7 @@ fn compute_revision(
     desired: &DesiredPlugin,
     source: &Source,
     content: Option<&Result<Vec<u8>, LoadError>>,
+    host_policy: &ComponentPolicy,
 ) -> String {
     let spec = &desired.spec;
     let mut revision = Sha256::new();
@@ -367,19 +383,33 @@ fn compute_revision(
     });
     let policy = json!([source, spec.verify, spec.config, spec.grant(), spec.suspend]);
     revision.update(policy.to_string());
+    revision.update(format!("{host_policy:?}"));
     encode_hex(&revision.finalize())
+}
+
+/// Dependencies of loading a build.
+struct BuildContext<'a> {
+    engine: &'a Arc<Engine>,
+    registry: &'a Registry,
+    objects: &'a PluginObjects,
+    host_policy: &'a ComponentPolicy,
+    limits: &'a Limits,
 }
 
 /// Reads or pulls the component of a `Plugin` object and makes a build of it.
 async fn build_component(
-    engine: &Arc<Engine>,
-    registry: &Registry,
-    objects: &PluginObjects,
+    context: &BuildContext<'_>,
     desired: &DesiredPlugin,
     role: BuildRole,
     content: Option<Result<Vec<u8>, LoadError>>,
-    limits: &Limits,
 ) -> Result<Plugin, LoadError> {
+    let BuildContext {
+        engine,
+        registry,
+        objects,
+        host_policy,
+        limits,
+    } = context;
     let spec = &desired.spec;
     let source = match (role, &spec.canary) {
         (BuildRole::Canary, Some(canary)) => &canary.source,
@@ -387,7 +417,11 @@ async fn build_component(
     };
     let (wasm, note) = match (content, &source.oci) {
         (Some(content), _) => (content?, None),
-        (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
+        (None, Some(oci)) => {
+            // Before the pull: a revoked artifact need not be fetched.
+            host_policy.check_component("", &oci.reference)?;
+            objects.pull(oci, spec.verify.as_ref(), host_policy).await?
+        }
         (None, None) => {
             return Err(LoadError::new(
                 plugin_reason::INVALID_SPEC,
@@ -395,6 +429,7 @@ async fn build_component(
             ));
         }
     };
+    host_policy.check_component(&encode_hex(&Sha256::digest(&wasm)), &source.to_string())?;
     let plugin = load_for_object(engine, registry, &desired.name, spec, wasm, limits).await?;
     Ok(Plugin {
         source: source.to_string(),

@@ -1,6 +1,7 @@
 //! `Plugin` objects of the cluster: their informer, and the components they name in OCI registries.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -26,6 +27,7 @@ use crate::{
         self, LoadError, Registry,
         spec::{Data, KeyName, Oci, PluginSpec, Verify},
     },
+    policy::components::ComponentPolicy,
     reconcile,
     sandbox::services::Services,
     schedule::{dispatcher::Cause, queue::Priority},
@@ -186,33 +188,11 @@ impl PluginObjects {
         &self,
         oci: &Oci,
         verify: Option<&Verify>,
+        host_policy: &ComponentPolicy,
     ) -> Result<(Vec<u8>, Option<String>), LoadError> {
-        let reference: Reference = oci.reference.parse().map_err(|e| {
-            LoadError::new(
-                plugin_reason::INVALID_SPEC,
-                format!("the reference {}: {e}", oci.reference),
-            )
-        })?;
-        let auth = match &oci.pull_secret_ref {
-            None => RegistryAuth::anonymous(),
-            Some(secret) => {
-                let at = format!("Secret {}/{}", secret.namespace, secret.name);
-                let name = KeyName {
-                    namespace: secret.namespace.clone(),
-                    name: secret.name.clone(),
-                    key: ".dockerconfigjson".into(),
-                };
-                let json = self
-                    .read_secret(plugin_reason::INVALID_PULL_SECRET, &name)
-                    .await?;
-                RegistryAuth::from_docker_config(&json)
-                    .map_err(|e| LoadError::new(plugin_reason::INVALID_PULL_SECRET, format!("{at}: {e}")))?
-            }
-        };
-        let policy = match verify {
-            None => SignaturePolicy::none(),
-            Some(verify) => self.load_policy(verify).await?,
-        };
+        let reference = parse_reference(&oci.reference)?;
+        let auth = self.load_credentials(oci).await?;
+        let policy = self.load_policy(verify, host_policy).await?;
         let pulled = self.registries.pull_component(&reference, &auth, &policy).await;
         let pulled = pulled.map_err(|e| LoadError {
             reason: e.reason(),
@@ -238,8 +218,86 @@ impl PluginObjects {
         Ok((pulled.wasm, note))
     }
 
+    /// Verifies the signatures of builds that were accepted before, by the keys of now. Returns those that violate the
+    /// policy by their source. A build whose signatures can't be looked up now is not among them.
+    pub async fn find_violations(
+        &self,
+        spec: &PluginSpec,
+        host_policy: &ComponentPolicy,
+        sources: Vec<String>,
+    ) -> HashMap<String, LoadError> {
+        let mut violations = HashMap::new();
+        let Ok(policy) = self.load_policy(spec.verify.as_ref(), host_policy).await else {
+            return violations;
+        };
+        let auth = match &spec.source.oci {
+            Some(oci) => self.load_credentials(oci).await.ok(),
+            None => Some(RegistryAuth::anonymous()),
+        };
+        let Some(auth) = auth.filter(|_| policy.is_required()) else {
+            return violations;
+        };
+        for source in sources {
+            let Ok(reference) = parse_reference(&source) else {
+                continue;
+            };
+            let verified = self.registries.verify_component(&reference, &auth, &policy).await;
+            if let Err(e) = verified
+                && matches!(
+                    e.reason(),
+                    plugin_reason::SIGNATURE_MISSING | plugin_reason::INVALID_SIGNATURE
+                )
+            {
+                let violation = LoadError::new(e.reason(), format!("{source}: {e}"));
+                violations.insert(source, violation);
+            }
+        }
+        violations
+    }
+
+    /// The credentials of a source, from its pull Secret.
+    async fn load_credentials(&self, oci: &Oci) -> Result<RegistryAuth, LoadError> {
+        let Some(secret) = &oci.pull_secret_ref else {
+            return Ok(RegistryAuth::anonymous());
+        };
+        let at = format!("Secret {}/{}", secret.namespace, secret.name);
+        let name = KeyName {
+            namespace: secret.namespace.clone(),
+            name: secret.name.clone(),
+            key: ".dockerconfigjson".into(),
+        };
+        let json = self
+            .read_secret(plugin_reason::INVALID_PULL_SECRET, &name)
+            .await?;
+        RegistryAuth::from_docker_config(&json)
+            .map_err(|e| LoadError::new(plugin_reason::INVALID_PULL_SECRET, format!("{at}: {e}")))
+    }
+
+    /// The signature policy of a spec and of the host: both must be met.
+    async fn load_policy(
+        &self,
+        verify: Option<&Verify>,
+        host_policy: &ComponentPolicy,
+    ) -> Result<SignaturePolicy, LoadError> {
+        let own = match verify {
+            None => SignaturePolicy::none(),
+            Some(verify) => self.load_own_policy(verify).await?,
+        };
+        let mut trusted = Vec::new();
+        for (i, pem) in host_policy.trusted_keys.iter().enumerate() {
+            trusted.push(PublicKey::from_pem(pem).map_err(|e| {
+                let why = format!("components.trustedKeys[{i}] of the host's grants file: {e}");
+                LoadError::new(plugin_reason::INVALID_KEY, why)
+            })?);
+        }
+        Ok(match trusted.is_empty() {
+            true => own,
+            false => own.with_base(SignaturePolicy::any_of(trusted)),
+        })
+    }
+
     /// The signature policy of a spec, with its keys read from ConfigMaps and Secrets.
-    async fn load_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
+    async fn load_own_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
         let invalid = |at: &str, e: &dyn std::fmt::Display| {
             LoadError::new(plugin_reason::INVALID_KEY, format!("{at}: {e}"))
         };
@@ -311,4 +369,9 @@ impl PluginObjects {
         let value = read.data.get(&name.key).cloned();
         value.ok_or_else(|| passing(format!("{at} has no key `{}`", name.key)))
     }
+}
+
+fn parse_reference(text: &str) -> Result<Reference, LoadError> {
+    text.parse()
+        .map_err(|e| LoadError::new(plugin_reason::INVALID_SPEC, format!("the reference {text}: {e}")))
 }

@@ -109,13 +109,7 @@ impl Call {
 
     /// A stream that logs the lines that a component with WASI prints.
     pub fn output(&self, level: tracing::Level) -> impl StdoutStream + 'static {
-        let limiter = log::LineLimiter {
-            plugin: self.context.policy.plugin.clone(),
-            metrics: self.context.metrics.clone(),
-            written: self.budget.log_lines().clone(),
-            max: self.limits().log_lines,
-        };
-        log::OutputLog::new(limiter, level)
+        log::OutputLog::new(self.line_limiter(), level)
     }
 
     /// Counts a host call, and returns the target of the call and its services. Fails in `describe`, which has no target,
@@ -164,15 +158,19 @@ impl Call {
         self.context.report_exceeded(budget::Exceeded { limit, resource })
     }
 
-    /// Counts a log line and returns true if it may be written. The first line beyond the limit logs a warning.
+    fn line_limiter(&self) -> log::LineLimiter {
+        log::LineLimiter {
+            plugin: self.context.policy.plugin.clone(),
+            metrics: self.context.metrics.clone(),
+            written: self.budget.log_lines().clone(),
+            max: self.limits().log_lines,
+            max_per_minute: self.limits().log_lines_per_minute,
+        }
+    }
+
+    /// Counts a log line and returns true if it may be written.
     fn may_log_line(&self) -> bool {
-        let (written, max) = (self.budget.log_lines(), self.limits().log_lines);
-        log::LineLimiter::count_line(
-            written,
-            max,
-            &self.context.policy.plugin,
-            self.context.metrics.as_deref(),
-        )
+        self.line_limiter().allow_line()
     }
 
     /// Checks that the service account of the plugin may read from the shared cache what the API server would let it

@@ -1,5 +1,6 @@
 //! The WebAssembly engine, which compiles components and calls them, each call in a fresh instance.
 
+mod code_folder;
 mod compile_cache;
 mod config;
 mod cpu_meter;

@@ -59,7 +59,7 @@ impl Default for PullLimits {
 /// A store of components: pulls them from registries and caches them.
 #[derive(Clone)]
 pub struct ComponentStore {
-    http: reqwest::Client,
+    http: registry::HttpClients,
     cache: Option<DiskCache>,
     limits: PullLimits,
     allow_tags: bool,
@@ -175,7 +175,7 @@ impl ComponentStore {
     /// cached.
     pub fn new(directory: Option<PathBuf>, limits: PullLimits) -> Self {
         Self {
-            http: registry::build_client(),
+            http: registry::build_clients(),
             cache: directory.map(|directory| DiskCache::new(directory, limits.cache_bytes)),
             limits,
             allow_tags: false,
@@ -223,6 +223,21 @@ impl ComponentStore {
                 signers: verdict.signers,
                 unsigned: verdict.problem,
             })
+        })
+        .await
+    }
+
+    /// Verifies the signatures of a component without pulling it.
+    pub async fn verify_component(
+        &self,
+        reference: &Reference,
+        auth: &RegistryAuth,
+        policy: &SignaturePolicy,
+    ) -> Result<(), PullError> {
+        self.run_with_timeout(reference, async {
+            let registry = self.open_registry(reference, auth)?;
+            let (digest, _) = self.resolve_digest(&registry, reference).await?;
+            self.verify_signatures(&registry, &digest, policy).await.map(drop)
         })
         .await
     }
@@ -321,7 +336,7 @@ impl ComponentStore {
             }
         };
         match asked.await {
-            Err(e) if e.is_transient() && !policy.required => {
+            Err(e) if e.is_transient() && !policy.is_required() => {
                 let (digest, why) = (digest.to_string(), e.to_string());
                 return Ok(Verification {
                     signers: Vec::new(),

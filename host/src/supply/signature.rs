@@ -66,6 +66,8 @@ pub struct SignaturePolicy {
     pub quorum: Quorum,
     /// Refuses components that do not meet the policy; otherwise the violation is only reported.
     pub required: bool,
+    /// A policy that must be met as well.
+    pub base: Option<Box<SignaturePolicy>>,
 }
 
 /// The result of a verification.
@@ -165,6 +167,7 @@ impl SignaturePolicy {
             keys,
             quorum: Quorum::AnyOf,
             required: true,
+            base: None,
         }
     }
 
@@ -185,8 +188,26 @@ impl SignaturePolicy {
         }
     }
 
+    /// Adds a policy that must be met as well.
+    #[must_use]
+    pub fn with_base(self, base: Self) -> Self {
+        Self {
+            base: Some(Box::new(base)),
+            ..self
+        }
+    }
+
     /// Signatures make a difference to this policy.
     pub fn needs_signatures(&self) -> bool {
+        self.has_own_rule() || self.base.as_ref().is_some_and(|base| base.needs_signatures())
+    }
+
+    /// A component without signatures may be refused.
+    pub fn is_required(&self) -> bool {
+        self.required || self.base.as_ref().is_some_and(|base| base.is_required())
+    }
+
+    fn has_own_rule(&self) -> bool {
         self.required || !self.keys.is_empty()
     }
 
@@ -196,14 +217,25 @@ impl SignaturePolicy {
         digest: &str,
         found: &FoundSignatures,
     ) -> Result<Verification, SignatureError> {
-        if !self.needs_signatures() {
-            return Ok(Verification::default());
+        let mut verified = match &self.base {
+            Some(base) => base.verify_digest(digest, found)?,
+            None => Verification::default(),
+        };
+        if !self.has_own_rule() {
+            return Ok(verified);
         }
         let (signers, problem) = self.evaluate_signatures(digest, found);
-        match problem {
-            Some(problem) if self.required => Err(problem),
-            problem => Ok(Verification { signers, problem }),
+        if self.required
+            && let Some(problem) = problem
+        {
+            return Err(problem);
         }
+        let known = verified.signers.clone();
+        verified
+            .signers
+            .extend(signers.into_iter().filter(|signer| !known.contains(signer)));
+        verified.problem = problem.or(verified.problem);
+        Ok(verified)
     }
 
     fn evaluate_signatures(

@@ -125,6 +125,19 @@ struct PreparedRequest<'a> {
     budget: Option<&'a ResponseBudget>,
 }
 
+/// Sets a header, and removes those whose names a server may take for the same.
+fn replace_header(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue) {
+    let same = |other: &&HeaderName| {
+        request_policy::normalize_header_name(other.as_str())
+            == request_policy::normalize_header_name(name.as_str())
+    };
+    let aliases: Vec<_> = headers.keys().filter(same).cloned().collect();
+    for alias in aliases {
+        headers.remove(alias);
+    }
+    headers.insert(name, value);
+}
+
 impl Client {
     /// Builds a client from the spec and the secrets of the context.
     pub fn new(upstream: &UpstreamObject, mut context: ClientContext) -> Result<Self, SendError> {
@@ -292,9 +305,9 @@ impl Client {
             self.credentials.add_to_redactor(&mut redactor);
             let mut headers = request.headers.clone();
             if let Some((name, value)) = &credential {
-                // `insert` replaces a header of the same name that the component may have set; the redactor keeps the
-                // credential out of the response.
-                headers.insert(name, value.clone());
+                // The component may have set a header of the same name, or of one that the server takes for the same;
+                // the redactor keeps the credential out of the response.
+                replace_header(&mut headers, name, value.clone());
                 redactor.add_credential(value.as_bytes());
             }
             let conditions = self.conditional_headers(&request);
@@ -533,6 +546,16 @@ impl Client {
         }
     }
 
+    /// Takes the upstream for healthy without a connection, in a plan.
+    pub(super) fn assume_health(&self) {
+        let health = &mut self.state.lock().health;
+        let now = Instant::now();
+        health.record_reachable(now);
+        if self.credentials.is_renewable() {
+            health.record_login(Ok(()), now);
+        }
+    }
+
     /// Opens a connection as requests do, including TLS, and closes it at once.
     async fn open_connection(&self) -> Result<(), TransportError> {
         let network = &self.context.network;
@@ -594,5 +617,29 @@ impl Client {
     /// State of the circuit breaker.
     pub fn circuit_state(&self) -> CircuitState {
         self.state.lock().breaker.circuit_state(Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credential_header_replaces_aliases_of_component() {
+        let mut headers = HeaderMap::new();
+        for name in ["x-api-key", "x_api_key", "x.api_key", "x-api-keys"] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("guest"));
+        }
+        replace_header(
+            &mut headers,
+            &HeaderName::from_static("x-api-key"),
+            HeaderValue::from_static("host"),
+        );
+        let mut left: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        left.sort_unstable();
+        assert_eq!(left, [("x-api-key", "host"), ("x-api-keys", "guest")]);
     }
 }

@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use super::{
     SecretKey, SendError,
     decoded_text::{DecodedText, Escapes, remove_line_breaks},
+    sse::ServerSentEvent,
 };
 
 /// Minimum length of a redacted text. Shorter values are no secrets worth the name, and redacting them would garble
@@ -304,6 +305,28 @@ impl Redactor {
         }
         redacted.extend_from_slice(&bytes[copied..]);
         redacted
+    }
+
+    /// Takes over the secrets of a history, which may have grown.
+    pub fn update_history(&mut self, history: &SecretHistory) {
+        self.history = history.to_redactor().history;
+    }
+
+    /// An event with `***` in place of secrets.
+    pub fn redact_event(&self, event: &ServerSentEvent) -> ServerSentEvent {
+        let redact = |text: &str| {
+            if event.is_truncated {
+                self.redact_truncated_text(text)
+            } else {
+                self.redact_text(text)
+            }
+        };
+        ServerSentEvent {
+            id: event.id.as_deref().map(redact),
+            name: redact(&event.name),
+            data: redact(&event.data),
+            is_truncated: event.is_truncated,
+        }
     }
 
     /// The text with placeholders and `***` in place of secrets.

@@ -490,18 +490,29 @@ impl EventStreams {
         self.update_from_task(key, epoch, |entry| ((), entry.pending_subscribers()))
     }
 
-    /// An event was received. Returns true if subscribers wait for more.
-    fn on_event(&self, key: &StreamKey, epoch: u64, event: &ServerSentEvent) -> Option<bool> {
+    /// An event was received. Returns true if subscribers wait for more. Patterns are compared with the event as `redact`
+    /// returns it: a component must not learn of a secret by comparing it.
+    fn on_event(
+        &self,
+        key: &StreamKey,
+        epoch: u64,
+        event: &ServerSentEvent,
+        redact: &mut (dyn FnMut(&ServerSentEvent) -> ServerSentEvent + Send),
+    ) -> Option<bool> {
         self.counters.events.fetch_add(1, Ordering::Relaxed);
-        let mut body = ParsedEvent::new(event);
-        // Parsed outside the lock, which guards all streams.
-        let reads = |entry: &StreamEntry| {
-            entry
-                .followers
-                .values()
-                .any(|f| !f.done && f.subscription.needs_data(event))
+        let any_follower = |condition: &dyn Fn(&StreamSubscription) -> bool| {
+            let streams = self.inner.lock();
+            let entry = streams.streams.get(key);
+            let mut followers = entry.into_iter().flat_map(|entry| entry.followers.values());
+            followers.any(|f| !f.done && condition(&f.subscription))
         };
-        if self.inner.lock().streams.get(key).is_some_and(reads) {
+        // Redacted and parsed outside the lock, which guards all streams.
+        let shown = match any_follower(&StreamSubscription::has_patterns) {
+            true => redact(event),
+            false => event.clone(),
+        };
+        let mut body = ParsedEvent::new(&shown);
+        if any_follower(&|subscription| subscription.needs_data(&shown)) {
             body.parse_data();
         }
         self.update_from_task(key, epoch, |entry| {

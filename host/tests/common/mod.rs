@@ -31,6 +31,7 @@ pub fn allowing(addresses: &str) -> NetworkPolicy {
     let here = NetworkPolicy::default();
     here.replace_grant(NetworkGrant {
         allow: vec![parse_network(addresses).unwrap()],
+        ..NetworkGrant::default()
     });
     here
 }

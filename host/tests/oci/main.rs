@@ -93,7 +93,7 @@ async fn permanent_failure_is_returned() {
             "Unauthorized",
             "DENIED",
         ),
-        (401, "", "Unauthorized", "nobody in particular"),
+        (401, "", "Unauthorized", "refuses access without credentials"),
         (
             418,
             r#"{"errors":[{"code":"<script>"}]}"#,
@@ -328,6 +328,76 @@ async fn credentials_are_sent_to_their_registry_only() {
         error.to_string().contains("token server without https"),
         "{error}"
     );
+    assert_eq!(thief.asked(), []);
+}
+
+/// A challenge after a redirect would name where the credentials are sent to.
+#[tokio::test]
+async fn challenge_of_redirect_target_is_not_answered() {
+    let thief = Fake::start(|thief, request, _| {
+        if request.uri().path() == "/token" {
+            return Some(answer("application/json", r#"{"token": "x"}"#.into()));
+        }
+        let realm = format!(r#"Bearer realm="http://{}/token""#, thief.address);
+        Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, realm)]).into_response())
+    })
+    .await;
+    let there = format!("http://{}/v2/", thief.address);
+    let fake = Fake::start(move |_, request, _| {
+        let blob = request.uri().path().contains("/blobs/");
+        blob.then(|| {
+            (
+                StatusCode::TEMPORARY_REDIRECT,
+                [(header::LOCATION, there.clone())],
+            )
+                .into_response()
+        })
+    })
+    .await;
+    let error = store()
+        .pull_component(&fake.component(), &login(&fake.address), &SignaturePolicy::none())
+        .await
+        .expect_err("a thief");
+    assert_eq!(error.reason(), "Unauthorized");
+    let asked = thief.asked();
+    assert!(
+        asked
+            .iter()
+            .all(|(path, sent)| path != "/token" && sent.is_none()),
+        "{asked:?}"
+    );
+    assert_eq!(asked.len(), 1, "the redirect was followed");
+}
+
+/// A redirect of a token server would repeat the body with the refresh token elsewhere.
+#[tokio::test]
+async fn token_request_follows_no_redirect() {
+    let thief = Fake::start(|_, _, _| Some(answer("application/json", r#"{"token": "x"}"#.into()))).await;
+    let there = format!("http://{}/token", thief.address);
+    let fake = Fake::start(move |fake, request, _| {
+        if request.uri().path() == "/token" {
+            return Some(
+                (
+                    StatusCode::PERMANENT_REDIRECT,
+                    [(header::LOCATION, there.clone())],
+                )
+                    .into_response(),
+            );
+        }
+        let realm = format!(r#"Bearer realm="http://{}/token""#, fake.address);
+        Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, realm)]).into_response())
+    })
+    .await;
+    let reference = fake.component();
+    let config = json!({"auths": {&fake.address: {"identitytoken": PASSWORD}}}).to_string();
+    let refresh = RegistryAuth::from_docker_config(config.as_bytes()).expect("a config");
+    for auth in [refresh, login(&fake.address)] {
+        let error = store()
+            .pull_component(&reference, &auth, &SignaturePolicy::none())
+            .await
+            .expect_err("no token");
+        assert!(error.to_string().contains("HTTP 308"), "{error}");
+    }
     assert_eq!(thief.asked(), []);
 }
 

@@ -137,8 +137,12 @@ impl Lab {
             settings,
             directory,
         };
-        let crds = std::fs::read_dir(workspace_root().join("crds")).expect("crds/");
+        let folders = ["crds", "crds/examples"].map(|folder| workspace_root().join(folder));
+        let crds = folders
+            .iter()
+            .flat_map(|folder| std::fs::read_dir(folder).expect("a folder of CRDs"));
         let crds = crds.map(|entry| entry.expect("an entry").path());
+        let crds = crds.filter(|path| path.is_file());
         let ours = ["hostile", "lifecycle", "probe"];
         for path in crds.chain(ours.map(|test| workspace_root().join(format!("tests/{test}/crd.yaml")))) {
             lab.apply_yaml(&std::fs::read_to_string(&path).expect("a CRD"))

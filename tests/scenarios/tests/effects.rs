@@ -158,7 +158,25 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
         .await;
     let message = find_condition(&probe, "Ready")["message"].to_string();
     assert!(message.contains("verbs: [apply]"), "{message}");
-    std::fs::write(&file, "plugins: [").expect("written");
+    // A file that is broken or gone keeps the previous grants, and the host says so.
+    let registry = lab.host().registry().clone();
+    for content in [Some("plugins: ["), None] {
+        match content {
+            Some(text) => std::fs::write(&file, text).expect("written"),
+            None => std::fs::remove_file(&file).expect("removed"),
+        }
+        lab.wait_until("the broken file is reported", async || {
+            registry.grants_error().is_some()
+        })
+        .await;
+        let error = registry.grants_error().unwrap_or_default();
+        assert!(error.contains("grants.yaml"), "{error}");
+        grants("[get]");
+        lab.wait_until("the file is valid again", async || {
+            registry.grants_error().is_none()
+        })
+        .await;
+    }
     grants("[get, apply]");
     lab.wait_ready(&kind(), "p").await;
     let changed = lab

@@ -2,6 +2,8 @@
 
 #[path = "plugins/canary.rs"]
 mod canary;
+#[path = "plugins/revocation.rs"]
+mod revocation;
 #[path = "plugins/rollback.rs"]
 mod rollback;
 
@@ -20,6 +22,7 @@ use ostler_test_harness::{
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
     scenarios, with_note, workspace_root,
 };
+use revocation::serving_build_is_stopped_when_its_key_or_digest_is_revoked;
 use rollback::{trapping_build_is_rolled_back, trapping_build_of_a_file_is_rolled_back};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
@@ -37,7 +40,8 @@ scenarios!(
     trapping_build_of_a_file_is_rolled_back,
     deleted_plugin_stays_while_objects_need_cleanup,
     deletion_policy_orphan_releases_objects_of_plugin,
-    signed_component_is_pulled_from_a_private_registry
+    signed_component_is_pulled_from_a_private_registry,
+    serving_build_is_stopped_when_its_key_or_digest_is_revoked
 );
 
 /// Serializes these tests: Plugin objects are cluster-scoped and named like their component, so tests on a shared cluster

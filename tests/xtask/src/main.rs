@@ -8,6 +8,7 @@ mod cargo;
 mod components;
 mod control_plane;
 mod demo;
+mod deny;
 #[cfg(test)]
 mod dependencies;
 mod docs;
@@ -59,6 +60,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Check licenses, bans, sources and advisories of the dependencies with cargo-deny.
+    Deny,
     /// Build docs/ as a site in target/book.
     Docs,
 }
@@ -97,6 +100,7 @@ fn run(command: Command) -> Result<ExitCode> {
             running.wait_for_interrupt().context("the control plane")?;
         }
         Command::Crds { check } => cargo::write_crds(check)?,
+        Command::Deny => deny::check_dependencies()?,
         Command::Docs => docs::build_book()?,
     }
     Ok(ExitCode::SUCCESS)

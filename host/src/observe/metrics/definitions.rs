@@ -166,4 +166,8 @@ definitions! {
         "Total number of objects enqueued because of an event on a stream";
     EVENTS_DROPPED = counter "ostler_events_dropped" ["reason"]
         "Total number of Kubernetes Events that were not written, by reason: rate_limited or refused";
+    GRANTS_FILE_INVALID = gauge "ostler_grants_file_invalid" []
+        "1 while the grants file can't be read or parsed and the previous grants apply, else 0";
+    LOG_LINES_DROPPED = counter "ostler_log_lines_dropped" ["source"]
+        "Total number of log lines dropped because standard error did not accept them, by source: host or plugin";
 }

@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{Histograms, Labels, definitions};
+use super::{Histograms, Labels, definitions, log_rate::LogRate};
 use crate::contract::{host_calls::HostCall, limits::Limit};
 
 /// Buckets for the seconds of a reconcile, equal to controller-runtime's.
@@ -185,6 +185,8 @@ pub struct PluginMetrics {
     exceeded: Vec<Counter>,
     bytes: [Counter; 2],
     memory: Histogram,
+    /// Rate of its log lines.
+    pub log_rate: Mutex<LogRate>,
     /// Start times of the running reconciles.
     pub(crate) running: Mutex<Vec<Instant>>,
     pub(crate) own: Mutex<HashMap<Box<str>, Own>>,
@@ -270,6 +272,7 @@ impl PluginMetrics {
             memory: families
                 .memory
                 .get_or_create_owned(&definitions::MEMORY_BYTES.with_values(one())),
+            log_rate: Mutex::default(),
             running: Mutex::default(),
             own: Mutex::default(),
         }

@@ -45,7 +45,9 @@ impl Registry {
         let before = slot.serving.take();
         let decision = decide(before.clone(), slot, &plugin);
         if let Decision::KeepPrevious(previous) = decision {
-            let now = Arc::new(previous.with_policy_of(&plugin));
+            let mut now = previous.with_policy_of(&plugin);
+            now.suspended |= slot.violation.is_some();
+            let now = Arc::new(now);
             slot.serving = Some(now.clone());
             return Ok(Activated { now, before });
         }
@@ -156,13 +158,14 @@ impl Slot {
                 HookState::None
             };
         }
+        let was_stopped = self.violation.take().is_some();
         match decision {
             Decision::Rebind(previous) | Decision::KeepPrevious(previous) => {
                 plugin.health = previous.health.clone();
             }
             Decision::Replace(previous) => {
-                // A build with new traps during its trial is nothing to roll back to.
-                if self.last_good.is_none() || !previous.health.has_new_traps() {
+                // A build with new traps during its trial is nothing to roll back to, nor is one that was stopped.
+                if !was_stopped && (self.last_good.is_none() || !previous.health.has_new_traps()) {
                     self.last_good = Some(previous.clone());
                 }
                 if let Some(good) = &self.last_good {

@@ -29,6 +29,8 @@ pub struct Report {
     pub message: String,
     /// True when the refusal may pass by itself, and is retried.
     pub passing: bool,
+    /// True when the build that serves is stopped because it violates the host's policy.
+    pub stopped: bool,
     /// Milliseconds from the change of the file to serving, at the last replacement.
     pub swapped_ms: Option<f64>,
     /// Number of builds that served.
@@ -140,6 +142,7 @@ impl Slot {
             reason,
             message,
             passing: self.refusal.as_ref().is_some_and(|e| e.passing),
+            stopped: self.violation.is_some(),
             hooks: self.hooks.clone(),
             swapped_ms: self.replaced_after.map(|d| d.as_micros() as f64 / 1000.0),
             served: self.served,
@@ -163,7 +166,7 @@ impl Slot {
     }
 
     fn load_state(&self) -> LoadState {
-        match (&self.serving, &self.refusal) {
+        match (&self.serving, self.violation.as_ref().or(self.refusal.as_ref())) {
             (Some(p), None) if p.suspended => LoadState::Suspended,
             (Some(_), Some(_)) => LoadState::Refused,
             (Some(_), None) if self.bad.is_some() => LoadState::RolledBack,
@@ -175,7 +178,7 @@ impl Slot {
 
     /// Reason and message why the newest build does not serve; both empty when it does.
     fn describe_problem(&self) -> (String, String) {
-        if let Some(refusal) = &self.refusal {
+        if let Some(refusal) = self.violation.as_ref().or(self.refusal.as_ref()) {
             return (refusal.reason.to_owned(), refusal.message.clone());
         }
         let Some(RolledBackBuild { plugin, why }) = &self.bad else {

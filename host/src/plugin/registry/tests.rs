@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     contract::inspection::tests::build_component,
     contract::limits::Limits,
+    kube::well_known::plugin_reason,
     plugin::{CallResult, Kind, LoadState, canary_selector::CanarySelector, health, spec::CanaryObjects},
     policy::{grants::Grants, plugin_policy::PluginPolicy},
     sandbox::engine::{Compiled, Engine},
@@ -418,4 +419,89 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
         .expect("serves");
     agree(&SlotId::object("a"), most(5));
     assert_eq!(now(), 5);
+}
+
+/// The error for the builds with this first digit of the digest.
+fn violation_of(digit: &'static str) -> impl Fn(&Plugin) -> Option<LoadError> {
+    move |build| {
+        let violates = build.digest.starts_with(digit);
+        violates.then(|| LoadError::new(plugin_reason::REVOKED, format!("{digit} is revoked")))
+    }
+}
+
+#[test]
+fn stopped_build_stays_suspended_until_another_is_accepted() {
+    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    registry
+        .serve(&id, "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    assert!(registry.stop_builds(&id, violation_of("2")).serving.is_none());
+    let (now, before) = registry
+        .stop_builds(&id, violation_of("1"))
+        .serving
+        .expect("stopped");
+    assert!(now.suspended && !before.suspended);
+    assert!(
+        registry.stop_builds(&id, violation_of("1")).violations.is_empty(),
+        "reported once"
+    );
+    // Neither a change of the policy nor a refused build lets it serve again.
+    registry.rebind(&id, &Grants::default(), &Limits::default(), false);
+    registry.record_refusal(&id, "2", LoadError::new(plugin_reason::NOT_FOUND, "none".into()));
+    let report = registry.report(&id).expect("a report");
+    assert_eq!(
+        (report.state, &*report.reason, report.stopped),
+        (LoadState::Refused, "Revoked", true)
+    );
+    assert!(registry.serving_in(&id).expect("it is kept").suspended);
+    // The same build is accepted again, or another one.
+    registry
+        .serve(&id, "3", plugin("a", "1", "A"), None)
+        .expect("serves");
+    assert!(!registry.serving_in(&id).expect("a build").suspended);
+    registry.stop_builds(&id, violation_of("1"));
+    registry
+        .serve(&id, "4", plugin("a", "2", "A"), None)
+        .expect("serves");
+    let report = registry.report(&id).expect("a report");
+    assert_eq!((report.state, report.stopped), (LoadState::Serving, false));
+    assert_eq!(
+        report.last_good,
+        "2".repeat(64),
+        "nothing rolls back to a stopped build"
+    );
+    assert!(trap_objects(&registry, 0..10).is_none());
+    assert_eq!(build_of(&registry, 1), "2");
+}
+
+#[test]
+fn rollback_never_returns_to_revoked_build_and_revoked_canary_ends() {
+    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    for (revision, digest) in [("1", "1"), ("2", "2")] {
+        registry
+            .serve(&id, revision, plugin("a", digest, "A"), None)
+            .expect("serves");
+    }
+    assert_eq!(registry.report(&id).expect("a report").last_good, "1".repeat(64));
+    let stopped = registry.stop_builds(&id, violation_of("1"));
+    assert!(stopped.serving.is_none() && stopped.violations.len() == 1);
+    assert!(
+        trap_objects(&registry, 0..10).is_none(),
+        "there is nothing to roll back to"
+    );
+    assert_eq!(build_of(&registry, 1), "2");
+
+    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    registry
+        .serve(&id, "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    registry
+        .serve_canary(&id, "1", plugin("a", "3", "A"), weight(100))
+        .expect("serves");
+    assert_eq!(build_of(&registry, 1), "3");
+    assert!(registry.stop_builds(&id, violation_of("3")).serving.is_none());
+    assert_eq!(build_of(&registry, 1), "1");
+    let canary = registry.report(&id).and_then(|r| r.canary).expect("a canary");
+    assert_eq!(canary.state, LoadState::Refused);
+    assert!(canary.message.contains("3 is revoked"), "{}", canary.message);
 }

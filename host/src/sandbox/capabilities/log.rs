@@ -9,6 +9,7 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
     task::{Context, Poll},
+    time::Instant,
 };
 
 use tokio::io::AsyncWrite;
@@ -20,7 +21,10 @@ use crate::{
         bindings::log::{Host, Level},
         limits::Limit,
     },
-    observe::metrics::{HostCall, PluginMetrics},
+    observe::{
+        metrics::{HostCall, LineVerdict, PluginMetrics},
+        telemetry::PLUGIN_TARGET,
+    },
 };
 
 /// Maximum number of bytes of a log line. The rest of a longer line is dropped.
@@ -50,11 +54,11 @@ impl Host for Call {
         let line = sanitize_line(&line);
         let (plugin, reconcile) = (&*self.context.policy.plugin, self.context.id);
         match level {
-            Level::Trace => tracing::trace!(target: "plugin", object, plugin, %reconcile, "{line}"),
-            Level::Debug => tracing::debug!(target: "plugin", object, plugin, %reconcile, "{line}"),
-            Level::Info => tracing::info!(target: "plugin", object, plugin, %reconcile, "{line}"),
-            Level::Warn => tracing::warn!(target: "plugin", object, plugin, %reconcile, "{line}"),
-            Level::Error => tracing::error!(target: "plugin", object, plugin, %reconcile, "{line}"),
+            Level::Trace => tracing::trace!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
+            Level::Debug => tracing::debug!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
+            Level::Info => tracing::info!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
+            Level::Warn => tracing::warn!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
+            Level::Error => tracing::error!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
         }
     }
 }
@@ -82,34 +86,53 @@ pub(super) fn sanitize_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// Limits the number of log lines of one call.
+/// Limits the log lines of one reconcile, and those of its plugin in a minute.
 #[derive(Clone)]
 pub(super) struct LineLimiter {
     pub plugin: Arc<str>,
     pub metrics: Option<Arc<PluginMetrics>>,
     pub written: Arc<AtomicU32>,
     pub max: u32,
+    pub max_per_minute: u32,
 }
 
 impl LineLimiter {
-    /// Counts a line and returns true if it may be written. The first line beyond the limit logs a warning.
-    pub fn count_line(written: &AtomicU32, max: u32, plugin: &str, metrics: Option<&PluginMetrics>) -> bool {
-        let before = written.fetch_add(1, Ordering::Relaxed);
-        if before == max {
-            tracing::warn!(
-                plugin,
-                limit = max,
-                "log line limit exceeded, dropping further lines"
-            );
-            if let Some(metrics) = metrics {
-                metrics.record_exceeded(Limit::LogLines);
+    /// Counts a line and returns true if it may be written. The first line beyond the limit of the reconcile, and one each
+    /// minute beyond that of the plugin, log a warning.
+    pub fn allow_line(&self) -> bool {
+        let before = self.written.fetch_add(1, Ordering::Relaxed);
+        if before >= self.max {
+            if before == self.max {
+                self.report_exceeded(Limit::LogLines, self.max);
+            }
+            return false;
+        }
+        let Some(metrics) = &self.metrics else { return true };
+        match metrics
+            .log_rate
+            .lock()
+            .take_line(Instant::now(), self.max_per_minute)
+        {
+            LineVerdict::Allowed => true,
+            LineVerdict::Dropped { warn } => {
+                if warn {
+                    self.report_exceeded(Limit::LogLinesPerMinute, self.max_per_minute);
+                }
+                false
             }
         }
-        before < max
     }
 
-    fn allow_line(&self) -> bool {
-        Self::count_line(&self.written, self.max, &self.plugin, self.metrics.as_deref())
+    fn report_exceeded(&self, exceeded: Limit, limit: u32) {
+        tracing::warn!(
+            plugin = &*self.plugin,
+            field = exceeded.name(),
+            limit,
+            "log line limit exceeded, dropping further lines"
+        );
+        if let Some(metrics) = &self.metrics {
+            metrics.record_exceeded(exceeded);
+        }
     }
 }
 
@@ -138,9 +161,9 @@ impl OutputLog {
         let line = String::from_utf8_lossy(&self.line);
         let (line, plugin) = (sanitize_line(line.trim_end()), &*self.limiter.plugin);
         if self.level == tracing::Level::WARN {
-            tracing::warn!(target: "plugin", plugin, "{line}");
+            tracing::warn!(target: PLUGIN_TARGET, plugin, "{line}");
         } else {
-            tracing::info!(target: "plugin", plugin, "{line}");
+            tracing::info!(target: PLUGIN_TARGET, plugin, "{line}");
         }
         self.line.clear();
     }
@@ -200,6 +223,7 @@ mod tests {
             metrics: None,
             written: written.clone(),
             max,
+            max_per_minute: 1,
         };
         let allowed = (0..5).filter(|_| limiter.allow_line()).count();
         assert_eq!((allowed, written.load(Ordering::Relaxed)), (2, 5));

@@ -9,6 +9,7 @@ use crate::{
         limits::Limit,
     },
     kube::{
+        key::ObjectRef,
         references::{find_cycle, is_held_by, list_held, list_holders},
         scope::Projection,
         well_known::{condition_type, object_reason},
@@ -17,6 +18,29 @@ use crate::{
     policy::grants::{Access, Verb},
 };
 use types::Error;
+
+/// The error of a hold that would close a circle. Objects in the namespaces of neither the holder nor the held object are
+/// not named: the plugin may have no access to them.
+fn describe_cycle(holder: &ObjectRef, held: &ObjectRef, way: &[ObjectRef]) -> String {
+    let is_known = |object: &ObjectRef| {
+        object == held || object.namespace == holder.namespace || object.namespace == held.namespace
+    };
+    let mut names: Vec<String> = way
+        .iter()
+        .map(|object| {
+            if is_known(object) {
+                object.to_string()
+            } else {
+                "…".to_owned()
+            }
+        })
+        .collect();
+    names.dedup_by(|a, b| a == b && a == "…");
+    format!(
+        "holding {held} would close a circle in which nothing could be deleted: {holder} → {}",
+        names.join(" → ")
+    )
+}
 
 impl Host for Call {
     #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
@@ -49,11 +73,7 @@ impl Host for Call {
                 .unwrap_or_default()
         };
         if let Some(way) = find_cycle(&holder, &key, held_by) {
-            let way: Vec<String> = way.iter().map(ToString::to_string).collect();
-            return Err(Error::Invalid(format!(
-                "holding {key} would close a circle in which nothing could be deleted: {holder} → {}",
-                way.join(" → ")
-            )));
+            return Err(Error::Invalid(describe_cycle(&holder, &key, &way)));
         }
         if !is_held_by(&object, &uid) {
             if object.is_deleting() {
@@ -102,5 +122,30 @@ impl Host for Call {
         found.sort_by(|a, b| (&a.gvk.kind, &a.namespace, &a.name).cmp(&(&b.gvk.kind, &b.namespace, &b.name)));
         self.charge_bytes_from_host(found.iter().map(|holder| holder.to_string().len()).sum())?;
         Ok(found.iter().map(Into::into).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::key::Gvk;
+
+    #[test]
+    fn cycle_names_no_object_of_another_namespace() {
+        let object = |namespace: &str, name: &str| ObjectRef::new(Gvk::new("g", "v1", "A"), namespace, name);
+        let (holder, held) = (object("ours", "holder"), object("theirs", "held"));
+        let way = [
+            held.clone(),
+            object("theirs", "b"),
+            object("secret-project", "c"),
+            object("other-project", "d"),
+            object("ours", "e"),
+            holder.clone(),
+        ];
+        let text = describe_cycle(&holder, &held, &way);
+        assert!(
+            text.ends_with("A/ours/holder → A/theirs/held → A/theirs/b → … → A/ours/e → A/ours/holder"),
+            "{text}"
+        );
     }
 }

@@ -5,6 +5,7 @@
 
 use std::{
     io::{Read, Write},
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
@@ -14,6 +15,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use wasmtime::{Engine, component::Component, format_err};
 
+use super::code_folder::CodeFolder;
 use crate::kube::hash::encode_hex;
 
 /// Longest time to compile a component, besides the time for its size.
@@ -27,7 +29,7 @@ const MAX_MESSAGE_BYTES: u64 = 64 << 10;
 /// The directory for compiled code, and the program that compiles.
 #[derive(Clone, Debug)]
 pub struct CompileCache {
-    /// A directory that only this user may write to.
+    /// A directory, in which compiled code has a folder of this user's own.
     pub directory: PathBuf,
     /// The program that compiles, called as `PROGRAM compile --cache DIRECTORY …` with the component as its
     /// input; none compiles in this process.
@@ -36,7 +38,8 @@ pub struct CompileCache {
 
 /// Loads the code of a component from the cache; none if it has to be compiled.
 pub fn load_cached(engine: &Engine, cache: Option<&CompileCache>, wasm: &[u8]) -> Option<Component> {
-    load_code(engine, &cache?.directory.join(cache_file_name(engine, wasm)))
+    let folder = CodeFolder::open(&cache?.directory).ok()?;
+    load_code(engine, &folder, &cache_file_name(engine, wasm))
 }
 
 /// Loads the code of a component from the cache, or compiles and stores it. With `arguments` a child process has an engine
@@ -50,54 +53,62 @@ pub fn load_or_compile(
     let Some(cache) = cache else {
         return Component::new(engine, wasm);
     };
-    let file = cache.directory.join(cache_file_name(engine, wasm));
-    if let Some(component) = load_code(engine, &file) {
+    let name = cache_file_name(engine, wasm);
+    let folder = match CodeFolder::open(&cache.directory) {
+        Ok(folder) => folder,
+        Err(e) => {
+            tracing::warn!(directory = %cache.directory.display(), error = %e, "compile cache is not used");
+            return Component::new(engine, wasm);
+        }
+    };
+    if let Some(component) = load_code(engine, &folder, &name) {
         return Ok(component);
     }
     if let Some(program) = &cache.compiler {
         compile_in_child(program, &cache.directory, arguments, wasm)?;
-        if let Some(component) = load_code(engine, &file) {
+        if let Some(component) = load_code(engine, &folder, &name) {
             return Ok(component);
         }
-        tracing::warn!(file = %file.display(), "compiler process stored no code, compiling in-process");
+        tracing::warn!(
+            file = name,
+            "compiler process stored no code, compiling in-process"
+        );
     }
     let component = Component::new(engine, wasm)?;
-    if let Err(e) = store_code(&component, &cache.directory, &file) {
-        tracing::warn!(file = %file.display(), error = format!("{e:#}"), "storing compiled code failed");
+    let stored = component.serialize().map_err(|e| format!("{e:#}"));
+    if let Err(e) = stored.and_then(|code| folder.store(&name, &code).map_err(|e| e.to_string())) {
+        tracing::warn!(file = name, error = e, "storing compiled code failed");
     }
     Ok(component)
 }
 
 /// Loads code that was compiled before.
-fn load_code(engine: &Engine, file: &Path) -> Option<Component> {
-    if !file.exists() {
-        return None;
-    }
-    // Unsafe because it trusts the file: only this user may write to the directory, the name identifies the engine and
-    // the component, and the file was renamed into place after it was complete.
+fn load_code(engine: &Engine, folder: &CodeFolder, name: &str) -> Option<Component> {
+    let file = match folder.open_file(name) {
+        Ok(file) => file?,
+        Err(e) => {
+            tracing::warn!(file = name, error = %e, "compiled code is not trusted, recompiling");
+            return None;
+        }
+    };
+    // The file that was checked, by its descriptor: its name may mean another one by now.
+    let path = format!("/dev/fd/{}", file.as_raw_fd());
+    // Unsafe because it trusts the file: only this user could write it (`open_file` checks that), the name identifies the
+    // engine and the component, and the file was renamed into place after it was complete.
     #[allow(unsafe_code)]
-    match unsafe { Component::deserialize_file(engine, file) } {
+    match unsafe { Component::deserialize_file(engine, path) } {
         Ok(component) => Some(component),
         Err(e) => {
-            tracing::warn!(file = %file.display(), error = format!("{e:#}"), "loading compiled code failed, recompiling");
+            tracing::warn!(
+                file = name,
+                error = format!("{e:#}"),
+                "loading compiled code failed, recompiling"
+            );
             // Otherwise the child process would find the file, too, and not compile.
-            let _ = std::fs::remove_file(file);
+            folder.remove_file(name);
             None
         }
     }
-}
-
-/// Stores code under a temporary name and renames it, so that a reader never sees a part of it.
-fn store_code(component: &Component, directory: &Path, file: &Path) -> wasmtime::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    let code = component.serialize()?;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)?;
-    let partial = file.with_extension(format!("{}.partial", std::process::id()));
-    std::fs::write(&partial, code)?;
-    Ok(std::fs::rename(&partial, file)?)
 }
 
 /// The name of a file, which identifies the component and the engine.

@@ -37,8 +37,37 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// A callback with the number of uploaded bytes.
 pub type UploadProgress = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// The HTTP client of all registries.
-pub fn build_client() -> reqwest::Client {
+/// The HTTP clients of all registries.
+#[derive(Clone)]
+pub struct HttpClients {
+    /// The client of registries.
+    registry: reqwest::Client,
+    /// The client of token servers. It follows no redirect: some would repeat the body, which has credentials.
+    tokens: reqwest::Client,
+}
+
+/// Builds the clients of all registries.
+pub fn build_clients() -> HttpClients {
+    let redirects = redirect::Policy::custom(|attempt| {
+        // Blobs are often served from elsewhere. reqwest removes the credentials when the host changes.
+        let from_plain = attempt
+            .previous()
+            .last()
+            .is_some_and(|url| url.scheme() == "http");
+        match attempt.url().scheme() {
+            _ if attempt.previous().len() > 5 => attempt.error("more than 5 redirects"),
+            "https" => attempt.follow(),
+            "http" if from_plain => attempt.follow(),
+            _ => attempt.error("a redirect from https to something else"),
+        }
+    });
+    HttpClients {
+        registry: build_client(redirects),
+        tokens: build_client(redirect::Policy::none()),
+    }
+}
+
+fn build_client(redirects: redirect::Policy) -> reqwest::Client {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
@@ -46,19 +75,7 @@ pub fn build_client() -> reqwest::Client {
         .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(Duration::from_secs(10))
         .read_timeout(Duration::from_secs(30))
-        .redirect(redirect::Policy::custom(|attempt| {
-            // Blobs are often served from elsewhere. reqwest removes the credentials when the host changes.
-            let from_plain = attempt
-                .previous()
-                .last()
-                .is_some_and(|url| url.scheme() == "http");
-            match attempt.url().scheme() {
-                _ if attempt.previous().len() > 5 => attempt.error("more than 5 redirects"),
-                "https" => attempt.follow(),
-                "http" if from_plain => attempt.follow(),
-                _ => attempt.error("a redirect from https to something else"),
-            }
-        }))
+        .redirect(redirects)
         .build()
         .expect("a client of constants")
 }
@@ -78,6 +95,7 @@ fn build_tls_config() -> rustls::ClientConfig {
 /// A repository, and the credential for it.
 pub struct Registry {
     http: reqwest::Client,
+    token_http: reqwest::Client,
     url: Url,
     host: String,
     repository: String,
@@ -111,7 +129,7 @@ pub fn check_digest(what: &str, wanted: &Digest, bytes: &[u8]) -> Result<(), Pul
 impl Registry {
     /// A repository; sends no request.
     pub fn new(
-        http: &reqwest::Client,
+        http: &HttpClients,
         reference: &Reference,
         auth: &RegistryAuth,
         plain_http: bool,
@@ -124,7 +142,8 @@ impl Registry {
         let url = format!("{scheme}://{host}/v2/{}/", reference.repository());
         let url = Url::parse(&url).map_err(|e| PullError::PullFailed(format!("{reference}: {e}")))?;
         Ok(Self {
-            http: http.clone(),
+            http: http.registry.clone(),
+            token_http: http.tokens.clone(),
             url,
             host: reference.registry().into(),
             repository: reference.repository().into(),
@@ -339,7 +358,12 @@ impl Registry {
                 .map_err(|e| self.pull_failed_error(what, &root_cause(&e)))?;
             let sent = self.http.execute(self.add_authorization(request)).await;
             let (why, wait) = match sent {
-                Ok(response) if response.status() == StatusCode::UNAUTHORIZED && !challenge_answered => {
+                // A challenge after a redirect is another server's: it would name where the credentials are sent to.
+                Ok(response)
+                    if response.status() == StatusCode::UNAUTHORIZED
+                        && !challenge_answered
+                        && response.url().origin() == self.url.origin() =>
+                {
                     challenge_answered = true;
                     self.answer_challenge(response.headers()).await?;
                     continue;

@@ -120,11 +120,12 @@ impl StreamTask {
     async fn read_connection(&mut self) -> (ConnectionEnd, Option<Duration>) {
         let (key, epoch) = (&self.key, self.epoch);
         let mut unproven = self.last_id.clone();
-        let response = match open_stream(&self.source.client, &key.path, self.last_id.as_deref()).await {
-            Ok(Some((response, _))) => response,
-            Ok(None) => return (ConnectionEnd::Finished, None),
-            Err(end) => return (end, None),
-        };
+        let (response, sent) =
+            match open_stream(&self.source.client, &key.path, self.last_id.as_deref()).await {
+                Ok(Some(opened)) => opened,
+                Ok(None) => return (ConnectionEnd::Finished, None),
+                Err(end) => return (end, None),
+            };
         match self
             .streams
             .upgrade()
@@ -133,6 +134,12 @@ impl StreamTask {
             Some(()) => {}
             None => return (ConnectionEnd::Done, None),
         }
+        let client = self.source.client.clone();
+        let mut redactor = client.credential_redactor(sent.as_ref());
+        let mut redact = |event: &sse::ServerSentEvent| {
+            redactor.update_history(&client.context.secret_history);
+            redactor.redact_event(event)
+        };
         let mut parser = sse::EventParser::new(MAX_EVENT_BYTES, self.last_id.clone());
         let Some(mut buffered) = self.streams.upgrade().map(|s| BufferedBytes::new(&s.counters)) else {
             return (ConnectionEnd::Done, None);
@@ -170,7 +177,7 @@ impl StreamTask {
                 match self
                     .streams
                     .upgrade()
-                    .and_then(|s| s.on_event(key, epoch, &event))
+                    .and_then(|s| s.on_event(key, epoch, &event, &mut redact))
                 {
                     Some(true) => {}
                     Some(false) | None => return (ConnectionEnd::Done, None),
@@ -200,6 +207,16 @@ fn is_next_id(last: &str, id: Option<&str>) -> bool {
 type OpenedStream = (reqwest::Response, Option<http::HeaderValue>);
 
 impl Client {
+    /// A redactor of the credentials, and of the one that was sent.
+    fn credential_redactor(&self, sent: Option<&http::HeaderValue>) -> Redactor {
+        let mut redactor = self.context.secret_history.to_redactor();
+        self.credentials.add_to_redactor(&mut redactor);
+        if let Some(sent) = sent {
+            redactor.add_credential(sent.as_bytes());
+        }
+        redactor
+    }
+
     /// Requests a stream, after the last event received if there is one; once more after a new login if the server
     /// rejects it with 401. The request waits for the rate limit as others do; an open stream does not count as in
     /// flight.
@@ -335,19 +352,7 @@ impl EventTail {
     /// Redacts the events, and then cuts what is more than the limit.
     fn redact_events(&mut self, redactor: &Redactor, query: &TailQuery) {
         for event in std::mem::take(&mut self.events) {
-            let redact = |text: &str| {
-                if event.is_truncated {
-                    redactor.redact_truncated_text(text)
-                } else {
-                    redactor.redact_text(text)
-                }
-            };
-            let mut redacted = sse::ServerSentEvent {
-                id: event.id.as_deref().map(redact),
-                name: redact(&event.name),
-                data: redact(&event.data),
-                is_truncated: event.is_truncated,
-            };
+            let mut redacted = redactor.redact_event(&event);
             redacted.is_truncated |= redacted.data.len() > query.bytes;
             redacted
                 .data
@@ -361,12 +366,13 @@ impl EventTail {
 /// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
 /// a request in flight.
 pub async fn read_tail(client: &Client, path: &str, query: &TailQuery) -> Result<EventTail, SendError> {
-    let (mut tail, mut sent) = (EventTail::default(), None);
+    let mut tail = EventTail::default();
+    let mut redactor = client.credential_redactor(None);
     let reading = async {
         let _permit = client.in_flight.acquire().await;
         let response = match open_stream(client, path, None).await {
             Ok(Some((response, credential))) => {
-                sent = credential;
+                redactor = client.credential_redactor(credential.as_ref());
                 response
             }
             Ok(None) | Err(ConnectionEnd::Done | ConnectionEnd::Finished) => return Ok(true),
@@ -381,9 +387,18 @@ pub async fn read_tail(client: &Client, path: &str, query: &TailQuery) -> Result
         while let Some(bytes) = chunks.next().await {
             let bytes = bytes.map_err(|e| SendError::Unavailable(root_cause(&e)))?;
             for event in parser.parse_chunk(&bytes) {
-                let mut body = ParsedEvent::new(&event);
-                let last = query.until.iter().any(|p| p.matches(&mut body));
-                if query.select.is_empty() || query.select.iter().any(|p| p.matches(&mut body)) {
+                let (last, selected) = if query.until.is_empty() && query.select.is_empty() {
+                    (false, true)
+                } else {
+                    // A component must not learn of a secret by comparing it.
+                    redactor.update_history(&client.context.secret_history);
+                    let shown = redactor.redact_event(&event);
+                    let mut body = ParsedEvent::new(&shown);
+                    let last = query.until.iter().any(|p| p.matches(&mut body));
+                    let all = query.select.is_empty();
+                    (last, all || query.select.iter().any(|p| p.matches(&mut body)))
+                };
+                if selected {
                     tail.push_event(event, query);
                 }
                 if last {
@@ -398,11 +413,7 @@ pub async fn read_tail(client: &Client, path: &str, query: &TailQuery) -> Result
         Err(_) => false,
     };
     tail.complete = complete;
-    let mut redactor = client.context.secret_history.to_redactor();
-    client.credentials.add_to_redactor(&mut redactor);
-    if let Some(sent) = sent {
-        redactor.add_credential(sent.as_bytes());
-    }
+    redactor.update_history(&client.context.secret_history);
     tail.redact_events(&redactor, query);
     Ok(tail)
 }

@@ -87,6 +87,11 @@ pub struct StreamSubscription {
 }
 
 impl StreamSubscription {
+    /// Events are compared with patterns.
+    pub fn has_patterns(&self) -> bool {
+        !self.wake.is_empty() || !self.until.is_empty()
+    }
+
     /// The event's data must be parsed to classify it.
     pub fn needs_data(&self, event: &ServerSentEvent) -> bool {
         let named = |p: &EventPattern| p.name.as_ref().is_none_or(|name| *name == event.name);

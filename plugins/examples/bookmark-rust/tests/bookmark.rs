@@ -22,7 +22,7 @@ fn invalid_path_is_terminal_without_a_request() {
 #[test]
 fn checked_in_crd_matches_generated_one() {
     let (name, text) = crd::file::<BookmarkSpec>();
-    let path = format!("{}/../../../crds/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../../crds/examples/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_CRDS").is_some() {
         std::fs::write(&path, &text).expect("can be written");
     }

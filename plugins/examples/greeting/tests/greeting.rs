@@ -53,7 +53,7 @@ fn cleanup_emits_farewell_and_succeeds() {
 #[test]
 fn checked_in_crd_matches_generated_one() {
     let (name, text) = crd::file::<GreetingSpec>();
-    let path = format!("{}/../../../crds/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../../crds/examples/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_CRDS").is_some() {
         std::fs::write(&path, &text).expect("can be written");
     }

@@ -1,13 +1,19 @@
 //! Guarantees and limits of a plan: no secret is shown, no write is sent, unchecked changes are marked.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use ostler::testing::{
     api::{ApiClient, ApiError, PatchType},
     fence::WriteFence,
     grants::Grants,
-    plan::{PlanRequest, Verdict, plan},
+    plan::{PlanRequest, PlannedObject, Verdict, plan},
 };
 use ostler_test_harness::{Lab, probe::write, scenarios};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{plan_request, planned, planned_with, probe, refused_with, settings, snapshot};
 scenarios!(
@@ -16,6 +22,7 @@ scenarios!(
     rejected_object_fails_plan_or_its_reconcile,
     closed_fence_allows_dry_runs_only,
     unchecked_change_is_marked,
+    changed_upstream_receives_nothing_from_plan,
 );
 
 async fn secret_values_are_redacted_in_plan(lab: Lab) {
@@ -170,4 +177,93 @@ async fn unchecked_change_is_marked(lab: Lab) {
     // The namespace itself is checked.
     let namespace = report.changes.iter().find(|c| c.object.starts_with("Namespace/"));
     assert!(namespace.is_some_and(|c| c.unchecked.is_empty()), "{text}");
+}
+
+/// A server whose response is a token for every request, and the number of connections to it.
+async fn token_server() -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let (mut request, body) = ([0; 4096], r#"{"token": "t"}"#);
+                while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                    let response = format!(
+                        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    if stream.write_all(response.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (url, connections)
+}
+
+/// A plan of files connects only to Upstreams that exist live with this url, tls and auth: the author of the files would
+/// choose where the live password is sent to.
+async fn changed_upstream_receives_nothing_from_plan(lab: Lab) {
+    lab.install(&["tests/probe"]);
+    let ((live, live_connections), (other, other_connections)) = (token_server().await, token_server().await);
+    let connections = || [&live_connections, &other_connections].map(|c| c.load(Ordering::Relaxed));
+    let upstream = |name: &str, url: &str, path: &str| {
+        let login = json!({"login": {"path": path, "username": "robot", "tokenJsonPath": ".token",
+            "passwordSecretRef": {"name": "ci-admin", "key": "password"}}});
+        json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+            "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"url": url, "auth": login}})
+    };
+    lab.apply(lab.password_secret("live-password")).await;
+    lab.apply(upstream("ci", &live, "/login")).await;
+    let request = |changed: Value, trust_files: bool| {
+        let name = changed["metadata"]["name"].clone();
+        let steps = json!([{"do": "http", "name": name, "path": "/read"}]);
+        let files =
+            [changed, probe(&lab, "p", steps, json!([]))].map(|object| ("pr.yaml".to_owned(), object));
+        PlanRequest {
+            files: files.to_vec(),
+            trust_files,
+            ..plan_request(&lab)
+        }
+    };
+    for changed in [
+        upstream("ci", &other, "/login"),
+        upstream("ci", &live, "/elsewhere"),
+        upstream("new", &other, "/login"),
+    ] {
+        let name = changed["metadata"]["name"].as_str().expect("a name").to_owned();
+        let report = planned(&lab, request(changed, false)).await;
+        let text = report.text();
+        assert_eq!(connections(), [0, 0], "{text}");
+        assert!(
+            report
+                .notes
+                .iter()
+                .any(|n| n.contains(&format!("{}/{name} is not connected to", lab.namespace))),
+            "{text}"
+        );
+        let get = report.requests.iter().find(|r| r.path == "/read");
+        assert!(get.is_some_and(|r| r.method == "GET" && r.guess), "{text}");
+        let guessed =
+            |o: &PlannedObject| o.object.starts_with("Probe/") && o.guess && o.verdict == Verdict::Done;
+        assert!(report.objects.iter().any(guessed), "{text}");
+    }
+    // The live one is used, also if another field of it changes.
+    let mut slower = upstream("ci", &live, "/login");
+    slower["spec"]["timeoutSeconds"] = json!(7);
+    let report = planned(&lab, request(slower, false)).await;
+    assert!(report.objects.iter().all(|o| !o.guess), "{}", report.text());
+    let [before, 0] = connections() else {
+        panic!("{}", report.text())
+    };
+    assert!(before > 0, "{}", report.text());
+    let report = planned(&lab, request(upstream("ci", &other, "/login"), true)).await;
+    assert!(report.objects.iter().all(|o| !o.guess), "{}", report.text());
+    assert!(connections()[1] > 0, "{}", report.text());
 }

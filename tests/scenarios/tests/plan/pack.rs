@@ -63,6 +63,8 @@ async fn chain_is_planned_from_files(lab: Lab) {
         &lab,
         PlanRequest {
             files,
+            // The Upstream of the Instance does not exist yet.
+            trust_files: true,
             ..plan_request(&lab)
         },
     )

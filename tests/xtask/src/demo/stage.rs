@@ -194,6 +194,8 @@ fn apply_examples(cluster: &ApiClient, concourse: &str) -> Result<Vec<ObjectKey>
     let mut crds: Vec<_> = fs::read_dir(paths::workspace_root().join("crds"))?
         .map(|e| e.map(|e| e.path()))
         .collect::<Result<_, _>>()?;
+    // The folder with those of the examples.
+    crds.retain(|path| path.is_file());
     crds.sort();
     for path in crds {
         for crd in read_manifests(&path, &BTreeMap::new())? {

@@ -61,14 +61,14 @@ impl Registry {
                 form.push(("grant_type", "refresh_token".into()));
                 form.push(("client_id", "ostler".into()));
                 form.push(("refresh_token", token.clone()));
-                self.http.post(url.clone()).form(&form)
+                self.token_http.post(url.clone()).form(&form)
             }
             Some(RegistryCredential::Basic { username, password }) => self
-                .http
+                .token_http
                 .get(url.clone())
                 .query(&parameters)
                 .basic_auth(username, Some(password)),
-            _ => self.http.get(url.clone()).query(&parameters),
+            _ => self.token_http.get(url.clone()).query(&parameters),
         };
         #[derive(Deserialize)]
         struct Token {

@@ -176,7 +176,12 @@ fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
 /// Installs the pack's CRDs and waits until they are served.
 async fn install_crds(cluster: &Cluster, crds: &Path) -> Result<()> {
     for file in std::fs::read_dir(crds).with_context(|| format!("reading {}", crds.display()))? {
-        let text = std::fs::read_to_string(file?.path())?;
+        let path = file?.path();
+        // The folder with those of the examples.
+        if path.is_dir() {
+            continue;
+        }
+        let text = std::fs::read_to_string(path)?;
         cluster.install_crd(&serde_saphyr::from_str(&text)?).await?;
     }
     for kind in ["instances", "teams", "pipelines", "jobs", "builds"] {

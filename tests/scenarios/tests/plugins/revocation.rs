@@ -1,0 +1,93 @@
+//! Revocation of a key or a digest while the build that it concerns serves.
+
+use super::*;
+
+/// The public key of another seed than [`PRIVATE_KEY`].
+const OTHER_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=\n-----END PUBLIC KEY-----\n";
+
+pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
+    let registry = Registry::start_public();
+    let store = ComponentStore::new(None, PullLimits::default());
+    let auth = RegistryAuth::anonymous();
+    let reference: Reference = format!("{}/plugins/greeting:1", registry.address())
+        .parse()
+        .expect("a reference");
+    let pushed = store
+        .push_component(
+            &reference,
+            &auth,
+            read_component("examples/greeting").into(),
+            &ComponentInterfaces::default(),
+            BTreeMap::new(),
+            Arc::new(|_| {}),
+        )
+        .await
+        .expect("pushed");
+    let key = SigningKey::from_pem(PRIVATE_KEY).expect("a key");
+    store
+        .sign_digest(&reference, &pushed.digest, &auth, &key)
+        .await
+        .expect("signed");
+    let spec = |key: &str| {
+        json!({"source": {"oci": {"reference": pushed.reference.to_string()}}, "verify": {"keys": [key]},
+            "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}],
+                "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+    };
+    lab.install(&["hostile/hostile"]);
+    let grants_file = lab.path().join("components.yaml");
+    let plugins = json!({"hostile": {"reconciles": [{"group": "*", "kinds": ["*"]}]}});
+    std::fs::write(&grants_file, json!({"plugins": plugins}).to_string()).expect("written");
+    lab.settings.grants_file = Some(grants_file.clone());
+    lab.settings.cache = Some(CompileCache {
+        directory: lab.path().join("cache"),
+        compiler: None,
+    });
+    apply_plugin(&lab, "greeting", spec(PUBLIC_KEY)).await;
+    lab.start_host().await;
+    wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    apply_greeting(&lab, "hello").await;
+    lab.wait_ready(&greeting(), "hello").await;
+
+    // The key is removed: what serves is stopped, and not only kept from being loaded again.
+    apply_plugin(&lab, "greeting", spec(OTHER_KEY)).await;
+    let object = wait_plugin_condition(&lab, "greeting", "Ready", "False", "InvalidSignature").await;
+    assert!(message(&object, "Loaded").contains("is stopped"), "{object:#}");
+    assert!(
+        message(&object, "Loaded").contains(&pushed.digest.to_string()),
+        "{object:#}"
+    );
+    assert!(report(&lab, "greeting").stopped);
+    apply_greeting(&lab, "late").await;
+    // An object of another plugin, applied later, becomes Ready, so the other had time to be reconciled.
+    apply_hostile(&lab, "neighbour", "behave", "x").await;
+    lab.wait_ready(&hostile(), "neighbour").await;
+    let late = lab.get(&greeting(), "late").await.expect("it exists");
+    assert!(late["status"].is_null(), "{late:#}");
+    apply_plugin(&lab, "greeting", spec(PUBLIC_KEY)).await;
+    lab.wait_ready(&greeting(), "late").await;
+    wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+
+    // The host's own keys must have signed it, too, whatever the object says.
+    let write_policy = |policy: Value| {
+        let text = json!({"plugins": plugins, "components": policy}).to_string();
+        let partial = grants_file.with_extension("partial");
+        std::fs::write(&partial, text).expect("written");
+        std::fs::rename(&partial, &grants_file).expect("renamed");
+    };
+    write_policy(json!({"trustedKeys": [OTHER_KEY]}));
+    wait_plugin_condition(&lab, "greeting", "Ready", "False", "InvalidSignature").await;
+    write_policy(json!({"trustedKeys": [OTHER_KEY, PUBLIC_KEY]}));
+    wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+
+    // A digest is revoked: of the artifact, and of the component.
+    for digest in [pushed.digest.to_string(), report(&lab, "greeting").digest] {
+        write_policy(json!({"revokedDigests": [digest]}));
+        let object = wait_plugin_condition(&lab, "greeting", "Ready", "False", "Revoked").await;
+        let digest = digest.trim_start_matches("sha256:");
+        assert!(message(&object, "Loaded").contains(digest), "{object:#}");
+        write_policy(json!({}));
+        wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    }
+    delete_plugin(&lab, "greeting").await;
+}
