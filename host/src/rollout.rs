@@ -241,12 +241,16 @@ impl Reloader {
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
         };
         let loaded = match loaded {
-            Ok(plugin) => match plugin.check_file_name(file) {
-                Ok(()) => preflight_replay(&self.engine, &self.recordings, &self.registry, id, plugin).await,
-                Err(refusal) => Err(refusal),
-            },
+            Ok(plugin) => preflight_replay(&self.engine, &self.recordings, &self.registry, id, plugin).await,
             Err(refusal) => Err(refusal),
         };
+        let loaded = loaded.and_then(|plugin| {
+            // A file of a plugin that has a Plugin object is refused for that reason.
+            if !self.registry.is_reserved(plugin.name()) {
+                plugin.check_file_name(file)?;
+            }
+            Ok(plugin)
+        });
         match loaded {
             Ok(plugin) => {
                 let plugin = Plugin {
