@@ -33,7 +33,7 @@ use tracing::info;
 
 use crate::{
     admin::Admin,
-    contract::limits::Time,
+    contract::limits::{Bytes, Time},
     host::{Host, Settings},
     leader::lease,
     observe::telemetry::{self, LogFormat},
@@ -135,9 +135,13 @@ struct Common {
     /// Namespace to watch. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
     namespaces: Vec<String>,
-    /// Maximum number of concurrent reconciles of all plugins.
+    /// Maximum number of concurrent reconciles of one plugin. The memory budget bounds those of all plugins.
     #[arg(long, default_value_t = 16)]
     workers: u32,
+    /// Memory that all running calls may hold together, such as 256Mi. Defaults to half of the memory limit of the
+    /// container, or of the machine's memory.
+    #[arg(long, value_name = "BYTES")]
+    memory_budget: Option<Bytes>,
     /// Time after which a blocked deletion sets the condition DeletionBlocked.
     #[arg(long, default_value = "10m", value_parser = parse_duration)]
     deletion_deadline: Duration,
@@ -272,6 +276,7 @@ async fn serve_host(
         network: common.networks,
         namespaces: common.namespaces,
         workers: common.workers.max(1),
+        memory_budget: common.memory_budget.map(Into::into),
         deletion_deadline: common.deletion_deadline,
         cache: common.cache_dir.map(|directory| CompileCache {
             directory,

@@ -49,6 +49,7 @@ mod contract {
     pub mod host_calls;
     pub mod inspection;
     pub mod limits;
+    pub mod memory_budget;
     pub mod trap;
 }
 
@@ -114,6 +115,7 @@ mod upstream;
 mod sandbox {
     pub mod capabilities;
     pub mod engine;
+    pub mod memory_limit;
     pub mod object_cache;
     pub mod services;
 }
@@ -138,7 +140,7 @@ pub mod testing {
     pub use crate::{
         cache::store,
         client::{api, fence},
-        contract::{bindings, inspection, limits, trap},
+        contract::{bindings, inspection, limits, memory_budget, trap},
         kube::{backoff, key, object, scope, selector, time},
         leader::{election, lease},
         policy::{grants, manifest, network, plugin_policy},

@@ -26,6 +26,7 @@ use crate::{
         bindings::reconciler::Descriptor,
         inspection::{self, ContractError},
         limits::Limits,
+        trap::Trap,
     },
     kube::{
         hash::encode_hex,
@@ -317,7 +318,19 @@ pub async fn load(
     grants: &Grants,
     limits: &Limits,
 ) -> Result<Plugin, LoadError> {
-    let inspection = inspection::inspect(&wasm).map_err(|e| {
+    // Parsing and hashing a component with an interpreter takes longer than an async thread may be blocked.
+    let inspecting = tokio::task::spawn_blocking(move || {
+        let (inspection, manifest) = (inspection::inspect(&wasm), manifest::read_manifest(&wasm));
+        let digest = encode_hex(&Sha256::digest(&wasm));
+        (inspection, manifest, digest, wasm)
+    });
+    let (inspection, manifest, digest, wasm) = inspecting.await.map_err(|e| {
+        LoadError::new(
+            plugin_reason::NOT_A_COMPONENT,
+            format!("inspecting it stopped: {e}"),
+        )
+    })?;
+    let inspection = inspection.map_err(|e| {
         let reason = match e {
             ContractError::Differs(_) => plugin_reason::INCOMPATIBLE_CONTRACT,
             _ => plugin_reason::NOT_A_COMPONENT,
@@ -331,21 +344,20 @@ pub async fn load(
                 .into(),
         ));
     }
-    let manifest = manifest::read_manifest(&wasm)
-        .map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
+    let manifest = manifest.map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
-    let digest = encode_hex(&Sha256::digest(&wasm));
-    let compiling = engine.clone();
-    let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
+    let compiled = engine
+        .compile_in_turn(wasm, inspection.wasi)
         .await
-        .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("compiling stopped: {e}")))?
         .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("does not compile: {e:#}")))?;
     let policy = |name: &str| bind_policy(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(policy("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
-    let descriptor = described
-        .map_err(|e| LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}")))?;
+    let descriptor = described.map_err(|e| LoadError {
+        passing: matches!(e, Trap::HostExhausted(_)),
+        ..LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}"))
+    })?;
     let kinds =
         check_descriptor(&descriptor).map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
     let policy = policy(&descriptor.name);

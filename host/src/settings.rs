@@ -50,8 +50,10 @@ pub struct Settings {
     pub network: Vec<ipnet::IpNet>,
     /// Namespaces that the host is confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
-    /// Number of concurrent reconciles.
+    /// Number of concurrent reconciles of one plugin.
     pub workers: u32,
+    /// Bytes that all running calls may hold together; none for half of the memory that the process may have.
+    pub memory_budget: Option<usize>,
     /// Limits of one call into a component.
     pub limits: Limits,
     /// Interval of reconciles whose outcome is `poll` without an interval.
@@ -90,6 +92,7 @@ impl Default for Settings {
             network: Vec::new(),
             namespaces: Vec::new(),
             workers: 16,
+            memory_budget: None,
             limits: Limits::default(),
             poll_interval: Duration::from_secs(300),
             wait_interval: Duration::from_secs(30),

@@ -38,6 +38,7 @@ mod object;
 mod rate_limit;
 mod redact;
 mod request_policy;
+mod response_budget;
 mod spec;
 mod sse;
 mod stream;
@@ -62,6 +63,7 @@ pub use self::{
     breaker::CircuitState,
     encoding::Encoding,
     object::{SecretUses, UpstreamObject},
+    response_budget::{ResponseBudget, ResponseCharge},
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
     stream::{
@@ -78,7 +80,10 @@ use self::{
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
-    contract::bindings::{http, types},
+    contract::{
+        bindings::{http, types},
+        memory_budget::BudgetExhausted,
+    },
     kube::{hash::encode_hex, key::Gvk, well_known::annotation},
     policy::{
         network::NetworkPolicy,
@@ -191,6 +196,8 @@ pub struct Request {
     pub substitutions: Vec<Substitution>,
     /// A timeout shorter than the Upstream's own.
     pub timeout: Option<Duration>,
+    /// The budget of the response; none for requests of the host itself.
+    pub budget: Option<ResponseBudget>,
 }
 
 /// A response with any HTTP status.
@@ -256,6 +263,12 @@ pub enum SendError {
     /// A body exceeds its limit.
     #[error("{0}")]
     TooLarge(String),
+    /// The responses exceed what the call may receive (`bytesFromHost`).
+    #[error("the responses have more bytes than the call may receive")]
+    ResponsesTooLarge,
+    /// The host has no memory for the response.
+    #[error(transparent)]
+    Exhausted(BudgetExhausted),
     /// The host is not the leader; nothing was sent.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
@@ -270,9 +283,11 @@ impl From<SendError> for types::Error {
             SendError::LoginFailed(_) | SendError::NotAllowed(_) | SendError::OriginNotAllowed(_) => {
                 Self::Denied(text)
             }
-            SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
+            SendError::Unavailable(_) | SendError::Exhausted(_) | SendError::NotLeader(_) => {
+                Self::Unavailable(text)
+            }
             SendError::Throttled(ms) => Self::Throttled(ms),
-            SendError::TooLarge(_) => Self::LimitExceeded(text),
+            SendError::TooLarge(_) | SendError::ResponsesTooLarge => Self::LimitExceeded(text),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The API writer: all writes of the host. A write that would change nothing is suppressed, and the result of one is
 //! readable in the cache at once.
 
+mod applied;
 mod write_responses;
 
 use std::{
@@ -12,7 +13,10 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::write_responses::{Authorship, WriteResponses};
+use self::{
+    applied::{Applied, AppliedObjects},
+    write_responses::{Authorship, WriteResponses},
+};
 use crate::{
     cache::store::Store,
     client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},
@@ -65,20 +69,7 @@ pub struct ApiWriter {
     store: Arc<Store>,
     responses: WriteResponses,
     /// The last applies of each reconciled object.
-    applied: Mutex<HashMap<ObjectRef, Vec<(ObjectRef, Applied)>>>,
-}
-
-/// An apply and its result, as digests.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Applied {
-    /// Digest of the component's request. If it and `version` are both unchanged, there is nothing to compare.
-    request_digest: u64,
-    /// Version of the live object that was found to contain the applied fields.
-    version: u64,
-    /// Digest of the fields sent: fields that are no longer sent must be removed.
-    sent: u64,
-    /// Digest of the same fields afterwards, as the server defaulted and normalized them.
-    live: u64,
+    applied: Mutex<HashMap<ObjectRef, AppliedObjects>>,
 }
 
 impl ApiWriter {
@@ -157,24 +148,19 @@ impl ApiWriter {
     }
 
     fn last_applied(&self, by: &ObjectRef, key: &ObjectRef) -> Option<Applied> {
-        let applied = self.applied.lock();
-        let of_object = applied.get(by)?.iter();
-        of_object
-            .filter(|(k, _)| k == key)
-            .map(|(_, applied)| *applied)
-            .next()
+        self.applied.lock().get(by)?.get(key)
     }
 
     fn record_applied(&self, by: &ObjectRef, key: &ObjectRef, new: Applied) {
         let mut applied = self.applied.lock();
-        let of_object = applied.entry(by.clone()).or_default();
-        match of_object.iter_mut().find(|(k, _)| k == key) {
-            Some((_, last)) => *last = new,
-            None => {
-                // Most objects have one child, so no spare capacity is reserved.
-                of_object.reserve_exact(1);
-                of_object.push((key.clone(), new));
-            }
+        applied.entry(by.clone()).or_default().record(key, new);
+    }
+
+    /// Drops what the reconciles of an object have not applied since the last call. It is called after a reconcile that
+    /// succeeded and wrote something: without a write no apply was added.
+    pub fn drop_unused_applies(&self, by: &ObjectRef) {
+        if let Some(of_object) = self.applied.lock().get_mut(by) {
+            of_object.drop_unused();
         }
     }
 
@@ -185,9 +171,8 @@ impl ApiWriter {
         request_digest: u64,
     ) -> Option<(ObjectRef, Arc<Object>)> {
         let (key, version) = {
-            let applied = self.applied.lock();
-            let mut of_object = applied.get(by)?.iter();
-            let (key, last) = of_object.find(|(_, a)| a.request_digest == request_digest)?;
+            let mut applied = self.applied.lock();
+            let (key, last) = applied.get_mut(by)?.repeat_request(request_digest)?;
             (key.clone(), last.version)
         };
         let live = self.store.get(&key, Projection::Full)?;

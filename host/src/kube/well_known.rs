@@ -281,6 +281,8 @@ well_known! {
     error_reason {
         /// The host panicked: a bug in Ostler. The reconcile is retried with a backoff.
         RECONCILE_PANICKED = "ReconcilePanicked";
+        /// The host had no memory or instance left for the call. It is retried with a backoff.
+        HOST_EXHAUSTED = "HostExhausted";
         /// The finalizers could not be written.
         FINALIZER_UPDATE_FAILED = "FinalizerUpdateFailed";
         /// The finalizer that protects an Upstream or its Secret could not be written. The host works without it.

@@ -13,6 +13,7 @@ scenarios!(
     field_no_longer_applied_is_removed,
     conflicting_writers_are_throttled,
     denied_write_is_retried_after_grant,
+    revoked_grant_applies_while_another_component_compiles,
 );
 
 async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
@@ -164,4 +165,57 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
         .wake_causes(&kind(), "p")
         .contains(&ostler::testing::dispatcher::Cause::ConfigChange);
     assert!(changed, "{:?}", lab.wake_causes(&kind(), "p"));
+}
+
+/// A component of an interpreter takes minutes to compile. Nothing that an administrator revokes may wait for that.
+async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
+    let at = |name: &str| lab.path().join(name);
+    let [grants_file, code, compiler] = ["grants.yaml", "compiled", "compiler"].map(at);
+    let [slow, compiling, proceed] = ["slow", "compiling", "proceed"].map(at);
+    // It stores no code, so that the host compiles by itself afterwards.
+    let script = format!(
+        "#!/bin/sh\ncat > /dev/null\nif [ -e {} ]; then touch {}; while [ ! -e {} ]; do sleep 0.02; done; fi\n",
+        slow.display(),
+        compiling.display(),
+        proceed.display(),
+    );
+    std::fs::write(&compiler, script).expect("written");
+    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    let grants = |verbs: &str| {
+        let text = format!("plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
+        std::fs::write(&grants_file, &text).expect("written");
+        ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
+    };
+    lab.settings.grants = grants("[get, apply]");
+    lab.settings.grants_file = Some(grants_file.clone());
+    lab.settings.cache = Some(ostler::testing::engine::CompileCache {
+        directory: code,
+        compiler: Some(compiler),
+    });
+    lab.start_probe().await;
+    lab.apply_probe("before", json!([write("apply", "child", "1")]), json!([]))
+        .await;
+    lab.wait_ready(&kind(), "before").await;
+
+    std::fs::write(&slow, "").expect("written");
+    lab.install(&["examples/greeting"]);
+    lab.wait_until("the compiler runs", async || compiling.exists())
+        .await;
+    grants("[get]");
+    lab.apply_probe("after", json!([write("apply", "other", "1")]), json!([]))
+        .await;
+    lab.wait_condition(&kind(), "after", "Stalled", "True", "PermissionDenied")
+        .await;
+    let serves = |name: &str| {
+        lab.host()
+            .registry()
+            .serving()
+            .iter()
+            .any(|p| &**p.name() == name)
+    };
+    assert!(!serves("greeting"), "it is still being compiled");
+    std::fs::write(&proceed, "").expect("written");
+    lab.wait_until("the other component serves", async || serves("greeting"))
+        .await;
 }
