@@ -172,10 +172,7 @@ impl Reloader {
             };
             let id = SlotId::file(&file);
             let result = match loaded {
-                Ok(plugin) => match plugin.check_file_name(&file) {
-                    Ok(()) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
-                    Err(refusal) => Err(refusal),
-                },
+                Ok(plugin) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
                 Err(refusal) => Err(refusal),
             };
             FinishedFile { file, build, result }
