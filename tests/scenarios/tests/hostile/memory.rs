@@ -26,7 +26,7 @@ const ATTEMPT_COUNT: usize = 5;
 const HOSTILE_GRANTS: &str = "
   hostile:
     reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
-    kubernetes: [{kinds: [ConfigMap], verbs: [list], namespaces: ['*']}]
+    kubernetes: [{kinds: [ConfigMap], verbs: [list]}]
     upstreams: [{}]
 ";
 
