@@ -159,7 +159,6 @@ impl Planner {
                 let config = read_config(&path)?.unwrap_or_else(|| "{}".into());
                 let plugin = self.load_component(&path, Some(&config)).await?;
                 let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-                plugin.check_file_name(file)?;
                 let components = &self.settings.grants.components;
                 let allowed = components.check_component(&plugin.digest, file);
                 allowed.map_err(|violation| anyhow::anyhow!("{file}: {}", violation.message))?;
@@ -178,6 +177,11 @@ impl Planner {
                 notes.push(format!(
                     "{id} is left out of the plan: the Plugin object {name} configures its plugin with another source"
                 ));
+                continue;
+            }
+            let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            if let Err(why) = plugin.check_file_name(file) {
+                notes.push(format!("a plugin is left out of the plan: {why}"));
                 continue;
             }
             let grants = self.settings.grants.clone();

@@ -172,12 +172,9 @@ impl Reloader {
             };
             let id = SlotId::file(&file);
             let result = match loaded {
-                Ok(plugin) => match plugin.check_file_name(&file).and_then(|()| {
-                    let components = &build.grants.components;
-                    Ok(components.check_component(&plugin.digest, &file)?)
-                }) {
+                Ok(plugin) => match build.grants.components.check_component(&plugin.digest, &file) {
                     Ok(()) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
-                    Err(refusal) => Err(refusal),
+                    Err(violation) => Err(violation.into()),
                 },
                 Err(refusal) => Err(refusal),
             };
@@ -214,6 +211,13 @@ impl Reloader {
         };
         self.files.waiting.remove(&file);
         let id = SlotId::file(&file);
+        let result = result.and_then(|plugin| {
+            // A file of a plugin that has a Plugin object is refused for that reason.
+            if !self.registry.is_reserved(plugin.name()) {
+                plugin.check_file_name(&file)?;
+            }
+            Ok(plugin)
+        });
         match result {
             Ok(plugin) => {
                 let source = file.into();
