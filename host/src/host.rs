@@ -216,7 +216,9 @@ fn build_services(
             store: store.clone(),
             informers: Arc::new(
                 Informers::new(cluster.clone(), store.clone(), on_change)
-                    .with_backoff(settings.watch_backoff),
+                    .with_namespaces(namespaces.clone())
+                    .with_backoff(settings.watch_backoff)
+                    .with_idle_timeout(settings.watch_idle_timeout),
             ),
             namespaces,
         },
@@ -350,6 +352,10 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
         sweep.tick().await;
         let needed = services.dispatcher.scopes();
         services.cache.informers.stop_unneeded(&needed, linger);
+        // A scope that became needed while the others were stopped must not stay without a watch.
+        for scope in services.dispatcher.scopes() {
+            services.cache.informers.ensure_informer(&scope);
+        }
         services.upstreams.clients.drop_unused();
     }
 }

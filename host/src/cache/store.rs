@@ -420,6 +420,26 @@ impl Store {
         })
     }
 
+    /// Removes exactly this object from all collections, because the API server has confirmed its deletion.
+    pub fn remove_deleted(&self, key: &ObjectRef, uid: &str) -> Option<Change> {
+        let mut kinds = self.kinds.write();
+        let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
+        // Late events of any version must not bring it back: a uid is never used again.
+        kind.tombstones.insert(uid, u64::MAX);
+        let mut old = None;
+        for projection in [Projection::Metadata, Projection::Full] {
+            for collection in kind.collections_of(projection) {
+                if collection.get(key).is_some_and(|o| *o.uid == *uid) {
+                    old = collection.remove(key).or(old);
+                }
+            }
+        }
+        let old = Some(old?);
+        kind.pending_echoes.remove(key);
+        let key = key.clone();
+        Some(Change { key, old, new: None })
+    }
+
     /// Returns one object: in full if any watch has it so, otherwise in this projection.
     pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
         let kinds = self.kinds.read();

@@ -32,7 +32,10 @@ pub use self::{
     target::{Target, is_dry_run},
 };
 use crate::{
-    client::fence::WriteFence, kube::key::Gvk, observe::metrics::RestClient, policy::grants::ServiceAccount,
+    client::{connection::LongRunning, fence::WriteFence},
+    kube::key::Gvk,
+    observe::metrics::RestClient,
+    policy::grants::ServiceAccount,
 };
 
 /// Time within which the API server must answer. A connection that died silently must not keep an object in flight for
@@ -161,7 +164,7 @@ impl ApiClient {
         }
         let header = form.map(MetadataForm::accept_header);
         let response = self
-            .with_timeout(self.send_request("GET", path, header, Vec::new()))
+            .with_timeout(self.send_request("GET", path, header, Vec::new(), Some(LongRunning)))
             .await?;
         Ok(response.into_body())
     }
@@ -229,7 +232,7 @@ impl ApiClient {
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
         let response = self.with_timeout(async {
-            let response = self.send_request(method, path, header, body).await?;
+            let response = self.send_request(method, path, header, body, None).await?;
             let body = response.into_body().collect().await;
             Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
         });
@@ -246,6 +249,7 @@ impl ApiClient {
         path: &str,
         header: Option<(&str, &str)>,
         body: Vec<u8>,
+        long_running: Option<LongRunning>,
     ) -> Result<http::Response<Body>, ApiError> {
         let mut request = http::Request::builder().method(method).uri(path);
         if let Some((name, value)) = header {
@@ -256,6 +260,9 @@ impl ApiClient {
         }
         if method != "GET" && !is_dry_run(method, path, &body) {
             self.fence.check_open()?;
+        }
+        if let Some(mark) = long_running {
+            request = request.extension(mark);
         }
         let request = request
             .body(Body::from(body))

@@ -257,10 +257,11 @@ impl ApiWriter {
         })
     }
 
-    /// Deletes an object and returns true if it existed.
+    /// Deletes an object and returns true if it existed. The cache shows the deletion at once, and it does not wake the
+    /// object whose reconcile made it.
     pub async fn delete(
         &self,
-        account: Option<&ServiceAccount>,
+        context: WriteContext<'_>,
         key: &ObjectRef,
         propagation: Propagation,
         preconditions: &Preconditions,
@@ -281,15 +282,24 @@ impl ApiWriter {
             }
         }
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
-        match self
-            .client
-            .acting_as(account)
-            .delete(&path, options.to_string().into_bytes())
-            .await
-        {
-            Ok(_) => Ok(true),
+        let before = self.store.get(key, Projection::Metadata);
+        let pending = self.responses.expect_response(key, context.by);
+        let client = self.client.acting_as(context.account);
+        match client.delete(&path, options.to_string().into_bytes()).await {
+            Ok(response) => {
+                pending.store_deletion(&response, before.as_deref());
+                self.forget_applied(context.by, key);
+                Ok(true)
+            }
             Err(e) if e.code() == 404 => Ok(false),
             Err(e) => Err(e),
+        }
+    }
+
+    /// Forgets the apply of an object that was deleted: the next one creates it again.
+    fn forget_applied(&self, by: &ObjectRef, key: &ObjectRef) {
+        if let Some(applied) = self.applied.lock().get_mut(by) {
+            applied.retain(|(k, _)| k != key);
         }
     }
 

@@ -140,6 +140,8 @@ struct PendingWrite {
 struct WakeUp {
     /// Version of the changed object; none if it does not identify the change alone.
     version: Option<u64>,
+    /// Uid of the object, if the change is its deletion.
+    deleted: Option<Box<str>>,
     priority: Priority,
     cause: Cause,
 }
@@ -150,6 +152,7 @@ pub struct Expectation {
     object: ObjectRef,
     id: u64,
     version: Option<u64>,
+    deleted: Option<Box<str>>,
 }
 
 impl Expectation {
@@ -157,6 +160,17 @@ impl Expectation {
     /// versions are delivered on drop.
     pub fn fulfil(mut self, version: u64) {
         self.version = Some(version);
+    }
+
+    /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing.
+    pub fn fulfil_deletion(mut self, uid: &str) {
+        self.deleted = Some(uid.into());
+    }
+
+    /// Returns true if a held wake-up is the echo of the expected write.
+    fn is_echo(&self, wake_up: &WakeUp) -> bool {
+        let same_version = wake_up.version.is_some() && wake_up.version == self.version;
+        same_version || (wake_up.deleted.is_some() && wake_up.deleted == self.deleted)
     }
 }
 
@@ -175,7 +189,7 @@ impl Drop for Expectation {
             inner.pending_writes.remove(&self.object);
         }
         for wake_up in write.held {
-            if wake_up.version.is_none() || wake_up.version != self.version {
+            if !self.is_echo(&wake_up) {
                 inner.enqueue(&write.by, wake_up.priority, wake_up.cause, now);
             }
         }
@@ -252,6 +266,13 @@ impl Dispatcher {
         // (another watch may still owe the predecessor's deletion): a held wake-up is then always delivered.
         let version = change.new.as_ref().map(|o| o.resource_version);
         let version = version.filter(|_| !source.skips_versions() && !change.is_replacement());
+        let deleted = || {
+            change
+                .old
+                .as_ref()
+                .filter(|_| change.new.is_none())
+                .map(|old| old.uid.clone())
+        };
         let intent_changed = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
             _ => true,
@@ -264,6 +285,7 @@ impl Dispatcher {
             };
             let wake_up = WakeUp {
                 version,
+                deleted: deleted(),
                 priority,
                 cause,
             };
@@ -284,6 +306,7 @@ impl Dispatcher {
                 if Some(&dependant) != by && dependant != change.key {
                     let wake_up = WakeUp {
                         version,
+                        deleted: deleted(),
                         priority: Priority::High,
                         cause: Cause::Dependency(change.key.clone()),
                     };
@@ -316,6 +339,7 @@ impl Dispatcher {
             object: object.clone(),
             id,
             version: None,
+            deleted: None,
         }
     }
 
@@ -503,6 +527,29 @@ mod tests {
             assert!(dispatcher.pop().is_err(), "held until the response arrives");
             expectation.fulfil(7);
             assert_eq!(dispatcher.pop().is_ok(), woken, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn own_deletion_seen_first_by_the_watch_wakes_nothing_but_that_of_another_object_does() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        let by = ObjectRef::new(owner.clone(), "n", "o");
+        for (uid, woken) in [("u", false), ("predecessor", true)] {
+            let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let Change { key, new, .. } = change(7);
+            dispatcher.record_read(&by, Dependency::Object(key.clone(), Projection::Full));
+            let expectation = dispatcher.expect_write(&key, &by);
+            let deletion = Change {
+                key,
+                old: new,
+                new: None,
+            };
+            dispatcher.on_change(&deletion, Source::Watch, None);
+            assert!(dispatcher.pop().is_err(), "held until the response arrives");
+            expectation.fulfil_deletion(uid);
+            assert_eq!(dispatcher.pop().is_ok(), woken, "{uid}");
         }
     }
 }

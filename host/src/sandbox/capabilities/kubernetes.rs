@@ -50,7 +50,7 @@ impl Host for Call {
         let object = if options.live {
             check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
             // The edge comes first: a change while the response is on its way wakes the object.
-            self.record_read(Dependency::Object(key.clone(), projection));
+            self.record_read(Dependency::Object(key.clone(), projection))?;
             let account = self.context.service_account();
             let live = services.api.writer.read_uncached(account, &key, &by).await;
             live.map_err(|e| self.map_api_error(e))?
@@ -91,10 +91,13 @@ impl Host for Call {
             None | Some(0) => MAX_PAGE_OBJECTS,
             Some(limit) => MAX_PAGE_OBJECTS.min(limit as usize),
         };
-        let lists = services
-            .cache
-            .namespaces
-            .namespaces_for(namespace)
+        let namespaces = &services.cache.namespaces;
+        if namespaces.is_confined() && namespace.is_empty() {
+            let resource = services.api.writer.discover_resource(&gvk).await?;
+            namespaces.record_scope(&gvk, resource.namespaced);
+        }
+        let lists = namespaces
+            .namespaces_for(&gvk, namespace)
             .into_iter()
             .map(|namespace| List {
                 gvk: gvk.clone(),
@@ -168,7 +171,7 @@ impl Host for Call {
             self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
             self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.record_apply(key, false);
+            self.record_apply(key, false)?;
             return self.return_bytes(live.json.to_vec());
         }
         let (key, object) = self.prepare_object(object, options.owned, Verb::Apply)?;
@@ -183,7 +186,7 @@ impl Host for Call {
         };
         let apply = services.api.writer.apply(writer, &key, &object, options.force);
         let written = apply.await.map_err(|e| self.map_api_error(e))?;
-        self.record_apply(key, written.sent);
+        self.record_apply(key, written.sent)?;
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -197,13 +200,14 @@ impl Host for Call {
         let (key, object) = self.prepare_object(object, options.owned, Verb::Create)?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
+        self.record_read(Dependency::Object(key.clone(), CacheProjection::Full))?;
         let written = services
             .api
             .writer
             .create(self.context.write_context(&by), &key, &object)
             .await;
         let written = written.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, written.sent);
+        self.effects.record_write(&key, written.sent);
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -234,7 +238,7 @@ impl Host for Call {
             && is_applied(&patch, &live.to_value())
         {
             Span::current().record("sent", false);
-            self.record_write(key, false);
+            self.effects.record_write(&key, false);
             return self.return_bytes(live.json.to_vec());
         }
         let patched = services
@@ -244,23 +248,26 @@ impl Host for Call {
             .await;
         let written = patched.map_err(|e| self.map_api_error(e))?;
         Span::current().record("sent", true);
-        self.record_write(key, true);
+        self.effects.record_write(&key, true);
         self.return_bytes(written.object.json.to_vec())
     }
 
     #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
-        let (_, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
+        let (target, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
+        let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        let account = self.context.service_account();
+        // A change of the object by another writer wakes the reconciled object.
+        self.record_read(Dependency::Object(key.clone(), CacheProjection::Full))?;
+        let context = self.context.write_context(&by);
         let deleted = services
             .api
             .writer
-            .delete(account, &key, options.propagation, &options.preconditions);
+            .delete(context, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, true);
+        self.effects.record_write(&key, true);
         Ok(())
     }
 }
@@ -311,12 +318,11 @@ impl Call {
             self.check_rbac(services, &[read("list"), read("watch")]).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
             let scope = dependency.scope(&services.cache.namespaces);
-            self.record_read(dependency);
-            let synced = services
-                .cache
-                .informers
-                .wait_synced(&scope, self.remaining_time().min(SYNC_TIMEOUT))
-                .await;
+            self.record_read(dependency)?;
+            let timeout = self.remaining_time().min(SYNC_TIMEOUT);
+            let informers = &services.cache.informers;
+            let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
+            let serving = synced.map_err(|e| self.map_sync_error(e))?;
             let query = Query {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
@@ -324,12 +330,7 @@ impl Call {
                 after: after.as_ref(),
                 limit: Some(limit + 1 - found.len().min(limit + 1)),
             };
-            found.extend(
-                services
-                    .cache
-                    .store
-                    .list(&synced.map_err(Error::Unavailable)?, &query),
-            );
+            found.extend(services.cache.store.list(&serving, &query));
         }
         let fits = self.count_fitting(&found).min(limit);
         let more = found.len() > fits;
@@ -361,7 +362,7 @@ impl Call {
         };
         let List { gvk, namespace, .. } = list;
         // The edge comes first: a change while the response is on its way wakes the object.
-        self.record_read(Dependency::List(Box::new(list.clone())));
+        self.record_read(Dependency::List(Box::new(list.clone())))?;
         let account = self.context.service_account();
         let page = services.api.writer.list_page(
             account,
@@ -379,18 +380,14 @@ impl Call {
     }
 
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
-    fn record_apply(&mut self, key: ObjectRef, sent: bool) {
+    fn record_apply(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.context.metrics {
             metrics.record_suppressed(Suppressed::Apply);
         }
-        self.record_write(key, sent);
-    }
-
-    /// Records a write and a read of the same object, so that a change by another writer wakes the reconciled object.
-    fn record_write(&mut self, key: ObjectRef, sent: bool) {
         self.effects.record_write(&key, sent);
-        self.record_read(Dependency::Object(key, CacheProjection::Full));
+        // A change by another writer wakes the reconciled object.
+        self.record_read(Dependency::Object(key, CacheProjection::Full))
     }
 
     /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.
