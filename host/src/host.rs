@@ -15,6 +15,7 @@ use crate::{
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
+        backoff::Backoff,
         key::ObjectRef,
         object::Object,
         scope::{NamespaceScope, Projection},
@@ -38,7 +39,6 @@ use crate::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue},
     },
-    settings::Backoff,
     upstream::{self, ClientPool, EventStreams},
 };
 
@@ -181,10 +181,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Backoff between discovery requests while the API server does not serve the kind `Upstream`.
-const DISCOVERY_BACKOFF: Backoff = Backoff {
-    initial: Duration::from_secs(1),
-    max: Duration::from_secs(30),
-};
+const DISCOVERY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(50);
 
 /// Builds the services that calls and controllers share: cache, queue, API client, upstream clients and recordings.
 fn build_services(
@@ -380,7 +378,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 
 /// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
-    let mut pause = DISCOVERY_BACKOFF.initial;
+    let mut failures = 0;
     while let Err(e) = services
         .api
         .writer
@@ -388,8 +386,8 @@ async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
         .await
     {
         debug!(error = %e, "kind Upstream is not served yet");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
+        failures += 1;
+        tokio::time::sleep(DISCOVERY_BACKOFF.delay(failures)).await;
     }
     let scopes = services
         .cache

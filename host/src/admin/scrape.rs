@@ -241,6 +241,9 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     definitions::CACHE_BYTES
         .register(r, Gauge::<i64>::default())
         .set(to_signed(size.bytes));
+    definitions::CACHE_INDEXES
+        .register(r, Gauge::<i64>::default())
+        .set(to_signed(size.indexes));
     register_streams(r, &services.upstreams.streams);
     register_limits(r, scraped.registry);
     let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());

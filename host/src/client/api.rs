@@ -9,7 +9,6 @@ mod list;
 mod target;
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,10 +19,9 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use parking_lot::Mutex;
 
-use self::error::find_root_cause;
 pub(crate) use self::error::warn_api_error;
+use self::{discovery::DiscoveryCache, error::find_root_cause};
 pub use self::{
     discovery::Resource,
     error::{ApiError, parse_response, status_error},
@@ -33,7 +31,6 @@ pub use self::{
 };
 use crate::{
     client::{connection::LongRunning, fence::WriteFence},
-    kube::key::Gvk,
     observe::metrics::RestClient,
     policy::grants::ServiceAccount,
 };
@@ -77,7 +74,7 @@ pub struct ApiClient {
     client: Client,
     /// Request metrics, and the host name that they are labelled with.
     metrics: Option<(RestClient, Arc<str>)>,
-    resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
+    discovered: Arc<DiscoveryCache>,
     fence: WriteFence,
     /// User that requests impersonate; none for the host itself.
     user: Option<Arc<str>>,
@@ -93,7 +90,7 @@ impl ApiClient {
         Self {
             client,
             metrics: None,
-            resources: Arc::default(),
+            discovered: Arc::default(),
             fence: WriteFence::default(),
             user: None,
             unavailable: Arc::default(),
@@ -286,7 +283,9 @@ impl ApiClient {
             .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
             .map(|seconds| seconds.saturating_mul(1000));
         let body = response.into_body().collect().await.map(|b| b.to_bytes());
-        Err(status_error(code, retry_after, &body.unwrap_or_default()))
+        let body = body.unwrap_or_default();
+        self.discovered.forget_stale(path, code, &body, Instant::now());
+        Err(status_error(code, retry_after, &body))
     }
 
     async fn with_timeout<T>(
@@ -314,6 +313,8 @@ impl ApiClient {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
 
     #[tokio::test]

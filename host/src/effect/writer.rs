@@ -33,6 +33,9 @@ use crate::{
 /// Maximum attempts of a metadata update that conflicts with other writers.
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
 
+/// Maximum number of writes of one status while its CRD changes between with and without the status subresource.
+const MAX_STATUS_DISCOVERIES: u32 = 3;
+
 /// The context of a write: the plugin's field manager, and the reconcile that writes.
 #[derive(Clone, Copy)]
 pub struct WriteContext<'a> {
@@ -515,17 +518,39 @@ impl ApiWriter {
         metadata: Value,
         status: &Value,
     ) -> Result<Arc<Object>, ApiError> {
-        let resource: Resource = self.client.discover_resource(&key.gvk).await?;
-        let object_path = resource.object(key);
-        let path = if resource.status {
-            format!("{object_path}/status")
-        } else {
-            object_path
-        };
         let patch = json!({"metadata": metadata, "status": status});
-        // A status write does not change the intent; if the intent differs, the response shows a foreign change.
-        self.merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
-            .await
+        let mut resource = self.client.discover_resource(&key.gvk).await?;
+        for _ in 0..MAX_STATUS_DISCOVERIES {
+            let object_path = resource.object(key);
+            let path = if resource.status {
+                format!("{object_path}/status")
+            } else {
+                object_path
+            };
+            // A status write does not change the intent; if the intent differs, the response shows a foreign change.
+            let written = self
+                .merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
+                .await;
+            // The CRD may have gained the status subresource, beside which the status of the object is ignored, or lost
+            // it.
+            let is_misplaced = match &written {
+                Ok(object) => !resource.status && !is_partly_stored(status, &object.to_value()["status"]),
+                Err(e) => resource.status && e.code() == 404,
+            };
+            if !is_misplaced {
+                return written;
+            }
+            let current = match &written {
+                Ok(_) => self.client.rediscover_resource(&key.gvk).await?,
+                // The error has made the client forget the resource, if that is old enough to be stale.
+                Err(_) => self.client.discover_resource(&key.gvk).await?,
+            };
+            if current.status == resource.status {
+                return written;
+            }
+            resource = current;
+        }
+        Err(ApiError::UnknownKind(key.gvk.clone()))
     }
 
     async fn merge_patch(
@@ -590,6 +615,21 @@ impl ApiWriter {
             .await
             .map(drop)
     }
+}
+
+/// Returns true if an object has at least one of the top-level fields that a status patch sets, or if it sets none.
+fn is_partly_stored(patch: &Value, status: &Value) -> bool {
+    let fields = patch.as_object().into_iter().flatten();
+    let mut set = fields.filter(|(_, value)| !value.is_null()).peekable();
+    let is_stored = |(name, value): (&String, &Value)| {
+        let Some(stored) = status.get(name) else {
+            return false;
+        };
+        let mut merged = stored.clone();
+        json_patch::merge(&mut merged, value);
+        merged == *stored
+    };
+    set.peek().is_none() || set.any(is_stored)
 }
 
 /// Computes a digest of those fields of `live` that `applied` names. A list that the server lengthened or shortened

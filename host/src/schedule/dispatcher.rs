@@ -120,6 +120,8 @@ struct Inner {
     lanes: HashMap<Gvk, Arc<str>>,
     /// Watches of the kinds that each plugin reconciles.
     scopes: HashMap<Arc<str>, Vec<Scope>>,
+    /// Number of times that kinds were assigned to each plugin.
+    activations: HashMap<Arc<str>, u64>,
     /// Objects and the causes that woke them, newest last.
     history: VecDeque<(ObjectRef, Cause)>,
     /// Writes without a response yet, by the object that is written.
@@ -208,6 +210,7 @@ impl Dispatcher {
                 graph: DependencyGraph::new(namespaces),
                 lanes: HashMap::new(),
                 scopes: HashMap::new(),
+                activations: HashMap::new(),
                 history: VecDeque::new(),
                 pending_writes: HashMap::new(),
                 next_id: 0,
@@ -236,6 +239,7 @@ impl Dispatcher {
         inner.queue.set_limit(plugin.clone(), concurrency as usize);
         inner.lanes.retain(|_, lane| lane != plugin);
         inner.scopes.insert(plugin.clone(), scopes);
+        *inner.activations.entry(plugin.clone()).or_default() += 1;
         for gvk in kinds {
             inner.lanes.insert(gvk.clone(), plugin.clone());
         }
@@ -245,6 +249,23 @@ impl Dispatcher {
     pub fn set_paused(&self, plugin: &Arc<str>, paused: bool) {
         self.inner.lock().queue.set_paused(plugin.clone(), paused);
         self.work.notify_one();
+    }
+
+    /// The number of the plugin's last activation: work for an earlier one is obsolete.
+    pub fn activation(&self, plugin: &str) -> u64 {
+        self.inner.lock().activations.get(plugin).copied().unwrap_or(0)
+    }
+
+    /// Replaces the watches of the kinds that a plugin reconciles, and keeps the others that were added.
+    pub fn replace_scopes(&self, plugin: &Arc<str>, scopes: Vec<Scope>) {
+        let mut inner = self.inner.lock();
+        let of_plugin = inner.scopes.entry(plugin.clone()).or_default();
+        of_plugin.retain(|old| {
+            scopes
+                .iter()
+                .all(|new| new.gvk != old.gvk || new.projection != old.projection)
+        });
+        of_plugin.extend(scopes);
     }
 
     /// Adds a watch that a plugin needs.

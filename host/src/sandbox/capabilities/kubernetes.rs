@@ -7,7 +7,7 @@ use tracing::{Span, field::Empty, instrument};
 
 use super::{
     Call, ReferenceDisplay, SYNC_TIMEOUT,
-    context::{check_cluster, is_path_segment, parse_gvk},
+    context::{check_cluster, parse_gvk},
 };
 use crate::{
     cache::store::{NamespacedName, Query},
@@ -22,7 +22,7 @@ use crate::{
     effect::writer::{ApiWriter, WriteContext},
     kube::{
         hash::hash_to_u64,
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
         scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
