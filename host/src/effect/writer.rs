@@ -79,6 +79,57 @@ struct Applied {
     live: u64,
 }
 
+/// The annotation with the digest of what a field manager applied, by which the next leader knows that it need not be
+/// sent again.
+struct AppliedMark {
+    name: String,
+    digest: String,
+}
+
+/// Maximum length of the name of an annotation behind the slash.
+const MAX_ANNOTATION_NAME: usize = 63;
+
+impl AppliedMark {
+    fn new(manager: &str, force: bool, sent: u64) -> Self {
+        let digest = hash_to_u64(|hasher| (manager, force, sent).hash(hasher));
+        Self {
+            name: format!("{}{manager}", bookkeeping::APPLIED),
+            digest: format!("{digest:016x}"),
+        }
+    }
+
+    /// The apply that left a live object with this mark, if its fields are live exactly as applied. A field that the
+    /// server normalized is not, so that such an object is sent once by each leader.
+    fn recognize(&self, live: &Value, object: &Value, sent: u64) -> Option<Applied> {
+        let metadata = &live["metadata"];
+        let is_marked = metadata["annotations"][&self.name] == *self.digest;
+        let fields = fingerprint_fields(live, object);
+        let is_live = fields == fingerprint_fields(object, object);
+        (is_marked && is_live && metadata["deletionTimestamp"].is_null()).then_some(Applied {
+            request_digest: 0,
+            version: 0,
+            sent,
+            live: fields,
+        })
+    }
+
+    /// The JSON of an object with the mark.
+    fn add_to(&self, object: &Value) -> Vec<u8> {
+        let mut marked = object.clone();
+        let fits = self.name.len() <= bookkeeping::APPLIED.len() + MAX_ANNOTATION_NAME;
+        if fits && let Some(metadata) = marked.get_mut("metadata").and_then(Value::as_object_mut) {
+            let annotations = metadata.entry("annotations").or_insert(Value::Null);
+            if annotations.is_null() {
+                *annotations = json!({});
+            }
+            if let Some(annotations) = annotations.as_object_mut() {
+                annotations.insert(self.name.clone(), self.digest.as_str().into());
+            }
+        }
+        marked.to_string().into_bytes()
+    }
+}
+
 impl ApiWriter {
     /// Creates a writer that sends through this client and stores responses in this store.
     pub fn new(client: ApiClient, store: Arc<Store>, dispatcher: Arc<Dispatcher>) -> Self {
@@ -91,7 +142,8 @@ impl ApiWriter {
     }
 
     /// Server-side apply. Suppressed if the same reconciled object's last apply was the same and its fields are still
-    /// live as that apply left them.
+    /// live as that apply left them, or if an annotation shows that a former leader applied the same and its fields are
+    /// live as applied.
     pub async fn apply(
         &self,
         context: WriteContext<'_>,
@@ -101,11 +153,12 @@ impl ApiWriter {
     ) -> Result<Written, ApiError> {
         let body = serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
         let sent = hash_to_u64(|hasher| body.hash(hasher));
-        let last = self.last_applied(context.by, key);
+        let mark = AppliedMark::new(context.manager, force, sent);
         let live = self.store.get(key, Projection::Full);
-        let live_before = live
-            .as_ref()
-            .map(|live| fingerprint_fields(&live.to_value(), object));
+        let live_value = live.as_ref().map(|live| live.to_value());
+        let live_before = live_value.as_ref().map(|live| fingerprint_fields(live, object));
+        let last = self.last_applied(context.by, key);
+        let last = last.or_else(|| mark.recognize(live_value.as_ref()?, object, sent));
         if let (Some(last), Some(live)) = (last, live)
             && last.sent == sent
             && live_before == Some(last.live)
@@ -126,6 +179,7 @@ impl ApiWriter {
             self.client.discover_resource(&key.gvk).await?.object(key),
             context.manager
         );
+        let body = mark.add_to(object);
         let pending = self.responses.expect_response(key, context.by);
         let client = self.client.acting_as(context.account);
         let response = client.patch(&path, PatchType::Apply, body).await?;
@@ -657,6 +711,66 @@ fn fingerprint_fields(live: &Value, applied: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn apply_of_a_former_leader_is_recognized_while_its_fields_are_live() {
+        let object = json!({"metadata": {"name": "a", "annotations": {"x": "y"}}, "spec": {"l": [1, 2]}});
+        let mark = AppliedMark::new("plugin", false, 7);
+        let live: Value = serde_json::from_slice(&mark.add_to(&object)).expect("JSON");
+        assert_eq!(live["metadata"]["annotations"]["x"], "y", "beside others");
+        let recognized = |mark: &AppliedMark, live: &Value| mark.recognize(live, &object, 7).is_some();
+        assert!(recognized(&mark, &live));
+        let changed = |pointer: &str, value: Value| {
+            let mut live = live.clone();
+            *live.pointer_mut(pointer).expect("a field") = value;
+            live
+        };
+        for live in [
+            object.clone(),
+            changed("/spec/l/0", json!(3)),
+            changed("/spec/l", json!([1])),
+            changed("/spec", json!({})),
+            changed("/metadata", json!({"name": "a", "annotations": {"x": "y"}})),
+        ] {
+            assert!(!recognized(&mark, &live), "{live}");
+        }
+        let mut deleting = live.clone();
+        deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(!recognized(&mark, &deleting));
+        let mut defaulted = live.clone();
+        defaulted["spec"]["defaulted"] = json!(true);
+        assert!(recognized(&mark, &defaulted), "a field that was not applied");
+        for other in [
+            AppliedMark::new("other", false, 7),
+            AppliedMark::new("plugin", true, 7),
+            AppliedMark::new("plugin", false, 8),
+        ] {
+            assert!(!recognized(&other, &live), "{}", other.digest);
+        }
+        let bare: Value =
+            serde_json::from_slice(&mark.add_to(&json!({"metadata": {"annotations": null}}))).expect("JSON");
+        assert!(bare["metadata"]["annotations"].is_object());
+    }
+
+    #[test]
+    fn status_that_was_not_stored_at_all_is_known_from_one_that_was_pruned() {
+        let patch = json!({"phase": "Ready", "conditions": [{"type": "Ready"}], "gone": null});
+        for (status, stored) in [
+            (json!(null), false),
+            (json!({"phase": "Failed"}), false),
+            (json!({"phase": "Ready"}), true),
+            (
+                json!({"phase": "Failed", "conditions": [{"type": "Ready"}]}),
+                true,
+            ),
+        ] {
+            assert_eq!(is_partly_stored(&patch, &status), stored, "{status}");
+        }
+        assert!(
+            is_partly_stored(&json!({"gone": null}), &json!(null)),
+            "nothing was to be stored"
+        );
+    }
 
     #[test]
     fn fingerprint_ignores_server_defaults_and_notices_changes_of_applied_fields() {

@@ -20,7 +20,7 @@ use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    well_known::condition_type,
+    well_known::{bookkeeping::APPLIED, condition_type},
 };
 
 /// Labels of an object, sorted by key and stored as one string, because there are many of them in the cache.
@@ -328,7 +328,9 @@ impl Meta {
             "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
             "annotations" if json.contains("ostler.dev/") => {
                 let all: BTreeMap<Box<str>, Box<str>> = serde_json::from_str(json)?;
-                let ours = all.into_iter().filter(|(key, _)| key.contains("ostler.dev/"));
+                // The digests of applies are many and rarely needed.
+                let is_ours = |key: &str| key.contains("ostler.dev/") && !key.starts_with(APPLIED);
+                let ours = all.into_iter().filter(|(key, _)| is_ours(key));
                 self.annotations = ours.collect();
             }
             "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
