@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::api::PatchParams;
 use ostler::testing::{
     dispatcher::Cause,
+    key::Gvk,
     scope::{Projection, Scope},
 };
 use ostler_test_harness::{
@@ -13,7 +14,7 @@ use ostler_test_harness::{
     proxy::Proxy,
     scenarios,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 scenarios!(
     read_of_absent_object_wakes_on_creation,
@@ -377,8 +378,15 @@ async fn made_up_holds_cost_few_requests(mut lab: Lab) {
     lab.apply_probe("p", json!([]), json!([])).await;
     lab.wait_ready(&kind(), "p").await;
     lab.wait_idle().await;
+    let admin = lab
+        .admin()
+        .serve("127.0.0.1:0".parse().expect("an address"))
+        .await
+        .expect("serves");
     let requests = async || {
-        let text = lab.admin().render_metrics().await;
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let response = client.get(format!("http://{admin}/metrics")).send().await;
+        let text = response.expect("a response").text().await.expect("a text");
         let counts = text
             .lines()
             .filter(|l| l.starts_with("rest_client_requests_total{"));
