@@ -33,7 +33,7 @@ pub struct Replayed {
     pub calls: usize,
     /// Number of recorded host calls.
     pub recorded: usize,
-    /// End of the call: `outcome`, `failure`, a trap, or `departed` after another call than the recorded one.
+    /// End of the call: `outcome`, `failure`, a trap, or `diverged` after another call than the recorded one.
     pub ended: String,
     /// Differences, in order.
     pub differences: Vec<Difference>,
@@ -97,7 +97,7 @@ pub async fn replay(
                 "call {calls} of the recording has no readable result: {why}"
             ));
         }
-        (_, Some(ReplayStop::Departed)) => None,
+        (_, Some(ReplayStop::Diverged)) => None,
         // The recorded call ended here as well: its deadline passed during this host call.
         (_, Some(ReplayStop::Unanswered)) | (None, None) => Some(recording.end.clone()),
         (Some(answer), None) => Some(recorder::record_end(answer)),
@@ -128,7 +128,7 @@ pub async fn replay(
         calls,
         recorded: recording.calls.len(),
         ended: match (&end, &answer) {
-            (None, _) => "departed".into(),
+            (None, _) => "diverged".into(),
             (Some(_), Some(Err(trap))) => trap.to_string(),
             (Some(end), _) => match end {
                 RecordedValue::Record(fields) => {

@@ -206,7 +206,9 @@ func (u Upstream) ref() wit.UpstreamRef {
 type Message = wit.MessagingMessage
 
 // Publish publishes a message and waits for the confirmation of the broker.
-func (u Upstream) Publish(message Message) error { return check(wit.MessagingPublish(u.ref(), message)) }
+func (u Upstream) Publish(message Message) error {
+	return check(wit.MessagingPublish(u.ref(), message))
+}
 
 // Request is a request to an upstream.
 type Request struct {

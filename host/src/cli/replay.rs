@@ -147,7 +147,7 @@ fn format_result(recording: &Recording, digest: &str, replayed: &Replayed) -> St
     );
     for difference in &replayed.differences {
         let shade = match difference {
-            Difference::Departed { .. } => Shade::Bad,
+            Difference::Diverged { .. } => Shade::Bad,
             other if other.affects_others() => Shade::Waiting,
             _ => Shade::Faint,
         };

@@ -37,7 +37,7 @@ pub enum Difference {
         function: String,
     },
     /// A call that the recording has no result for. The replay ends with it.
-    Departed {
+    Diverged {
         /// The number of the recorded call that was expected, from 1.
         call: usize,
         /// The expected function; empty at the end of the recording.
@@ -62,7 +62,7 @@ impl Difference {
             Self::Additional { function, .. } | Self::Missing { function, .. } => {
                 !is_observation(function) && !is_ambient(function)
             }
-            Self::Departed { .. } | Self::Outcome { .. } => true,
+            Self::Diverged { .. } | Self::Outcome { .. } => true,
         }
     }
 }
@@ -81,7 +81,7 @@ impl fmt::Display for Difference {
                 write!(f, "before call {call}: {function} is called besides")
             }
             Self::Missing { call, function } => write!(f, "call {call}, {function}: is not made"),
-            Self::Departed {
+            Self::Diverged {
                 call,
                 recorded,
                 function,
@@ -89,16 +89,16 @@ impl fmt::Display for Difference {
             } => match (recorded == function, recorded.is_empty()) {
                 (true, _) => write!(
                     f,
-                    "departs at call {call}, {function}: {}",
+                    "diverges at call {call}, {function}: {}",
                     ChangesDisplay(changes)
                 ),
                 (false, true) => write!(
                     f,
-                    "departs at call {call}: {function} is called, where the recording ends"
+                    "diverges at call {call}: {function} is called, where the recording ends"
                 ),
                 (false, false) => write!(
                     f,
-                    "departs at call {call}: {function} is called in place of {recorded}"
+                    "diverges at call {call}: {function} is called in place of {recorded}"
                 ),
             },
             Self::Outcome { changes } => write!(f, "the outcome: {}", ChangesDisplay(changes)),

@@ -47,7 +47,7 @@ pub(crate) struct ReplayProgress {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplayStop {
     /// The component has made a call that the recording has no result for.
-    Departed,
+    Diverged,
     /// The recorded call has no result, because it had not returned when the recorded reconcile ended.
     Unanswered,
     /// The recorded result is malformed.
@@ -108,7 +108,7 @@ impl ReplayProgress {
         if self.differences.len() < MAX_DIFFERENCES {
             Ok(())
         } else {
-            Err(ReplayStop::Departed)
+            Err(ReplayStop::Diverged)
         }
     }
 
@@ -164,13 +164,13 @@ impl ReplayProgress {
                     })?;
                 }
                 _ => {
-                    self.add_difference(Difference::Departed {
+                    self.add_difference(Difference::Diverged {
                         call: number,
                         recorded: recorded.map(|call| call.function.clone()).unwrap_or_default(),
                         function: function.into(),
                         changes: differs.unwrap_or_default(),
                     })?;
-                    return Err(ReplayStop::Departed);
+                    return Err(ReplayStop::Diverged);
                 }
             }
         }
@@ -295,7 +295,7 @@ mod tests {
             &[log("start"), get("a"), apply("2"), get("b"), get("b")],
         );
         assert!(answers[..4].iter().all(Result::is_ok), "{answers:?}");
-        assert_eq!(answers[4], Err(ReplayStop::Departed));
+        assert_eq!(answers[4], Err(ReplayStop::Diverged));
         let reported: Vec<_> = differences.iter().map(ToString::to_string).collect();
         assert_eq!(
             reported,
@@ -303,7 +303,7 @@ mod tests {
                 r#"call 1, log.write: message: "begin" → "start""#,
                 "call 3, clock.now: is not made",
                 r#"call 4, kubernetes.apply: object.data: "1" → "2""#,
-                "departs at call 6: kubernetes.get is called, where the recording ends",
+                "diverges at call 6: kubernetes.get is called, where the recording ends",
             ]
         );
         let effects: Vec<_> = differences.iter().map(Difference::affects_others).collect();
@@ -315,19 +315,19 @@ mod tests {
         for (calls, reported) in [
             (
                 vec![get("c")],
-                r#"departs at call 2, kubernetes.get: ref.name: "a" → "c""#,
+                r#"diverges at call 2, kubernetes.get: ref.name: "a" → "c""#,
             ),
             (
                 vec![get("a"), get("b")],
-                "departs at call 4: kubernetes.get is called in place of kubernetes.apply",
+                "diverges at call 4: kubernetes.get is called in place of kubernetes.apply",
             ),
             (
                 vec![apply("1")],
-                "departs at call 2: kubernetes.apply is called in place of kubernetes.get",
+                "diverges at call 2: kubernetes.apply is called in place of kubernetes.get",
             ),
         ] {
             let (answers, differences) = replay_calls(&recorded(), &calls);
-            assert_eq!(answers.last(), Some(&Err(ReplayStop::Departed)));
+            assert_eq!(answers.last(), Some(&Err(ReplayStop::Diverged)));
             assert_eq!(
                 differences.last().map(ToString::to_string).as_deref(),
                 Some(reported)
@@ -418,16 +418,16 @@ mod tests {
             let wanted: Vec<_> = (0..calls.len()).map(|i| Ok(parse_value(json!(i)))).collect();
             prop_assert_eq!(answers, wanted);
             prop_assert_eq!(differences, []);
-            // Another read in its place: the replay departs there, and not before.
+            // Another read in its place: the replay diverges there, and not before.
             let at = at.index(calls.len());
             let mut other = calls.clone();
             other.truncate(at);
             other.push(get("elsewhere"));
             let (answers, differences) = replay_calls(&recording, &other);
             prop_assert!(answers[..at].iter().all(Result::is_ok));
-            prop_assert_eq!(answers.last(), Some(&Err(ReplayStop::Departed)));
-            let departed = matches!(differences.last(), Some(Difference::Departed { call, .. }) if *call > at);
-            prop_assert!(departed, "{:?}", differences);
+            prop_assert_eq!(answers.last(), Some(&Err(ReplayStop::Diverged)));
+            let diverged = matches!(differences.last(), Some(Difference::Diverged { call, .. }) if *call > at);
+            prop_assert!(diverged, "{:?}", differences);
         }
     }
 
@@ -435,7 +435,7 @@ mod tests {
     fn replay_with_too_many_differences_ends() {
         let chatter: Vec<_> = (0..MAX_DIFFERENCES * 2).map(|_| log("again")).collect();
         let (answers, differences) = replay_calls(&recording_of(&[]), &chatter);
-        assert!(answers.contains(&Err(ReplayStop::Departed)));
+        assert!(answers.contains(&Err(ReplayStop::Diverged)));
         assert!(differences.len() >= MAX_DIFFERENCES);
     }
 }

@@ -289,7 +289,7 @@ mod real {
         let (workspace, registry) = (Workspace::new(), Registry::start_private());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
-        assert!(error.contains("refuses nobody in particular"), "{error}");
+        assert!(error.contains("refuses access without credentials"), "{error}");
         let login = |password: &str| {
             let auth = BASE64_STANDARD.encode(format!("{REGISTRY_USER}:{password}"));
             workspace.write(

@@ -398,16 +398,16 @@ impl Registry {
     }
 
     fn unauthorized_error(&self, why: &str) -> PullError {
-        let who = match &self.credential {
-            None => "nobody in particular: it may need credentials".to_owned(),
+        let credential = match &self.credential {
+            None => "access without credentials".to_owned(),
             Some(RegistryCredential::Basic { username, .. }) => {
                 format!("the user {:?}", shorten_text(username))
             }
             Some(RegistryCredential::Refresh(_) | RegistryCredential::Bearer(_)) => {
-                "the owner of the token given".to_owned()
+                "the token".to_owned()
             }
         };
-        PullError::Unauthorized(format!("{} refuses {who} ({why})", self.full_name()))
+        PullError::Unauthorized(format!("{} refuses {credential} ({why})", self.full_name()))
     }
 }
 
