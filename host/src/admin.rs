@@ -39,7 +39,7 @@ pub struct Admin {
     pub stats: Arc<ReconcileStats>,
     /// The name of the Lease that this process is a candidate for; none without leader election.
     pub lease: Option<Arc<str>>,
-    /// Maximum number of concurrent reconciles.
+    /// Maximum number of concurrent reconciles of one plugin.
     pub workers: u32,
 }
 
@@ -53,7 +53,9 @@ impl Admin {
             .route("/readyz", get(get_readiness))
             .route(
                 "/objects",
-                get(async |State(admin): State<Self>| Json(admin.stats.all_objects())),
+                get(async |State(admin): State<Self>| {
+                    run_blocking(move || Json(admin.stats.all_objects())).await
+                }),
             )
             .route(
                 "/plugins",
@@ -64,7 +66,7 @@ impl Admin {
             .route("/metrics", get(metrics))
             .route(
                 "/status",
-                get(async |State(admin): State<Self>| Json(admin.status())),
+                get(async |State(admin): State<Self>| run_blocking(move || Json(admin.status())).await),
             )
             .route("/explain", get(explain))
             .route("/recordings", get(recordings::recordings))
@@ -113,9 +115,23 @@ struct After {
     after: Option<usize>,
 }
 
+/// Runs a query that visits all objects: for a million of them it takes longer than an async thread may be blocked.
+async fn run_blocking<T: IntoResponse + Send + 'static>(
+    query: impl FnOnce() -> T + Send + 'static,
+) -> Response {
+    match tokio::task::spawn_blocking(query).await {
+        Ok(answer) => answer.into_response(),
+        Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
+    }
+}
+
 async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
     let format = Format::negotiated(accept.unwrap_or_default());
+    run_blocking(move || encode_metrics(&admin, format)).await
+}
+
+fn encode_metrics(admin: &Admin, format: Format) -> Response {
     let scraped = Scraped {
         services: &admin.services,
         registry: &admin.registry,
@@ -136,13 +152,16 @@ async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -
     }
 }
 
-async fn store(State(admin): State<Admin>) -> Json<Value> {
-    let size = admin.services.cache.store.size();
-    Json(json!({
-        "objects": size.objects,
-        "bytes": size.bytes,
-        "watches": admin.services.cache.informers.scopes().len(),
-    }))
+async fn store(State(admin): State<Admin>) -> Response {
+    let describe = move || {
+        let size = admin.services.cache.store.size();
+        Json(json!({
+            "objects": size.objects,
+            "bytes": size.bytes,
+            "watches": admin.services.cache.informers.scopes().len(),
+        }))
+    };
+    run_blocking(describe).await
 }
 
 /// How many reconciles there were, and how long they took. Asked often while it is measured: the number costs nothing.

@@ -34,7 +34,7 @@ use tracing::info;
 use crate::{
     admin::Admin,
     client::connection::connect,
-    contract::limits::Time,
+    contract::limits::{Bytes, Time},
     host::{Host, Settings},
     leader::lease,
     observe::telemetry::{self, LogFormat},
@@ -123,9 +123,12 @@ struct Common {
     /// plain HTTP.
     #[arg(long = "plain-http-registry", value_name = "HOST:PORT")]
     plain_http: Vec<String>,
-    /// File with the permissions of each plugin. Without it, plugins from the plugin directory are denied everything.
+    /// File with the permissions of each plugin. Without it, plugins from the plugin directory are refused.
     #[arg(long, value_name = "FILE")]
     grants: Option<PathBuf>,
+    /// Refuse plugins whose grants name no service account: they would act with the permissions of the host.
+    #[arg(long)]
+    require_service_account: bool,
     /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
     /// grants allow. May be repeated.
     #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
@@ -133,9 +136,13 @@ struct Common {
     /// Namespace to watch. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
     namespaces: Vec<String>,
-    /// Maximum number of concurrent reconciles of all plugins.
+    /// Maximum number of concurrent reconciles of one plugin. The memory budget bounds those of all plugins.
     #[arg(long, default_value_t = 16)]
     workers: u32,
+    /// Memory that all running calls may hold together, such as 256Mi. Defaults to half of the memory limit of the
+    /// container, or of the machine's memory.
+    #[arg(long, value_name = "BYTES")]
+    memory_budget: Option<Bytes>,
     /// Time after which a blocked deletion sets the condition DeletionBlocked.
     #[arg(long, default_value = "10m", value_parser = parse_duration)]
     deletion_deadline: Duration,
@@ -266,9 +273,11 @@ async fn serve_host(
         plain_http: common.plain_http,
         grants,
         grants_file: common.grants,
+        require_service_account: common.require_service_account,
         network: common.networks,
         namespaces: common.namespaces,
         workers: common.workers.max(1),
+        memory_budget: common.memory_budget.map(Into::into),
         deletion_deadline: common.deletion_deadline,
         cache: common.cache_dir.map(|directory| CompileCache {
             directory,

@@ -13,12 +13,14 @@ use crate::{
         store::{Query, Store},
     },
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    contract::memory_budget::MemoryBudget,
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         backoff::Backoff,
         key::ObjectRef,
         object::Object,
         scope::{NamespaceScope, Projection},
+        well_known::bookkeeping,
     },
     leader::lease::LeaderElector,
     observe::metrics::Metrics,
@@ -32,11 +34,12 @@ use crate::{
     recording::RecordingStore,
     rollout::{PluginObjects, Reloader},
     sandbox::{
+        memory_limit::memory_limit,
         object_cache::ObjectCache,
         services::{ApiAccess, Services, SharedCache, UpstreamAccess},
     },
     schedule::{
-        dispatcher::{Cause, Dispatcher},
+        dispatcher::{Cause, Dispatcher, HOST_LANE_LIMIT},
         queue::{Priority, Queue},
     },
     upstream::{self, ClientPool, EventStreams},
@@ -58,7 +61,8 @@ impl Host {
     /// the leader; until then it is a standby with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let registry = Arc::new(Registry::default());
+        let registry =
+            Arc::new(Registry::default().require_service_account(settings.require_service_account));
         let network = NetworkPolicy::default();
         network.replace_grant(settings.allowed_networks(&settings.grants));
         let (services, stats) = build_services(client, &settings, &registry, &network);
@@ -67,7 +71,6 @@ impl Host {
             registry.clone(),
             stats.clone(),
             settings.clone(),
-            settings.workers + RESERVED_WORKERS,
         );
         let controller = Arc::new(controller?);
         let objects = Arc::new(PluginObjects::new(
@@ -171,8 +174,19 @@ impl Host {
     }
 }
 
-/// Workers besides those that one plugin may occupy: other plugins reconcile however long its reconciles take.
-const RESERVED_WORKERS: u32 = 4;
+/// Lanes of the host's own work, with the number of their objects at a time.
+const HOST_LANES: [(&str, u32); 2] = [
+    (
+        reconcile::upstream::LANE_NAME,
+        reconcile::upstream::MAX_CONCURRENT,
+    ),
+    (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
+];
+/// Part of the instances (a quarter) that are left to calls other than reconciles: hooks, `describe`, replays.
+const INSTANCES_BESIDES_RECONCILES: u32 = 4;
+
+/// Memory of the process where neither a cgroup nor the system gives its size.
+const DEFAULT_MEMORY_LIMIT: usize = 512 << 20;
 
 /// Limit of the time to release the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -203,12 +217,16 @@ fn build_services(
     let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
     let namespaces = NamespaceScope::new(&settings.namespaces);
     // The host writes the status of Upstreams itself while their dependants use them.
-    let dispatcher =
-        Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
+    let memory = Arc::new(MemoryBudget::new(
+        settings.memory_budget.unwrap_or_else(default_memory_budget),
+    ));
+    let dispatcher = Dispatcher::new(queue, namespaces.clone())
+        .with_capacity(max_reconciles(&memory), &HOST_LANES)
+        .wake_on_recovery_only(upstream::upstream_gvk());
     let dispatcher = Arc::new(dispatcher);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
     let streams = build_streams(&fence, &dispatcher);
-    let on_change = build_change_handler(&dispatcher, &stats, &streams, registry);
+    let on_change = build_change_handler(&dispatcher, &stats, &streams, registry, &fence);
     let services = Services {
         cache: SharedCache {
             store: store.clone(),
@@ -231,6 +249,7 @@ fn build_services(
         },
         dispatcher,
         object_cache: ObjectCache::default(),
+        memory,
         recordings: Arc::new(RecordingStore::new(settings.record.clone())),
         metrics,
         fence,
@@ -265,9 +284,10 @@ fn build_change_handler(
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
+    fence: &WriteFence,
 ) -> ChangeHandler {
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
-    let (streams, registry) = (streams.clone(), registry.clone());
+    let (streams, registry, fence) = (streams.clone(), registry.clone(), fence.clone());
     Arc::new(move |change, origin| {
         if change.new.is_some() && dispatcher.has_reconciler(&change.key.gvk) {
             stats.observe_object(&change.key);
@@ -278,6 +298,12 @@ fn build_change_handler(
         }
         streams.on_object_change(&change.key, change.new.as_deref());
         dispatcher.on_change(&change, origin, None);
+        // What the object held is released by its next reconcile, so that one stays queued.
+        let held = |object: &Arc<Object>| object.annotation(bookkeeping::HOLDS).is_some();
+        if change.new.is_none() && fence.term().is_none() && !change.old.as_ref().is_some_and(held) {
+            dispatcher.drop_deleted(&change.key);
+            stats.forget(&change.key);
+        }
     })
 }
 
@@ -329,10 +355,23 @@ fn spawn_tasks(
     (tasks, plugins_loaded)
 }
 
+/// The number of concurrent reconciles of all plugins. One that awaits an upstream holds memory and no thread, so memory
+/// is what bounds them.
+fn max_reconciles(memory: &MemoryBudget) -> u32 {
+    let instances = memory.max_calls();
+    instances - instances / INSTANCES_BESIDES_RECONCILES
+}
+
+/// Half of the memory that this process may have: the rest is for the cache, the queue and the compilers.
+fn default_memory_budget() -> usize {
+    memory_limit().unwrap_or(DEFAULT_MEMORY_LIMIT) / 2
+}
+
 /// Spawns the workers, and the tasks that follow the leader's term.
 fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
     let mut workers = JoinSet::new();
-    for _ in 0..controller.settings.workers + RESERVED_WORKERS {
+    let host_lanes = HOST_LANES.iter().map(|(_, limit)| limit).sum::<u32>() + HOST_LANE_LIMIT;
+    for _ in 0..max_reconciles(&controller.services.memory) + host_lanes {
         workers.spawn(controller.clone().run_worker());
     }
     workers.spawn(controller.hooks.clone().run());
@@ -418,5 +457,44 @@ fn requeue_upstreams(services: &Services, cause: &Cause) {
         for (key, _) in services.cache.store.list(&serving, &Query::default()) {
             services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cache::store::{Change, Source},
+        kube::key::Gvk,
+    };
+
+    #[test]
+    fn standby_keeps_nothing_of_deleted_objects() {
+        let fence = WriteFence::closed();
+        let gvk = Gvk::new("g", "v1", "Thing");
+        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        dispatcher.assign_kinds(&"p".into(), &[gvk.clone()], Vec::new(), 0);
+        let stats = Arc::new(ReconcileStats::new(Arc::default()));
+        let streams = build_streams(&fence, &dispatcher);
+        let handle = build_change_handler(&dispatcher, &stats, &streams, &Arc::default(), &fence);
+        for i in 0..10_000 {
+            let json = format!(
+                r#"{{"metadata":{{"name":"a-{i}","namespace":"n","uid":"u","resourceVersion":"{}"}}}}"#,
+                i + 1
+            );
+            let (key, object) = Object::parse(&gvk, json.as_bytes()).expect("an object");
+            let object = Some(Arc::new(object));
+            let change = |old, new| Change {
+                key: key.clone(),
+                old,
+                new,
+            };
+            handle(change(None, object.clone()), Source::Watch);
+            assert_eq!(stats.keys().len(), 1);
+            handle(change(object, None), Source::Watch);
+        }
+        assert!(dispatcher.is_idle(), "{:?}", dispatcher.lanes());
+        assert!(stats.keys().is_empty());
     }
 }

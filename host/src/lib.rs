@@ -49,6 +49,7 @@ mod contract {
     pub mod host_calls;
     pub mod inspection;
     pub mod limits;
+    pub mod memory_budget;
     pub mod trap;
 }
 
@@ -57,6 +58,7 @@ mod policy {
     pub mod grants;
     pub mod manifest;
     pub mod network;
+    pub mod origin;
     pub mod plugin_policy;
 }
 
@@ -114,6 +116,7 @@ mod upstream;
 mod sandbox {
     pub mod capabilities;
     pub mod engine;
+    pub mod memory_limit;
     pub mod object_cache;
     pub mod services;
 }
@@ -138,7 +141,7 @@ pub mod testing {
     pub use crate::{
         cache::store,
         client::{api, fence},
-        contract::{bindings, inspection, limits, trap},
+        contract::{bindings, inspection, limits, memory_budget, trap},
         kube::{backoff, key, object, scope, selector, time},
         leader::{election, lease},
         policy::{grants, manifest, network, plugin_policy},

@@ -34,6 +34,7 @@ pub use self::{
 use crate::{
     cache::{informer::Informers, store::Store},
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    contract::memory_budget::MemoryBudget,
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         key::ObjectRef,
@@ -157,12 +158,12 @@ impl Planner {
             object_cache: ObjectCache::default(),
             recordings: Arc::new(RecordingStore::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
+            memory: MemoryBudget::unlimited(),
             fence: WriteFence::default(),
         });
         overlay.attach_services(&services);
-        let workers = settings.workers;
         let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), workers)?;
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone())?;
         Ok(Self {
             settings,
             cluster,

@@ -26,16 +26,17 @@ use crate::{
         bindings::reconciler::Descriptor,
         inspection::{self, ContractError},
         limits::Limits,
+        trap::Trap,
     },
     kube::{
         hash::encode_hex,
         key::Gvk,
         scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
-        well_known::plugin_reason,
+        well_known::{bookkeeping, plugin_reason},
     },
     policy::{
-        grants::Grants,
+        grants::{Access, Grants, PluginGrants},
         manifest::{self, Manifest},
         plugin_policy::PluginPolicy,
     },
@@ -100,6 +101,8 @@ pub struct Kind {
     pub selector: Option<Selector>,
     /// True when the host writes `status.phase`.
     pub phase: bool,
+    /// Namespaces of its objects, to which the grants narrow the plugin; none for all.
+    pub namespaces: Option<Vec<Arc<str>>>,
 }
 
 impl Kind {
@@ -108,7 +111,18 @@ impl Kind {
     /// as deleted, and its finalizer would never be removed.
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
         let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
-        namespaces.kind_scopes(&self.gvk, selector, Projection::Full)
+        let Some(granted) = &self.namespaces else {
+            return namespaces.kind_scopes(&self.gvk, selector, Projection::Full);
+        };
+        namespaces
+            .narrow_to(granted)
+            .named_scopes(&self.gvk, selector, Projection::Full)
+    }
+
+    /// An object in this namespace is one that the plugin reconciles.
+    pub fn is_granted_in(&self, namespace: &str) -> bool {
+        let granted = self.namespaces.as_ref();
+        granted.is_none_or(|granted| granted.iter().any(|n| **n == *namespace))
     }
 }
 
@@ -204,12 +218,25 @@ impl Plugin {
         let config = parse_config(config, self.manifest.as_ref())?;
         let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
         let build = self.with_policy(policy, Arc::default(), false);
-        build.check_secret_kinds()?;
+        build.check_kinds()?;
         Ok(build)
     }
 
-    /// Checks that a plugin that reconciles Secrets may read them: a reconciler gets the whole object.
-    fn check_secret_kinds(&self) -> Result<(), LoadError> {
+    /// Checks that the plugin may reconcile its kinds, and read Secrets if it reconciles them: a reconciler gets the whole
+    /// object.
+    fn check_kinds(&self) -> Result<(), LoadError> {
+        for kind in &self.kinds {
+            let access = Access::Reconcile { gvk: &kind.gvk };
+            let checked = self.policy.grants.check_access(&access, "");
+            checked.map_err(|e| LoadError::new(plugin_reason::KINDS_NOT_GRANTED, e.to_string()))?;
+            if kind.namespaces.as_ref().is_some_and(Vec::is_empty) {
+                let why = format!(
+                    "`reconciles` of its manifest and of its grants have no namespace of {} in common",
+                    kind.gvk.kind
+                );
+                return Err(LoadError::new(plugin_reason::KINDS_NOT_GRANTED, why));
+            }
+        }
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.policy.grants.can_read_secrets() {
             return Err(LoadError::new(
                 plugin_reason::SECRETS_NOT_GRANTED,
@@ -222,10 +249,10 @@ impl Plugin {
 
     fn with_policy(&self, policy: PluginPolicy, health: Arc<BuildHealth>, suspended: bool) -> Self {
         Self {
-            policy: Arc::new(policy),
             version: self.version.clone(),
             digest: self.digest.clone(),
-            kinds: self.kinds.clone(),
+            kinds: confine_kinds(self.kinds.clone(), &policy.grants),
+            policy: Arc::new(policy),
             max_concurrent: self.max_concurrent,
             lifecycle: self.lifecycle,
             compiled: self.compiled.clone(),
@@ -290,7 +317,19 @@ pub async fn load(
     grants: &Grants,
     limits: &Limits,
 ) -> Result<Plugin, LoadError> {
-    let inspection = inspection::inspect(&wasm).map_err(|e| {
+    // Parsing and hashing a component with an interpreter takes longer than an async thread may be blocked.
+    let inspecting = tokio::task::spawn_blocking(move || {
+        let (inspection, manifest) = (inspection::inspect(&wasm), manifest::read_manifest(&wasm));
+        let digest = encode_hex(&Sha256::digest(&wasm));
+        (inspection, manifest, digest, wasm)
+    });
+    let (inspection, manifest, digest, wasm) = inspecting.await.map_err(|e| {
+        LoadError::new(
+            plugin_reason::NOT_A_COMPONENT,
+            format!("inspecting it stopped: {e}"),
+        )
+    })?;
+    let inspection = inspection.map_err(|e| {
         let reason = match e {
             ContractError::Differs(_) => plugin_reason::INCOMPATIBLE_CONTRACT,
             _ => plugin_reason::NOT_A_COMPONENT,
@@ -304,28 +343,28 @@ pub async fn load(
                 .into(),
         ));
     }
-    let manifest = manifest::read_manifest(&wasm)
-        .map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
+    let manifest = manifest.map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
-    let digest = encode_hex(&Sha256::digest(&wasm));
-    let compiling = engine.clone();
-    let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
+    let compiled = engine
+        .compile_in_turn(wasm, inspection.wasi)
         .await
-        .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("compiling stopped: {e}")))?
         .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("does not compile: {e:#}")))?;
     let policy = |name: &str| bind_policy(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(policy("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
-    let descriptor = described
-        .map_err(|e| LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}")))?;
+    let descriptor = described.map_err(|e| LoadError {
+        passing: matches!(e, Trap::HostExhausted(_)),
+        ..LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}"))
+    })?;
     let kinds =
         check_descriptor(&descriptor).map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
+    let policy = policy(&descriptor.name);
     let plugin = Plugin {
-        policy: Arc::new(policy(&descriptor.name)),
+        kinds: confine_kinds(kinds, &policy.grants),
+        policy: Arc::new(policy),
         version: descriptor.version,
         digest,
-        kinds,
         max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         compiled: Arc::new(compiled),
@@ -337,9 +376,18 @@ pub async fn load(
         health: Arc::default(),
     };
     if !only_inspected {
-        plugin.check_secret_kinds()?;
+        plugin.check_kinds()?;
     }
     Ok(plugin)
+}
+
+/// The kinds, confined to the namespaces in which the grants let the plugin reconcile them.
+fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
+    let confine = |kind: Kind| Kind {
+        namespaces: grants.reconciled_namespaces(&kind.gvk),
+        ..kind
+    };
+    kinds.into_iter().map(confine).collect()
 }
 
 /// Policy of a plugin: of its grants only those that its manifest asks for count.
@@ -428,10 +476,11 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         }
         if let Some(finalizer) = &kind.finalizer
             && let Some((domain, _)) = finalizer.split_once('/')
-            && ["kubernetes.io", "k8s.io", "ostler.dev"].contains(&domain)
+            && is_reserved_domain(domain, &gvk.group)
         {
             return Err(format!(
-                "the finalizer of {gvk} is {finalizer:?}: the domain is reserved"
+                "the finalizer of {gvk} is {finalizer:?}: the domain is reserved, since the finalizers of Kubernetes and of \
+                 the host are in it. Use the group of the kind or a domain of your own"
             ));
         }
         if let Some(finalizer) = &kind.finalizer
@@ -454,9 +503,24 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             finalizer: kind.finalizer.as_deref().map(Into::into),
             selector,
             phase: kind.phase,
+            namespaces: None,
         });
     }
     Ok(kinds)
+}
+
+/// Domains whose finalizers, also in subdomains, belong to Kubernetes and to the host.
+const RESERVED_DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "ostler.dev"];
+
+/// The domain is, or is in, a reserved one. A group within one is free for finalizers of its own kinds.
+fn is_reserved_domain(domain: &str, group: &str) -> bool {
+    let is_within = |reserved: &&str| {
+        domain
+            .strip_suffix(*reserved)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let held_by = bookkeeping::HELD_BY.trim_end_matches('/');
+    domain == held_by || domain != group && RESERVED_DOMAINS.iter().any(|reserved| is_within(&reserved))
 }
 
 #[cfg(test)]
@@ -486,7 +550,16 @@ mod tests {
 
     #[test]
     fn descriptor_with_names_of_the_host_is_refused() {
-        assert!(check_descriptor(&descriptor("thing", "example.org", "example.org/thing")).is_ok());
+        for (group, finalizer) in [
+            ("example.org", "example.org/thing"),
+            ("examples.ostler.dev", "examples.ostler.dev/thing"),
+            ("example.org", "notkubernetes.io/thing"),
+        ] {
+            assert!(
+                check_descriptor(&descriptor("thing", group, finalizer)).is_ok(),
+                "{finalizer}"
+            );
+        }
         for (name, group, finalizer, words) in [
             (
                 "plugins",
@@ -505,6 +578,30 @@ mod tests {
                 "thing",
                 "example.org",
                 "ostler.dev/plugin",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "example.org",
+                "service.kubernetes.io/load-balancer-cleanup",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "batch",
+                "batch.kubernetes.io/job-tracking",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "example.org",
+                "held-by.ostler.dev/x",
+                "the domain is reserved",
+            ),
+            (
+                "thing",
+                "held-by.ostler.dev",
+                "held-by.ostler.dev/x",
                 "the domain is reserved",
             ),
         ] {

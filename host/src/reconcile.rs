@@ -166,16 +166,15 @@ impl Hash for GuestResult {
 }
 
 impl Controller {
-    /// Creates a controller for this number of workers.
+    /// Creates a controller, with an engine for as many concurrent calls as the memory budget has room for.
     pub fn new(
         services: Arc<Services>,
         registry: Arc<Registry>,
         stats: Arc<ReconcileStats>,
         settings: Arc<Settings>,
-        workers: u32,
     ) -> anyhow::Result<Self> {
         let engine = Engine::new(
-            workers * 2,
+            services.memory.max_calls(),
             settings.limits.memory.max(MAX_GRANTED_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
@@ -183,7 +182,7 @@ impl Controller {
         let engine = engine
             .map_err(|e| anyhow::anyhow!("{e:#}"))
             .context("the WebAssembly engine")?;
-        let engine = Arc::new(engine);
+        let engine = Arc::new(engine.with_memory_budget(services.memory.clone()));
         let hooks = HookRunner::new(
             services.clone(),
             registry.clone(),
@@ -313,6 +312,9 @@ impl Controller {
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(ReconcileOutcome::settled());
         };
+        if !kind.is_granted_in(&key.namespace) {
+            return Some(ReconcileOutcome::settled());
+        }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.has_finalizer(f));
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::recording::Difference;
 use crate::{
-    contract::bindings::reconciler::Request,
+    contract::{bindings::reconciler::Request, trap::Trap},
     policy::grants::Grants,
     recording::{
         CallMode, ReplayStop, Replayer, codec::Recordable, comparison::list_changes, format::Recording,
@@ -104,7 +104,7 @@ pub async fn replay(
     };
     // A panic logs its message before it traps, so calls without effects may differ.
     let trapped = !progress.differences.iter().any(Difference::affects_others)
-        && matches!(answer, Some(Err(_)))
+        && matches!(&answer, Some(Err(trap)) if !matches!(trap, Trap::HostExhausted(_)))
         && recording.end.get("trap").is_none();
     if let Some(end) = &end {
         if progress.stop.is_none() {

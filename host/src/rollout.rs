@@ -7,6 +7,7 @@
 //! that a file that is touched or rebuilt with the same content changes nothing. A file that a `Plugin` object names
 //! belongs to that object, and a plugin that is governed by an object is loaded from nowhere else.
 
+mod file_builds;
 mod object_builds;
 mod plugin_objects;
 mod preflight;
@@ -22,19 +23,17 @@ use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher,
     event::{AccessKind, AccessMode},
 };
-use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::JoinSet};
 use tracing::{info, warn};
 
 pub use self::plugin_objects::PluginObjects;
 use self::{
+    file_builds::FileBuilds,
     object_builds::{BuildKey, FinishedLoad, PendingLoad},
-    preflight::preflight_replay,
 };
 use crate::{
     contract::limits::Limits,
-    kube::{hash::encode_hex, well_known::plugin_reason},
-    plugin::{Activated, LoadError, Plugin, Registry, SlotId, load},
+    plugin::{Activated, LoadError, Plugin, Registry, SlotId},
     policy::grants::Grants,
     recording::RecordingStore,
     sandbox::engine::Engine,
@@ -66,6 +65,8 @@ pub struct Reloader {
     /// Builds of `Plugin` objects that are being loaded, or will be retried.
     loading: HashMap<BuildKey, PendingLoad>,
     tasks: JoinSet<FinishedLoad>,
+    /// Files of the directory that are being loaded.
+    files: FileBuilds,
     retries: JoinSet<BuildKey>,
 }
 
@@ -94,6 +95,7 @@ impl Reloader {
             objects: None,
             loading: HashMap::new(),
             tasks: JoinSet::new(),
+            files: FileBuilds::default(),
             retries: JoinSet::new(),
         }
     }
@@ -138,8 +140,13 @@ impl Reloader {
             objects.wait_listed().await;
         }
         self.scan(None).await;
-        while let Some(loaded) = self.tasks.join_next().await {
-            self.finish_load(loaded).await;
+        self.load_next_file();
+        while !self.tasks.is_empty() || !self.files.is_idle() {
+            tokio::select! {
+                Some(loaded) = self.tasks.join_next() => self.finish_load(loaded).await,
+                Some(loaded) = self.files.next_finished() => self.finish_file(loaded),
+            }
+            self.load_next_file();
         }
         ready.take().into_iter().for_each(|ready| ready());
         let registry = self.registry.clone();
@@ -158,8 +165,10 @@ impl Reloader {
                 }
                 () = registry.rescan_requested() => self.scan(Some(Instant::now())).await,
                 Some(loaded) = self.tasks.join_next() => self.finish_load(loaded).await,
+                Some(loaded) = self.files.next_finished() => self.finish_file(loaded),
                 Some(Ok(key)) = self.retries.join_next() => self.retry_load(key),
             }
+            self.load_next_file();
         }
     }
 
@@ -195,10 +204,11 @@ impl Reloader {
             }
         }
         let claimed = self.scan_objects(since.unwrap_or_else(Instant::now));
+        self.files.retain(&files, &claimed);
         for file in &files {
             let id = SlotId::file(file);
             if !claimed.contains(file) {
-                self.load_file(file, &id, since).await;
+                self.scan_file(file, since).await;
             } else if self.registry.serving_in(&id).is_none() {
                 self.registry.remove(&id);
             }
@@ -209,50 +219,6 @@ impl Reloader {
         if let Some(plugin) = self.registry.remove(id) {
             info!(plugin = &**plugin.name(), source = %id, "plugin unloaded");
             (self.on_activate)(None, Some(&plugin));
-        }
-    }
-
-    /// Loads a component file if its content, its configuration or the grants have changed.
-    async fn load_file(&self, file: &str, id: &SlotId, since: Option<Instant>) {
-        let path = self.directory.join(file);
-        let Ok(wasm) = std::fs::read(&path) else { return };
-        let config_path = path.with_extension("yaml");
-        let config = match std::fs::read_to_string(&config_path) {
-            Ok(text) => Some(text),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => {
-                let why = format!("its configuration {} can't be read: {e}", config_path.display());
-                return self.refuse(id, "", LoadError::new(plugin_reason::INVALID_CONFIG, why));
-            }
-        };
-        let mut content = Sha256::new();
-        content.update(&wasm);
-        content.update(config.as_deref().unwrap_or("").as_bytes());
-        content.update(format!("{:?}", self.grants));
-        let revision = encode_hex(&content.finalize());
-        if self.registry.is_current(id, &revision) {
-            return;
-        }
-        let config = Some(config.as_deref().unwrap_or("{}"));
-        self.rebind(id, &self.grants, false);
-        let compiled = self.registry.find_compiled(&encode_hex(&Sha256::digest(&wasm)));
-        let loaded = match compiled {
-            Some(build) => build.reconfigure(config, &self.grants, &self.limits),
-            None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
-        };
-        let loaded = match loaded {
-            Ok(plugin) => preflight_replay(&self.engine, &self.recordings, &self.registry, id, plugin).await,
-            Err(refusal) => Err(refusal),
-        };
-        match loaded {
-            Ok(plugin) => {
-                let plugin = Plugin {
-                    source: file.into(),
-                    ..plugin
-                };
-                self.serve(id, &revision, plugin, since);
-            }
-            Err(refusal) => self.refuse(id, &revision, refusal),
         }
     }
 

@@ -44,12 +44,16 @@ pub struct Settings {
     pub grants: Grants,
     /// File that the grants were read from. It is read again when it changes.
     pub grants_file: Option<PathBuf>,
+    /// Refuses plugins without a service account of their own.
+    pub require_service_account: bool,
     /// Networks that upstreams may be in besides public ones and those of the grants.
     pub network: Vec<ipnet::IpNet>,
     /// Namespaces that the host is confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
-    /// Number of concurrent reconciles.
+    /// Number of concurrent reconciles of one plugin.
     pub workers: u32,
+    /// Bytes that all running calls may hold together; none for half of the memory that the process may have.
+    pub memory_budget: Option<usize>,
     /// Limits of one call into a component.
     pub limits: Limits,
     /// Interval of reconciles whose outcome is `poll` without an interval.
@@ -86,9 +90,11 @@ impl Default for Settings {
             plain_http: Vec::new(),
             grants: Grants::default(),
             grants_file: None,
+            require_service_account: false,
             network: Vec::new(),
             namespaces: Vec::new(),
             workers: 16,
+            memory_budget: None,
             limits: Limits::default(),
             poll_interval: Duration::from_secs(300),
             wait_interval: Duration::from_secs(30),

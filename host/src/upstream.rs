@@ -38,6 +38,7 @@ mod object;
 mod rate_limit;
 mod redact;
 mod request_policy;
+mod response_budget;
 mod spec;
 mod sse;
 mod stream;
@@ -61,7 +62,8 @@ pub(crate) use self::{
 pub use self::{
     breaker::CircuitState,
     encoding::Encoding,
-    object::UpstreamObject,
+    object::{SecretUses, UpstreamObject},
+    response_budget::{ResponseBudget, ResponseCharge},
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
     stream::{
@@ -78,9 +80,15 @@ use self::{
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
-    contract::bindings::{http, types},
-    kube::{hash::encode_hex, key::Gvk},
-    policy::network::NetworkPolicy,
+    contract::{
+        bindings::{http, types},
+        memory_budget::BudgetExhausted,
+    },
+    kube::{hash::encode_hex, key::Gvk, well_known::annotation},
+    policy::{
+        network::NetworkPolicy,
+        origin::{Origin, OriginPattern},
+    },
 };
 
 /// The kind of `Upstream` objects.
@@ -133,6 +141,32 @@ impl std::fmt::Display for SecretKey {
 pub trait SecretStore: Send + Sync {
     /// The value of a key; `None` if the Secret or the key does not exist.
     fn get(&self, key: &SecretKey) -> Option<Secret>;
+
+    /// The origins that the owner of the Secret confines it to, as in its annotation; none for any.
+    fn allowed_origins(&self, _key: &SecretKey) -> Option<String> {
+        None
+    }
+}
+
+/// Checks that the owner of a Secret allows to send it to these origins.
+fn check_secret_origins(
+    secrets: &dyn SecretStore,
+    key: &SecretKey,
+    origins: &[Origin],
+) -> Result<(), SendError> {
+    let Some(list) = secrets.allowed_origins(key) else {
+        return Ok(());
+    };
+    let (namespace, name, annotation) = (&key.namespace, &key.name, annotation::ORIGINS);
+    let allowed = OriginPattern::parse_list(&list).map_err(|e| {
+        SendError::OriginNotAllowed(format!("Secret {namespace}/{name}: annotation {annotation}: {e}"))
+    })?;
+    match origins.iter().find(|o| !allowed.iter().any(|p| p.matches(o))) {
+        None => Ok(()),
+        Some(origin) => Err(SendError::OriginNotAllowed(format!(
+            "Secret {namespace}/{name} may not be sent to {origin}: its annotation {annotation} does not list it"
+        ))),
+    }
 }
 
 /// Secret values read at one moment. A client is built from them and superseded when they differ, so both must be the
@@ -162,6 +196,8 @@ pub struct Request {
     pub substitutions: Vec<Substitution>,
     /// A timeout shorter than the Upstream's own.
     pub timeout: Option<Duration>,
+    /// The budget of the response; none for requests of the host itself.
+    pub budget: Option<ResponseBudget>,
 }
 
 /// A response with any HTTP status.
@@ -212,6 +248,9 @@ pub enum SendError {
     /// The network policy does not allow the address.
     #[error("{0}")]
     NotAllowed(String),
+    /// The owner of a Secret does not allow to send it to the upstream.
+    #[error("{0}")]
+    OriginNotAllowed(String),
     /// The server does not accept the credentials.
     #[error("login refused: {0}")]
     LoginFailed(String),
@@ -224,6 +263,12 @@ pub enum SendError {
     /// A body exceeds its limit.
     #[error("{0}")]
     TooLarge(String),
+    /// The responses exceed what the call may receive (`bytesFromHost`).
+    #[error("the responses have more bytes than the call may receive")]
+    ResponsesTooLarge,
+    /// The host has no memory for the response.
+    #[error(transparent)]
+    Exhausted(BudgetExhausted),
     /// The host is not the leader; nothing was sent.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
@@ -235,10 +280,14 @@ impl From<SendError> for types::Error {
         match e {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
-            SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
-            SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
+            SendError::LoginFailed(_) | SendError::NotAllowed(_) | SendError::OriginNotAllowed(_) => {
+                Self::Denied(text)
+            }
+            SendError::Unavailable(_) | SendError::Exhausted(_) | SendError::NotLeader(_) => {
+                Self::Unavailable(text)
+            }
             SendError::Throttled(ms) => Self::Throttled(ms),
-            SendError::TooLarge(_) => Self::LimitExceeded(text),
+            SendError::TooLarge(_) | SendError::ResponsesTooLarge => Self::LimitExceeded(text),
         }
     }
 }
@@ -430,7 +479,13 @@ impl ClientPool {
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
         let mut secret_values = SecretSnapshot::default();
-        for key in upstream.secret_keys() {
+        let keys = upstream.secret_keys();
+        let origins = match keys.as_slice() {
+            [] => Vec::new(),
+            _ => upstream.credential_origins().map_err(SendError::Invalid)?,
+        };
+        for key in keys {
+            check_secret_origins(secrets, &key, &origins)?;
             let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
             secret_values.0.push((key, value));
         }

@@ -189,6 +189,7 @@ fn request(method: &str, path: &str) -> Request {
         body: None,
         substitutions: vec![],
         timeout: None,
+        budget: None,
     }
 }
 

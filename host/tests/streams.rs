@@ -242,6 +242,7 @@ impl Lab {
             body: None,
             substitutions: vec![],
             timeout: Some(timeout),
+            budget: None,
         };
         let answer = self
             .clients

@@ -155,6 +155,7 @@ fn request(path: &str) -> Request {
         body: None,
         substitutions: vec![],
         timeout: None,
+        budget: None,
     }
 }
 

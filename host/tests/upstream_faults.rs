@@ -20,8 +20,11 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::{
+    memory_budget::MemoryBudget,
     network::{NetworkGrant, NetworkPolicy, parse_network},
-    upstream::{CircuitState, ClientPool, Request, Response, SendError, TailQuery, UpstreamObject},
+    upstream::{
+        CircuitState, ClientPool, Request, Response, ResponseBudget, SendError, TailQuery, UpstreamObject,
+    },
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -53,21 +56,25 @@ impl Lab {
     }
 
     async fn send(&self, method: &str, path: &str) -> Result<Response, SendError> {
-        let request = Request {
-            method: method.into(),
-            path_and_query: path.into(),
-            headers: vec![],
-            body: None,
-            substitutions: vec![],
-            timeout: None,
-        };
         self.clients
-            .send_request(&self.upstream, request, &self.vault)
+            .send_request(&self.upstream, request(method, path), &self.vault)
             .await
     }
 
     async fn get(&self, path: &str) -> Result<Response, SendError> {
         self.send("GET", path).await
+    }
+}
+
+fn request(method: &str, path: &str) -> Request {
+    Request {
+        method: method.into(),
+        path_and_query: path.into(),
+        headers: vec![],
+        body: None,
+        substitutions: vec![],
+        timeout: None,
+        budget: None,
     }
 }
 
@@ -157,13 +164,42 @@ async fn failing_upstream_opens_breaker_and_one_trial_closes_it() {
     while lab.clients.collect_stats()[0].circuit == CircuitState::Open {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The others wait for the trial.
+    // One is the trial, and the others may come back: a call that waited for it would hold its memory.
     let answers = join_all((0..20).map(|_| lab.get("/"))).await;
-    assert!(
-        answers.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == 200)),
-        "{answers:?}"
-    );
+    let passed = answers
+        .iter()
+        .filter(|a| a.as_ref().is_ok_and(|r| r.status == 200));
+    assert_eq!(passed.count(), 1, "{answers:?}");
+    let throttled = |a: &&Result<Response, SendError>| matches!(a, Err(SendError::Throttled(1000)));
+    assert_eq!(answers.iter().filter(throttled).count(), 19, "{answers:?}");
+    assert_eq!(lab.get("/").await.unwrap().status, 200);
     assert_eq!(lab.clients.collect_stats()[0].circuit, CircuitState::Closed);
+}
+
+/// Each response alone is within the limit of the upstream, and within what the call may receive.
+#[tokio::test]
+async fn concurrent_responses_share_what_the_call_may_receive() {
+    let url = serve(Router::new().route("/", get(async || "x".repeat(1 << 20)))).await;
+    let lab = Lab::new(json!({"url": url, "limits": {"requestsInFlight": 64}}));
+    let memory = Arc::new(MemoryBudget::new(256 << 20));
+    let budget = ResponseBudget::new(6 << 20, memory.lease());
+    let answers = join_all((0..64).map(|_| {
+        let mut request = request("GET", "/");
+        request.budget = Some(budget.clone());
+        lab.clients.send_request(&lab.upstream, request, &lab.vault)
+    }))
+    .await;
+    let refused = |a: &&Result<Response, SendError>| matches!(a, Err(SendError::ResponsesTooLarge));
+    assert!(
+        answers.iter().filter(refused).count() > 0,
+        "all were received at once"
+    );
+    assert!(answers.iter().all(|a| a.is_ok() || refused(&a)), "{answers:?}");
+    assert!(
+        budget.is_exceeded() && memory.used() <= 6 << 20,
+        "{} bytes",
+        memory.used()
+    );
 }
 
 #[tokio::test]

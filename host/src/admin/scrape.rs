@@ -64,7 +64,7 @@ pub struct Scraped<'a> {
     pub stats: &'a ReconcileStats,
     /// The name of the Lease that this process is a candidate for; none without leader election.
     pub lease: Option<&'a Arc<str>>,
-    /// Maximum number of concurrent reconciles of all plugins.
+    /// Maximum number of concurrent reconciles of one plugin.
     pub workers: u32,
 }
 
@@ -244,6 +244,16 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     definitions::CACHE_INDEXES
         .register(r, Gauge::<i64>::default())
         .set(to_signed(size.indexes));
+    let budget = &services.memory;
+    for (definition, value) in [
+        (definitions::MEMORY_BUDGET_BYTES, budget.total()),
+        (definitions::MEMORY_BUDGET_USED, budget.used()),
+        (definitions::MEMORY_BUDGET_WAITING, budget.waiting()),
+    ] {
+        definition
+            .register(r, Gauge::<i64>::default())
+            .set(to_signed(value));
+    }
     register_streams(r, &services.upstreams.streams);
     register_limits(r, scraped.registry);
     let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());

@@ -622,12 +622,13 @@ const METRIC_PREFIXES: [&str; 5] = [
 ];
 
 /// Words in CamelCase that the host's sources contain as literals and that are no reasons.
-const OTHER_WORDS: [&str; 6] = [
+const OTHER_WORDS: [&str; 7] = [
     "ConfigMap",
     "DeleteOptions",
     "PascalCase",
     "PluginObject",
     "PluginStatus",
+    "SecretRef",
     "UpstreamStatus",
 ];
 

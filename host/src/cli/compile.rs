@@ -3,12 +3,20 @@
 use std::{io::Read, path::PathBuf};
 
 use clap::Args;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
 
-use crate::sandbox::engine::{CompileCache, Engine};
+use crate::sandbox::{
+    engine::{CompileCache, Engine},
+    memory_limit::memory_limit,
+};
 
-/// Memory limit of the compiler in bytes: 64 MiB of code need a tenth.
-const MEMORY_LIMIT: u64 = 4 << 30;
+/// Largest memory limit of the compiler in bytes, and its share of the memory that the host and its compilers have
+/// together (a half).
+const MAX_COMPILER_MEMORY: usize = 4 << 30;
+const COMPILER_SHARE: usize = 2;
+
+/// Niceness of the compiler: reconciles go first.
+const COMPILER_NICENESS: i32 = 19;
 
 /// Arguments of `ostler compile`; the component is read from standard input.
 #[derive(Args)]
@@ -24,7 +32,12 @@ pub struct Compile {
 impl Compile {
     /// Compiles into the cache.
     pub fn run(self) -> anyhow::Result<()> {
-        let most = Some(MEMORY_LIMIT);
+        let share = memory_limit().map(|bytes| bytes / COMPILER_SHARE);
+        let most = share.unwrap_or(MAX_COMPILER_MEMORY).min(MAX_COMPILER_MEMORY);
+        let most = u64::try_from(most).ok();
+        // Best effort: a sandbox may refuse both. If memory runs out all the same, the kernel kills the compiler first.
+        let _ = setpriority_process(None, COMPILER_NICENESS);
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
         setrlimit(
             Resource::Data,
             Rlimit {

@@ -22,6 +22,9 @@ pub enum Trap {
     /// It passed more bytes in one host call than its limit.
     #[error("handed more than {}B to the host at once", Bytes(*.0))]
     Bytes(usize),
+    /// The host had no memory or no instance left for it. It is no fault of the component.
+    #[error("was not run to its end: {0}")]
+    HostExhausted(String),
     /// Any other trap: unreachable, a panic, a stack overflow …
     #[error("trapped: {0}")]
     Other(String),
@@ -34,6 +37,7 @@ impl Trap {
             Self::CpuTime(_) => TrapKind::CpuTime,
             Self::Timeout(_) => TrapKind::Timeout,
             Self::Memory(_) | Self::Tables(_) => TrapKind::Memory,
+            Self::HostExhausted(_) => TrapKind::HostExhausted,
             Self::Bytes(_) | Self::Other(_) => TrapKind::Other,
         }
     }
@@ -46,7 +50,7 @@ impl Trap {
             Self::Memory(_) => Limit::Memory,
             Self::Tables(_) => Limit::TableElements,
             Self::Bytes(_) => Limit::CallBytes,
-            Self::Other(_) => return None,
+            Self::HostExhausted(_) | Self::Other(_) => return None,
         })
     }
 }
@@ -60,6 +64,8 @@ pub enum TrapKind {
     Timeout,
     /// Too much memory, or too large tables.
     Memory,
+    /// No memory or instance of the host was left.
+    HostExhausted,
     /// Any other trap.
     Other,
 }

@@ -1,18 +1,24 @@
 //! The API writer: all writes of the host. A write that would change nothing is suppressed, and the result of one is
 //! readable in the cache at once.
 
+mod applied;
+mod applied_mark;
 mod write_responses;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::{DefaultHasher, Hash},
+    hash::Hash,
     sync::Arc,
 };
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::write_responses::{Authorship, WriteResponses};
+use self::{
+    applied::{Applied, AppliedObjects},
+    applied_mark::{AppliedMark, fingerprint_fields},
+    write_responses::{Authorship, WriteResponses},
+};
 use crate::{
     cache::store::Store,
     client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},
@@ -36,15 +42,20 @@ const MAX_UPDATE_ATTEMPTS: u32 = 5;
 /// Maximum number of writes of one status while its CRD changes between with and without the status subresource.
 const MAX_STATUS_DISCOVERIES: u32 = 3;
 
+/// Prefix of the field managers of plugins. A component chooses its name, which must not be that of another client.
+const FIELD_MANAGER_PREFIX: &str = "ostler-";
+
 /// The context of a write: the plugin's field manager, and the reconcile that writes.
 #[derive(Clone, Copy)]
 pub struct WriteContext<'a> {
-    /// Field manager at the API server.
+    /// Name of the plugin, of which the field manager at the API server is made.
     pub manager: &'a str,
     /// The reconciled object, which its own write does not wake.
     pub by: &'a ObjectRef,
     /// Digest of the component's request, by which an unchanged apply is recognized before it is parsed.
     pub request_digest: u64,
+    /// Version of the live object that an apply requires: it conflicts (HTTP 409) if the object has changed since.
+    pub live_version: Option<u64>,
     /// Service account to impersonate; none for the host itself.
     pub account: Option<&'a ServiceAccount>,
 }
@@ -63,71 +74,7 @@ pub struct ApiWriter {
     store: Arc<Store>,
     responses: WriteResponses,
     /// The last applies of each reconciled object.
-    applied: Mutex<HashMap<ObjectRef, Vec<(ObjectRef, Applied)>>>,
-}
-
-/// An apply and its result, as digests.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Applied {
-    /// Digest of the component's request. If it and `version` are both unchanged, there is nothing to compare.
-    request_digest: u64,
-    /// Version of the live object that was found to contain the applied fields.
-    version: u64,
-    /// Digest of the fields sent: fields that are no longer sent must be removed.
-    sent: u64,
-    /// Digest of the same fields afterwards, as the server defaulted and normalized them.
-    live: u64,
-}
-
-/// The annotation with the digest of what a field manager applied, by which the next leader knows that it need not be
-/// sent again.
-struct AppliedMark {
-    name: String,
-    digest: String,
-}
-
-/// Maximum length of the name of an annotation behind the slash.
-const MAX_ANNOTATION_NAME: usize = 63;
-
-impl AppliedMark {
-    fn new(manager: &str, force: bool, sent: u64) -> Self {
-        let digest = hash_to_u64(|hasher| (manager, force, sent).hash(hasher));
-        Self {
-            name: format!("{}{manager}", bookkeeping::APPLIED),
-            digest: format!("{digest:016x}"),
-        }
-    }
-
-    /// The apply that left a live object with this mark, if its fields are live exactly as applied. A field that the
-    /// server normalized is not, so that such an object is sent once by each leader.
-    fn recognize(&self, live: &Value, object: &Value, sent: u64) -> Option<Applied> {
-        let metadata = &live["metadata"];
-        let is_marked = metadata["annotations"][&self.name] == *self.digest;
-        let fields = fingerprint_fields(live, object);
-        let is_live = fields == fingerprint_fields(object, object);
-        (is_marked && is_live && metadata["deletionTimestamp"].is_null()).then_some(Applied {
-            request_digest: 0,
-            version: 0,
-            sent,
-            live: fields,
-        })
-    }
-
-    /// The JSON of an object with the mark.
-    fn add_to(&self, object: &Value) -> Vec<u8> {
-        let mut marked = object.clone();
-        let fits = self.name.len() <= bookkeeping::APPLIED.len() + MAX_ANNOTATION_NAME;
-        if fits && let Some(metadata) = marked.get_mut("metadata").and_then(Value::as_object_mut) {
-            let annotations = metadata.entry("annotations").or_insert(Value::Null);
-            if annotations.is_null() {
-                *annotations = json!({});
-            }
-            if let Some(annotations) = annotations.as_object_mut() {
-                annotations.insert(self.name.clone(), self.digest.as_str().into());
-            }
-        }
-        marked.to_string().into_bytes()
-    }
+    applied: Mutex<HashMap<ObjectRef, AppliedObjects>>,
 }
 
 impl ApiWriter {
@@ -174,12 +121,16 @@ impl ApiWriter {
                 sent: false,
             });
         }
+        let mut marked = mark.add_to(object);
+        if let Some(version) = context.live_version {
+            marked["metadata"]["resourceVersion"] = version.to_string().into();
+        }
+        let body = marked.to_string().into_bytes();
         let path = format!(
-            "{}?fieldManager={}&force={force}",
+            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}&force={force}",
             self.client.discover_resource(&key.gvk).await?.object(key),
             context.manager
         );
-        let body = mark.add_to(object);
         let pending = self.responses.expect_response(key, context.by);
         let client = self.client.acting_as(context.account);
         let response = client.patch(&path, PatchType::Apply, body).await?;
@@ -201,24 +152,19 @@ impl ApiWriter {
     }
 
     fn last_applied(&self, by: &ObjectRef, key: &ObjectRef) -> Option<Applied> {
-        let applied = self.applied.lock();
-        let of_object = applied.get(by)?.iter();
-        of_object
-            .filter(|(k, _)| k == key)
-            .map(|(_, applied)| *applied)
-            .next()
+        self.applied.lock().get(by)?.get(key)
     }
 
     fn record_applied(&self, by: &ObjectRef, key: &ObjectRef, new: Applied) {
         let mut applied = self.applied.lock();
-        let of_object = applied.entry(by.clone()).or_default();
-        match of_object.iter_mut().find(|(k, _)| k == key) {
-            Some((_, last)) => *last = new,
-            None => {
-                // Most objects have one child, so no spare capacity is reserved.
-                of_object.reserve_exact(1);
-                of_object.push((key.clone(), new));
-            }
+        applied.entry(by.clone()).or_default().record(key, new);
+    }
+
+    /// Drops what the reconciles of an object have not applied since the last call. It is called after a reconcile that
+    /// succeeded and wrote something: without a write no apply was added.
+    pub fn drop_unused_applies(&self, by: &ObjectRef) {
+        if let Some(of_object) = self.applied.lock().get_mut(by) {
+            of_object.drop_unused();
         }
     }
 
@@ -229,9 +175,8 @@ impl ApiWriter {
         request_digest: u64,
     ) -> Option<(ObjectRef, Arc<Object>)> {
         let (key, version) = {
-            let applied = self.applied.lock();
-            let mut of_object = applied.get(by)?.iter();
-            let (key, last) = of_object.find(|(_, a)| a.request_digest == request_digest)?;
+            let mut applied = self.applied.lock();
+            let (key, last) = applied.get_mut(by)?.repeat_request(request_digest)?;
             (key.clone(), last.version)
         };
         let live = self.store.get(&key, Projection::Full)?;
@@ -257,7 +202,7 @@ impl ApiWriter {
     ) -> Result<Written, ApiError> {
         let resource = self.client.discover_resource(&key.gvk).await?;
         let path = format!(
-            "{}?fieldManager={}",
+            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}",
             resource.collection(&key.namespace),
             context.manager
         );
@@ -281,7 +226,7 @@ impl ApiWriter {
         preconditions: &Preconditions,
     ) -> Result<Written, ApiError> {
         let path = format!(
-            "{}?fieldManager={}",
+            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}",
             self.client.discover_resource(&key.gvk).await?.object(key),
             context.manager
         );
@@ -356,7 +301,7 @@ impl ApiWriter {
     /// Forgets the apply of an object that was deleted: the next one creates it again.
     fn forget_applied(&self, by: &ObjectRef, key: &ObjectRef) {
         if let Some(applied) = self.applied.lock().get_mut(by) {
-            applied.retain(|(k, _)| k != key);
+            applied.forget(key);
         }
     }
 
@@ -686,71 +631,9 @@ fn is_partly_stored(patch: &Value, status: &Value) -> bool {
     set.peek().is_none() || set.any(is_stored)
 }
 
-/// Computes a digest of those fields of `live` that `applied` names. A list that the server lengthened or shortened
-/// counts as a whole, because its items cannot be matched.
-fn fingerprint_fields(live: &Value, applied: &Value) -> u64 {
-    fn walk(live: Option<&Value>, applied: &Value, hasher: &mut DefaultHasher) {
-        match (live, applied) {
-            (Some(Value::Object(live)), Value::Object(applied)) => {
-                for (key, value) in applied {
-                    key.hash(hasher);
-                    walk(live.get(key), value, hasher);
-                }
-            }
-            (Some(Value::Array(live)), Value::Array(applied)) if live.len() == applied.len() => {
-                for (live, applied) in live.iter().zip(applied) {
-                    walk(Some(live), applied, hasher);
-                }
-            }
-            (live, _) => live.hash(hasher),
-        }
-    }
-    hash_to_u64(|hasher| walk(Some(live), applied, hasher))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn apply_of_a_former_leader_is_recognized_while_its_fields_are_live() {
-        let object = json!({"metadata": {"name": "a", "annotations": {"x": "y"}}, "spec": {"l": [1, 2]}});
-        let mark = AppliedMark::new("plugin", false, 7);
-        let live: Value = serde_json::from_slice(&mark.add_to(&object)).expect("JSON");
-        assert_eq!(live["metadata"]["annotations"]["x"], "y", "beside others");
-        let recognized = |mark: &AppliedMark, live: &Value| mark.recognize(live, &object, 7).is_some();
-        assert!(recognized(&mark, &live));
-        let changed = |pointer: &str, value: Value| {
-            let mut live = live.clone();
-            *live.pointer_mut(pointer).expect("a field") = value;
-            live
-        };
-        for live in [
-            object.clone(),
-            changed("/spec/l/0", json!(3)),
-            changed("/spec/l", json!([1])),
-            changed("/spec", json!({})),
-            changed("/metadata", json!({"name": "a", "annotations": {"x": "y"}})),
-        ] {
-            assert!(!recognized(&mark, &live), "{live}");
-        }
-        let mut deleting = live.clone();
-        deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert!(!recognized(&mark, &deleting));
-        let mut defaulted = live.clone();
-        defaulted["spec"]["defaulted"] = json!(true);
-        assert!(recognized(&mark, &defaulted), "a field that was not applied");
-        for other in [
-            AppliedMark::new("other", false, 7),
-            AppliedMark::new("plugin", true, 7),
-            AppliedMark::new("plugin", false, 8),
-        ] {
-            assert!(!recognized(&other, &live), "{}", other.digest);
-        }
-        let bare: Value =
-            serde_json::from_slice(&mark.add_to(&json!({"metadata": {"annotations": null}}))).expect("JSON");
-        assert!(bare["metadata"]["annotations"].is_object());
-    }
 
     #[test]
     fn status_that_was_not_stored_at_all_is_known_from_one_that_was_pruned() {
@@ -770,25 +653,5 @@ mod tests {
             is_partly_stored(&json!({"gone": null}), &json!(null)),
             "nothing was to be stored"
         );
-    }
-
-    #[test]
-    fn fingerprint_ignores_server_defaults_and_notices_changes_of_applied_fields() {
-        let applied = json!({"spec": {"a": "1000m", "l": [{"n": "x"}], "injected": [1]}});
-        let live =
-            json!({"spec": {"a": "1", "defaulted": true, "l": [{"n": "x", "d": 1}], "injected": [1, 2]}});
-        let left = fingerprint_fields(&live, &applied);
-        let changed = |path: &str, value: Value| {
-            let mut other = live.clone();
-            *other.pointer_mut(path).expect("a field") = value;
-            fingerprint_fields(&other, &applied) != left
-        };
-        assert!(!changed("/spec/defaulted", json!(false)), "not ours");
-        assert!(!changed("/spec/l/0/d", json!(2)), "not ours");
-        assert!(changed("/spec/a", json!("2")));
-        assert!(changed("/spec/l/0/n", json!("y")));
-        assert!(changed("/spec/l", json!([])));
-        assert!(changed("/spec/injected/1", json!(3)));
-        assert!(changed("/spec", json!({})));
     }
 }

@@ -118,6 +118,11 @@ impl Gvk {
         }
     }
 
+    /// The kind is the same, in whichever version.
+    pub fn is_same_kind(&self, other: &Self) -> bool {
+        self.group == other.group && self.kind == other.kind
+    }
+
     /// Checks that all parts are valid names, since they become part of a path at the API server. The error names
     /// the field.
     pub fn validate(&self) -> Result<(), String> {
@@ -240,6 +245,14 @@ impl ObjectRef {
         static OWN_CLUSTER: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
         let namespace = NAMESPACES.lock().intern(namespace);
         Self::new_in_cluster(gvk, OWN_CLUSTER.clone(), namespace, name.into())
+    }
+
+    /// The object is the same, in whichever served version of its kind it is named.
+    pub fn is_same_object(&self, other: &Self) -> bool {
+        self.gvk.is_same_kind(&other.gvk)
+            && self.cluster == other.cluster
+            && self.namespace == other.namespace
+            && self.name == other.name
     }
 
     /// Names an object of a cluster.

@@ -109,6 +109,27 @@ impl NamespaceScope {
         namespaces.iter().map(scope).collect()
     }
 
+    /// Those of some namespaces that the host may see.
+    pub fn intersect(&self, namespaces: &[Arc<str>]) -> Vec<Arc<str>> {
+        let is_visible = |n: &&Arc<str>| self.namespaces.is_empty() || self.namespaces.contains(n);
+        let visible: BTreeSet<_> = namespaces.iter().filter(is_visible).cloned().collect();
+        visible.into_iter().collect()
+    }
+
+    /// Narrows the host's view to some namespaces.
+    pub fn narrow_to(&self, namespaces: &[Arc<str>]) -> Self {
+        Self {
+            namespaces: self.intersect(namespaces),
+            cluster_scoped: self.cluster_scoped.clone(),
+        }
+    }
+
+    /// The scopes of a kind in each of these namespaces; none without namespaces.
+    pub fn named_scopes(&self, gvk: &Gvk, selector: Option<&Selector>, projection: Projection) -> Vec<Scope> {
+        let scope = |namespace: &Arc<str>| self.list_scope(gvk, &"".into(), namespace, selector, projection);
+        self.namespaces.iter().map(scope).collect()
+    }
+
     /// The scope that serves a read of one object.
     pub fn object_scope(&self, key: &ObjectRef, projection: Projection) -> Scope {
         self.list_scope(&key.gvk, &key.cluster, &key.namespace, None, projection)

@@ -55,6 +55,9 @@ well_known! {
         /// On an object that is being deleted: its finalizer and those of its holders are removed at once, without
         /// cleanup. On a Plugin that is being deleted: it is removed, and its objects keep their finalizers.
         FORCE_DELETE = "ostler.dev/force-delete", "`true`";
+        /// On a Secret: the origins that the host may send it to, for Upstreams and in requests. Without it, the writers of
+        /// Upstreams in its namespace and the grants of plugins decide.
+        ORIGINS = "ostler.dev/origins", "comma-separated origins, such as `https://ci.example.com, https://*.example.com`";
     }
 
     /// Annotations and finalizers that the host writes.
@@ -183,9 +186,13 @@ well_known! {
         INVALID_DESCRIPTOR = "InvalidDescriptor", "Loaded=False";
         /// `spec.config` does not match the schema in the manifest. The message names the fields.
         INVALID_CONFIG = "InvalidConfig", "Loaded=False";
+        /// The plugin reconciles a kind that `reconciles` does not both request and grant. The message names it.
+        KINDS_NOT_GRANTED = "KindsNotGranted", "Loaded=False";
         /// The plugin reconciles Secrets, and `readSecrets` is not both requested and granted.
         SECRETS_NOT_GRANTED = "SecretsNotGranted", "Loaded=False";
-        /// The component declares another name than that of the Plugin.
+        /// The grants name no `serviceAccount`, and the host runs with `--require-service-account`.
+        SERVICE_ACCOUNT_REQUIRED = "ServiceAccountRequired", "Loaded=False";
+        /// The component declares another name than that of the Plugin, or of its file.
         NAME_MISMATCH = "NameMismatch", "Loaded=False";
         /// Another plugin with this name reconciles.
         NAME_CONFLICT = "NameConflict", "Loaded=False";
@@ -256,6 +263,8 @@ well_known! {
         LOGIN_FAILED = "LoginFailed", "Authenticated=False";
         /// A Secret or a key that the spec refers to does not exist.
         SECRET_NOT_FOUND = "SecretNotFound", "Authenticated=False";
+        /// The annotation `ostler.dev/origins` of a Secret does not list the origin that the spec would send it to.
+        ORIGIN_NOT_ALLOWED = "OriginNotAllowed", "Authenticated=False";
     }
 
     /// Reasons of the Events that the host records. A component records Events with reasons of its own.
@@ -275,6 +284,8 @@ well_known! {
     error_reason {
         /// The host panicked: a bug in Ostler. The reconcile is retried with a backoff.
         RECONCILE_PANICKED = "ReconcilePanicked";
+        /// The host had no memory or instance left for the call. It is retried with a backoff.
+        HOST_EXHAUSTED = "HostExhausted";
         /// The finalizers could not be written.
         FINALIZER_UPDATE_FAILED = "FinalizerUpdateFailed";
         /// The finalizer that protects an Upstream or its Secret could not be written. The host works without it.

@@ -157,6 +157,8 @@ impl Planner {
             let loaded = async {
                 let config = read_config(&path)?.unwrap_or_else(|| "{}".into());
                 let plugin = self.load_component(&path, Some(&config)).await?;
+                let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                plugin.check_file_name(file)?;
                 anyhow::Ok((config, plugin))
             };
             let (config, plugin) = match loaded.await {

@@ -57,6 +57,19 @@ pub async fn load_for_object(
 }
 
 impl Plugin {
+    /// Checks that a file has the name of its plugin: the entry in the grants file is found by that name, which a component
+    /// declares itself.
+    pub fn check_file_name(&self, file: &str) -> Result<(), LoadError> {
+        if file.strip_suffix(".wasm") == Some(&**self.name()) {
+            return Ok(());
+        }
+        let why = format!(
+            "{file} declares the name {name}, by which the grants are found: rename it to {name}.wasm",
+            name = self.name()
+        );
+        Err(LoadError::new(plugin_reason::NAME_MISMATCH, why))
+    }
+
     /// Checks that the `Plugin` object of this name may govern the build: it needs a manifest and the same name.
     pub fn check_object_name(&self, name: &str) -> Result<(), LoadError> {
         if self.manifest.is_none() {

@@ -25,7 +25,7 @@ pub use self::{
 use super::{HookState, LoadError, Plugin, SlotId};
 use crate::{
     contract::limits::Limits,
-    kube::{key::Gvk, object::Object},
+    kube::{key::Gvk, object::Object, well_known::plugin_reason},
     policy::grants::Grants,
 };
 
@@ -35,6 +35,8 @@ pub struct Registry {
     slots: RwLock<Slots>,
     /// Notified when a file or object may have to be loaded again.
     rescan: Notify,
+    /// Refuses plugins without a service account of their own, which would act as the host.
+    require_service_account: bool,
 }
 
 type Slots = BTreeMap<SlotId, Slot>;
@@ -96,6 +98,27 @@ impl Slot {
 }
 
 impl Registry {
+    /// Sets whether plugins need a service account of their own.
+    pub fn require_service_account(self, require_service_account: bool) -> Self {
+        Self {
+            require_service_account,
+            ..self
+        }
+    }
+
+    /// Checks that the plugin acts as its own service account, if that is required.
+    pub fn check_service_account(&self, plugin: &Plugin) -> Result<(), LoadError> {
+        if !self.require_service_account || plugin.policy.grants.service_account().is_some() {
+            return Ok(());
+        }
+        let why =
+            "its grants name no `serviceAccount`, which `--require-service-account` of the host demands";
+        Err(LoadError::new(
+            plugin_reason::SERVICE_ACCOUNT_REQUIRED,
+            why.into(),
+        ))
+    }
+
     /// The plugin that reconciles a kind, in the build that serves now; not its canary.
     pub fn find_by_kind(&self, gvk: &Gvk) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();

@@ -1,6 +1,8 @@
 //! Permissions of a plugin as short lines of text: requested, granted and missing ones.
 
-use crate::policy::grants::{KubernetesGrant, Permissions, SecretGrant, UpstreamGrant};
+use crate::policy::grants::{
+    KubernetesGrant, Permissions, ReconcileGrant, SAME_NAMESPACE, SecretGrant, UpstreamGrant,
+};
 
 /// Permissions, one line each, in the order of
 /// [`PluginGrants::used_entries`](crate::policy::grants::PluginGrants::used_entries).
@@ -30,18 +32,21 @@ impl Summary {
 pub fn format_lines(permissions: &Permissions) -> Vec<String> {
     // Destructured, so that the compiler asks for the lines of a new field.
     let Permissions {
+        reconciles,
         kubernetes,
         upstreams,
         secrets,
         events,
         read_secrets,
     } = permissions;
+    let reconciles = reconciles.iter().map(format_reconcile);
     let kubernetes = kubernetes.iter().map(format_kubernetes);
     let upstreams = upstreams.iter().map(format_upstream);
     let secrets = secrets.iter().map(format_secret);
     let events = events.then(|| "emit Events".to_owned());
     let readable = read_secrets.then(|| "read values of Secrets".to_owned());
-    kubernetes
+    reconciles
+        .chain(kubernetes)
         .chain(upstreams)
         .chain(secrets)
         .chain(events)
@@ -49,20 +54,32 @@ pub fn format_lines(permissions: &Permissions) -> Vec<String> {
         .collect()
 }
 
+fn format_reconcile(g: &ReconcileGrant) -> String {
+    format!(
+        "reconcile {}{}",
+        format_kinds(&g.group, &g.kinds),
+        format_namespaces(&g.namespaces)
+    )
+}
+
 fn format_kubernetes(g: &KubernetesGrant) -> String {
     let verbs: Vec<String> = g.verbs.iter().map(ToString::to_string).collect();
-    let group = if g.group.is_empty() {
-        String::new()
-    } else {
-        format!(".{}", g.group)
-    };
-    let kinds: Vec<String> = g.kinds.iter().map(|k| format!("{k}{group}")).collect();
     format!(
         "{} {}{}",
         verbs.join(","),
-        kinds.join(","),
+        format_kinds(&g.group, &g.kinds),
         format_namespaces(&g.namespaces)
     )
+}
+
+fn format_kinds(group: &str, kinds: &[String]) -> String {
+    let group = if group.is_empty() {
+        String::new()
+    } else {
+        format!(".{group}")
+    };
+    let kinds: Vec<String> = kinds.iter().map(|k| format!("{k}{group}")).collect();
+    kinds.join(",")
 }
 
 fn format_upstream(g: &UpstreamGrant) -> String {
@@ -80,8 +97,15 @@ fn format_upstream(g: &UpstreamGrant) -> String {
 }
 
 fn format_secret(g: &SecretGrant) -> String {
+    let origins = match &g.origins {
+        None => "any origin".to_owned(),
+        Some(origins) => {
+            let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
+            origins.join(",")
+        }
+    };
     format!(
-        "name Secret {}{}",
+        "name Secret {}{} for {origins}",
         g.names.join(","),
         format_namespaces(&g.namespaces)
     )
@@ -93,15 +117,19 @@ fn has_wildcard(patterns: &[String]) -> bool {
 
 fn format_namespaces(namespaces: &[String]) -> String {
     if has_wildcard(namespaces) {
-        String::new()
-    } else {
-        format!(" in {}", namespaces.join(","))
+        return String::new();
     }
+    let names = namespaces.iter().map(|n| match n.as_str() {
+        SAME_NAMESPACE => "the same namespace",
+        name => name,
+    });
+    format!(" in {}", names.collect::<Vec<_>>().join(","))
 }
 
 /// Lines of the permissions that no single granted entry covers completely.
 fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     let Permissions {
+        reconciles,
         kubernetes,
         upstreams,
         secrets,
@@ -109,6 +137,16 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         read_secrets,
     } = asks;
     let mut missing = Vec::new();
+    for ask in reconciles {
+        let covered = |g: &ReconcileGrant| {
+            (g.group == "*" || g.group == ask.group)
+                && covers_all(&g.kinds, &ask.kinds)
+                && covers_all(&g.namespaces, &ask.namespaces)
+        };
+        if !granted.reconciles.iter().any(covered) {
+            missing.push(format_reconcile(ask));
+        }
+    }
     for ask in kubernetes {
         let covered = |kind: &String, verb, namespace: &String| {
             granted.kubernetes.iter().any(|g| {
@@ -140,8 +178,11 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         }
     }
     for ask in secrets {
-        let covered =
-            |g: &SecretGrant| covers_all(&g.names, &ask.names) && covers_all(&g.namespaces, &ask.namespaces);
+        let covered = |g: &SecretGrant| {
+            covers_all(&g.names, &ask.names)
+                && covers_all(&g.namespaces, &ask.namespaces)
+                && covers_origins(g, ask)
+        };
         if !granted.secrets.iter().any(covered) {
             missing.push(format_secret(ask));
         }
@@ -162,6 +203,14 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
 /// True when every pattern asked for is covered by a granted one.
 fn covers_all(granted: &[String], asked: &[String]) -> bool {
     asked.iter().all(|a| covers(granted, a))
+}
+
+/// A manifest that lists no origins leaves them to the administrator.
+fn covers_origins(granted: &SecretGrant, asked: &SecretGrant) -> bool {
+    match (&granted.origins, &asked.origins) {
+        (None, _) | (_, None) => true,
+        (Some(granted), Some(asked)) => asked.iter().all(|a| granted.iter().any(|g| g.covers(a))),
+    }
 }
 
 fn covers(granted: &[String], asked: &str) -> bool {
@@ -192,7 +241,7 @@ kubernetes:
 - {group: ci.org, kinds: [Team, Job], verbs: [list], namespaces: [a]}
 upstreams:
 - {names: [ci], methods: [GET], paths: [/api/*]}
-- {}
+- {namespaces: ['*']}
 secrets: [{names: [x]}]
 events: true
 ",
@@ -200,11 +249,11 @@ events: true
         assert_eq!(
             format_lines(&permissions),
             [
-                "get,apply ConfigMap",
+                "get,apply ConfigMap in the same namespace",
                 "list Team.ci.org,Job.ci.org in a",
-                "GET /api/* at upstream ci",
+                "GET /api/* at upstream ci in the same namespace",
                 "* at upstream *",
-                "name Secret x",
+                "name Secret x in the same namespace for any origin",
                 "emit Events",
             ]
         );
@@ -215,9 +264,10 @@ events: true
     fn used_entry_is_the_index_of_its_line() {
         let permissions = parse(
             "
-kubernetes: [{kinds: [A], verbs: [get]}, {kinds: [B], verbs: [get]}]
+reconciles: [{kinds: [A]}, {kinds: [B]}]
+kubernetes: [{kinds: [A], verbs: [get]}, {kinds: [B], verbs: [get], namespaces: ['*']}]
 upstreams: [{names: [u]}, {names: [v]}]
-secrets: [{names: [s]}, {names: [t]}]
+secrets: [{names: [s]}, {names: [t], origins: ['https://ci']}]
 events: true
 readSecrets: true
 ",
@@ -235,14 +285,20 @@ readSecrets: true
             method: "GET",
             path: "/",
         };
-        let secret = |name| Access::Secret { namespace: "n", name };
+        let secret = |name| Access::Secret {
+            namespace: "n",
+            name,
+            origin: None,
+        };
         for (access, line) in [
-            (kubernetes(&a), "get A"),
+            (Access::Reconcile { gvk: &a }, "reconcile A"),
+            (Access::Reconcile { gvk: &b }, "reconcile B"),
+            (kubernetes(&a), "get A in the same namespace"),
             (kubernetes(&b), "get B"),
-            (upstream("u"), "* at upstream u"),
-            (upstream("v"), "* at upstream v"),
-            (secret("s"), "name Secret s"),
-            (secret("t"), "name Secret t"),
+            (upstream("u"), "* at upstream u in the same namespace"),
+            (upstream("v"), "* at upstream v in the same namespace"),
+            (secret("s"), "name Secret s in the same namespace for any origin"),
+            (secret("t"), "name Secret t in the same namespace for https://ci"),
             (Access::Events, "emit Events"),
         ] {
             let grant = Grant {
@@ -250,7 +306,7 @@ readSecrets: true
                 ..Grant::default()
             };
             let grants = PluginGrants::new("p", "", None, grant);
-            grants.check_access(&access).expect("granted");
+            grants.check_access(&access, "n").expect("granted");
             let used: Vec<_> = grants.used_entries().into_iter().map(|i| &*lines[i]).collect();
             assert_eq!(used, [line]);
         }
@@ -267,12 +323,15 @@ events: true
         );
         let granted = parse(
             "
-kubernetes: [{kinds: ['*'], verbs: [get]}, {kinds: [ConfigMap], verbs: [apply]}, {group: '*', kinds: [B], verbs: [list]}]
+kubernetes: [{kinds: ['*'], verbs: [get]}, {kinds: [ConfigMap], verbs: [apply]}, {group: '*', kinds: [B], verbs: [list], namespaces: ['*']}]
 upstreams: [{methods: ['*'], paths: ['/*']}]
 ",
         );
         let summary = Summary::new(Some(&asks), &granted);
-        assert_eq!(summary.missing, ["apply ConfigMap,Pod", "emit Events"]);
+        assert_eq!(
+            summary.missing,
+            ["apply ConfigMap,Pod in the same namespace", "emit Events"]
+        );
         assert_eq!(summary.requested.len(), 4);
         let same = Summary::new(None, &granted);
         assert_eq!(same.missing, Vec::<String>::new());

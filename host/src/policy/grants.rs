@@ -14,7 +14,10 @@ pub use self::check::{Denied, PluginGrants};
 use crate::{
     contract::limits::{LimitsSpec, Time},
     kube::{key::Gvk, renamed_fields::explain_unknown_field},
-    policy::network::NetworkGrant,
+    policy::{
+        network::NetworkGrant,
+        origin::{Origin, OriginPattern},
+    },
 };
 
 /// Operation on the objects of a kind.
@@ -51,9 +54,18 @@ impl fmt::Display for Verb {
     }
 }
 
+/// The entry of `namespaces` that stands for the namespace of the reconciled object, as in the Gateway API. No namespace
+/// can have this name.
+pub const SAME_NAMESPACE: &str = "Same";
+
 /// Effect that a plugin requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Access<'a> {
+    /// Reconciling the objects of a kind.
+    Reconcile {
+        /// The kind.
+        gvk: &'a Gvk,
+    },
     /// A Kubernetes call; an empty namespace is all namespaces, or none for cluster-scoped kinds.
     Kubernetes {
         /// Operation.
@@ -80,6 +92,8 @@ pub enum Access<'a> {
         namespace: &'a str,
         /// Its name.
         name: &'a str,
+        /// The origin that the host sends it to; none if it is not sent.
+        origin: Option<&'a Origin>,
     },
     /// Emitting Kubernetes Events.
     Events,
@@ -104,6 +118,10 @@ pub struct Grants {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Permissions {
+    /// Kinds that the plugin reconciles. The host gives their objects to the plugin, and writes their status and finalizers
+    /// for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reconciles: Vec<ReconcileGrant>,
     /// Access to Kubernetes objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubernetes: Vec<KubernetesGrant>,
@@ -220,19 +238,39 @@ fn match_all() -> Vec<String> {
     vec!["*".into()]
 }
 
-/// Operations on the objects of some kinds.
+fn same_namespace() -> Vec<String> {
+    vec![SAME_NAMESPACE.into()]
+}
+
+/// Kinds that a plugin reconciles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KubernetesGrant {
+pub struct ReconcileGrant {
     /// API group of the kinds. Empty is the core group, `*` matches any group.
     #[serde(default)]
     pub group: String,
     /// Kinds. `*` matches any kind, `Foo*` a prefix.
     pub kinds: Vec<String>,
+    /// Namespaces of the objects, by name, or `*` for all. Objects in other namespaces are ignored. Defaults to `*`.
+    #[serde(default = "match_all")]
+    pub namespaces: Vec<String>,
+}
+
+/// Operations on the objects of some kinds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesGrant {
+    /// API group of the kinds. Empty is the core group, `*` matches any group except `ostler.dev`.
+    #[serde(default)]
+    pub group: String,
+    /// Kinds. `*` matches any kind, `Foo*` a prefix; kinds of `ostler.dev` are matched only by their names, and no entry
+    /// allows to write Plugins.
+    pub kinds: Vec<String>,
     /// Allowed operations.
     pub verbs: Vec<Verb>,
-    /// Namespaces of the objects. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
+    /// Namespaces of the objects. `Same` matches the namespace of the reconciled object, `*` any namespace and
+    /// cluster-scoped objects, `foo*` a prefix. Defaults to `Same`.
+    #[serde(default = "same_namespace")]
     pub namespaces: Vec<String>,
 }
 
@@ -243,8 +281,9 @@ pub struct UpstreamGrant {
     /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
     #[serde(default = "match_all")]
     pub names: Vec<String>,
-    /// Namespaces of Upstreams. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
+    /// Namespaces of Upstreams. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
+    /// Defaults to `Same`.
+    #[serde(default = "same_namespace")]
     pub namespaces: Vec<String>,
     /// HTTP methods. Defaults to `*`.
     #[serde(default = "match_all")]
@@ -261,16 +300,33 @@ pub struct SecretGrant {
     /// Names of Secrets. `*` matches any name, `foo*` a prefix. Defaults to `*`.
     #[serde(default = "match_all")]
     pub names: Vec<String>,
-    /// Namespaces of Secrets. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
+    /// Namespaces of Secrets. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
+    /// Defaults to `Same`.
+    #[serde(default = "same_namespace")]
     pub namespaces: Vec<String>,
+    /// Origins that the host may send the Secrets to: `https://ci.example.com`, `https://*.example.com`,
+    /// `http://127.0.0.1:*`. `*` matches every origin with TLS. A connection without verification of the server counts as
+    /// `http`. Required in grants; a manifest without it asks for any origin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origins: Option<Vec<OriginPattern>>,
 }
 
 impl Permissions {
+    /// The permissions as grants for development: Secrets without origins may be sent to any.
+    #[cfg(feature = "dev")]
+    pub fn with_any_origin(mut self) -> Self {
+        for secret in &mut self.secrets {
+            let any = || ["*", "http://*:*", "amqp://*:*"].map(|text| text.parse().expect("a pattern"));
+            secret.origins.get_or_insert_with(|| any().into());
+        }
+        self
+    }
+
     /// Checks that no entry is empty, which would allow nothing and is therefore a mistake. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
         // Destructured, so that the compiler asks for the check of a new field.
         let Self {
+            reconciles,
             kubernetes,
             upstreams,
             secrets,
@@ -278,6 +334,20 @@ impl Permissions {
             read_secrets: _,
         } = self;
         let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
+        for (i, grant) in reconciles.iter().enumerate() {
+            for (field, list) in [("kinds", &grant.kinds), ("namespaces", &grant.namespaces)] {
+                if empty(list) {
+                    return Err(format!("reconciles[{i}].{field} is empty: it allows nothing"));
+                }
+            }
+            // Each namespace is a watch.
+            let is_name = |n: &String| n == "*" || !(n.contains('*') || n == SAME_NAMESPACE);
+            if let Some(pattern) = grant.namespaces.iter().find(|n| !is_name(n)) {
+                return Err(format!(
+                    "reconciles[{i}].namespaces has {pattern:?}: names of namespaces are needed, or `*`"
+                ));
+            }
+        }
         for (i, grant) in kubernetes.iter().enumerate() {
             for (field, nothing) in [
                 ("kinds", empty(&grant.kinds)),
@@ -307,6 +377,9 @@ impl Permissions {
                     return Err(format!("secrets[{i}].{field} is empty: it allows nothing"));
                 }
             }
+            if grant.origins.as_ref().is_some_and(Vec::is_empty) {
+                return Err(format!("secrets[{i}].origins is empty: it allows nothing"));
+            }
         }
         Ok(())
     }
@@ -316,6 +389,12 @@ impl Grant {
     /// Checks the values of the permissions and settings. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
         self.permissions.check_fields()?;
+        if let Some(i) = self.permissions.secrets.iter().position(|s| s.origins.is_none()) {
+            return Err(format!(
+                "secrets[{i}].origins is missing: list the origins that the Secrets may be sent to, such as \
+                 https://ci.example.com"
+            ));
+        }
         self.limits.check()?;
         self.service_account
             .as_ref()

@@ -10,7 +10,10 @@ use crate::{
         access_review::{AccessError, ReadAccess},
         api::warn_api_error,
     },
-    contract::{bindings::reconciler, trap::Trap},
+    contract::{
+        bindings::reconciler,
+        trap::{Trap, TrapKind},
+    },
     kube::{
         key::ObjectRef,
         object::Object,
@@ -18,6 +21,7 @@ use crate::{
     },
     observe::metrics::ReconcileResult,
     plugin::{self as plugins, CallResult, Plugin},
+    policy::grants::Access,
     reconcile::conditions,
     recording::recorder::{CallInfo, RecordedCall},
     sandbox::capabilities::{Call, CallTarget},
@@ -57,9 +61,15 @@ impl Controller {
             metrics.record_usage((bytes.to_host, bytes.from_host), call.budget.memory);
         }
         let trap = answer.as_ref().err().cloned();
+        if let Some(Trap::HostExhausted(why)) = &trap {
+            return self.report_exhausted(plugin, key, &call, why);
+        }
         let result = self.interpret_answer(plugin, key, &call, answer);
         self.record_call_result(plugin, object, &result, trap.as_ref());
         let failed = matches!(result, GuestResult::Failure(_));
+        if !failed && call.effects.counts.api_writes > 0 {
+            self.services.api.writer.drop_unused_applies(key);
+        }
         let outcome = self
             .apply_result(key, plugin, object, result, deleting, &call)
             .await;
@@ -80,6 +90,18 @@ impl Controller {
             // After a failure the streams of the reconcile before stay: their next event may be what ends the failure.
             follows: (!failed).then_some(call.effects.streams),
         }
+    }
+
+    /// Retries a call for which the host had no memory or instance. It is no verdict on the object or the build, so neither
+    /// the status nor the health of the build shows it.
+    fn report_exhausted(&self, plugin: &Plugin, key: &ObjectRef, call: &Call, why: &str) -> ReconcileOutcome {
+        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, error = why, "call not run to its end, retrying");
+        if let Some(metrics) = &call.context.metrics {
+            metrics.record_trap(TrapKind::HostExhausted);
+        }
+        self.stats.record_error(key, error_reason::HOST_EXHAUSTED, why);
+        self.stats.abandon_reconcile(key);
+        ReconcileOutcome::retry()
     }
 
     /// The context and the request of a call. If the object is recorded, the recording begins here.
@@ -234,7 +256,11 @@ impl Controller {
         key: &ObjectRef,
         object: &Arc<Object>,
     ) -> Result<(), ReconcileOutcome> {
-        // It was granted when the build was loaded, and has been revoked since.
+        // It was granted when the build was loaded, and may have been revoked since.
+        let reconcile = Access::Reconcile { gvk: &key.gvk };
+        if let Err(e) = plugin.policy.grants.check_access(&reconcile, &key.namespace) {
+            return Err(self.report_denied(plugin, key, object, e.to_string()).await);
+        }
         if key.gvk.is_secret() && !plugin.policy.grants.can_read_secrets() {
             return Err(self
                 .report_denied(
@@ -244,6 +270,9 @@ impl Controller {
                     "it may not read Secrets: `readSecrets` is missing".into(),
                 )
                 .await);
+        }
+        if let Err(e) = self.registry.check_service_account(plugin) {
+            return Err(self.report_denied(plugin, key, object, e.message).await);
         }
         let Some(account) = plugin.policy.grants.service_account() else {
             return Ok(());
@@ -391,7 +420,7 @@ fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
         Trap::CpuTime(_) | Trap::Timeout(_) => object_reason::PLUGIN_TIMEOUT,
         Trap::Memory(_) | Trap::Tables(_) => object_reason::PLUGIN_OUT_OF_MEMORY,
-        Trap::Bytes(_) | Trap::Other(_) => object_reason::PLUGIN_TRAPPED,
+        Trap::Bytes(_) | Trap::HostExhausted(_) | Trap::Other(_) => object_reason::PLUGIN_TRAPPED,
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

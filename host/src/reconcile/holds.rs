@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The objects that an object holds by its annotation, as far as its plugin may hold them.
-fn list_allowed_holds(plugin: &Plugin, object: &Object) -> BTreeSet<ObjectRef> {
+fn list_allowed_holds(plugin: &Plugin, key: &ObjectRef, object: &Object) -> BTreeSet<ObjectRef> {
     let mut held = list_held(object, plugin.policy.limits.holds);
     held.retain(|held| {
         let access = Access::Kubernetes {
@@ -31,7 +31,7 @@ fn list_allowed_holds(plugin: &Plugin, object: &Object) -> BTreeSet<ObjectRef> {
             gvk: &held.gvk,
             namespace: &held.namespace,
         };
-        plugin.policy.grants.check_access(&access).is_ok()
+        plugin.policy.grants.check_access(&access, &key.namespace).is_ok()
     });
     held
 }
@@ -53,7 +53,7 @@ impl Controller {
         let plugin = self.registry.find_by_kind(&key.gvk);
         let annotated: BTreeSet<ObjectRef> = plugin
             .iter()
-            .flat_map(|p| list_allowed_holds(p, newest))
+            .flat_map(|p| list_allowed_holds(p, key, newest))
             .collect();
         let before = &annotated | &self.known_holds(key, &object.uid);
         if before.is_empty() && held.is_empty() {

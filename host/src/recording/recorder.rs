@@ -1,7 +1,10 @@
 //! The recorder of a call. It clones the values of host calls; they are converted when the recording is read.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -80,6 +83,50 @@ struct RecordedHostCall {
 /// Estimated bytes of a recorded host call besides its values.
 const HOST_CALL_BYTES: usize = 160;
 
+/// Bytes of the recordings in progress, which all calls that run share.
+#[derive(Clone, Debug)]
+pub struct ProgressBudget {
+    used: Arc<AtomicUsize>,
+    max: usize,
+}
+
+impl ProgressBudget {
+    /// A budget of this many bytes.
+    pub fn new(max: usize) -> Self {
+        Self {
+            used: Arc::default(),
+            max,
+        }
+    }
+}
+
+/// The part of one recording, which it returns when it ends.
+struct ProgressBytes {
+    budget: ProgressBudget,
+    bytes: usize,
+}
+
+impl ProgressBytes {
+    /// Takes bytes from the budget; false if they are not there.
+    fn try_take(&mut self, bytes: usize) -> bool {
+        let max = self.budget.max;
+        let take = |used: usize| used.checked_add(bytes).filter(|used| *used <= max);
+        let taken = self
+            .budget
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok();
+        self.bytes += if taken { bytes } else { 0 };
+        taken
+    }
+}
+
+impl Drop for ProgressBytes {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Records one call into a component.
 pub struct Recorder {
     info: CallInfo,
@@ -89,7 +136,8 @@ pub struct Recorder {
     /// Estimated bytes of everything recorded.
     bytes: usize,
     max_bytes: usize,
-    /// The recording has reached `max_bytes`: later host calls are missing.
+    progress: ProgressBytes,
+    /// The recording has reached `max_bytes`, or all in progress their sum: later host calls are missing.
     cut: bool,
     /// No values are recorded, because the plugin may read Secrets.
     withheld: bool,
@@ -103,7 +151,13 @@ pub struct Recorder {
 
 impl Recorder {
     /// A recorder for a call that begins now. With `withheld` no values are recorded.
-    pub(super) fn new(info: CallInfo, max_bytes: usize, withheld: bool, followers: Vec<Follower>) -> Self {
+    pub(super) fn new(
+        info: CallInfo,
+        max_bytes: usize,
+        progress: ProgressBudget,
+        withheld: bool,
+        followers: Vec<Follower>,
+    ) -> Self {
         let at = SystemTime::now();
         if followers.iter().any(Follower::receives_lines) {
             let line = TraceLine::Start {
@@ -126,6 +180,10 @@ impl Recorder {
             started: Instant::now(),
             host_calls: Vec::new(),
             max_bytes,
+            progress: ProgressBytes {
+                budget: progress,
+                bytes: 0,
+            },
             cut: false,
             withheld,
             calls: 0,
@@ -193,7 +251,7 @@ impl Recorder {
         } else {
             HOST_CALL_BYTES + values + result.estimate_bytes()
         };
-        self.cut |= self.bytes + bytes > self.max_bytes;
+        self.cut = self.cut || self.bytes + bytes > self.max_bytes || !self.progress.try_take(bytes);
         if !self.cut {
             self.bytes += bytes;
             host_call.result = (!self.withheld).then(|| Box::new(result.clone()) as Box<dyn Recordable>);
@@ -464,7 +522,13 @@ pub(super) mod tests {
             version: "1.0.0".into(),
             digest: "d1".into(),
         };
-        Recorder::new(info, max_bytes, withheld, followers)
+        Recorder::new(
+            info,
+            max_bytes,
+            ProgressBudget::new(usize::MAX),
+            withheld,
+            followers,
+        )
     }
 
     #[test]

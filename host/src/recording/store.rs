@@ -8,7 +8,7 @@ use super::{
     CallMode,
     buffer::RecordingBuffer,
     follow::{FollowKind, FollowStream, Followers},
-    recorder::{CallInfo, RecordedCall, Recorder},
+    recorder::{CallInfo, ProgressBudget, RecordedCall, Recorder},
 };
 use crate::kube::key::ObjectRef;
 
@@ -55,6 +55,8 @@ const MAX_RECENT_BYTES: usize = 1 << 20;
 
 /// The recordings of a host, and the clients that follow its reconciles.
 pub struct RecordingStore {
+    /// Bytes of the recordings in progress, as many as may be stored.
+    in_progress: ProgressBudget,
     settings: RecordingSettings,
     stored: Mutex<RecordingBuffer>,
     /// The last successes of each plugin, with which the preflight of a new build is replayed.
@@ -77,6 +79,7 @@ impl RecordingStore {
         };
         let stored = RecordingBuffer::new(settings.max_count, settings.max_bytes, max_per_object);
         Self {
+            in_progress: ProgressBudget::new(settings.max_bytes),
             settings,
             stored: Mutex::new(stored),
             recent: Mutex::default(),
@@ -95,6 +98,7 @@ impl RecordingStore {
         CallMode::Record(Box::new(Recorder::new(
             info,
             self.settings.max_bytes / 8,
+            self.in_progress.clone(),
             withheld,
             followers,
         )))

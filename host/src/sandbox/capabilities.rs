@@ -39,6 +39,7 @@ use crate::{
     contract::{
         bindings::types::{self, Error},
         limits::{Limit, Limits},
+        memory_budget::MemoryLease,
     },
     kube::{key::ObjectRef, object::Object, scope::Projection},
     observe::metrics::HostCall,
@@ -74,6 +75,10 @@ pub struct Call {
     pub effects: Effects,
     /// The mode: host calls are executed, executed and recorded, or answered from a recording.
     pub mode: CallMode,
+    /// The memory that the call holds, in its instance and in responses. The engine sets it.
+    pub memory: Arc<MemoryLease>,
+    /// Bytes of the last responses, which count until the next host call: the instance has copied them by then.
+    response_bytes: usize,
 }
 
 impl Call {
@@ -93,6 +98,8 @@ impl Call {
             budget: Budget::default(),
             effects: Effects::default(),
             mode: CallMode::default(),
+            memory: MemoryLease::unlimited(),
+            response_bytes: 0,
         }
     }
 
@@ -115,7 +122,14 @@ impl Call {
     /// Counts a host call, and returns the target of the call and its services. Fails in `describe`, which has no target,
     /// and beyond the limit of host calls.
     fn begin_host_call(&mut self, call: HostCall) -> Result<(&CallTarget, Arc<Services>), Error> {
-        let Self { context, budget, .. } = self;
+        let Self {
+            context,
+            budget,
+            memory,
+            response_bytes,
+            ..
+        } = self;
+        memory.release(std::mem::take(response_bytes));
         if let Some(metrics) = &context.metrics {
             metrics.host_call(call);
         }

@@ -16,10 +16,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::{
     Store, UpdateDeadline,
-    component::{ComponentNamedList, HasSelf, Lift, Linker, Lower},
+    component::{Component, ComponentNamedList, HasSelf, Lift, Linker, Lower},
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
@@ -34,6 +34,7 @@ use crate::{
     contract::{
         bindings::{Plugin, PluginPre, reconciler, types},
         limits::Limits,
+        memory_budget::{MemoryBudget, MemoryLease},
         trap::Trap,
     },
     sandbox::capabilities::{Call, HostCalls},
@@ -41,6 +42,12 @@ use crate::{
 
 /// Interval of epochs, at which the CPU time of running components is checked.
 const EPOCH_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Maximum number of WASI resources (streams, pollables) of one call.
+const MAX_RESOURCES: usize = 10_000;
+
+/// Maximum number of components that are compiled at the same time.
+const MAX_COMPILERS: usize = 2;
 
 /// The interface of the life-cycle hooks.
 const LIFECYCLE_INTERFACE: &str = "ostler:plugin/lifecycle@0.1.0";
@@ -100,6 +107,11 @@ pub struct Engine {
     inspector: Option<Inspector>,
     /// Permits of calls that compute for long, fewer than there are cores, so that some are free for short calls.
     permits: Arc<Semaphore>,
+    /// Permits of instances, as many as the pool has.
+    instances: Arc<Semaphore>,
+    budget: Arc<MemoryBudget>,
+    /// Permits of compilers.
+    compilers: Semaphore,
     stop: Arc<AtomicBool>,
 }
 
@@ -154,8 +166,22 @@ impl Engine {
             ],
             inspector,
             permits: Arc::new(Semaphore::new((cores / 2).max(1))),
+            instances: Arc::new(Semaphore::new(concurrency as usize)),
+            budget: MemoryBudget::unlimited(),
+            compilers: Semaphore::new(MAX_COMPILERS.min(cores / 2).max(1)),
             stop,
         })
+    }
+
+    /// Bounds the memory of all calls together.
+    pub fn with_memory_budget(mut self, budget: Arc<MemoryBudget>) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// The memory of all calls together.
+    pub fn memory_budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
     }
 
     /// Compiles and links a component, or loads its code from the cache. It blocks for seconds if the component is large.
@@ -166,7 +192,28 @@ impl Engine {
             &self.compiler_arguments,
             wasm,
         )?;
-        let pre = PluginPre::new(self.linker.instantiate_pre(&component)?)?;
+        self.link(&component, wasi)
+    }
+
+    /// Loads a component from the cache, or compiles it once a compiler is free: each takes memory beside the host's.
+    pub async fn compile_in_turn(self: &Arc<Self>, wasm: Vec<u8>, wasi: bool) -> wasmtime::Result<Compiled> {
+        let engine = self.clone();
+        let cached = tokio::task::spawn_blocking(move || {
+            let cached = compile_cache::load_cached(&engine.engine, engine.cache.as_ref(), &wasm);
+            (cached, wasm)
+        });
+        let wasm = match cached.await? {
+            (Some(component), _) => return self.link(&component, wasi),
+            (None, wasm) => wasm,
+        };
+        // The semaphore is never closed.
+        let _compiler = self.compilers.acquire().await?;
+        let engine = self.clone();
+        tokio::task::spawn_blocking(move || engine.compile(&wasm, wasi)).await?
+    }
+
+    fn link(&self, component: &Component, wasi: bool) -> wasmtime::Result<Compiled> {
+        let pre = PluginPre::new(self.linker.instantiate_pre(component)?)?;
         Ok(Compiled { pre, wasi })
     }
 
@@ -269,6 +316,18 @@ impl Engine {
         result
     }
 
+    /// Waits for a free instance of the pool, at most for the timeout of the call.
+    async fn reserve_instance(&self, limits: &Limits) -> Result<OwnedSemaphorePermit, Trap> {
+        let instances = self.instances.clone();
+        if let Ok(instance) = instances.clone().try_acquire_owned() {
+            return Ok(instance);
+        }
+        let reserved = tokio::time::timeout(limits.timeout, instances.acquire_owned()).await;
+        let exhausted = || Trap::HostExhausted("all instances of the pool are in use".into());
+        // The semaphore is never closed.
+        reserved.ok().and_then(Result::ok).ok_or_else(exhausted)
+    }
+
     /// Runs a call in a fresh instance. The store is dropped after it in any case.
     async fn run_call<T>(
         &self,
@@ -281,13 +340,19 @@ impl Engine {
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
     ) -> (Result<T, Trap>, Call) {
         let limits = call.limits().clone();
+        let _instance = match self.reserve_instance(&limits).await {
+            Ok(instance) => instance,
+            Err(exhausted) => return (Err(exhausted), call),
+        };
+        let lease = self.budget.lease();
+        call.memory = lease.clone();
         let wasi = compiled.wasi.then(|| build_wasi_context(&mut call));
         let meter = Arc::new(CpuMeter::new(self.permits.clone()));
         let state = StoreState {
             host_calls: HostCalls(call),
-            limiter: StoreLimiter::new(&limits, meter.clone()),
+            limiter: StoreLimiter::new(&limits, meter.clone(), lease.clone()),
             wasi,
-            table: ResourceTable::new(),
+            table: build_resource_table(),
         };
         let mut store = self.build_store(state, &limits, &meter);
         let calling = MeteredFuture {
@@ -295,6 +360,10 @@ impl Engine {
             meter: meter.clone(),
         };
         let result = match tokio::time::timeout(limits.timeout, calling).await {
+            Err(_) if lease.is_short() => Err(Trap::HostExhausted(format!(
+                "no memory of the budget (--memory-budget) came free within {:?}",
+                limits.timeout
+            ))),
             Err(_) => Err(Trap::Timeout(limits.timeout)),
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(classify_trap(&e, &limits, meter.cpu_time())),
@@ -306,6 +375,8 @@ impl Engine {
         } = drop_store(store, &meter).await;
         call.budget.cpu_time = meter.cpu_time();
         call.budget.memory = limiter.memory;
+        // The memories are gone; what is left of the call does not count.
+        call.memory = MemoryLease::unlimited();
         (result, call)
     }
 
@@ -345,6 +416,13 @@ impl Engine {
             }
         }
     }
+}
+
+/// Builds the table of a call's WASI resources.
+fn build_resource_table() -> ResourceTable {
+    let mut table = ResourceTable::new();
+    table.set_max_capacity(MAX_RESOURCES);
+    table
 }
 
 /// Builds the WASI context of a component that imports it: logged output, and the clocks and randomness of the call.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     cache::{informer::Informers, store::Store},
     client::{access_review::AccessReviewer, fence::WriteFence},
+    contract::memory_budget::MemoryBudget,
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::scope::NamespaceScope,
     observe::metrics::Metrics,
@@ -26,6 +27,8 @@ pub struct Services {
     pub upstreams: UpstreamAccess,
     /// The cache that plugins use for each object.
     pub object_cache: ObjectCache,
+    /// The memory of all calls together.
+    pub memory: Arc<MemoryBudget>,
     /// Recordings of calls, and the clients that follow them.
     pub recordings: Arc<RecordingStore>,
     /// Counters of the host and of its plugins.

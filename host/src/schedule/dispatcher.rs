@@ -21,12 +21,15 @@ use crate::{
     },
     schedule::{
         dependencies::{Dependency, DependencyGraph},
-        queue::{ItemState, LaneState, Priority, Queue, Requeue, Work},
+        queue::{ItemState, ItemStatus, LaneState, Priority, Queue, Requeue, Work},
     },
 };
 
 /// Lane of the work that the host itself does for objects.
 const HOST_LANE: &str = "ostler";
+
+/// Number of objects of that lane at a time.
+pub const HOST_LANE_LIMIT: u32 = 2;
 
 /// Maximum number of causes kept for `explain`.
 const MAX_HISTORY: usize = 10_000;
@@ -227,6 +230,21 @@ impl Dispatcher {
         self
     }
 
+    /// Limits the objects in flight of all plugins together. The host's own lanes have limits besides that: plugins that
+    /// wait for their upstreams do not delay them.
+    pub fn with_capacity(self, plugins: u32, host_lanes: &[(&str, u32)]) -> Self {
+        let mut inner = self.inner.lock();
+        inner.queue.set_shared_limit(plugins as usize);
+        inner
+            .queue
+            .dedicate_lane(HOST_LANE.into(), HOST_LANE_LIMIT as usize);
+        for (lane, limit) in host_lanes {
+            inner.queue.dedicate_lane((*lane).into(), *limit as usize);
+        }
+        drop(inner);
+        self
+    }
+
     /// Time since the start, the clock of the queue.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
@@ -414,6 +432,17 @@ impl Dispatcher {
         inner.queue.done(key, Requeue::AwaitChange, now);
         drop(inner);
         self.work.notify_one();
+    }
+
+    /// Drops the queued work and the dependencies of an object that was deleted while this host does not lead: nothing is
+    /// popped then, so they would add up with each name there ever was.
+    pub fn drop_deleted(&self, key: &ObjectRef) {
+        let mut inner = self.inner.lock();
+        let is_running = |item: ItemStatus| matches!(item.state, ItemState::InFlight { .. });
+        if !inner.queue.item_status(key).is_some_and(is_running) {
+            inner.queue.remove(key);
+            inner.graph.remove_dependant(key);
+        }
     }
 
     /// Records a read before it happens, so that a change during the reconcile is not missed.

@@ -28,6 +28,9 @@ const ALL_PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priorit
 /// never starved.
 const AGING_INTERVAL: u64 = 16;
 
+/// Part of the shared limit (a quarter) that is left to lanes without any object in flight.
+const RESERVED_SHARE: usize = 4;
+
 /// Maximum causes kept per item; beyond it only the first of each variant is added.
 const MAX_CAUSES: usize = 8;
 
@@ -117,6 +120,8 @@ struct Lane<K> {
     limit: usize,
     adds: u64,
     paused: bool,
+    /// It has only its own limit: it does not count against the shared one.
+    dedicated: bool,
 }
 
 /// A snapshot of a lane.
@@ -148,6 +153,9 @@ pub struct Queue<K, C> {
     delayed_keys: HashMap<u64, K>,
     sequence: u64,
     pops: u64,
+    /// Maximum number of objects in flight of all lanes that share it; 0 for no limit.
+    shared_limit: usize,
+    shared_in_flight: usize,
     /// The lane served last, per priority: the next one after it goes first.
     last_served: [Option<Arc<str>>; 3],
 }
@@ -164,6 +172,8 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             delayed_keys: HashMap::new(),
             sequence: 0,
             pops: 0,
+            shared_limit: 0,
+            shared_in_flight: 0,
             last_served: [None, None, None],
         }
     }
@@ -171,6 +181,17 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// Limits the number of objects of a lane in flight; 0 for no limit of its own.
     pub fn set_limit(&mut self, lane: Arc<str>, limit: usize) {
         self.lanes.entry(lane).or_insert_with(Lane::new).limit = limit;
+    }
+
+    /// Limits the number of objects in flight of all lanes together, except dedicated ones; 0 for no limit.
+    pub fn set_shared_limit(&mut self, limit: usize) {
+        self.shared_limit = limit;
+    }
+
+    /// Gives a lane a limit of its own, outside the shared one. It is called before the lane has work.
+    pub fn dedicate_lane(&mut self, lane: Arc<str>, limit: usize) {
+        let lane = self.lanes.entry(lane).or_insert_with(Lane::new);
+        (lane.dedicated, lane.limit) = (true, limit);
     }
 
     /// Pauses or resumes a lane. Paused objects stay queued.
@@ -221,6 +242,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         let lane = self.lanes.get_mut(&name)?;
         let (_, key) = lane.ready[priority as usize].pop_first()?;
         lane.in_flight += 1;
+        self.shared_in_flight += usize::from(!lane.dedicated);
         self.last_served[priority as usize] = Some(name.clone());
         let item = self.items.get_mut(&key)?;
         item.state = ItemState::InFlight { requeue: false };
@@ -240,6 +262,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             !lane.paused
                 && !lane.ready[priority as usize].is_empty()
                 && (lane.limit == 0 || lane.in_flight < lane.limit)
+                && (lane.dedicated || self.has_shared_room(lane))
         };
         let last = self.last_served[priority as usize].as_ref();
         let after = self
@@ -248,6 +271,16 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             .find(|(name, lane)| last.is_none_or(|l| *name > l) && can_run(lane));
         let found = after.or_else(|| self.lanes.iter().find(|(_, lane)| can_run(lane)));
         found.map(|(name, _)| name.clone())
+    }
+
+    /// True if the shared limit has room for the lane. The last part of it is left to lanes that have nothing in flight,
+    /// so that lanes whose work takes long cannot stop the others.
+    fn has_shared_room(&self, lane: &Lane<K>) -> bool {
+        let reserved = match lane.in_flight {
+            0 => 0,
+            _ => self.shared_limit / RESERVED_SHARE,
+        };
+        self.shared_limit == 0 || self.shared_in_flight + reserved < self.shared_limit
     }
 
     /// Ends work on an object.
@@ -260,6 +293,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         };
         if let Some(lane) = self.lanes.get_mut(&item.lane) {
             lane.in_flight -= 1;
+            self.shared_in_flight -= usize::from(!lane.dedicated);
         }
         match &next {
             Requeue::AwaitChange | Requeue::At(..) => item.failures = 0,
@@ -442,6 +476,7 @@ impl<K> Lane<K> {
             limit: 0,
             adds: 0,
             paused: false,
+            dedicated: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use http::{HeaderValue, header};
 
 use super::{
-    SendError,
+    ResponseCharge, SendError,
     rate_limit::{MAX_RETRY_AFTER, parse_retry_after},
     transport_error::TransportError,
 };
@@ -42,33 +42,43 @@ pub fn explain_encoded(encoding: &str) -> SendError {
 
 /// The reason for an unreadable body.
 pub enum BodyError {
-    /// The body exceeds the limit.
+    /// The body exceeds a limit.
     TooLarge(SendError),
     /// The connection broke.
     Broken(TransportError),
 }
 
-/// Reads a body of at most `limit` bytes.
-pub async fn read_body(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, BodyError> {
+/// Reads a body of at most `limit` bytes, which are charged before they are kept.
+pub async fn read_body(
+    response: reqwest::Response,
+    limit: usize,
+    mut charge: Option<&mut ResponseCharge>,
+) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk.map_err(|e| BodyError::Broken(TransportError::from_request(&e)))?);
-        if body.len() > limit {
+        let chunk = chunk.map_err(|e| BodyError::Broken(TransportError::from_request(&e)))?;
+        if body.len() + chunk.len() > limit {
             return Err(BodyError::TooLarge(SendError::TooLarge(format!(
                 "the answer has more than {limit} bytes"
             ))));
         }
+        if let Some(charge) = &mut charge {
+            charge.add(chunk.len()).await.map_err(BodyError::TooLarge)?;
+        }
+        body.extend_from_slice(&chunk);
     }
     Ok(body)
 }
 
 /// Reads a body of at most `limit` bytes, with the error as callers report it.
 pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
-    read_body(response, limit).await.map_err(|unread| match unread {
-        BodyError::TooLarge(e) => e,
-        BodyError::Broken(error) => error.into_send_error(""),
-    })
+    read_body(response, limit, None)
+        .await
+        .map_err(|unread| match unread {
+            BodyError::TooLarge(e) => e,
+            BodyError::Broken(error) => error.into_send_error(""),
+        })
 }
 
 /// The innermost cause of a request's error. It never contains the URL, whose query may be anything.

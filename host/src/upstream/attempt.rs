@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    SendError,
+    ResponseBudget, SendError,
     client::Client,
     health::Health,
     transport_error::{TransportError, TransportErrorKind},
@@ -16,10 +16,12 @@ const ABANDONED_TIMEOUT: Duration = Duration::from_secs(5);
 /// An admitted attempt. The breaker learns the result of each, also if the future is dropped.
 pub struct Attempt<'a> {
     client: &'a Client,
-    /// The attempt is the trial of a half-open breaker, for which other requests wait.
+    /// The attempt is the trial of a half-open breaker.
     pub is_trial: bool,
     started_at: Instant,
     unfinished: bool,
+    /// The budget of the response, while its body is read.
+    pub budget: Option<ResponseBudget>,
 }
 
 impl<'a> Attempt<'a> {
@@ -30,6 +32,7 @@ impl<'a> Attempt<'a> {
             is_trial: trial,
             started_at: Instant::now(),
             unfinished: true,
+            budget: None,
         }
     }
     /// Changes the upstream's health, and reports a change of its status.
@@ -48,7 +51,6 @@ impl<'a> Attempt<'a> {
         state.breaker.record_success(self.is_trial);
         let closed = before && state.breaker.trial_at().is_none();
         drop(state);
-        self.client.trial_finished.notify_waiters();
         if closed {
             (self.client.context.on_status_change)();
         }
@@ -102,7 +104,6 @@ impl<'a> Attempt<'a> {
         }
         let opened = state.breaker.record_failure(self.is_trial, Instant::now());
         drop(state);
-        self.client.trial_finished.notify_waiters();
         if opened {
             (self.client.context.on_status_change)();
         }
@@ -115,12 +116,12 @@ impl Drop for Attempt<'_> {
         if !self.unfinished {
             return;
         }
-        if self.started_at.elapsed() >= ABANDONED_TIMEOUT.min(self.client.timeout) {
+        let waited_for_host = self.budget.as_ref().is_some_and(ResponseBudget::waits_for_memory);
+        if !waited_for_host && self.started_at.elapsed() >= ABANDONED_TIMEOUT.min(self.client.timeout) {
             return self.record_failure("no answer in time", true);
         }
         if self.is_trial {
             self.client.state.lock().breaker.cancel_trial();
-            self.client.trial_finished.notify_waiters();
         }
     }
 }

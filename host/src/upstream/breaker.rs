@@ -46,10 +46,10 @@ impl CircuitState {
 pub enum Admission {
     /// The request may be sent.
     Allowed,
-    /// The request may be sent and is the trial: all others wait for its result.
+    /// The request may be sent and is the trial.
     Trial,
-    /// The request waits for the trial.
-    Wait,
+    /// The request fails: another one is the trial.
+    TrialRunning,
     /// The request fails: the breaker is open until then.
     Rejected(Instant),
 }
@@ -84,7 +84,7 @@ impl CircuitBreaker {
         match self.open_until {
             None => Admission::Allowed,
             Some(until) if now < until => Admission::Rejected(until),
-            Some(_) if self.trial_running => Admission::Wait,
+            Some(_) if self.trial_running => Admission::TrialRunning,
             Some(_) => {
                 self.trial_running = true;
                 Admission::Trial
@@ -149,7 +149,7 @@ mod tests {
         let t = t + INITIAL_OPEN_INTERVAL;
         assert_eq!(
             (breaker.admit_request(t), breaker.admit_request(t)),
-            (Admission::Trial, Admission::Wait)
+            (Admission::Trial, Admission::TrialRunning)
         );
         breaker.cancel_trial();
         assert_eq!(breaker.admit_request(t), Admission::Trial);

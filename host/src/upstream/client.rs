@@ -11,17 +11,19 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Request, Response, SecretKey, SecretSnapshot, SecretStore, SendError, WriteFence,
+    Origin, Request, Response, ResponseBudget, ResponseCharge, SecretKey, SecretSnapshot, SecretStore,
+    SendError, Substitution, WriteFence,
     answer::{
         BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
     },
     attempt::Attempt,
     auth::{CredentialError, Credentials},
     breaker::{Admission, CircuitBreaker, CircuitState},
+    check_secret_origins,
     coalesce::ResponseCoalescer,
     conditional::{CacheKey, EtagCache},
     health::{Health, HealthReport},
@@ -29,12 +31,15 @@ use super::{
     rate_limit::{RateLimiter, RetryBudget},
     redact::{Redactor, SecretHistory},
     request_policy,
+    spec::{MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT},
     substitution::RequestSecrets,
     tls,
     transport_error::{TransportError, TransportErrorKind},
 };
 use crate::{kube::backoff::Backoff, policy::network::NetworkPolicy};
 
+/// Time after which a request is repeated that was refused because another one is the trial.
+const TRIAL_RETRY_MILLISECONDS: u64 = 1000;
 /// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
 /// resources meanwhile.
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
@@ -78,6 +83,8 @@ pub struct Client {
     pub(super) http: reqwest::Client,
     pub(super) url: String,
     pub(super) credentials: Credentials,
+    /// The origin that substituted secrets are sent to.
+    origin: Origin,
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
@@ -90,8 +97,6 @@ pub struct Client {
     connect_timeout: Duration,
     pub(super) context: ClientContext,
     pub(super) state: Mutex<ClientState>,
-    /// Notifies the requests that wait for the end of a trial.
-    pub(super) trial_finished: Notify,
 }
 
 /// State shared by all requests.
@@ -117,6 +122,7 @@ struct PreparedRequest<'a> {
     body: Option<Vec<u8>>,
     redactor: Redactor,
     cacheable: bool,
+    budget: Option<&'a ResponseBudget>,
 }
 
 impl Client {
@@ -125,6 +131,7 @@ impl Client {
         let secrets = &context.secrets;
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
+        let origin = upstream.origin().map_err(SendError::Invalid)?;
         let parsed =
             reqwest::Url::parse(&url).map_err(|e| SendError::Invalid(format!("spec.url {url:?}: {e}")))?;
         let (Some(host), Some(port), "http" | "https", "", None) = (
@@ -160,17 +167,21 @@ impl Client {
             .build()
             .map_err(|e| SendError::Invalid(format!("the client: {}", root_cause(&e))))?;
         let limits = spec.limits.clone().unwrap_or_default();
-        let bytes = |limit: Option<u32>| limit.unwrap_or(8 << 20) as usize;
+        let bytes = |limit: Option<u32>| limit.unwrap_or(8 << 20).min(MAX_BODY_BYTES) as usize;
         Ok(Self {
             http,
             credentials: Credentials::new(upstream, secrets, &context.network, timeout)?,
+            origin,
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
             tls: (parsed.scheme() == "https").then(|| Arc::new(tls).into()),
             url,
             coalescer: ResponseCoalescer::default(),
             in_flight: Arc::new(Semaphore::new(
-                limits.requests_in_flight.unwrap_or(16).max(1) as usize
+                limits
+                    .requests_in_flight
+                    .unwrap_or(16)
+                    .clamp(1, MAX_REQUESTS_IN_FLIGHT) as usize,
             )),
             request_bytes: bytes(limits.request_body_bytes),
             response_bytes: bytes(limits.response_body_bytes),
@@ -186,7 +197,6 @@ impl Client {
                 failed_checks: 0,
             }),
             context,
-            trial_finished: Notify::new(),
         })
     }
 
@@ -235,6 +245,9 @@ impl Client {
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
+        for key in request.substitutions.iter().flat_map(Substitution::secret_keys) {
+            check_secret_origins(secrets, key, std::slice::from_ref(&self.origin))?;
+        }
         let value = |key: &SecretKey| secrets.get(key).map(|s| s.expose().to_vec());
         // A response of an encoding cannot be searched for secrets; without this header a server may choose one.
         headers.insert(header::ACCEPT_ENCODING, IDENTITY_ENCODING);
@@ -251,6 +264,7 @@ impl Client {
             component_headers: &request.headers,
             body,
             redactor: request_secrets.redactor,
+            budget: request.budget.as_ref(),
         })
     }
 
@@ -366,26 +380,19 @@ impl Client {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        loop {
-            let tried = self.trial_finished.notified();
-            tokio::pin!(tried);
-            // Registered before the check, so that no end of a trial is missed.
-            tried.as_mut().enable();
-            let admission = {
-                let mut state = self.state.lock();
-                match state.breaker.admit_request(Instant::now()) {
-                    Admission::Rejected(_) => Err(format!("not asked for a moment: {}", state.last_failure)),
-                    admission => Ok(admission),
-                }
-            };
-            match admission {
-                Ok(Admission::Wait) => tried.await,
-                Ok(admission) => {
-                    return Ok(Attempt::new(self, admission == Admission::Trial));
-                }
-                Err(why) => return Err(SendError::Unavailable(why)),
+        let mut state = self.state.lock();
+        let is_trial = match state.breaker.admit_request(Instant::now()) {
+            Admission::Allowed => false,
+            Admission::Trial => true,
+            Admission::Rejected(_) => {
+                let why = format!("not asked for a moment: {}", state.last_failure);
+                return Err(SendError::Unavailable(why));
             }
-        }
+            // A trial may take as long as its timeout: a call that waited for it would hold its memory meanwhile.
+            Admission::TrialRunning => return Err(SendError::Throttled(TRIAL_RETRY_MILLISECONDS)),
+        };
+        drop(state);
+        Ok(Attempt::new(self, is_trial))
     }
 
     fn conditional_headers(&self, request: &PreparedRequest<'_>) -> Vec<(HeaderName, HeaderValue)> {
@@ -427,7 +434,7 @@ impl Client {
         request: &PreparedRequest<'_>,
         redactor: &Redactor,
         conditional: bool,
-        attempt: Attempt<'_>,
+        mut attempt: Attempt<'_>,
     ) -> Result<Result<Response, SendError>, TransportError> {
         let status = response.status().as_u16();
         let wait = self.record_response(&response, request.path, &attempt);
@@ -462,7 +469,9 @@ impl Client {
             || response.headers().contains_key(header::LAST_MODIFIED);
         let original = (request.cacheable && (validated || conditional)).then(|| response.headers().clone());
         let encoding = content_encoding(&response);
-        let body = match read_body(response, self.response_bytes).await {
+        attempt.budget = request.budget.cloned();
+        let mut charge = request.budget.cloned().map(ResponseCharge::new);
+        let body = match read_body(response, self.response_bytes, charge.as_mut()).await {
             Ok(body) if encoding.is_none() || body.is_empty() => redactor.redact_body(body).await,
             Ok(_) => {
                 attempt.record_success();
@@ -497,7 +506,7 @@ impl Client {
     /// Connects and logs in, unless requests have shown the health already.
     pub async fn check_health(&self) {
         let admission = self.state.lock().breaker.admit_request(Instant::now());
-        if matches!(admission, Admission::Rejected(_) | Admission::Wait) {
+        if matches!(admission, Admission::Rejected(_) | Admission::TrialRunning) {
             return;
         }
         let attempt = Attempt::new(self, admission == Admission::Trial);

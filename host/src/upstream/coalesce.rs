@@ -82,6 +82,10 @@ impl ResponseCoalescer {
             *result = None;
             let requested_at = Instant::now();
             let answer = request.await;
+            // These are about the call that sent the request, not about the response: others send their own.
+            if let Err(SendError::ResponsesTooLarge | SendError::Exhausted(_)) = answer {
+                return answer;
+            }
             let lasts = |r: &Response| r.status == 200 && r.body.len() <= MAX_RESPONSE_BYTES;
             *result = Some(SharedResult {
                 requested_at,
@@ -152,6 +156,7 @@ mod tests {
             body: None,
             substitutions: Vec::new(),
             timeout: None,
+            budget: None,
         }
     }
 

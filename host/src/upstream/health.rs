@@ -192,13 +192,15 @@ impl HealthReport {
     pub fn from_error(error: &SendError) -> Self {
         let (reason, is_stalled) = match error {
             SendError::NotFound(_) => (upstream_reason::SECRET_NOT_FOUND, false),
+            SendError::OriginNotAllowed(_) => (upstream_reason::ORIGIN_NOT_ALLOWED, true),
             SendError::NotAllowed(_) => (upstream_reason::ADDRESS_NOT_ALLOWED, true),
             _ => (upstream_reason::INVALID_SPEC, true),
         };
         let fact = Some(HealthFact::new(false, reason, error.to_string()));
         match error {
-            SendError::NotFound(_) => Self {
+            SendError::NotFound(_) | SendError::OriginNotAllowed(_) => Self {
                 authenticated: fact,
+                is_stalled,
                 ..Self::default()
             },
             _ => Self {

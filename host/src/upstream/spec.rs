@@ -255,6 +255,11 @@ pub struct Login {
     pub header: Option<String>,
 }
 
+/// Largest `requestsInFlight` and body sizes of an Upstream. The host clamps larger ones: their author need not be its
+/// administrator.
+pub const MAX_REQUESTS_IN_FLIGHT: u32 = 256;
+pub const MAX_BODY_BYTES: u32 = 64 << 20;
+
 /// Limits on requests, on bodies, and on concurrency.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -272,15 +277,15 @@ pub struct Limits {
     pub burst: Option<u32>,
     /// Maximum number of concurrent requests. Defaults to 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = MAX_REQUESTS_IN_FLIGHT))]
     pub requests_in_flight: Option<u32>,
     /// Maximum size of a request body in bytes. Defaults to 8 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_BODY_BYTES))]
     pub request_body_bytes: Option<u32>,
     /// Maximum size of a response body in bytes. Defaults to 8 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_BODY_BYTES))]
     pub response_body_bytes: Option<u32>,
 }
 

@@ -60,6 +60,11 @@ impl EventParser {
         self.retry
     }
 
+    /// Bytes of the event that is not complete yet.
+    pub fn buffered_bytes(&self) -> usize {
+        self.line.len() + self.name.len() + self.data.len()
+    }
+
     /// Parses a chunk; returns the events completed by it.
     pub fn parse_chunk(&mut self, bytes: &[u8]) -> Vec<ServerSentEvent> {
         let mut events = Vec::new();

@@ -11,7 +11,7 @@ use std::{
     fmt,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -31,6 +31,11 @@ use crate::{
 
 /// Maximum number of streams per upstream: each is a connection.
 const MAX_STREAMS: usize = 1000;
+
+/// Limit of the bytes of incomplete events of all streams together.
+const MAX_BUFFERED_BYTES: usize = 32 << 20;
+/// Size up to which an event is received whatever the others have.
+const SMALL_EVENT_BYTES: usize = 16 << 10;
 
 /// The key of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,6 +143,39 @@ pub struct StreamCounters {
     pub events: AtomicU64,
     /// Objects woken.
     pub wakes: AtomicU64,
+    /// Bytes of events that are not complete yet.
+    buffered: Arc<AtomicUsize>,
+}
+
+/// The bytes of incomplete events of one connection. Dropping it returns them.
+struct BufferedBytes {
+    all: Arc<AtomicUsize>,
+    own: usize,
+}
+
+impl BufferedBytes {
+    fn new(counters: &StreamCounters) -> Self {
+        Self {
+            all: counters.buffered.clone(),
+            own: 0,
+        }
+    }
+
+    /// Sets the bytes of this connection. Returns false if those of all connections exceed their limit and it is not one
+    /// of the small ones.
+    fn set(&mut self, bytes: usize) -> bool {
+        let before = self.all.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+        let all = before.saturating_sub(self.own);
+        self.own = bytes;
+        bytes <= SMALL_EVENT_BYTES || all <= MAX_BUFFERED_BYTES
+    }
+}
+
+impl Drop for BufferedBytes {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+    }
 }
 
 struct Subscriber {

@@ -52,6 +52,21 @@ pub struct Substitution {
     pub encoding: Encoding,
 }
 
+impl Substitution {
+    /// The secrets whose values it sends.
+    pub fn secret_keys(&self) -> impl Iterator<Item = &SecretKey> {
+        let (first, second) = match &self.source {
+            SecretSource::Key(key) => (key, None),
+            SecretSource::Basic {
+                username: Username::Secret(username),
+                password,
+            } => (password, Some(username)),
+            SecretSource::Basic { password, .. } => (password, None),
+        };
+        [first].into_iter().chain(second)
+    }
+}
+
 /// The secrets of one request. Not `Debug`: it holds secrets.
 pub struct RequestSecrets {
     /// Placeholders with the texts that replace them.

@@ -25,18 +25,22 @@ use tempfile::TempDir;
 pub use self::wait::find_condition;
 use crate::{component::workspace_root, logs, server::Concourse};
 
-/// Grants the tests run with: those of deploy/grants.yaml, for the packs and the examples.
-pub const PACK_GRANTS: &str = include_str!("../../../deploy/grants.yaml");
+/// Grants the tests run with: those of deploy/grants.yaml for the packs and the examples, with servers on loopback and the
+/// identity of the host.
+pub const PACK_GRANTS: &str = include_str!("../../grants.yaml");
 
-/// Grants of the plugin `probe`, below `plugins:`.
-const PROBE_GRANTS: &str = "
+/// Grants of the test plugins, below `plugins:`.
+const TEST_GRANTS: &str = "
   probe:
+    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
     kubernetes:
-    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}
-    - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold]}
-    upstreams: [{}]
+    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold], namespaces: ['*']}
+    - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold], namespaces: ['*']}
+    upstreams: [{namespaces: ['*']}]
     readSecrets: true
     events: true
+  hostile:
+    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
 ";
 
 /// The environment of one test: its own namespace, Concourse and plugin directory on an API server that it owns or
@@ -108,7 +112,7 @@ impl Lab {
         std::fs::create_dir(&plugins).expect("plugin directory");
         let settings = Settings {
             plugins,
-            grants: Grants::parse(&[PACK_GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
+            grants: Grants::parse(&[PACK_GRANTS, TEST_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
             // The Concourse simulator listens on loopback.
             network: vec![ostler::testing::network::parse_network("127.0.0.1").expect("an address")],

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+pub mod cgroup;
 mod component;
 pub mod concourse;
 mod lab;

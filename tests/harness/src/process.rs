@@ -8,7 +8,7 @@ use std::{
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-use crate::{Lab, PACK_GRANTS, workspace_root};
+use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, workspace_root};
 
 /// A host process, killed when dropped.
 pub struct Process {
@@ -17,13 +17,28 @@ pub struct Process {
     ready: PathBuf,
 }
 
+/// Options of a host process.
+#[derive(Clone, Copy, Default)]
+pub struct ProcessOptions<'a> {
+    /// The grants, instead of those of the pack and the plugin `lifecycle`.
+    pub grants: Option<&'a str>,
+    /// The control group that it runs in.
+    pub cgroup: Option<&'a MemoryCgroup>,
+}
+
 impl Process {
+    /// Starts a host with the default options.
+    pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
+        Self::start_with(lab, name, arguments, ProcessOptions::default())
+    }
+
     /// Starts a host. It uses the plugin directory `NAME` and `NAME.kubeconfig` of the lab's directory where they exist,
     /// and the lab's own otherwise.
-    pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
+    pub fn start_with(lab: &Lab, name: &str, arguments: &[&str], options: ProcessOptions<'_>) -> Self {
         let at = |suffix: &str| lab.path().join(format!("{name}{suffix}"));
         let (log, ready, grants) = (at(".log"), at(".ready"), at(".grants.yaml"));
-        std::fs::write(&grants, format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}")).expect("grants written");
+        let default_grants = format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}");
+        std::fs::write(&grants, options.grants.unwrap_or(&default_grants)).expect("grants written");
         let _ = std::fs::remove_file(&ready);
         let (own, elsewhere) = (at(""), at(".kubeconfig"));
         let kubeconfig = if elsewhere.exists() {
@@ -37,7 +52,19 @@ impl Process {
             .append(true)
             .open(&log)
             .expect("a log");
-        let child = Command::new(host_binary())
+        let mut command = match options.cgroup {
+            None => Command::new(host_binary()),
+            // The shell enters the group before it becomes the host, so that all memory of the host counts.
+            Some(cgroup) => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+                    .arg(cgroup.processes())
+                    .arg(host_binary());
+                shell
+            }
+        };
+        let child = command
             .arg("run")
             .args(["--allow-network", "127.0.0.1"])
             .arg("--kubeconfig")
@@ -70,10 +97,28 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
+    /// True while the process has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
+    }
+
     /// Waits until the host is ready: plugins loaded, admin server bound.
     pub async fn wait_started(&self, lab: &Lab) {
         lab.wait_until("the host has started", async || self.ready.exists())
             .await;
+    }
+
+    /// Fetches a metric of the host, which has started; 0 without the series.
+    pub async fn fetch_metric(&self, series: &str) -> f64 {
+        let ready = std::fs::read_to_string(&self.ready).expect("the host has started");
+        let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
+        let url = format!("{}/metrics", ready["admin"].as_str().unwrap_or_default());
+        let response = reqwest::get(url).await.expect("the admin server answers");
+        let text = response.text().await.expect("a text");
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().expect("a number"))
     }
 
     /// Waits until the log contains a text.
@@ -112,8 +157,10 @@ impl Drop for Process {
 
 /// Grants of the plugin `lifecycle`, in addition to [`PACK_GRANTS`].
 pub const LIFECYCLE_GRANTS: &str = "  lifecycle:
+    reconciles:
+    - {group: tests.ostler.dev, kinds: ['*']}
     kubernetes:
-    - {kinds: [ConfigMap], verbs: [get, apply]}
+    - {kinds: [ConfigMap], verbs: [get, apply], namespaces: ['*']}
     upstreams:
     - {methods: [GET], paths: [/*]}
     events: true

@@ -2,7 +2,7 @@
 
 mod trespass;
 
-use ostler_sdk::{prelude::*, serde_json::Value};
+use ostler_sdk::{Selection, prelude::*, serde_json::Value};
 
 /// An object whose reconcile misbehaves.
 #[ostler_sdk::resource(
@@ -39,6 +39,28 @@ impl Reconciler for Misbehaviour {
             "random" if !ctx.now().is_multiple_of(3) => std::process::abort(),
             "loop" => loop_forever(),
             "grow" => allocate_forever(),
+            // Memory below its limit, held while it computes.
+            "hold-memory" => hold_memory(60),
+            // Responses that together are far beyond what a reconcile may receive.
+            "receive" => {
+                let upstream = ctx.upstream(target);
+                let requests = (0..64).map(|i| upstream.get(format!("/large?{i}"))).collect();
+                let received = upstream.send_each(requests).into_iter().flatten();
+                ctx.info(&format!("received {} responses", received.count()));
+                return Ok(Outcome::poll(0));
+            }
+            "watch" => {
+                for i in 0..64 {
+                    let label = format!("watched-{i}=x");
+                    let selection = Selection {
+                        namespace: Some(here),
+                        labels: Some(&label),
+                        ..Selection::default()
+                    };
+                    let _ = ctx.list_json(&gvk("", "v1", "ConfigMap"), &selection, &[]);
+                }
+                return Ok(Outcome::poll(0));
+            }
             "recurse" => drop(recurse(u64::MAX)),
             // Invalid, because a status must be an object.
             "nonsense" => return Ok(Outcome::await_change().status(&"nonsense")),
@@ -132,6 +154,17 @@ fn allocate_forever() {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     loop {
         kept.push(std::hint::black_box(vec![1; 1 << 20]));
+    }
+}
+
+/// Fills this many MiB, then computes until its time is over.
+fn hold_memory(mib: usize) {
+    let mut kept = std::hint::black_box(vec![1u8; mib << 20]);
+    loop {
+        for byte in kept.iter_mut().step_by(4096) {
+            *byte = byte.wrapping_add(1);
+        }
+        std::hint::black_box(&mut kept);
     }
 }
 

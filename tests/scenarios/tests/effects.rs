@@ -14,6 +14,7 @@ scenarios!(
     field_no_longer_applied_is_removed,
     conflicting_writers_are_throttled,
     denied_write_is_retried_after_grant,
+    revoked_grant_applies_while_another_component_compiles,
 );
 
 async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
@@ -92,7 +93,7 @@ async fn restarted_host_sends_no_apply_again(mut lab: Lab) {
 /// The API server defaults a Service's ports and assigns a cluster IP; the CRD of a probe defaults its steps.
 async fn defaulted_fields_cause_no_writes(mut lab: Lab) {
     lab.settings.grants = ostler::testing::grants::Grants::parse(
-        "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}",
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply], namespaces: ['*']}]}}",
         "grants.yaml",
     )
     .expect("grants");
@@ -172,7 +173,9 @@ async fn conflicting_writers_are_throttled(mut lab: Lab) {
 async fn denied_write_is_retried_after_grant(mut lab: Lab) {
     let file = lab.path().join("grants.yaml");
     let grants = |verbs: &str| {
-        let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
+        let text = format!(
+            "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
+        );
         std::fs::write(&file, &text).expect("written");
         ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
     };
@@ -193,4 +196,57 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
         .wake_causes(&kind(), "p")
         .contains(&ostler::testing::dispatcher::Cause::ConfigChange);
     assert!(changed, "{:?}", lab.wake_causes(&kind(), "p"));
+}
+
+/// A component of an interpreter takes minutes to compile. Nothing that an administrator revokes may wait for that.
+async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
+    let at = |name: &str| lab.path().join(name);
+    let [grants_file, code, compiler] = ["grants.yaml", "compiled", "compiler"].map(at);
+    let [slow, compiling, proceed] = ["slow", "compiling", "proceed"].map(at);
+    // It stores no code, so that the host compiles by itself afterwards.
+    let script = format!(
+        "#!/bin/sh\ncat > /dev/null\nif [ -e {} ]; then touch {}; while [ ! -e {} ]; do sleep 0.02; done; fi\n",
+        slow.display(),
+        compiling.display(),
+        proceed.display(),
+    );
+    std::fs::write(&compiler, script).expect("written");
+    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    let grants = |verbs: &str| {
+        let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
+        std::fs::write(&grants_file, &text).expect("written");
+        ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
+    };
+    lab.settings.grants = grants("[get, apply]");
+    lab.settings.grants_file = Some(grants_file.clone());
+    lab.settings.cache = Some(ostler::testing::engine::CompileCache {
+        directory: code,
+        compiler: Some(compiler),
+    });
+    lab.start_probe().await;
+    lab.apply_probe("before", json!([write("apply", "child", "1")]), json!([]))
+        .await;
+    lab.wait_ready(&kind(), "before").await;
+
+    std::fs::write(&slow, "").expect("written");
+    lab.install(&["examples/greeting"]);
+    lab.wait_until("the compiler runs", async || compiling.exists())
+        .await;
+    grants("[get]");
+    lab.apply_probe("after", json!([write("apply", "other", "1")]), json!([]))
+        .await;
+    lab.wait_condition(&kind(), "after", "Stalled", "True", "PermissionDenied")
+        .await;
+    let serves = |name: &str| {
+        lab.host()
+            .registry()
+            .serving()
+            .iter()
+            .any(|p| &**p.name() == name)
+    };
+    assert!(!serves("greeting"), "it is still being compiled");
+    std::fs::write(&proceed, "").expect("written");
+    lab.wait_until("the other component serves", async || serves("greeting"))
+        .await;
 }

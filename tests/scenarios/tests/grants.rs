@@ -1,5 +1,8 @@
 //! Permissions: an action needs the request of the manifest, a grant, and RBAC of the plugin's service account.
 
+#[path = "grants/shipped.rs"]
+mod shipped;
+
 use std::time::Duration;
 
 use ostler::testing::{
@@ -14,10 +17,14 @@ use ostler_test_harness::{
     read_component, scenarios,
 };
 use serde_json::{Value, json};
+use shipped::shipped_roles_are_exactly_what_the_pack_needs;
 
 scenarios!(
     plugin_with_service_account_is_limited_by_rbac,
     rbac_rule_with_resource_names_covers_these_objects_only,
+    kind_without_grant_is_not_reconciled,
+    narrowed_namespaces_are_the_only_ones_reconciled,
+    shipped_roles_are_exactly_what_the_pack_needs,
     permission_missing_in_manifest_is_denied_despite_grant,
     secret_values_are_readable_only_with_read_secrets_grant,
     namespaced_grant_does_not_cover_cluster_scoped_kinds,
@@ -30,8 +37,9 @@ fn set_grants(lab: &mut Lab, more: &str) {
     let text = format!(
         "plugins:
   probe:
+    reconciles: [{{group: tests.ostler.dev, kinds: [Probe, SelectedProbe]}}]
     kubernetes:
-    - {{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}}
+    - {{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold], namespaces: ['*']}}
     - {{group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}}
     events: true
     {more}
@@ -209,12 +217,92 @@ fn install_with_manifest(lab: &Lab, asks: &str) {
     lab.install_bytes("probe", &probe);
 }
 
+/// Waits until the report of the probe's newest build is a refusal that names this.
+async fn wait_kinds_not_granted(lab: &Lab, state: LoadState, words: &[&str]) {
+    lab.wait_until(&format!("the build is refused: {words:?}"), async || {
+        let reports = lab.host().registry().reports();
+        reports.iter().any(|r| {
+            r.state == state && r.reason == "KindsNotGranted" && words.iter().all(|w| r.message.contains(w))
+        })
+    })
+    .await;
+}
+
+async fn kind_without_grant_is_not_reconciled(mut lab: Lab) {
+    let file = lab.path().join("grants.yaml");
+    let granting = |kinds: &str| {
+        let text =
+            format!("plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: {kinds}}}]}}}}");
+        std::fs::write(&file, &text).expect("written");
+        Grants::parse(&text, "grants.yaml").expect("they parse")
+    };
+    lab.settings.grants = granting("[Probe]");
+    lab.settings.grants_file = Some(file.clone());
+    lab.install(&["tests/probe"]);
+    lab.start_host().await;
+    let remedy =
+        "grant it with `plugins.probe.reconciles: [{group: \"tests.ostler.dev\", kinds: [SelectedProbe]}]`";
+    wait_kinds_not_granted(
+        &lab,
+        LoadState::Failed,
+        &["may not reconcile SelectedProbe", remedy],
+    )
+    .await;
+    lab.apply_probe("waiting", json!([]), json!([])).await;
+    granting("[Probe, SelectedProbe]");
+    lab.wait_ready(&kind(), "waiting").await;
+
+    // A build that reconciles a kind that its manifest does not request is refused, and the previous one serves on.
+    install_with_manifest(
+        &lab,
+        "permissions: {reconciles: [{group: tests.ostler.dev, kinds: [Probe]}]}",
+    );
+    let words = [
+        "SelectedProbe",
+        "its manifest does not ask for it",
+        "`permissions.reconciles: [",
+    ];
+    wait_kinds_not_granted(&lab, LoadState::Refused, &words).await;
+    lab.apply_probe("served", json!([]), json!([])).await;
+    lab.wait_ready(&kind(), "served").await;
+
+    // A revoked grant stops what runs.
+    granting("[SelectedProbe]");
+    lab.apply_probe("revoked", json!([]), json!([])).await;
+    wait_refused(&lab, "revoked", "PermissionDenied", &["may not reconcile Probe"]).await;
+}
+
+async fn narrowed_namespaces_are_the_only_ones_reconciled(mut lab: Lab) {
+    let other = format!("{}-other", lab.namespace);
+    lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}}))
+        .await;
+    lab.settings.namespaces.push(other.clone());
+    let grants = format!(
+        "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*'], namespaces: [{}, elsewhere]}}]}}}}",
+        lab.namespace
+    );
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");
+    let probe = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
+        "metadata": {"name": "outside", "namespace": other}, "spec": {"steps": []}});
+    lab.apply(probe).await;
+    lab.start_probe().await;
+    lab.apply_probe("inside", json!([]), json!([])).await;
+    lab.wait_ready(&kind(), "inside").await;
+    lab.wait_idle().await;
+    let outside = lab.api(&kind(), &other).get("outside").await.expect("it exists");
+    assert!(outside.data["status"].is_null(), "{:?}", outside.data);
+    let scopes = lab.host().services().cache.informers.scopes();
+    let watched = scopes.iter().filter(|(scope, _)| scope.gvk == kind());
+    let watched: Vec<_> = watched.map(|(scope, _)| &*scope.namespace).collect();
+    assert_eq!(watched, [&*lab.namespace]);
+}
+
 async fn permission_missing_in_manifest_is_denied_despite_grant(mut lab: Lab) {
     set_grants(&mut lab, "");
     lab.apply_config_map("seen", "x", "1").await;
     install_with_manifest(
         &lab,
-        "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}",
+        "permissions: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}",
     );
     lab.start_host().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
@@ -231,7 +319,7 @@ async fn permission_missing_in_manifest_is_denied_despite_grant(mut lab: Lab) {
     // Another build requests more, which is granted already.
     install_with_manifest(
         &lab,
-        "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
+        "permissions: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
     );
     lab.wait_ready(&kind(), "writer").await;
     // A build with an invalid manifest is refused.
@@ -306,7 +394,7 @@ async fn secret_values_are_readable_only_with_read_secrets_grant(mut lab: Lab) {
 
 async fn namespaced_grant_does_not_cover_cluster_scoped_kinds(mut lab: Lab) {
     let grants = format!(
-        "plugins: {{probe: {{kubernetes: [{{kinds: [Namespace], verbs: [apply, create, hold], namespaces: [{}]}}]}}}}",
+        "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [Namespace], verbs: [apply, create, hold], namespaces: [{}]}}]}}}}",
         lab.namespace
     );
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");

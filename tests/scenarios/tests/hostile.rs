@@ -2,6 +2,8 @@
 
 #[path = "hostile/limits.rs"]
 mod limits;
+#[path = "hostile/memory.rs"]
+mod memory;
 #[path = "hostile/neighbours.rs"]
 mod neighbours;
 #[path = "hostile/server.rs"]
@@ -13,9 +15,12 @@ use std::{
 };
 
 use limits::every_limit_is_enforced_and_counted;
-use neighbours::neighbour_latency_stays_within_twice_the_calm_p99;
+use memory::host_in_512_mib_survives_all_attacks_on_its_memory;
+use neighbours::{
+    neighbour_latency_stays_within_twice_the_calm_p99, slow_upstreams_of_two_plugins_do_not_delay_a_third,
+};
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, captured_logs, find_condition, scenarios};
+use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenarios};
 use serde_json::{Value, json};
 use server::Mirror;
 
@@ -34,8 +39,12 @@ scenarios!(hostile: trap_fails_only_its_own_reconcile,
     names_with_path_characters_are_refused,
     smuggled_headers_and_paths_are_refused,
     mirrored_secrets_return_as_placeholders,
+    upstream_written_by_a_plugin_sends_no_ungranted_secret,
+    plugin_objects_are_written_by_no_plugin,
     every_limit_is_enforced_and_counted,
-    neighbour_latency_stays_within_twice_the_calm_p99
+    neighbour_latency_stays_within_twice_the_calm_p99,
+    slow_upstreams_of_two_plugins_do_not_delay_a_third,
+    host_in_512_mib_survives_all_attacks_on_its_memory
 );
 
 fn hostile() -> Gvk {
@@ -79,7 +88,11 @@ fn greetings() -> Gvk {
 
 /// Sets the grants of the hostile plugin, beside those of deploy/grants.yaml for other plugins.
 fn set_grants(lab: &mut Lab, entry: &str) {
-    let text = format!("{}\n  hostile:\n{entry}", ostler_test_harness::PACK_GRANTS);
+    let reconciles = "    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]";
+    let text = format!(
+        "{}\n  hostile:\n{reconciles}\n{entry}",
+        ostler_test_harness::PACK_GRANTS
+    );
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("the grants parse");
 }
 
@@ -241,7 +254,7 @@ async fn access_outside_the_grant_is_denied(mut lab: Lab) {
         "    kubernetes:
     - {{kinds: ['*'], verbs: [get, list, apply, create, delete, hold], namespaces: [{here}]}}
     secrets:
-    - {{names: [treasure], namespaces: [{here}]}}
+    - {{names: [treasure], namespaces: [{here}], origins: ['*']}}
 "
     );
     set_grants(&mut lab, &entry);
@@ -268,9 +281,9 @@ async fn access_outside_the_grant_is_denied(mut lab: Lab) {
 
 async fn names_with_path_characters_are_refused(mut lab: Lab) {
     let entry = "    kubernetes:
-    - {group: '*', kinds: ['*'], verbs: [get, list, apply, create, delete, hold]}
-    secrets: [{}]
-    upstreams: [{}]
+    - {group: '*', kinds: ['*'], verbs: [get, list, apply, create, delete, hold], namespaces: ['*']}
+    secrets: [{namespaces: ['*'], origins: ['*']}]
+    upstreams: [{namespaces: ['*']}]
 ";
     set_grants(&mut lab, entry);
     lab.apply(
@@ -317,7 +330,7 @@ async fn mirrored_secrets_return_as_placeholders(mut lab: Lab) {
     const SECRET_VALUE: &str = "gold, silver & \"jewels\" of 2026";
     set_grants(
         &mut lab,
-        "    upstreams: [{names: [mirror]}]\n    secrets: [{names: [treasure]}]\n",
+        "    upstreams: [{names: [mirror]}]\n    secrets: [{names: [treasure], origins: ['http://127.0.0.1:*']}]\n",
     );
     let found = Arc::new(Mutex::new(0));
     let finding = found.clone();
@@ -355,4 +368,119 @@ async fn mirrored_secrets_return_as_placeholders(mut lab: Lab) {
         "a secret in a component's memory"
     );
     assert!(!captured_logs().contains("silver"), "a secret in the log");
+}
+
+/// Waits until a probe is denied, and returns why.
+async fn wait_denied(lab: &Lab, name: &str) -> String {
+    let object = lab
+        .wait_condition(&probe::kind(), name, "Ready", "False", "PermissionDenied")
+        .await;
+    find_condition(&object, "Ready")["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Sets the grants of the probe.
+fn set_probe_grants(lab: &mut Lab, entry: &str) {
+    let text =
+        format!("plugins:\n  probe:\n    reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}]\n{entry}");
+    lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("the grants parse");
+}
+
+/// A plugin without a grant for Secrets has the host log in to a server of its own, and redirects an Upstream with a
+/// Secret to it.
+async fn upstream_written_by_a_plugin_sends_no_ungranted_secret(mut lab: Lab) {
+    set_probe_grants(
+        &mut lab,
+        "    kubernetes: [{group: ostler.dev, kinds: [Upstream], verbs: [get, apply, create, patch]}]\n    upstreams: [{}]\n",
+    );
+    let (trusted, attacker) = (Mirror::start(None).await, Mirror::start(None).await);
+    lab.apply(
+        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"password": "gold"},
+        "metadata": {"name": "treasure", "namespace": lab.namespace}}),
+    )
+    .await;
+    let login = json!({"login": {"path": "/login", "username": "ada", "tokenJsonPath": ".token",
+        "passwordSecretRef": {"name": "treasure", "key": "password"}}});
+    let mut mine = trusted.upstream(&lab, "mine");
+    mine["spec"]["auth"] = login.clone();
+    lab.apply(mine).await;
+    lab.start_probe().await;
+    lab.wait_until("the trusted server has the password", async || {
+        trusted.seen().iter().any(|s| s.body.contains("gold"))
+    })
+    .await;
+    let mut stolen = attacker.upstream(&lab, "stolen");
+    stolen["spec"]["auth"] = login;
+    let redirected = attacker.upstream(&lab, "mine");
+    let patch = json!({"spec": redirected["spec"]}).to_string();
+    let request = json!({"do": "http", "name": "stolen"});
+    for (name, step) in [
+        ("apply", json!({"do": "apply", "object": stolen.to_string()})),
+        ("force", json!({"do": "force", "object": stolen.to_string()})),
+        ("create", json!({"do": "create", "object": stolen.to_string()})),
+        (
+            "redirect",
+            json!({"do": "force", "object": redirected.to_string()}),
+        ),
+        (
+            "patch",
+            json!({"do": "patch", "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream", "name": "mine", "object": patch}),
+        ),
+    ] {
+        lab.apply_probe(name, json!([step, request]), json!([])).await;
+        let why = wait_denied(&lab, name).await;
+        let remedy = format!(
+            "origins: [\"{}\"]",
+            attacker.upstream(&lab, "u")["spec"]["url"]
+                .as_str()
+                .unwrap_or_default()
+        );
+        let field = why.contains("spec.auth.login.passwordSecretRef") && why.contains(&remedy);
+        assert!(field || name == "patch", "{name}: {why}");
+    }
+    // An Upstream without credentials is no way to a Secret, and is allowed.
+    let open = json!({"do": "apply", "object": attacker.upstream(&lab, "open").to_string()});
+    lab.apply_probe("open", json!([open]), json!([])).await;
+    lab.wait_ready(&probe::kind(), "open").await;
+    let upstreams = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
+    assert!(lab.get(&upstreams, "stolen").await.is_none());
+    assert!(
+        !attacker.seen().iter().any(|s| s.body.contains("gold")),
+        "{:?}",
+        attacker.seen()
+    );
+}
+
+async fn plugin_objects_are_written_by_no_plugin(mut lab: Lab) {
+    set_probe_grants(
+        &mut lab,
+        "    kubernetes:
+    - {group: '*', kinds: ['*'], verbs: [get, apply, create, patch, delete, hold], namespaces: ['*']}
+    - {group: ostler.dev, kinds: [Plugin], verbs: [get, apply, create, patch, delete, hold], namespaces: ['*']}
+",
+    );
+    lab.start_probe().await;
+    let plugin = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin", "metadata": {"name": lab.namespace},
+        "spec": {"source": {"file": "probe.wasm"}, "grants": {"events": true}}});
+    for action in ["apply", "force", "create"] {
+        let step = json!({"do": action, "object": plugin.to_string()});
+        lab.apply_probe(action, json!([step]), json!([])).await;
+        let why = wait_denied(&lab, action).await;
+        assert!(why.contains("no grant allows it"), "{action}: {why}");
+    }
+    let step = json!({"do": "apply", "object": json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "u"}, "spec": {"url": "https://127.0.0.1:1"}}).to_string()});
+    lab.apply_probe("wildcard", json!([step]), json!([])).await;
+    let why = wait_denied(&lab, "wildcard").await;
+    assert!(why.contains("kinds: [Upstream]"), "{why}");
+    let plugins = lab.api(&Gvk::new("ostler.dev", "v1alpha1", "Plugin"), "");
+    assert!(
+        plugins
+            .get_opt(&lab.namespace)
+            .await
+            .expect("an answer")
+            .is_none()
+    );
 }

@@ -128,7 +128,7 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
 
 async fn check_bookmark(plugin: &str, mut lab: Lab) {
     let grants = format!(
-        "plugins:\n  {plugin}:\n    kubernetes: [{{kinds: [ConfigMap], verbs: [apply]}}]\n    \
+        "plugins:\n  {plugin}:\n    reconciles: [{{group: examples.ostler.dev, kinds: ['*']}}]\n    kubernetes: [{{kinds: [ConfigMap], verbs: [apply]}}]\n    \
          upstreams: [{{methods: [GET, DELETE], paths: [/*]}}]\n    events: true\n"
     );
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");

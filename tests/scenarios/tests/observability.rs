@@ -327,7 +327,9 @@ async fn traps_and_plugin_metrics_are_counted(mut lab: Lab) {
 }
 
 async fn events_of_one_object_are_rate_limited(mut lab: Lab) {
-    let grants = format!("{PACK_GRANTS}\n  hostile:\n    events: true\n");
+    let grants = format!(
+        "{PACK_GRANTS}\n  hostile:\n    reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}]\n    events: true\n"
+    );
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
@@ -578,7 +580,7 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
 
 async fn kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready(mut lab: Lab) {
     lab.settings.grants = Grants::parse(
-        "plugins: {probe: {kubernetes: [{group: absent.dev, kinds: [Absent], verbs: [get, list]}]}}",
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{group: absent.dev, kinds: [Absent], verbs: [get, list], namespaces: ['*']}]}}",
         "grants.yaml",
     )
     .expect("grants");

@@ -139,7 +139,7 @@ async fn apply_greeting(lab: &Lab, name: &str) {
 
 /// The spec of a Plugin `hostile`.
 fn spec(file: &str, canary: Option<(&str, Value)>) -> Value {
-    let mut spec = json!({"source": {"file": file}, "grants": {"events": true}});
+    let mut spec = json!({"source": {"file": file}, "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}], "events": true}});
     if let Some((file, objects)) = canary {
         spec["canary"] = json!({"source": {"file": file}, "objects": objects});
     }
@@ -241,7 +241,12 @@ async fn changed_grants_apply_without_reload(mut lab: Lab) {
     let _lock = lock_plugin(&lab, "greeting").await;
     lab.install(&["examples/greeting"]);
     let spec = |grants: Value| json!({"source": {"file": "greeting.wasm"}, "grants": grants});
-    apply_plugin(&lab, "greeting", spec(json!({"events": true}))).await;
+    apply_plugin(
+        &lab,
+        "greeting",
+        spec(json!({"reconciles": [{"group": "*", "kinds": ["*"]}], "events": true})),
+    )
+    .await;
     lab.start_host().await;
     apply_greeting(&lab, "hello").await;
     lab.wait_until("it is denied with the field of the Plugin object", async || {
@@ -257,7 +262,7 @@ async fn changed_grants_apply_without_reload(mut lab: Lab) {
         "{object:#}"
     );
     let before = report(&lab, "greeting");
-    let all = json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
+    let all = json!({"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
     apply_plugin(&lab, "greeting", spec(all)).await;
     lab.wait_ready(&greeting(), "hello").await;
     let object = wait_plugin_condition(&lab, "greeting", "Granted", "True", "AllGranted").await;
@@ -298,8 +303,8 @@ async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
     let oci = json!({"oci": {"reference": format!("{at}/plugins/greeting@sha256:{}", "0".repeat(64))}});
     let file = json!({"file": "greeting.wasm"});
     let spec = |source: &Value, grants: Value| json!({"source": source, "grants": grants});
-    let all = || json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
-    let none = || json!({"events": true});
+    let all = || json!({"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
+    let none = || json!({"reconciles": [{"group": "*", "kinds": ["*"]}], "events": true});
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     apply_greeting(&lab, "file").await;
@@ -324,7 +329,7 @@ async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
     lab.install(&["tests/lifecycle"]);
     let spec = |config: Value| {
         json!({"source": {"file": "lifecycle.wasm"}, "config": config,
-            "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+            "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
     apply_plugin(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
@@ -363,7 +368,7 @@ async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
     lab.install(&["examples/greeting", "hostile/hostile"]);
     let spec = |suspend: bool| {
         json!({"source": {"file": "greeting.wasm"}, "suspend": suspend,
-            "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+            "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
     apply_plugin(&lab, "greeting", spec(true)).await;
     apply_greeting(&lab, "early").await;
@@ -577,7 +582,7 @@ async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
         lab.apply(object).await;
     }
     let mut spec = json!({"source": {"oci": {"reference": pinned}},
-        "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}});
+        "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}});
     apply_plugin(&lab, "greeting", spec.clone()).await;
     lab.start_host().await;
     wait_plugin_condition(&lab, "greeting", "Loaded", "False", "Unauthorized").await;

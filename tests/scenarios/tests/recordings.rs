@@ -38,8 +38,9 @@ mod pack {
 /// Grants of the probe without access to Secrets.
 const NO_SECRETS: &str = "
   probe:
+    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
     kubernetes:
-    - {kinds: [ConfigMap], verbs: [get, list, apply]}
+    - {kinds: [ConfigMap], verbs: [get, list, apply], namespaces: ['*']}
 ";
 
 fn probe() -> Gvk {
@@ -361,7 +362,9 @@ async fn python_component_replays_identically(lab: Lab) {
 /// Python's components import WASI and get time and random numbers from it; both are recorded.
 async fn replay_bookmark(plugin: &str, mut lab: Lab) {
     lab.settings.record.retention = Retention::All;
-    let grants = format!("plugins:\n  {plugin}:\n    upstreams: [{{methods: [GET], paths: [/*]}}]\n");
+    let grants = format!(
+        "plugins:\n  {plugin}:\n    reconciles: [{{group: '*', kinds: ['*']}}]\n    upstreams: [{{methods: [GET], paths: [/*]}}]\n"
+    );
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
     lab.install(&[&format!("examples/{plugin}")]);
     lab.start_host().await;

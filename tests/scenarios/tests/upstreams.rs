@@ -10,6 +10,7 @@ scenarios!(
     reachable_upstream_becomes_ready,
     upstream_with_wrong_password_recovers_by_rotation,
     upstream_waits_for_its_secret,
+    secret_is_sent_to_the_origins_of_its_annotation_only,
     unreachable_upstream_recovers,
     failed_plugin_request_updates_upstream_status,
     disallowed_address_is_never_connected,
@@ -109,6 +110,39 @@ async fn upstream_with_wrong_password_recovers_by_rotation(mut lab: Lab) {
     for secret in ["not-the-password", ADMIN_PASSWORD, "the-next-password"] {
         assert!(!captured_logs().contains(secret), "{secret} in the log");
     }
+}
+
+async fn secret_is_sent_to_the_origins_of_its_annotation_only(mut lab: Lab) {
+    let confined = |origins: &str| {
+        let mut secret = lab.password_secret(ADMIN_PASSWORD);
+        secret["metadata"]["annotations"] = json!({"ostler.dev/origins": origins});
+        secret
+    };
+    let (elsewhere, here) = (
+        confined("https://ci.example.com, https://*.example.com"),
+        confined(&format!("https://ci.example.com, {}", lab.concourse.url())),
+    );
+    lab.apply(elsewhere.clone()).await;
+    lab.start_host().await;
+    lab.apply(concourse(&lab)).await;
+    let object = lab
+        .wait_condition(&upstreams(), "ci", "Authenticated", "False", "OriginNotAllowed")
+        .await;
+    let message = find_condition(&object, "Authenticated")["message"].to_string();
+    let url = lab.concourse.url();
+    assert!(
+        message.contains("/ci-admin may not be sent to ") && message.contains(&url),
+        "{message}"
+    );
+    assert_eq!(lab.concourse.counters().logins, 0);
+    lab.apply(here).await;
+    lab.wait_ready(&upstreams(), "ci").await;
+    assert_eq!(lab.concourse.counters().logins, 1);
+    // It is taken back at once.
+    lab.apply(elsewhere).await;
+    lab.wait_condition(&upstreams(), "ci", "Ready", "False", "OriginNotAllowed")
+        .await;
+    assert_eq!(lab.concourse.counters().logins, 1);
 }
 
 async fn upstream_waits_for_its_secret(mut lab: Lab) {

@@ -112,7 +112,7 @@ async fn unused_watch_is_stopped(mut lab: Lab) {
     lab.settings.watch_linger = Duration::from_millis(200);
     // Grants without `hold`, since kinds that may be held are always watched.
     lab.settings.grants = ostler::testing::grants::Grants::parse(
-        "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get, list]}]}}",
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [ConfigMap], verbs: [get, list], namespaces: ['*']}]}}",
         "grants.yaml",
     )
     .expect("grants");

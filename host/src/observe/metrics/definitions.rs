@@ -92,6 +92,12 @@ definitions! {
         "Sum of the seconds that unfinished reconciles have been in progress";
     LONGEST_RUNNING_SECONDS = gauge "workqueue_longest_running_processor_seconds" ["name", "controller"]
         "Seconds that the longest unfinished reconcile has been in progress";
+    MEMORY_BUDGET_BYTES = gauge "ostler_memory_budget_bytes" []
+        "Bytes that running calls may hold together";
+    MEMORY_BUDGET_USED = gauge "ostler_memory_budget_used_bytes" []
+        "Bytes of the memory budget that running calls hold beyond their free parts";
+    MEMORY_BUDGET_WAITING = gauge "ostler_memory_budget_waiting_calls" []
+        "Current number of calls that wait for memory of the budget";
     DELAYED_OBJECTS = gauge "ostler_workqueue_delayed" []
         "Current number of objects that are scheduled to be reconciled later";
     LEADER_STATUS = gauge "leader_election_master_status" ["name"]

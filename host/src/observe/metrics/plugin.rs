@@ -77,7 +77,7 @@ impl ReconcileResult {
 
 pub(crate) const RESULT_LABELS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
-const TRAP_LABELS: [&str; 4] = ["cpu_time", "timeout", "memory", "trap"];
+const TRAP_LABELS: [&str; 5] = ["cpu_time", "timeout", "memory", "host", "trap"];
 
 /// A write that was not sent because it would have changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +308,7 @@ impl PluginMetrics {
     pub fn record_trap(&self, kind: TrapKind) {
         self.traps[kind as usize].inc();
         match kind {
+            TrapKind::HostExhausted => 0,
             TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
             TrapKind::Memory | TrapKind::Other => self.panics.inc(),
         };

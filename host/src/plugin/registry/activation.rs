@@ -38,6 +38,7 @@ impl Registry {
         plugin: Plugin,
         took: Option<Duration>,
     ) -> Result<Activated, LoadError> {
+        self.check_service_account(&plugin)?;
         let mut slots = self.slots.write();
         let replaced_file = check_conflicts(&slots, id, &plugin)?;
         let slot = take_over(&mut slots, id, replaced_file, revision);

@@ -24,6 +24,7 @@ fn kind(name: &str) -> Kind {
         finalizer: None,
         selector: None,
         phase: false,
+        namespaces: None,
     }
 }
 

@@ -9,10 +9,10 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, Permissions, ReconcileSettings, SecretGrant, ServiceAccount,
-    UpstreamGrant, Verb,
+    Access, Grant, KubernetesGrant, Permissions, ReconcileGrant, ReconcileSettings, SAME_NAMESPACE,
+    SecretGrant, ServiceAccount, UpstreamGrant, Verb,
 };
-use crate::contract::limits::Limits;
+use crate::{contract::limits::Limits, kube::key::Gvk};
 
 /// The error of a denied access: names the missing field, in the manifest or in the grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +20,7 @@ use crate::contract::limits::Limits;
 pub struct Denied {
     plugin: Arc<str>,
     action: String,
-    /// The field that would allow it, without its prefix.
+    /// The field that would allow it, without its prefix; empty if none would.
     field: String,
     is_asked: bool,
     /// Prefix of the field in the grant; `None` if it is granted.
@@ -31,6 +31,9 @@ impl Denied {
     fn describe_missing(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| {
             let term = &self.field;
+            if term.is_empty() {
+                return f.write_str("no grant allows it, since a Plugin holds the grants themselves");
+            }
             if !self.is_asked {
                 write!(
                     f,
@@ -108,8 +111,8 @@ impl PluginGrants {
         Self { asks, used, ..self }
     }
 
-    /// The indexes of used entries of the permissions asked for (without them: granted): kubernetes, upstreams and
-    /// secrets in their order, then events.
+    /// The indexes of used entries of the permissions asked for (without them: granted): reconciles, kubernetes, upstreams
+    /// and secrets in their order, then events.
     pub fn used_entries(&self) -> Vec<usize> {
         let marked = |i: &usize| {
             let word = self.used.0.get(i / 64);
@@ -175,11 +178,29 @@ impl PluginGrants {
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
     }
 
-    /// Checks an access. The error names the missing permission.
-    pub fn check_access(&self, access: &Access<'_>) -> Result<(), Denied> {
-        let entry = self.asks.as_ref().unwrap_or(self.granted()).find_entry(access);
+    /// The namespaces whose objects of a kind it reconciles: both sides list them; none for all.
+    pub fn reconciled_namespaces(&self, gvk: &Gvk) -> Option<Vec<Arc<str>>> {
+        let granted = self.granted().reconciled_namespaces(gvk);
+        let asked = self
+            .asks
+            .as_ref()
+            .and_then(|asks| asks.reconciled_namespaces(gvk));
+        match (asked, granted) {
+            (Some(asked), Some(granted)) => Some(asked.into_iter().filter(|n| granted.contains(n)).collect()),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Checks an access in a call for an object in `own` namespace, which is empty for a cluster-scoped object or without
+    /// one. The error names the missing permission.
+    pub fn check_access(&self, access: &Access<'_>, own: &str) -> Result<(), Denied> {
+        let entry = self
+            .asks
+            .as_ref()
+            .unwrap_or(self.granted())
+            .find_entry(access, own);
         let granted = match self.asks {
-            Some(_) => self.granted().find_entry(access).is_some(),
+            Some(_) => self.granted().find_entry(access, own).is_some(),
             None => entry.is_some(),
         };
         if let (Some(entry), true) = (entry, granted) {
@@ -187,7 +208,7 @@ impl PluginGrants {
             return Ok(());
         }
         let asked = self.asks.is_none() || entry.is_some();
-        let (action, field) = access.describe_access();
+        let (action, field) = access.describe_access(own);
         Err(Denied {
             plugin: self.plugin.clone(),
             action,
@@ -220,27 +241,32 @@ impl Permissions {
     fn entry_count(&self) -> usize {
         // Destructured, so that the compiler asks for the entries of a new field.
         let Self {
+            reconciles,
             kubernetes,
             upstreams,
             secrets,
             events: _,
             read_secrets: _,
         } = self;
-        kubernetes.len() + upstreams.len() + secrets.len() + 1
+        reconciles.len() + kubernetes.len() + upstreams.len() + secrets.len() + 1
     }
 
     /// The index of the entry that allows an access, in the order of [`PluginGrants::used_entries`].
-    fn find_entry(&self, access: &Access<'_>) -> Option<usize> {
+    fn find_entry(&self, access: &Access<'_>, own: &str) -> Option<usize> {
+        let after_reconciles = self.reconciles.len();
+        let after_kubernetes = after_reconciles + self.kubernetes.len();
+        let after_upstreams = after_kubernetes + self.upstreams.len();
         match *access {
+            Access::Reconcile { gvk } => self.reconciles.iter().position(|g| g.covers(gvk)),
             Access::Kubernetes { verb, gvk, namespace } => {
                 let covers = |g: &KubernetesGrant| {
-                    (g.group == *gvk.group || g.group == "*")
-                        && matches_any(&g.kinds, &gvk.kind)
+                    matches_kind(&g.group, &g.kinds, gvk)
                         && g.verbs.contains(&verb)
-                        && matches_any(&g.namespaces, namespace)
+                        && matches_namespace(&g.namespaces, namespace, own)
                 };
-                let readable = self.read_secrets || !access.is_secret_access();
-                self.kubernetes.iter().position(covers).filter(|_| readable)
+                let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
+                let found = self.kubernetes.iter().position(covers).filter(|_| possible);
+                found.map(|i| i + after_reconciles)
             }
             Access::Upstream {
                 namespace,
@@ -251,21 +277,48 @@ impl Permissions {
                 let path = path.split('?').next().unwrap_or_default();
                 let covers = |g: &UpstreamGrant| {
                     matches_any(&g.names, name)
-                        && matches_any(&g.namespaces, namespace)
+                        && matches_namespace(&g.namespaces, namespace, own)
                         && matches_any(&g.methods, method)
                         && matches_any(&g.paths, path)
                 };
                 let found = self.upstreams.iter().position(covers);
-                found.map(|i| i + self.kubernetes.len())
+                found.map(|i| i + after_kubernetes)
             }
-            Access::Secret { namespace, name } => {
-                let covers =
-                    |g: &SecretGrant| matches_any(&g.names, name) && matches_any(&g.namespaces, namespace);
+            Access::Secret {
+                namespace,
+                name,
+                origin,
+            } => {
+                let covers = |g: &SecretGrant| {
+                    let is_allowed = |origin| {
+                        g.origins
+                            .as_ref()
+                            .is_none_or(|o| o.iter().any(|p| p.matches(origin)))
+                    };
+                    matches_any(&g.names, name)
+                        && matches_namespace(&g.namespaces, namespace, own)
+                        && origin.is_none_or(is_allowed)
+                };
                 let found = self.secrets.iter().position(covers);
-                found.map(|i| i + self.kubernetes.len() + self.upstreams.len())
+                found.map(|i| i + after_upstreams)
             }
             Access::Events => self.events.then(|| self.entry_count() - 1),
         }
+    }
+
+    /// The namespaces whose objects of a kind are reconciled; none for all, and for a kind that no entry covers: its objects
+    /// are denied, not ignored.
+    fn reconciled_namespaces(&self, gvk: &Gvk) -> Option<Vec<Arc<str>>> {
+        let covering = self.reconciles.iter().filter(|g| g.covers(gvk));
+        let names: Vec<&String> = covering.flat_map(|g| &g.namespaces).collect();
+        let is_narrow = !names.is_empty() && !names.iter().any(|n| *n == "*");
+        is_narrow.then(|| names.into_iter().map(|n| n.as_str().into()).collect())
+    }
+}
+
+impl ReconcileGrant {
+    fn covers(&self, gvk: &Gvk) -> bool {
+        matches_kind(&self.group, &self.kinds, gvk)
     }
 }
 
@@ -274,22 +327,45 @@ impl Access<'_> {
         matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
     }
 
+    /// Whoever may write a Plugin may give itself any grant.
+    fn is_plugin_write(&self) -> bool {
+        matches!(self, Self::Kubernetes { verb, gvk, .. }
+            if *gvk.group == *HOST_GROUP && *gvk.kind == *"Plugin" && !matches!(verb, Verb::Get | Verb::List))
+    }
+
     /// Text of the access, and the field that would allow it. The field ends with a backtick, because text may follow it;
     /// [`Denied`] writes the opening one.
-    fn describe_access(&self) -> (String, String) {
+    fn describe_access(&self, own: &str) -> (String, String) {
+        let shown = |namespace: &str| match namespace {
+            "" => "\"*\"".to_owned(),
+            namespace if namespace == own => SAME_NAMESPACE.into(),
+            namespace => format!("{namespace:?}"),
+        };
         match *self {
+            Self::Reconcile { gvk } => (
+                format!("reconcile {}", gvk.kind),
+                format!(
+                    "reconciles: [{{group: \"{}\", kinds: [{}]}}]`",
+                    gvk.group, gvk.kind
+                ),
+            ),
+            Self::Kubernetes { verb, gvk, namespace } if self.is_plugin_write() => (
+                format!("{verb} {}{}", gvk.kind, namespace_suffix(namespace)),
+                String::new(),
+            ),
             Self::Kubernetes { verb, gvk, namespace } => {
                 let readable = if self.is_secret_access() {
                     " and `readSecrets: true`"
                 } else {
                     ""
                 };
-                let shown = if namespace.is_empty() { "*" } else { namespace };
                 (
                     format!("{verb} {}{}", gvk.kind, namespace_suffix(namespace)),
                     format!(
-                        "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [\"{shown}\"]}}]`{readable}",
-                        gvk.group, gvk.kind
+                        "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [{}]}}]`{readable}",
+                        gvk.group,
+                        gvk.kind,
+                        shown(namespace)
                     ),
                 )
             }
@@ -304,12 +380,26 @@ impl Access<'_> {
                     path.split('?').next().unwrap_or_default(),
                     namespace_suffix(namespace)
                 ),
-                format!("upstreams: [{{names: [{name}], namespaces: [{namespace}], methods: [{method}]}}]`"),
+                format!(
+                    "upstreams: [{{names: [{name}], namespaces: [{}], methods: [{method}]}}]`",
+                    shown(namespace)
+                ),
             ),
-            Self::Secret { namespace, name } => (
-                format!("name Secret {name}{}", namespace_suffix(namespace)),
-                format!("secrets: [{{names: [{name}], namespaces: [{namespace}]}}]`"),
-            ),
+            Self::Secret {
+                namespace,
+                name,
+                origin,
+            } => {
+                let target = origin.map_or_else(String::new, |origin| format!(" for {origin}"));
+                let origins = origin.map_or_else(|| "…".into(), |origin| format!("{:?}", origin.to_string()));
+                (
+                    format!("name Secret {name}{}{target}", namespace_suffix(namespace)),
+                    format!(
+                        "secrets: [{{names: [{name}], namespaces: [{}], origins: [{origins}]}}]`",
+                        shown(namespace)
+                    ),
+                )
+            }
             Self::Events => ("emit events".into(), "events: true`".into()),
         }
     }
@@ -321,6 +411,23 @@ fn namespace_suffix(namespace: &str) -> String {
     } else {
         format!(" in namespace {namespace}")
     }
+}
+
+/// The group of the host's own kinds.
+const HOST_GROUP: &str = "ostler.dev";
+
+/// A group and kinds match a kind. Those of the host, with which powers are given, are matched by their names only.
+fn matches_kind(group: &str, kinds: &[String], gvk: &Gvk) -> bool {
+    if *gvk.group == *HOST_GROUP {
+        return group == HOST_GROUP && kinds.iter().any(|k| *k == *gvk.kind);
+    }
+    (group == &*gvk.group || group == "*") && matches_any(kinds, &gvk.kind)
+}
+
+/// Some pattern matches a namespace. `own` is the namespace of the reconciled object.
+fn matches_namespace(patterns: &[String], namespace: &str, own: &str) -> bool {
+    let is_same = !namespace.is_empty() && namespace == own;
+    matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
 }
 
 /// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`.
@@ -337,7 +444,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{kube::key::Gvk, policy::grants::Grants};
+    use crate::policy::{grants::Grants, origin::Origin};
 
     const FILE: &str = "
 plugins:
@@ -358,7 +465,10 @@ plugins:
         let grants = Grants::parse(FILE, "g.yaml").expect("parses");
         let team = grants.grants_for("team");
         let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
-        assert_eq!(team.check_access(&kubernetes(Verb::Get, &instance, "a")), Ok(()));
+        assert_eq!(
+            team.check_access(&kubernetes(Verb::Get, &instance, "a"), "a"),
+            Ok(())
+        );
         for access in [
             kubernetes(Verb::Get, &instance, "b"),
             kubernetes(Verb::Get, &instance, ""),
@@ -368,7 +478,9 @@ plugins:
             Access::Secret {
                 namespace: "a",
                 name: "x",
+                origin: None,
             },
+            Access::Reconcile { gvk: &instance },
             Access::Upstream {
                 namespace: "a",
                 name: "ci",
@@ -382,12 +494,12 @@ plugins:
                 path: "/sky",
             },
         ] {
-            let text = team.check_access(&access).expect_err("denied").to_string();
+            let text = team.check_access(&access, "a").expect_err("denied").to_string();
             assert!(
                 text.contains("plugin team may not") && text.contains("plugins.team."),
                 "{text}"
             );
-            assert!(grants.grants_for("other").check_access(&access).is_err());
+            assert!(grants.grants_for("other").check_access(&access, "a").is_err());
         }
         let query = Access::Upstream {
             namespace: "a",
@@ -395,7 +507,145 @@ plugins:
             method: "GET",
             path: "/api/v1/x?y=/z",
         };
-        assert_eq!(team.check_access(&query), Ok(()));
+        assert_eq!(team.check_access(&query, "a"), Ok(()));
+    }
+
+    fn granted(yaml: &str) -> PluginGrants {
+        let grant = serde_saphyr::from_str::<Grant>(yaml).expect("parses");
+        PluginGrants::new("p", "", None, grant)
+    }
+
+    #[test]
+    fn default_namespace_is_that_of_the_reconciled_object() {
+        let grants = granted(
+            "{kubernetes: [{kinds: [A], verbs: [get]}, {kinds: [B], verbs: [get], namespaces: [Same, 'shared-*']}], upstreams: [{}], secrets: [{origins: ['*']}]}",
+        );
+        let [a, b] = ["A", "B"].map(|kind| Gvk::new("", "v1", kind));
+        let upstream = |namespace| Access::Upstream {
+            namespace,
+            name: "u",
+            method: "GET",
+            path: "/",
+        };
+        let secret = |namespace| Access::Secret {
+            namespace,
+            name: "s",
+            origin: None,
+        };
+        for (access, own, allowed) in [
+            (kubernetes(Verb::Get, &a, "n"), "n", true),
+            (kubernetes(Verb::Get, &a, "m"), "n", false),
+            // Neither all namespaces nor a cluster-scoped object is the namespace of a cluster-scoped object.
+            (kubernetes(Verb::Get, &a, ""), "", false),
+            (kubernetes(Verb::Get, &a, ""), "n", false),
+            (kubernetes(Verb::Get, &a, "n"), "", false),
+            (kubernetes(Verb::Get, &b, "n"), "n", true),
+            (kubernetes(Verb::Get, &b, "shared-x"), "n", true),
+            (kubernetes(Verb::Get, &b, "other"), "n", false),
+            (upstream("n"), "n", true),
+            (upstream("m"), "n", false),
+            (secret("n"), "n", true),
+            (secret("m"), "n", false),
+        ] {
+            assert_eq!(
+                grants.check_access(&access, own).is_ok(),
+                allowed,
+                "{access:?} {own}"
+            );
+        }
+    }
+
+    #[test]
+    fn secret_is_allowed_for_granted_origins_only() {
+        let grants =
+            granted("{secrets: [{names: [s], origins: ['https://ci.example.com', 'http://127.0.0.1:*']}]}");
+        let check = |url: &str| {
+            let origin = Origin::of_url(url).expect("an origin");
+            let access = Access::Secret {
+                namespace: "n",
+                name: "s",
+                origin: Some(&origin),
+            };
+            grants.check_access(&access, "n").map_err(|e| e.to_string())
+        };
+        assert_eq!(check("https://ci.example.com/api"), Ok(()));
+        assert_eq!(check("http://127.0.0.1:8080"), Ok(()));
+        let why = check("https://attacker.dev").expect_err("denied");
+        assert!(
+            why.contains("name Secret s in namespace n for https://attacker.dev")
+                && why.contains(
+                    "`secrets: [{names: [s], namespaces: [Same], origins: [\"https://attacker.dev\"]}]`"
+                ),
+            "{why}"
+        );
+        assert!(check("http://ci.example.com").is_err());
+    }
+
+    #[test]
+    fn kinds_of_the_host_are_granted_by_name_and_plugins_never_for_writes() {
+        let wide = granted(
+            "{kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply, create, patch, delete, hold], namespaces: ['*']}, {group: ostler.dev, kinds: ['*', 'Up*'], verbs: [get, apply], namespaces: ['*']}]}",
+        );
+        let named = granted(
+            "{kubernetes: [{group: ostler.dev, kinds: [Upstream, Plugin], verbs: [get, apply, create, patch, delete, hold], namespaces: ['*']}]}",
+        );
+        let [upstream, plugin, other] = [
+            ("ostler.dev", "Upstream"),
+            ("ostler.dev", "Plugin"),
+            ("examples.ostler.dev", "Greeting"),
+        ]
+        .map(|(group, kind)| Gvk::new(group, "v1", kind));
+        for verb in [Verb::Apply, Verb::Create, Verb::Patch, Verb::Delete, Verb::Hold] {
+            let denied = named
+                .check_access(&kubernetes(verb, &plugin, ""), "")
+                .expect_err("denied");
+            assert!(denied.to_string().contains("no grant allows it"), "{denied}");
+            assert!(wide.check_access(&kubernetes(verb, &plugin, ""), "").is_err());
+            assert!(wide.check_access(&kubernetes(verb, &upstream, "n"), "").is_err());
+            assert!(wide.check_access(&kubernetes(verb, &other, "n"), "").is_ok());
+            assert!(named.check_access(&kubernetes(verb, &upstream, "n"), "").is_ok());
+        }
+        assert!(
+            wide.check_access(&kubernetes(Verb::Get, &plugin, ""), "")
+                .is_err()
+        );
+        assert!(
+            named
+                .check_access(&kubernetes(Verb::Get, &plugin, ""), "")
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn kinds_are_reconciled_in_namespaces_of_both_sides() {
+        let asks = |text: &str| Some(serde_saphyr::from_str::<Permissions>(text).expect("parses"));
+        let grants =
+            granted("{reconciles: [{group: g, kinds: [A], namespaces: [j, m]}, {group: g, kinds: ['B*']}]}");
+        let [a, b, c] = ["A", "B", "C"].map(|kind| Gvk::new("g", "v1", kind));
+        assert_eq!(
+            grants.reconciled_namespaces(&a),
+            Some(vec!["j".into(), "m".into()])
+        );
+        assert_eq!(grants.reconciled_namespaces(&b), None);
+        assert!(grants.check_access(&Access::Reconcile { gvk: &c }, "").is_err());
+        let narrower = grants.with_asks(asks(
+            "{reconciles: [{group: g, kinds: ['*'], namespaces: [m, k]}]}",
+        ));
+        assert_eq!(narrower.reconciled_namespaces(&a), Some(vec!["m".into()]));
+        assert_eq!(
+            narrower.reconciled_namespaces(&b),
+            Some(vec!["m".into(), "k".into()])
+        );
+        let silent = narrower.with_asks(asks("{}"));
+        let why = silent
+            .check_access(&Access::Reconcile { gvk: &a }, "")
+            .expect_err("denied")
+            .to_string();
+        assert!(
+            why.contains("may not reconcile A")
+                && why.contains("`permissions.reconciles: [{group: \"g\", kinds: [A]}]`"),
+            "{why}"
+        );
     }
 
     #[test]
@@ -448,18 +698,26 @@ plugins:
         let grants = PluginGrants::new("p", "", Some(asks), grant);
         assert_eq!(grants.used_entries(), [0; 0]);
         let other = Gvk::new("", "v1", "B");
-        assert!(grants.check_access(&kubernetes(Verb::Get, &other, "n")).is_ok());
-        assert!(grants.check_access(&kubernetes(Verb::Hold, &other, "n")).is_err());
+        assert!(
+            grants
+                .check_access(&kubernetes(Verb::Get, &other, "a"), "a")
+                .is_ok()
+        );
+        assert!(
+            grants
+                .check_access(&kubernetes(Verb::Hold, &other, "n"), "a")
+                .is_err()
+        );
         let ungranted = Access::Upstream {
             namespace: "n",
             name: "u",
             method: "GET",
             path: "/",
         };
-        assert!(grants.check_access(&ungranted).is_err());
+        assert!(grants.check_access(&ungranted, "a").is_err());
         assert_eq!(grants.used_entries(), [1], "what was denied is not used");
         let shared = grants.clone();
-        assert!(shared.check_access(&Access::Events).is_ok());
+        assert!(shared.check_access(&Access::Events, "a").is_ok());
         assert_eq!(grants.used_entries(), [1, 3]);
     }
 
@@ -471,19 +729,19 @@ plugins:
         let get = kubernetes(Verb::Get, &instance, "a");
         let all = "{kubernetes: [{group: '*', kinds: ['*'], verbs: [get, list]}], events: true}";
         let asking = team.clone().with_asks(asks(all));
-        assert_eq!(asking.check_access(&get), Ok(()));
-        let ungranted = asking.check_access(&Access::Events).unwrap_err().to_string();
+        assert_eq!(asking.check_access(&get, "a"), Ok(()));
+        let ungranted = asking.check_access(&Access::Events, "a").unwrap_err().to_string();
         assert_eq!(
             ungranted,
             "plugin team may not emit events: grant it with `plugins.team.events: true`"
         );
         let silent = team.with_asks(asks("{}"));
-        let unasked = silent.check_access(&get).unwrap_err().to_string();
+        let unasked = silent.check_access(&get, "a").unwrap_err().to_string();
         assert!(
             unasked.contains("its manifest does not ask for it") && !unasked.contains("plugins.team"),
             "{unasked}"
         );
-        let neither = silent.check_access(&Access::Events).unwrap_err().to_string();
+        let neither = silent.check_access(&Access::Events, "a").unwrap_err().to_string();
         assert!(
             neither.contains("`permissions.events: true`") && neither.contains("`plugins.team.events: true`"),
             "{neither}"
@@ -506,7 +764,7 @@ plugins:
             let grant = serde_saphyr::from_str::<Grant>(granted).expect("parses");
             let grants = PluginGrants::new("p", "spec.grants.", asked.map(parse), grant);
             assert_eq!(grants.can_read_secrets(), may, "{asked:?} {granted}");
-            let checked = grants.check_access(&kubernetes(Verb::Get, &secret, "a"));
+            let checked = grants.check_access(&kubernetes(Verb::Get, &secret, "a"), "a");
             assert_eq!(checked.is_ok(), may, "{checked:?}");
         }
     }
@@ -520,6 +778,17 @@ plugins:
             ),
             ("upstreams: [{}, {methods: []}]", "upstreams[1].methods is empty"),
             ("secrets: [{names: ['']}]", "secrets[0].names is empty"),
+            ("secrets: [{names: [a]}]", "secrets[0].origins is missing"),
+            ("secrets: [{origins: []}]", "secrets[0].origins is empty"),
+            ("reconciles: [{kinds: []}]", "reconciles[0].kinds is empty"),
+            (
+                "reconciles: [{kinds: [A], namespaces: ['a*']}]",
+                "reconciles[0].namespaces has \"a*\"",
+            ),
+            (
+                "reconciles: [{kinds: [A], namespaces: [Same]}]",
+                "reconciles[0].namespaces has \"Same\"",
+            ),
             ("limits: {memory: 5Gi}", "limits.memory is 5Gi"),
             (
                 "serviceAccount: {namespace: a, name: \"b\\r\\nX: y\"}",
@@ -574,8 +843,8 @@ plugins:
             let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));
             let alone = |p| PluginGrants::new("p", "", None, grant(p));
             for access in [kubernetes(Verb::Get, &gvk, &namespace), kubernetes(Verb::Hold, &gvk, &namespace), Access::Events] {
-                let each = [&asks, &granted].map(|p| alone(p).check_access(&access).is_ok());
-                prop_assert_eq!(both.check_access(&access).is_ok(), each == [true, true]);
+                let each = [&asks, &granted].map(|p| alone(p).check_access(&access, "a").is_ok());
+                prop_assert_eq!(both.check_access(&access, "a").is_ok(), each == [true, true]);
             }
             let written = serde_json::to_string(&asks).expect("written");
             prop_assert_eq!(serde_saphyr::from_str::<Permissions>(&written).expect("read"), asks);

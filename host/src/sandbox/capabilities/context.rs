@@ -82,6 +82,11 @@ impl CallContext {
         self.target.as_ref().map(|target| &target.key)
     }
 
+    /// The namespace of the target; empty for a cluster-scoped one, and in `initialize`.
+    pub(super) fn own_namespace(&self) -> &str {
+        self.target_key().map_or("", |key| &key.namespace)
+    }
+
     /// True in a life-cycle hook.
     pub(super) fn is_hook(&self) -> bool {
         self.kind == CallKind::Hook
@@ -94,7 +99,7 @@ impl CallContext {
 
     /// Checks that the plugin asks for an access and that the administrator has granted it.
     pub(super) fn check_grant(&self, access: &Access<'_>) -> Result<(), Error> {
-        let checked = self.policy.grants.check_access(access);
+        let checked = self.policy.grants.check_access(access, self.own_namespace());
         checked.map_err(|e| Error::Denied(e.to_string()))
     }
 
@@ -112,6 +117,7 @@ impl CallContext {
             manager: &self.policy.plugin,
             by,
             request_digest: 0,
+            live_version: None,
             account: self.service_account(),
         }
     }

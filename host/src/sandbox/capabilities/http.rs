@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
+use futures::{StreamExt, stream::FuturesUnordered};
 use tracing::{Span, field::Empty, instrument};
 
 mod events;
@@ -26,11 +26,12 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         scope::Projection,
+        well_known::annotation,
     },
     observe::metrics::HostCall,
-    policy::grants::Access,
+    policy::{grants::Access, origin::Origin},
     sandbox::services::Services,
-    upstream::{self, SecretKey, UpstreamObject},
+    upstream::{self, ResponseBudget, ResponseCharge, SecretKey, SendError, UpstreamObject},
 };
 
 /// Maximum number of requests of one `send-all`, which are sent concurrently.
@@ -46,7 +47,7 @@ impl Host for Call {
     )]
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
         let prepared = self.prepare_request(request).await?;
-        let response = send_prepared(prepared).await?;
+        let response = send_prepared(prepared, &self.response_budget()).await;
         self.return_response(response)
     }
 
@@ -65,13 +66,33 @@ impl Host for Call {
         for request in requests {
             prepared.push(self.prepare_request(request).await);
         }
-        let sending = prepared
-            .into_iter()
-            .map(|prepared| async move { send_prepared(prepared?).await });
-        let responses = join_all(sending).await;
+        let budget = self.response_budget();
+        let sending = prepared.into_iter().enumerate();
+        let mut sending: FuturesUnordered<_> = sending
+            .map(|(i, prepared)| {
+                let budget = &budget;
+                async move {
+                    let sent = match prepared {
+                        Ok(prepared) => send_prepared(prepared, budget).await,
+                        Err(e) => Err(PreparedError::Refused(e)),
+                    };
+                    (i, sent)
+                }
+            })
+            .collect();
+        let mut responses: Vec<_> = std::iter::repeat_with(|| None).take(count).collect();
+        while let Some((i, sent)) = sending.next().await {
+            responses[i] = Some(sent);
+            // The requests that are still running are dropped: their responses could not be returned.
+            if budget.is_exceeded() {
+                break;
+            }
+        }
+        drop(sending);
+        let cancelled = || Err(PreparedError::from(SendError::ResponsesTooLarge));
         responses
             .into_iter()
-            .map(|sent| sent.and_then(|response| self.return_response(response)))
+            .map(|sent| self.return_response(sent.unwrap_or_else(cancelled)))
             .collect()
     }
 
@@ -84,7 +105,7 @@ impl Host for Call {
     )]
     async fn secret_digest(&mut self, secret: SecretKeyRef) -> Result<Option<String>, Error> {
         let (_, services) = self.begin_host_call(HostCall::HttpSecretDigest)?;
-        let object = self.load_secret(&services, &secret).await?;
+        let object = self.load_secret(&services, &secret, None).await?;
         let value = services
             .cache
             .store
@@ -129,10 +150,37 @@ struct PreparedRequest {
     request: upstream::Request,
 }
 
+/// A response, with its charge to the memory of the call.
+struct ChargedResponse {
+    response: Response,
+    charge: ResponseCharge,
+}
+
+/// The reason for a missing response.
+enum PreparedError {
+    /// The request was refused before it was sent.
+    Refused(Error),
+    /// The request has failed.
+    Failed(SendError),
+}
+
+impl From<SendError> for PreparedError {
+    fn from(e: SendError) -> Self {
+        Self::Failed(e)
+    }
+}
+
 /// Sends a request. It has a span of its own, since the requests of a `send-all` are sent concurrently.
 #[instrument(name = "http.request", target = "spans", level = "trace", skip_all, fields(upstream = %prepared.upstream.key, method = prepared.request.method, http.response.status_code = Empty))]
-async fn send_prepared(prepared: PreparedRequest) -> Result<Response, Error> {
-    let PreparedRequest { upstream, request } = prepared;
+async fn send_prepared(
+    prepared: PreparedRequest,
+    budget: &ResponseBudget,
+) -> Result<ChargedResponse, PreparedError> {
+    let PreparedRequest {
+        upstream,
+        mut request,
+    } = prepared;
+    request.budget = Some(budget.clone());
     let ResolvedUpstream {
         services,
         key,
@@ -147,19 +195,23 @@ async fn send_prepared(prepared: PreparedRequest) -> Result<Response, Error> {
         .await;
     let code = match &sent {
         Ok(response) => response.status,
-        Err(upstream::SendError::LoginFailed(_)) => 401,
+        Err(SendError::LoginFailed(_)) => 401,
         Err(_) => 0,
     };
     Span::current().record("http.response.status_code", code);
     services
         .metrics
         .record_upstream(&key.namespace, &key.name, code, started.elapsed());
-    match sent {
-        Ok(response) => Ok(response.into()),
+    let response: Response = match sent {
+        Ok(response) => response.into(),
         // A failed login is HTTP 401, as from the upstream itself, with the reason in the body.
-        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::unauthorized(&why).into()),
-        Err(e) => Err(e.into()),
-    }
+        Err(SendError::LoginFailed(why)) => upstream::Response::unauthorized(&why).into(),
+        Err(e) => return Err(e.into()),
+    };
+    let headers = response.headers.iter().map(|h| h.name.len() + h.value.len());
+    let mut charge = ResponseCharge::new(budget.clone());
+    charge.add(headers.sum::<usize>() + response.body.len()).await?;
+    Ok(ChargedResponse { response, charge })
 }
 
 impl Call {
@@ -213,7 +265,7 @@ impl Call {
     /// Checks a request and finds its upstream. All Secrets of its credentials and its body are in the store then.
     async fn prepare_request(&mut self, request: Request) -> Result<PreparedRequest, Error> {
         for secret in request.substitutions.iter().flat_map(named_secrets) {
-            self.check_secret(secret)?;
+            self.check_secret(secret, None)?;
         }
         let method = method_name(request.method);
         let upstream = self
@@ -226,20 +278,24 @@ impl Call {
             .await?;
         self.charge_bytes_to_host(count_bytes(&request))?;
         let services = &upstream.services;
+        let origin = upstream.object.origin();
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
+            let origin = origin.as_ref().map_err(|e| Error::Invalid(e.clone()))?;
             let source = match substitution.source {
                 SecretSource::Key(secret) => {
-                    upstream::SecretSource::Key(self.load_secret_key(services, secret).await?)
+                    upstream::SecretSource::Key(self.load_secret_key(services, secret, origin).await?)
                 }
                 SecretSource::Basic(credentials) => upstream::SecretSource::Basic {
                     username: match credentials.username {
                         Username::Literal(name) => upstream::Username::Literal(name),
                         Username::Secret(secret) => {
-                            upstream::Username::Secret(self.load_secret_key(services, secret).await?)
+                            upstream::Username::Secret(self.load_secret_key(services, secret, origin).await?)
                         }
                     },
-                    password: self.load_secret_key(services, credentials.password).await?,
+                    password: self
+                        .load_secret_key(services, credentials.password, origin)
+                        .await?,
                 },
             };
             substitutions.push(upstream::Substitution {
@@ -257,19 +313,39 @@ impl Call {
             body: request.body,
             substitutions,
             timeout: request.timeout.filter(|ms| *ms > 0).map(Duration::from_millis),
+            budget: None,
         };
         Ok(PreparedRequest { upstream, request })
     }
 
-    /// Charges a response and returns it.
-    fn return_response(&mut self, response: Response) -> Result<Response, Error> {
-        let headers = response.headers.iter().map(|h| h.name.len() + h.value.len());
-        self.charge_bytes_from_host(headers.sum::<usize>() + response.body.len())?;
+    /// The budget of the responses to a host call: what is left of `bytesFromHost`.
+    fn response_budget(&self) -> ResponseBudget {
+        let left = self
+            .limits()
+            .bytes_from_host
+            .saturating_sub(self.budget.bytes().from_host);
+        ResponseBudget::new(left, self.memory.clone())
+    }
+
+    /// Charges a response and returns it. Its bytes count as memory of the call until the next host call.
+    fn return_response(&mut self, sent: Result<ChargedResponse, PreparedError>) -> Result<Response, Error> {
+        let ChargedResponse { response, charge } = match sent {
+            Ok(charged) => charged,
+            Err(PreparedError::Failed(SendError::ResponsesTooLarge)) => {
+                let resource = "bytes given by the host in one reconcile";
+                return Err(self.limit_exceeded(Limit::BytesFromHost, resource));
+            }
+            Err(PreparedError::Failed(e)) => return Err(e.into()),
+            Err(PreparedError::Refused(e)) => return Err(e),
+        };
+        let bytes = charge.hand_over();
+        self.response_bytes += bytes;
+        self.charge_bytes_from_host(bytes)?;
         Ok(response)
     }
 
-    /// Checks the grant to name a Secret, and returns its key.
-    fn check_secret(&self, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
+    /// Checks the grant to name a Secret and to have it sent to an origin, and returns its key.
+    fn check_secret(&self, secret: &SecretKeyRef, origin: Option<&Origin>) -> Result<ObjectRef, Error> {
         check_cluster(secret.cluster.as_deref())?;
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
         let own = self
@@ -279,13 +355,22 @@ impl Call {
             .unwrap_or_default();
         let namespace = namespace.unwrap_or(&own);
         check_path_segments(namespace, name, "secret")?;
-        self.context.check_grant(&Access::Secret { namespace, name })?;
+        self.context.check_grant(&Access::Secret {
+            namespace,
+            name,
+            origin,
+        })?;
         Ok(ObjectRef::new(Gvk::secret(), namespace, name))
     }
 
     /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
-    async fn load_secret(&mut self, services: &Services, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
-        let key = self.check_secret(secret)?;
+    async fn load_secret(
+        &mut self,
+        services: &Services,
+        secret: &SecretKeyRef,
+        origin: Option<&Origin>,
+    ) -> Result<ObjectRef, Error> {
+        let key = self.check_secret(secret, origin)?;
         self.get_cached(services, &key, Projection::Full).await?;
         Ok(key)
     }
@@ -295,8 +380,9 @@ impl Call {
         &mut self,
         services: &Services,
         secret: SecretKeyRef,
+        origin: &Origin,
     ) -> Result<SecretKey, Error> {
-        let object = self.load_secret(services, &secret).await?;
+        let object = self.load_secret(services, &secret, Some(origin)).await?;
         Ok(SecretKey {
             namespace: object.namespace.to_string(),
             name: secret.name,
@@ -344,5 +430,11 @@ impl upstream::SecretStore for StoreSecrets<'_> {
         let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
         let object = self.0.get(&key, Projection::Full)?;
         object.data_value(&secret.key).map(upstream::Secret::new)
+    }
+
+    fn allowed_origins(&self, secret: &SecretKey) -> Option<String> {
+        let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
+        let object = self.0.get(&key, Projection::Full)?;
+        object.annotation(annotation::ORIGINS).map(str::to_owned)
     }
 }

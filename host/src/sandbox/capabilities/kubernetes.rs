@@ -32,6 +32,7 @@ use crate::{
     policy::grants::{Access, Verb},
     sandbox::services::Services,
     schedule::dependencies::{Dependency, List},
+    upstream::{SecretUses, upstream_gvk},
 };
 
 /// Maximum number of objects in a page from the shared cache.
@@ -49,7 +50,9 @@ impl Host for Call {
         let projection = cache_projection(&options.projection);
         let object = if options.live {
             check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-            // The edge comes first: a change while the response is on its way wakes the object.
+            // A dependency reports when the object changes, so the account's right to read it is reviewed first.
+            self.check_get(&services, &key).await?;
+            // The edge comes before the request: a change while the response is on its way wakes the object.
             self.record_read(Dependency::Object(key.clone(), projection))?;
             let account = self.context.service_account();
             let live = services.api.writer.read_uncached(account, &key, &by).await;
@@ -169,6 +172,9 @@ impl Host for Call {
             .unchanged_since_last_apply(&by, request_digest)
         {
             self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
+            if key.gvk.is_same_kind(&upstream_gvk()) {
+                self.check_upstream_secrets(&key, &live.to_value(), None)?;
+            }
             self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
             self.record_apply(key, false)?;
@@ -179,9 +185,17 @@ impl Host for Call {
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         self.check_patch(&services, &key).await?;
         // The cached object decides whether the apply changes anything and has to be sent.
-        self.get_cached(&services, &key, CacheProjection::Full).await?;
+        let live = self.get_cached(&services, &key, CacheProjection::Full).await?;
+        let mut live_version = None;
+        if key.gvk.is_same_kind(&upstream_gvk()) {
+            let before = live.as_ref().map(|live| live.to_value());
+            self.check_upstream_secrets(&key, &object, before.as_ref())?;
+            // The check is about the fields of other managers as well, so it holds for this version only.
+            live_version = live.map(|live| live.resource_version);
+        }
         let writer = WriteContext {
             request_digest,
+            live_version,
             ..self.context.write_context(&by)
         };
         let apply = services.api.writer.apply(writer, &key, &object, options.force);
@@ -198,16 +212,19 @@ impl Host for Call {
         check_write_options(options.cluster.as_deref(), &options.substitutions)?;
         self.charge_bytes_to_host(object.len())?;
         let (key, object) = self.prepare_object(object, options.owned, Verb::Create)?;
+        if key.gvk.is_same_kind(&upstream_gvk()) {
+            self.check_upstream_secrets(&key, &object, None)?;
+        }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        self.record_read(Dependency::Object(key.clone(), CacheProjection::Full))?;
+        self.reserve_watch(&key)?;
         let written = services
             .api
             .writer
             .create(self.context.write_context(&by), &key, &object)
             .await;
         let written = written.map_err(|e| self.map_api_error(e))?;
-        self.effects.record_write(&key, written.sent);
+        self.record_write(key, written.sent)?;
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -224,7 +241,13 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Patch, &key.gvk, &key.namespace)?;
         let patch = parse_patch(&patch)?;
-        if by == key {
+        if key.gvk.is_same_kind(&upstream_gvk()) && patch.get("spec").is_some() {
+            return Err(Error::Denied(
+                "patch: the spec of an Upstream is applied or created, not patched, so that its Secrets can be checked"
+                    .into(),
+            ));
+        }
+        if by.is_same_object(&key) {
             return Err(Error::Invalid(
                 "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
                     .into(),
@@ -259,16 +282,14 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        // A change of the object by another writer wakes the reconciled object.
-        self.record_read(Dependency::Object(key.clone(), CacheProjection::Full))?;
+        self.reserve_watch(&key)?;
         let context = self.context.write_context(&by);
         let deleted = services
             .api
             .writer
             .delete(context, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.map_api_error(e))?;
-        self.effects.record_write(&key, true);
-        Ok(())
+        self.record_write(key, true)
     }
 }
 
@@ -308,14 +329,7 @@ impl Call {
         };
         let mut found = Vec::new();
         for list in lists {
-            let read = |verb| ReadAccess {
-                verb,
-                gvk: &list.gvk,
-                namespace: &list.namespace,
-                name: "",
-            };
-            // The dependency wakes the object on changes, so the account needs `watch` too.
-            self.check_rbac(services, &[read("list"), read("watch")]).await?;
+            self.check_list(services, &list).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
             let scope = dependency.scope(&services.cache.namespaces);
             self.record_read(dependency)?;
@@ -361,7 +375,9 @@ impl Call {
             return Ok((Vec::new(), None));
         };
         let List { gvk, namespace, .. } = list;
-        // The edge comes first: a change while the response is on its way wakes the object.
+        // A dependency reports when the list changes, so the account's right to read it is reviewed first.
+        self.check_list(services, list).await?;
+        // The edge comes before the request: a change while the response is on its way wakes the object.
         self.record_read(Dependency::List(Box::new(list.clone())))?;
         let account = self.context.service_account();
         let page = services.api.writer.list_page(
@@ -385,9 +401,24 @@ impl Call {
         if !sent && let Some(metrics) = &self.context.metrics {
             metrics.record_suppressed(Suppressed::Apply);
         }
+        self.record_write(key, sent)
+    }
+
+    /// Records a write and a read of the same object, so that a change by another writer wakes the reconciled object.
+    fn record_write(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         self.effects.record_write(&key, sent);
-        // A change by another writer wakes the reconciled object.
         self.record_read(Dependency::Object(key, CacheProjection::Full))
+    }
+
+    /// Starts the watch of an object that is about to be written: a limit must not fail the call after the write.
+    fn reserve_watch(&self, key: &ObjectRef) -> Result<(), Error> {
+        let Some(target) = &self.context.target else {
+            return Ok(());
+        };
+        let cache = &target.services.cache;
+        let scope = cache.namespaces.object_scope(key, CacheProjection::Full);
+        let informer = cache.informers.ensure_informer_for(&scope, self.reader());
+        informer.map(drop).map_err(|e| self.map_sync_error(e.into()))
     }
 
     /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.
@@ -432,6 +463,18 @@ impl Call {
         }
     }
 
+    /// Checks the access of the service account to a list. The dependency wakes the object on changes, so the account needs
+    /// `watch` too.
+    async fn check_list(&mut self, services: &Services, list: &List) -> Result<(), Error> {
+        let read = |verb| ReadAccess {
+            verb,
+            gvk: &list.gvk,
+            namespace: &list.namespace,
+            name: "",
+        };
+        self.check_rbac(services, &[read("list"), read("watch")]).await
+    }
+
     /// Checks the access of the service account to read one object.
     async fn check_get(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
         self.check_object_access(services, "get", key).await
@@ -458,6 +501,34 @@ impl Call {
     fn check_verb(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
         self.context
             .check_grant(&Access::Kubernetes { verb, gvk, namespace })
+    }
+
+    /// Checks that the plugin may name each Secret of an Upstream that it writes, for the origins of its URLs: it is the
+    /// host that sends them. `live` is the object before.
+    fn check_upstream_secrets(
+        &self,
+        key: &ObjectRef,
+        object: &Value,
+        live: Option<&Value>,
+    ) -> Result<(), Error> {
+        let uses =
+            SecretUses::of_apply(object, live).map_err(|e| Error::Invalid(format!("Upstream: {e}")))?;
+        for (field, name) in &uses.secrets {
+            for origin in &uses.origins {
+                let access = Access::Secret {
+                    namespace: &key.namespace,
+                    name,
+                    origin: Some(origin),
+                };
+                let checked = self
+                    .context
+                    .policy
+                    .grants
+                    .check_access(&access, self.context.own_namespace());
+                checked.map_err(|e| Error::Denied(format!("{field} of Upstream {}: {e}", key.name)))?;
+            }
+        }
+        Ok(())
     }
 
     /// Parses and checks an object that a component writes, and adds the owner reference of an owned object.
@@ -490,7 +561,7 @@ impl Call {
         let Some(target) = &self.context.target else {
             return Err(Error::Denied("no object to write for".into()));
         };
-        if target.key == key {
+        if target.key.is_same_object(&key) {
             return Err(invalid(
                 "the reconciled object itself: its status is returned, its spec belongs to its author",
             ));

@@ -14,6 +14,7 @@ use crate::{
             cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status,
         },
         inspection,
+        memory_budget::MemoryBudget,
     },
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{key::Gvk, scope::NamespaceScope},
@@ -398,6 +399,7 @@ impl SilentCluster {
             object_cache: ObjectCache::default(),
             recordings: Arc::default(),
             metrics: Arc::default(),
+            memory: MemoryBudget::unlimited(),
             fence: WriteFence::default(),
         };
         Self {

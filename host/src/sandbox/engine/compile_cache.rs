@@ -34,6 +34,11 @@ pub struct CompileCache {
     pub compiler: Option<PathBuf>,
 }
 
+/// Loads the code of a component from the cache; none if it has to be compiled.
+pub fn load_cached(engine: &Engine, cache: Option<&CompileCache>, wasm: &[u8]) -> Option<Component> {
+    load_code(engine, &cache?.directory.join(cache_file_name(engine, wasm)))
+}
+
 /// Loads the code of a component from the cache, or compiles and stores it. With `arguments` a child process has an engine
 /// like this one. It blocks for seconds if the component is large.
 pub fn load_or_compile(

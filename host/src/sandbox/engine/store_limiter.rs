@@ -5,7 +5,10 @@ use std::sync::Arc;
 use wasmtime::ResourceLimiterAsync;
 
 use super::cpu_meter::CpuMeter;
-use crate::contract::limits::{Limit, Limits};
+use crate::contract::{
+    limits::{Limit, Limits},
+    memory_budget::MemoryLease,
+};
 
 /// Growth in bytes beyond which a call needs a permit. Each page costs the kernel time when it is first touched and when
 /// it is zeroed, and that time does not count as CPU time of the component.
@@ -22,12 +25,14 @@ pub(super) struct StoreLimiter {
     tables: usize,
     max_table_elements: usize,
     meter: Arc<CpuMeter>,
+    lease: Arc<MemoryLease>,
 }
 
 impl StoreLimiter {
     /// A limiter for a call that begins.
-    pub fn new(limits: &Limits, meter: Arc<CpuMeter>) -> Self {
+    pub fn new(limits: &Limits, meter: Arc<CpuMeter>, lease: Arc<MemoryLease>) -> Self {
         Self {
+            lease,
             memory: 0,
             grown: 0,
             max_memory: limits.memory,
@@ -62,6 +67,10 @@ impl ResourceLimiterAsync for StoreLimiter {
             Limit::Memory,
             (current, desired, own),
         )?;
+        if may {
+            // Before the CPU permit, which must not be held while other calls return memory.
+            self.lease.charge(desired.saturating_sub(current)).await?;
+        }
         if may && current > 0 {
             self.grown += desired - current;
             if self.needs_permit() && !self.meter.has_permit() {
@@ -179,7 +188,11 @@ mod tests {
                 &engine.engine,
                 StoreState {
                     host_calls: HostCalls(Call::new(Arc::new(policy), None)),
-                    limiter: StoreLimiter::new(&limits, Arc::new(CpuMeter::new(engine.permits.clone()))),
+                    limiter: StoreLimiter::new(
+                        &limits,
+                        Arc::new(CpuMeter::new(engine.permits.clone())),
+                        MemoryLease::unlimited(),
+                    ),
                     wasi: None,
                     table: ResourceTable::new(),
                 },

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use wasmtime::PoolConcurrencyLimitError;
+
 use super::store_limiter::GrowthExceeded;
 use crate::contract::{
     limits::{Limit, Limits},
+    memory_budget::BudgetExhausted,
     trap::Trap,
 };
 
@@ -13,6 +16,13 @@ pub(super) fn classify_trap(error: &wasmtime::Error, limits: &Limits, cpu: Durat
     let text = format!("{error:#}");
     if cpu > limits.cpu_time && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
         return Trap::CpuTime(limits.cpu_time);
+    }
+    if let Some(exhausted) = error.downcast_ref::<BudgetExhausted>() {
+        return Trap::HostExhausted(exhausted.to_string());
+    }
+    // The system refused to map memory for an instance, or the pool has no slot left.
+    if error.is::<PoolConcurrencyLimitError>() || error.is::<std::io::Error>() {
+        return Trap::HostExhausted(text);
     }
     match error.downcast_ref() {
         Some(GrowthExceeded(Limit::TableElements)) => return Trap::Tables(limits.table_elements),

@@ -70,6 +70,41 @@ fn large_lane_does_not_delay_a_small_one() {
 }
 
 #[test]
+fn lanes_whose_work_never_ends_leave_room_for_others() {
+    let mut q: Queue<u32, u8> = Queue::new(MS, MS);
+    q.set_shared_limit(32);
+    q.dedicate_lane(lane(9), 2);
+    for slow in 0..2 {
+        q.set_limit(lane(slow), 16);
+        for key in 0..40 {
+            q.add(
+                lane(slow),
+                1000 * (u32::from(slow) + 1) + key,
+                Priority::High,
+                0,
+                MS,
+            );
+        }
+    }
+    let running = std::iter::from_fn(|| q.pop(MS)).count();
+    assert_eq!(running, 24, "a quarter is left to idle lanes");
+    for key in 0..5 {
+        q.add(lane(2), key, Priority::Low, 0, MS);
+        q.add(lane(9), 100 + key, Priority::Low, 0, MS);
+    }
+    let mut popped: Vec<_> = std::iter::from_fn(|| q.pop(MS)).collect();
+    popped.sort_by(|a, b| a.lane.cmp(&b.lane));
+    let lanes: Vec<_> = popped.iter().map(|work| work.lane.clone()).collect();
+    assert_eq!(lanes, [lane(2), lane(9), lane(9)]);
+    // The others of the lane follow one by one, also while the slow ones keep all they have.
+    for _ in 0..4 {
+        q.done(&popped[0].key, Requeue::AwaitChange, MS);
+        popped[0] = q.pop(MS).expect("room for one of the idle lane");
+        assert_eq!((&popped[0].lane, q.pop(MS)), (&lane(2), None));
+    }
+}
+
+#[test]
 fn many_causes_of_one_variant_leave_room_for_others() {
     let mut q: Queue<u8, Result<u8, u8>> = Queue::new(MS, MS);
     for cause in (0..20).map(Ok).chain([Err(0)]).chain((0..20).map(Ok)) {

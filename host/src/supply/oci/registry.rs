@@ -403,9 +403,7 @@ impl Registry {
             Some(RegistryCredential::Basic { username, .. }) => {
                 format!("the user {:?}", shorten_text(username))
             }
-            Some(RegistryCredential::Refresh(_) | RegistryCredential::Bearer(_)) => {
-                "the token".to_owned()
-            }
+            Some(RegistryCredential::Refresh(_) | RegistryCredential::Bearer(_)) => "the token".to_owned(),
         };
         PullError::Unauthorized(format!("{} refuses {credential} ({why})", self.full_name()))
     }

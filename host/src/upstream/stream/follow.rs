@@ -8,7 +8,7 @@ use std::{
 
 use futures::StreamExt;
 
-use super::{EventPattern, EventStreams, ParsedEvent, StreamKey, StreamSource};
+use super::{BufferedBytes, EventPattern, EventStreams, ParsedEvent, StreamKey, StreamSource};
 use crate::{
     kube::backoff::Backoff,
     upstream::{
@@ -134,6 +134,9 @@ impl StreamTask {
             None => return (ConnectionEnd::Done, None),
         }
         let mut parser = sse::EventParser::new(MAX_EVENT_BYTES, self.last_id.clone());
+        let Some(mut buffered) = self.streams.upgrade().map(|s| BufferedBytes::new(&s.counters)) else {
+            return (ConnectionEnd::Done, None);
+        };
         let mut chunks = response.bytes_stream();
         let proof_deadline = tokio::time::Instant::now() + RESUMPTION_TIMEOUT;
         let why = loop {
@@ -172,6 +175,9 @@ impl StreamTask {
                     Some(true) => {}
                     Some(false) | None => return (ConnectionEnd::Done, None),
                 }
+            }
+            if !buffered.set(parser.buffered_bytes()) {
+                break "the events of all streams are larger than the host can keep".to_owned();
             }
         };
         let end = ConnectionEnd::Broken {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ostler_test_harness::{Lab, find_condition};
+use serde_json::json;
 
 use super::{Mirror, greeting, greetings, hostile, object, set_grants};
 
@@ -31,7 +32,7 @@ const BEHAVIOURS: [&str; 12] = [
 ];
 
 /// The second slowest of a hundred changes, from the write until Ready.
-async fn measure_p99(lab: &Lab, round: &mut u32) -> Duration {
+pub async fn measure_p99(lab: &Lab, round: &mut u32) -> Duration {
     let mut took = Vec::with_capacity(CHANGE_COUNT);
     for _ in 0..CHANGE_COUNT {
         *round += 1;
@@ -97,4 +98,52 @@ pub async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
         late.is_empty(),
         "more than {MAX_RATIO} times as long beside {late:?}:\n{table}"
     );
+}
+
+/// Objects of each plugin whose upstream answers slowly, and the time it takes.
+const SLOW_COUNT: usize = 20;
+const SLOW_RESPONSE: Duration = Duration::from_secs(3);
+/// Measurements of which the majority must be within the ratio.
+const ATTEMPT_COUNT: usize = 5;
+
+/// An upstream that answers after seconds opens no circuit breaker: all reconciles of its plugins wait.
+pub async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
+    set_grants(&mut lab, "    upstreams: [{}]\n  probe:\n    upstreams: [{}]\n");
+    lab.settings.workers = 16;
+    // Room for as many reconciles as the two plugins may have, and some.
+    lab.settings.memory_budget = Some(256 << 20);
+    let slow = Mirror::start(Some(SLOW_RESPONSE)).await;
+    lab.apply(slow.upstream(&lab, "slow")).await;
+    lab.install(&["hostile/hostile", "tests/probe", "examples/greeting"]);
+    lab.start_host().await;
+    let (mut round, mut within, mut table) = (0, 0, String::new());
+    for _ in 0..ATTEMPT_COUNT {
+        let calm = measure_p99(&lab, &mut round).await;
+        let before = slow.seen().len();
+        for i in 0..SLOW_COUNT {
+            let mut asker = object(&lab, &format!("asker-{i}"), "ask");
+            asker["spec"]["target"] = "slow".into();
+            lab.apply(asker).await;
+            let steps = json!([{"do": "http", "name": "slow"}, {"do": "poll", "milliseconds": 1}]);
+            lab.apply_probe(&format!("asker-{i}"), steps, json!([])).await;
+        }
+        lab.wait_until("both plugins wait for their upstream", async || {
+            slow.seen().len() >= before + 16
+        })
+        .await;
+        let loaded = measure_p99(&lab, &mut round).await;
+        for i in 0..SLOW_COUNT {
+            let name = format!("asker-{i}");
+            lab.apply(object(&lab, &name, "behave")).await;
+            lab.apply_probe(&name, json!([]), json!([])).await;
+        }
+        let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
+        within += usize::from(ratio <= MAX_RATIO);
+        table.push_str(&format!("{calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2}\n"));
+        if within > ATTEMPT_COUNT / 2 {
+            break;
+        }
+    }
+    println!("p99 of a neighbour beside two plugins with slow upstreams:\n{table}");
+    assert!(within > ATTEMPT_COUNT / 2, "{table}");
 }

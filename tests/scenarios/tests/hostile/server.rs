@@ -92,6 +92,7 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, _: Method, uri: Uri, b
     }
     match (uri.path(), elsewhere) {
         ("/redirect", Some(to)) => (StatusCode::FOUND, [(LOCATION, format!("http://{to}/"))]).into_response(),
+        ("/large", _) => "x".repeat(4 << 20).into_response(),
         ("/last", _) => last.unwrap_or_default().into_response(),
         _ => text.into_response(),
     }

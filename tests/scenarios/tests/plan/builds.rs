@@ -109,7 +109,7 @@ async fn replacing_build_inherits_grants_and_config(mut lab: Lab) {
             ..plan_request(&lab)
         }
     };
-    let reads = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
+    let reads = "permissions: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
     let report = planned(&lab, modest(reads)).await;
     let text = report.text();
     assert!(
@@ -118,7 +118,7 @@ async fn replacing_build_inherits_grants_and_config(mut lab: Lab) {
     );
     assert!(!text.contains("ConfigMap/"), "{text}");
     // The inherited configuration is validated against the schema of the new build.
-    let wants = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
+    let wants = "permissions: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
 config: {schema: {type: object, required: [word], properties: {word: {type: string}}}}";
     let refused = plan(lab.client.clone(), settings(&lab), &modest(wants)).await;
     let why = format!("{:#}", refused.expect_err("it lacks a word"));
@@ -135,7 +135,7 @@ async fn plan_uses_plugin_objects(mut lab: Lab) {
     let object = |verbs: Value, more: Value| {
         let mut object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
             "metadata": {"name": "probe", "labels": {"lab": lab.namespace}},
-            "spec": {"source": {"file": "probe.wasm"}, "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": verbs}]}}});
+            "spec": {"source": {"file": "probe.wasm"}, "grants": {"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": verbs}]}}});
         for (field, value) in more.as_object().into_iter().flatten() {
             object["spec"][field] = value.clone();
         }

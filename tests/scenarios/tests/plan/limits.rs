@@ -66,7 +66,7 @@ async fn secret_values_are_redacted_in_plan(lab: Lab) {
 async fn missing_grant_is_reported_by_plan(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.settings.grants = Grants::parse(
-        "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}}",
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}}",
         "grants.yaml",
     )
     .expect("grants");

@@ -148,7 +148,7 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
 async fn plan_command_prints_diff_and_sets_exit_code(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let grants = format!(
-        "{PACK_GRANTS}  probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: [get, list, apply]}}], events: true}}\n"
+        "{PACK_GRANTS}  probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: [get, list, apply], namespaces: ['*']}}], events: true}}\n"
     );
     let run = |arguments: &[&str]| ostler(&lab, arguments, &grants);
     let result = |output: &Output| {

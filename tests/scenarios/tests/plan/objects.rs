@@ -85,7 +85,7 @@ async fn new_object_is_planned_with_its_dependents(mut lab: Lab) {
     let inner = probe(&lab, "inner", json!([write("apply", "child", "1")]), json!([]));
     let steps = json!([{"do": "apply", "object": inner.to_string()},
         {"do": "ready", "apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe", "name": "inner"}]);
-    let grants = "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}";
+    let grants = "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply], namespaces: ['*']}]}}";
     lab.settings.grants = Grants::parse(grants, "grants.yaml").expect("grants");
     let before = snapshot(&lab).await;
     let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;

@@ -69,7 +69,7 @@ pub async fn trapping_build_is_rolled_back(mut lab: Lab) {
     }
     // Changed grants apply to the previous build, and the trapping build is not retried.
     let mut other = spec("hostile.wasm", None);
-    other["grants"] = json!({});
+    other["grants"] = json!({"reconciles": [{"group": "*", "kinds": ["*"]}]});
     apply_plugin(&lab, "hostile", other).await;
     let object = wait_plugin_condition(&lab, "hostile", "Healthy", "False", "RolledBack").await;
     assert_eq!(object["status"]["running"]["digest"], good.as_str());

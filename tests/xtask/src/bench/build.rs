@@ -45,7 +45,7 @@ impl Programs {
             let built = components::build_components(|guest| guest.pack == "concourse")?;
             let component = built.first().context("the pack is built")?;
             program("pack", component.path.parent().context("in a folder")?);
-            program("pack-grants", &paths::workspace_root().join("deploy/grants.yaml"));
+            program("pack-grants", &paths::workspace_root().join("tests/grants.yaml"));
             program("crds", &paths::workspace_root().join("crds"));
             program("simulator", &cargo::build_release_binary("concourse-simulator")?);
         }

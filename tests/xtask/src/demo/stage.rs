@@ -99,7 +99,7 @@ impl Stage {
             .arg(&plugins);
         command
             .arg("--grants")
-            .arg(paths::workspace_root().join("deploy/grants.yaml"));
+            .arg(paths::workspace_root().join("tests/grants.yaml"));
         // The Concourse simulator listens on loopback.
         command.args(["--allow-network", "127.0.0.1"]);
         command

@@ -208,6 +208,7 @@ impl Model {
                 "metadata": {"name": &*key.name, "namespace": "n"}, "spec": {"own": saw.spec["v"]}});
             let writer = WriteContext {
                 manager: "test",
+                live_version: None,
                 by: key,
                 request_digest: 0,
                 account: None,

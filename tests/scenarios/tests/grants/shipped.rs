@@ -1,0 +1,401 @@
+//! The files of `deploy/`: each plugin works with exactly the rights that they give it, and so does the host.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+use axum::http::{HeaderValue, Method, Request, Response};
+use kube::{Client, client::Body};
+use ostler::testing::grants::Grants;
+use ostler_test_harness::{
+    Lab, PACK_GRANTS,
+    concourse::{PACK_COMPONENTS, PIPELINE_YAML, kind},
+};
+use serde_json::{Value, json};
+
+const DEPLOYMENT: &str = include_str!("../../../../deploy/ostler.yaml");
+const GRANTS: &str = include_str!("../../../../deploy/grants.yaml");
+
+/// Rules that the chain of this test does not need.
+const UNUSED_RULES: &[&str] = &[
+    // The client of the Lease is the election's own.
+    "ostler create leases.coordination.k8s.io",
+    "ostler get leases.coordination.k8s.io",
+    "ostler watch leases.coordination.k8s.io",
+    "ostler patch leases.coordination.k8s.io",
+    // Only for an admission plugin that is off by default.
+    "concourse-instance update instances/finalizers.concourse-ci.org",
+    // The count of a repeated Event.
+    "ostler patch events",
+    // An apply that creates the object is authorized for both verbs by the API server itself.
+    "concourse-instance create upstreams.ostler.dev",
+    // A cleanup looks for the Instance and its Upstream when it cannot reach Concourse, because one is missing.
+    "concourse-build get instances.concourse-ci.org",
+    "concourse-build get upstreams.ostler.dev",
+    "concourse-job get instances.concourse-ci.org",
+    "concourse-job get upstreams.ostler.dev",
+    "concourse-pipeline get instances.concourse-ci.org",
+    "concourse-pipeline get upstreams.ostler.dev",
+    "concourse-resource get instances.concourse-ci.org",
+    "concourse-resource get upstreams.ostler.dev",
+    "concourse-team get upstreams.ostler.dev",
+    // Another Pipeline object may have the same name in Concourse when one is deleted or renamed.
+    "concourse-pipeline list pipelines.concourse-ci.org",
+    "concourse-pipeline watch pipelines.concourse-ci.org",
+];
+
+const QUICK_JOB: &str = "jobs:
+- {name: quick, plan: [{task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}]}
+";
+
+/// Requests and access reviews, as `account verb resource.group`.
+#[derive(Default)]
+struct Rights {
+    used: BTreeSet<String>,
+    forbidden: BTreeSet<String>,
+}
+
+/// The documents of a file.
+fn parse_documents(text: &str) -> Vec<Value> {
+    let documents = text
+        .split("\n---\n")
+        .map(|document| serde_saphyr::from_str(document).expect("YAML"));
+    documents.filter(|document: &Value| !document.is_null()).collect()
+}
+
+/// The rules that the file binds, as `account verb resource.group`.
+fn bound_rules(documents: &[Value]) -> BTreeSet<String> {
+    let of_kind = |kinds: [&'static str; 2]| {
+        documents
+            .iter()
+            .filter(move |d| kinds.iter().any(|k| d["kind"] == *k))
+    };
+    let mut rules = BTreeSet::new();
+    for binding in of_kind(["RoleBinding", "ClusterRoleBinding"]) {
+        let role = of_kind(["Role", "ClusterRole"])
+            .find(|role| {
+                role["kind"] == binding["roleRef"]["kind"]
+                    && role["metadata"]["name"] == binding["roleRef"]["name"]
+            })
+            .expect("the bound role is in the file");
+        for rule in role["rules"].as_array().expect("rules") {
+            let words = |field: &str| -> Vec<String> {
+                let words = rule[field].as_array().into_iter().flatten();
+                words.map(|w| w.as_str().expect("a word").to_owned()).collect()
+            };
+            let named = rule["verbs"] == json!(["impersonate"]);
+            let resources = if named {
+                words("resourceNames")
+            } else {
+                words("resources")
+            };
+            for subject in binding["subjects"].as_array().expect("subjects") {
+                let account = subject["name"].as_str().expect("a name");
+                for (group, verb) in words("apiGroups")
+                    .iter()
+                    .flat_map(|g| words("verbs").into_iter().map(move |v| (g, v)))
+                {
+                    rules.extend(resources.iter().map(|r| describe_right(account, &verb, group, r)));
+                }
+            }
+        }
+    }
+    rules
+}
+
+fn describe_right(account: &str, verb: &str, group: &str, resource: &str) -> String {
+    if group.is_empty() {
+        format!("{account} {verb} {resource}")
+    } else {
+        format!("{account} {verb} {resource}.{group}")
+    }
+}
+
+/// The right that a request needs; none for discovery.
+fn right_of_request(account: &str, method: &Method, path: &str, query: &str) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => return None,
+    };
+    let rest = match rest {
+        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
+        rest => rest,
+    };
+    let (resource, named) = match rest {
+        [] => return None,
+        [resource] => ((*resource).to_owned(), false),
+        [resource, _] => ((*resource).to_owned(), true),
+        [resource, _, sub, ..] => (format!("{resource}/{sub}"), true),
+    };
+    let verb = match (method.as_str(), named) {
+        ("GET", true) => "get",
+        ("GET", false) if query.contains("watch=true") || query.contains("watch=1") => "watch",
+        ("GET", false) => "list",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        _ => "delete",
+    };
+    Some(describe_right(account, verb, group, &resource))
+}
+
+fn account_name(user: &str) -> &str {
+    user.rsplit(':').next().unwrap_or_default()
+}
+
+/// A client whose requests are those of the host's service account, unless they impersonate another one.
+fn client_as_host(client: Client, user: String, rights: Arc<Mutex<Rights>>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, user, rights) = (client.clone(), user.clone(), rights.clone());
+        async move { send_as_host(&client, &user, &rights, request).await }
+    });
+    Client::new(service, "default")
+}
+
+async fn send_as_host(
+    client: &Client,
+    user: &str,
+    rights: &Mutex<Rights>,
+    request: Request<Body>,
+) -> Result<Response<Body>, kube::Error> {
+    let (mut parts, body) = request.into_parts();
+    let mut used = Vec::new();
+    let impersonated = parts
+        .headers
+        .get("impersonate-user")
+        .and_then(|user| user.to_str().ok());
+    let account = account_name(impersonated.unwrap_or(user)).to_owned();
+    if impersonated.is_some() {
+        used.push(describe_right("ostler", "impersonate", "", &account));
+    } else {
+        let user = HeaderValue::from_str(user).expect("a user name");
+        parts.headers.insert("impersonate-user", user);
+    }
+    let (path, query) = (
+        parts.uri.path().to_owned(),
+        parts.uri.query().unwrap_or_default().to_owned(),
+    );
+    used.extend(right_of_request(&account, &parts.method, &path, &query));
+    let is_review = path.ends_with("/subjectaccessreviews");
+    let response = if is_review {
+        let bytes = body.collect_bytes().await?;
+        let review: Value = serde_json::from_slice(&bytes).expect("a review");
+        let asked = &review["spec"]["resourceAttributes"];
+        let word = |field: &str| asked[field].as_str().unwrap_or_default();
+        let reviewed = account_name(review["spec"]["user"].as_str().unwrap_or_default());
+        let right = describe_right(reviewed, word("verb"), word("group"), word("resource"));
+        let response = client.send(Request::from_parts(parts, Body::from(bytes))).await?;
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect_bytes().await?;
+        let answer: Value = serde_json::from_slice(&bytes).expect("a review");
+        if answer["status"]["allowed"] != true {
+            rights
+                .lock()
+                .expect("lock")
+                .forbidden
+                .insert(format!("review: {right}"));
+        }
+        used.push(right);
+        Response::from_parts(parts, Body::from(bytes))
+    } else {
+        client.send(Request::from_parts(parts, body)).await?
+    };
+    let mut rights = rights.lock().expect("lock");
+    if response.status() == 403 {
+        rights.forbidden.insert(used.join(" + "));
+    }
+    rights.used.extend(used);
+    Ok(response)
+}
+
+/// The documents of `deploy/ostler.yaml` that are about rights, in the namespaces of this test.
+fn localize(lab: &Lab) -> Vec<Value> {
+    let system = format!("{}-system", lab.namespace);
+    let mut documents = parse_documents(DEPLOYMENT);
+    documents.retain(|d| d["kind"] == "ServiceAccount" || d["apiVersion"] == "rbac.authorization.k8s.io/v1");
+    let move_namespace = |value: &mut Value| {
+        if let Some(namespace) = value.get_mut("namespace") {
+            *namespace = if *namespace == "ci" {
+                lab.namespace.clone()
+            } else {
+                system.clone()
+            }
+            .into();
+        }
+    };
+    for document in &mut documents {
+        let is_cluster_wide = document["metadata"].get("namespace").is_none();
+        move_namespace(&mut document["metadata"]);
+        for subject in document
+            .get_mut("subjects")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            move_namespace(subject);
+        }
+        // Other tests use the same cluster.
+        let rename = |name: &mut Value| {
+            *name = format!("{}-{}", name.as_str().unwrap_or_default(), lab.namespace).into()
+        };
+        if is_cluster_wide {
+            rename(&mut document["metadata"]["name"]);
+        }
+        if document["roleRef"]["kind"] == "ClusterRole" {
+            rename(&mut document["roleRef"]["name"]);
+        }
+    }
+    documents
+}
+
+/// Runs the pack with the identities and rights of `deploy/`: no request is refused, and no rule is without use.
+pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
+    let documents = localize(&lab);
+    let system = format!("{}-system", lab.namespace);
+    lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}))
+        .await;
+    for document in &documents {
+        lab.apply(document.clone()).await;
+    }
+    let grants = GRANTS
+        .replace("namespace: ci,", &format!("namespace: {},", lab.namespace))
+        .replace("https://ci.example.com", &format!("{:?}", lab.concourse.url()));
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("the shipped grants parse");
+    lab.settings.require_service_account = true;
+    let rights = Arc::new(Mutex::new(Rights::default()));
+    let user = format!("system:serviceaccount:{system}:ostler");
+    let client = client_as_host(lab.client.clone(), user, rights.clone());
+
+    lab.install(&PACK_COMPONENTS);
+    lab.start_host_with(client).await;
+    // The grants of one plugin are in its Plugin object.
+    let team = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+        "metadata": {"name": "concourse-team", "labels": {"lab": lab.namespace}},
+        "spec": {"source": {"file": "concourse-team.wasm"},
+            "serviceAccount": {"namespace": lab.namespace, "name": "concourse-team"},
+            "grants": {
+                "reconciles": [{"group": "concourse-ci.org", "kinds": ["Team"]}],
+                "kubernetes": [
+                    {"group": "concourse-ci.org", "kinds": ["Instance"], "verbs": ["get"]},
+                    {"group": "concourse-ci.org", "kinds": ["Pipeline"], "verbs": ["list"], "namespaces": ["*"]},
+                    {"group": "ostler.dev", "kinds": ["Upstream"], "verbs": ["get"]}],
+                "upstreams": [{"methods": ["GET", "PUT", "DELETE"], "paths": ["/api/v1/teams/*"]}],
+                "events": true}}});
+    lab.apply(team).await;
+    lab.concourse.set_worker("worker-1", "running");
+    lab.apply_chain().await;
+    // A job whose builds succeed.
+    let config = PIPELINE_YAML
+        .replace("jobs:\n", QUICK_JOB)
+        .replace("[test, build]", "[test, build, quick]");
+    lab.apply(lab.pipeline_config_map(&config)).await;
+    for (kind_name, name, spec) in [
+        (
+            "Job",
+            "quick",
+            json!({"pipelineRef": {"name": "app"}, "successfulBuildsHistoryLimit": 1}),
+        ),
+        ("Resource", "source", json!({"pipelineRef": {"name": "app"}})),
+        ("Worker", "worker-1", json!({"instanceRef": {"name": "ci"}})),
+    ] {
+        lab.apply(lab.pack_object(kind_name, name, spec)).await;
+        lab.wait_ready(&kind(kind_name), name).await;
+    }
+    for name in ["one", "two"] {
+        lab.apply(lab.pack_object("Build", name, json!({"jobRef": {"name": "quick"}})))
+            .await;
+        lab.wait_until("builds beyond the limit are deleted", async || {
+            let done = lab.get(&kind("Build"), name).await;
+            done.is_none_or(|b| b["status"]["concourseStatus"] == "succeeded")
+        })
+        .await;
+    }
+    lab.wait_gone(&kind("Build"), "one").await;
+    let short = json!({"jobRef": {"name": "quick"}, "ttlSecondsAfterFinished": 1});
+    lab.apply(lab.pack_object("Build", "short", short)).await;
+    lab.wait_gone(&kind("Build"), "short").await;
+    for (kind_name, name) in [
+        ("Worker", "worker-1"),
+        ("Resource", "source"),
+        ("Job", "quick"),
+        ("Pipeline", "app"),
+        ("Team", "platform"),
+        ("Instance", "ci"),
+    ] {
+        lab.delete(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
+    }
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    plugins
+        .delete("concourse-team", &kube::api::DeleteParams::default())
+        .await
+        .expect("deleted");
+    lab.wait_until("the Plugin is gone", async || {
+        plugins
+            .get_opt("concourse-team")
+            .await
+            .expect("an answer")
+            .is_none()
+    })
+    .await;
+    lab.wait_idle().await;
+
+    let bound = bound_rules(&documents);
+    let rights = rights.lock().expect("lock");
+    assert_eq!(rights.forbidden, BTreeSet::new(), "refused");
+    let missing: Vec<_> = rights.used.difference(&bound).collect();
+    assert!(missing.is_empty(), "used without a rule: {missing:#?}");
+    let expected: BTreeSet<String> = UNUSED_RULES.iter().map(|r| (*r).to_owned()).collect();
+    assert!(expected.is_subset(&bound), "UNUSED_RULES has rules that are not in the file");
+    let unused: Vec<_> = bound
+        .difference(&rights.used)
+        .filter(|r| !expected.contains(*r))
+        .collect();
+    assert!(unused.is_empty(), "rules without use: {unused:#?}");
+}
+
+#[test]
+fn grants_of_tests_are_those_of_the_deployment() {
+    let parse = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML");
+    let (mut shipped, mut tested) = (parse(GRANTS), parse(PACK_GRANTS));
+    let deployment = parse_documents(DEPLOYMENT);
+    let plugins = shipped["plugins"].as_object_mut().expect("plugins");
+    assert_eq!(plugins.len(), 7);
+    for (name, grant) in plugins {
+        let fields = grant.as_object_mut().expect("fields");
+        let account = fields
+            .remove("serviceAccount")
+            .expect("each plugin has an account");
+        assert_eq!(account, json!({"namespace": "ci", "name": name}));
+        let is_there = |kind: &str| {
+            deployment
+                .iter()
+                .any(|d| d["kind"] == kind && d["metadata"]["name"] == **name)
+        };
+        assert!(
+            is_there("ServiceAccount") && is_there("Role") && is_there("RoleBinding"),
+            "{name}"
+        );
+    }
+    let examples = tested["plugins"]
+        .as_object_mut()
+        .expect("plugins")
+        .remove("greeting");
+    assert!(examples.is_some());
+    for grants in [&mut shipped, &mut tested] {
+        for (_, grant) in grants["plugins"].as_object_mut().expect("plugins") {
+            for secret in grant
+                .get_mut("secrets")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
+                assert!(secret["origins"].take().is_array(), "{secret}");
+            }
+        }
+    }
+    assert_eq!(shipped, tested);
+}
