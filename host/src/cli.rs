@@ -267,7 +267,10 @@ async fn serve_host(
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
     let grants = read_grants(common.grants.as_deref())?;
+    let lease_namespace = election.as_ref().map(|election| election.namespace.clone());
+    let own_namespace = lease_namespace.unwrap_or_else(|| config.default_namespace.clone());
     let settings = Settings {
+        own_namespace: Some(own_namespace),
         plugins: common.plugin_dir,
         plugin_selector: common.plugin_selector,
         plain_http: common.plain_http,

@@ -42,7 +42,7 @@ use crate::{
         dispatcher::{Cause, Dispatcher, HOST_LANE_LIMIT},
         queue::{Priority, Queue},
     },
-    upstream::{self, ClientPool, EventStreams},
+    upstream::{self, ClientPool, DigestKey, EventStreams},
 };
 
 /// A running host. Dropping it stops everything at once.
@@ -210,6 +210,8 @@ fn build_services(
         Some(_) => WriteFence::closed(),
         None => WriteFence::default(),
     };
+    let own_namespace = settings.own_namespace.as_deref();
+    let digest_key = own_namespace.map(|own| DigestKey::in_namespace(ApiClient::new(client.clone()), own, true));
     let cluster = ApiClient::new(client)
         .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
@@ -244,7 +246,8 @@ fn build_services(
             recorder: EventRecorder::default(),
         },
         upstreams: UpstreamAccess {
-            clients: build_upstreams(&fence, &dispatcher, network),
+            clients: build_upstreams(&fence, &dispatcher, network)
+                .with_digest_key(digest_key.unwrap_or_default()),
             streams,
         },
         dispatcher,

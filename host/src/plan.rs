@@ -53,7 +53,7 @@ use crate::{
         queue::{Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{self, ClientPool, EventStreams},
+    upstream::{self, ClientPool, DigestKey, EventStreams},
 };
 
 /// Maximum number of reconciles of one object: a hot loop would not end in a plan either.
@@ -121,6 +121,8 @@ impl Planner {
         let closed_fence = WriteFence::closed();
         // The client of access reviews has no fence: a SubjectAccessReview is a POST that changes nothing.
         let reviewer = AccessReviewer::new(ApiClient::new(client.clone()));
+        let own_namespace = settings.own_namespace.as_deref();
+        let digest_key = own_namespace.map(|own| DigestKey::in_namespace(ApiClient::new(client.clone()), own, false));
         let cluster = ApiClient::new(client)
             .with_fence(closed_fence.clone())
             .with_interceptor(overlay.clone());
@@ -151,6 +153,7 @@ impl Planner {
                 clients: ClientPool::default()
                     .with_fence(closed_fence)
                     .with_network(network)
+                    .with_digest_key(digest_key.unwrap_or_default())
                     .with_dry_run(move |upstream, request| request_overlay.record_request(upstream, request)),
                 streams: EventStreams::disabled(),
             },

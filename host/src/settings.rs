@@ -48,6 +48,8 @@ pub struct Settings {
     pub require_service_account: bool,
     /// Networks that upstreams may be in besides public ones and those of the grants.
     pub network: Vec<ipnet::IpNet>,
+    /// Namespace of the host, for the Secret with the key of digests; without it each process has a random key.
+    pub own_namespace: Option<String>,
     /// Namespaces that the host is confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
     /// Number of concurrent reconciles of one plugin.
@@ -92,6 +94,7 @@ impl Default for Settings {
             grants_file: None,
             require_service_account: false,
             network: Vec::new(),
+            own_namespace: None,
             namespaces: Vec::new(),
             workers: 16,
             memory_budget: None,

@@ -31,6 +31,7 @@ mod client;
 mod coalesce;
 mod conditional;
 mod decoded_text;
+mod digest_key;
 mod encoding;
 mod grant;
 mod health;
@@ -53,7 +54,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ring::{hmac, rand::SystemRandom};
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
@@ -61,6 +61,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::CircuitState,
+    digest_key::DigestKey,
     encoding::Encoding,
     object::{SecretUses, UpstreamObject},
     response_budget::{ResponseBudget, ResponseCharge},
@@ -84,7 +85,7 @@ use crate::{
         bindings::{http, types},
         memory_budget::BudgetExhausted,
     },
-    kube::{hash::encode_hex, key::Gvk, well_known::annotation},
+    kube::{key::Gvk, well_known::annotation},
     policy::{
         network::NetworkPolicy,
         origin::{Origin, OriginPattern},
@@ -298,15 +299,11 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Age of the last use after which the substituted secrets of a deleted Upstream are forgotten.
 const DELETED_RETENTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
-/// Bytes of a keyed digest: 128 bits suffice to tell values apart.
-const DIGEST_BYTES: usize = 16;
-
 /// The pool of all clients.
 pub struct ClientPool {
     /// Clients by namespace and name of the Upstream.
     clients: Mutex<HashMap<(String, String), PoolEntry>>,
-    /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
-    digest_key: hmac::Key,
+    digest_key: DigestKey,
     gate: WriteFence,
     network: NetworkPolicy,
     on_status_change: StatusListener,
@@ -385,10 +382,9 @@ impl Default for PoolEntry {
 
 impl Default for ClientPool {
     fn default() -> Self {
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Self {
             clients: Mutex::default(),
-            digest_key: key.expect("the system has randomness"),
+            digest_key: DigestKey::default(),
             gate: WriteFence::default(),
             network: NetworkPolicy::default(),
             on_status_change: Arc::new(|_, _| {}),
@@ -401,6 +397,11 @@ impl ClientPool {
     /// Sends requests with unsafe methods only while this fence is open.
     pub fn with_fence(self, gate: WriteFence) -> Self {
         Self { gate, ..self }
+    }
+
+    /// Makes the digests of secrets with this key.
+    pub fn with_digest_key(self, digest_key: DigestKey) -> Self {
+        Self { digest_key, ..self }
     }
 
     /// Connects only to addresses that this policy allows.
@@ -598,11 +599,9 @@ impl ClientPool {
         traffic.collect()
     }
 
-    /// An HMAC-SHA256 of a value, truncated to 128 bits: it changes with the value and reveals nothing about it. The
-    /// key is random and lives as long as the process, so digests differ after a restart.
-    pub fn keyed_digest(&self, value: &[u8]) -> String {
-        let tag = hmac::sign(&self.digest_key, value);
-        encode_hex(&tag.as_ref()[..DIGEST_BYTES])
+    /// The digest of a secret's value, by [`DigestKey::digest`].
+    pub async fn digest_secret(&self, secret: &SecretKey, value: &[u8]) -> Result<String, SendError> {
+        self.digest_key.digest(secret, value).await
     }
 }
 
@@ -651,24 +650,6 @@ mod tests {
         assert!(
             client(&upstream).needs_health_check(IDLE_TIMEOUT),
             "another has to be looked at"
-        );
-    }
-
-    #[test]
-    fn keyed_digest_is_truncated_hmac_sha256() {
-        // Test case 1 of RFC 4231.
-        let pool = ClientPool {
-            digest_key: hmac::Key::new(hmac::HMAC_SHA256, &[0x0b; 20]),
-            ..ClientPool::default()
-        };
-        assert_eq!(pool.keyed_digest(b"Hi There"), "b0344c61d8db38535ca8afceaf0bf12b");
-        let (one, other) = (ClientPool::default(), ClientPool::default());
-        assert_eq!(one.keyed_digest(b"value"), one.keyed_digest(b"value"));
-        assert_ne!(one.keyed_digest(b"value"), one.keyed_digest(b"other"));
-        assert_ne!(
-            one.keyed_digest(b"value"),
-            other.keyed_digest(b"value"),
-            "each key is random"
         );
     }
 }

@@ -62,6 +62,10 @@ pub struct Plan {
     /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
     #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Namespace of the running host. The plan reads the key of digests there, so that only secrets that changed show as
+    /// changes.
+    #[arg(long, value_name = "NAMESPACE", default_value = "ostler-system")]
+    host_namespace: String,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "diff")]
     output: Output,
@@ -98,6 +102,7 @@ impl Plan {
         let settings = Settings {
             plugins: self.plugin_dir,
             plugin_selector: self.plugin_selector,
+            own_namespace: Some(self.host_namespace),
             plain_http: self.plain_http,
             grants: read_grants(self.grants.as_deref())?,
             network: self.networks,

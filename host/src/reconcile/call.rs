@@ -14,6 +14,7 @@ use crate::{
         bindings::reconciler,
         trap::{Trap, TrapKind},
     },
+    effect::events::EventType,
     kube::{
         key::ObjectRef,
         object::Object,
@@ -361,7 +362,11 @@ impl Controller {
         if deleting.is_some() {
             result = self.describe_deletion(object, result);
         }
-        let next = self.choose_requeue(plugin, &result);
+        let mut next = self.choose_requeue(plugin, &result);
+        // One that lacks a permission is requeued soon anyway.
+        if deleting.is_some() && !call.effects.forbidden {
+            next = self.requeue_by_deadline(object, next);
+        }
         if let GuestResult::Failure(failure) = &result {
             info!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
             // `yield` means waiting, which is no error.
@@ -379,6 +384,11 @@ impl Controller {
             .await;
         match written {
             Ok(sent) => {
+                if let GuestResult::Failure(failure) = &result
+                    && sent
+                {
+                    self.record_failure_event(plugin, key, newest, failure).await;
+                }
                 let wrote = sent || !call.effects.writes.is_empty() || call.effects.checkpoint.is_some();
                 ReconcileOutcome {
                     next: self.throttle_requeue(plugin, key, next, wrote),
@@ -388,6 +398,28 @@ impl Controller {
             }
             Err(end) => end,
         }
+    }
+}
+
+impl Controller {
+    /// Records an Event when an object ceases to be Ready, or is not Ready for another reason than before. Waiting is no
+    /// failure.
+    async fn record_failure_event(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        before: &Object,
+        failure: &reconciler::Failure,
+    ) {
+        use reconciler::Resolution;
+        if matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_)) {
+            return;
+        }
+        if before.readiness().reason == failure.reason {
+            return;
+        }
+        self.record_event(plugin, key, before, EventType::Warning, &failure.reason, &failure.message)
+            .await;
     }
 }
 

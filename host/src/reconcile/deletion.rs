@@ -1,6 +1,6 @@
 //! Deletion of an object: its cleanup, the annotations that skip it, and the status until it is gone.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tracing::info;
 
@@ -19,8 +19,14 @@ use crate::{
     },
     plugin::Plugin,
     reconcile::conditions,
-    schedule::{dispatcher::Cause, queue::Work},
+    schedule::{
+        dispatcher::Cause,
+        queue::{Requeue, Work},
+    },
 };
+
+/// Precision of `metadata.deletionTimestamp`.
+const TIMESTAMP_PRECISION: Duration = Duration::from_secs(1);
 
 impl Controller {
     /// Calls the component's cleanup, or removes the finalizer without it where an annotation says so.
@@ -88,6 +94,30 @@ impl Controller {
         }
     }
 
+    /// The requeue of a deletion that is not complete: at its deadline at the latest, because its status has to name the
+    /// remedies then, also where nothing else would wake the object. A retry by backoff comes by itself.
+    pub(super) fn requeue_by_deadline(&self, object: &Object, next: Requeue<Cause>) -> Requeue<Cause> {
+        let Some(left) = self.time_to_deadline(object).filter(|left| !left.is_zero()) else {
+            return next;
+        };
+        let deadline = self.services.dispatcher.now() + left;
+        match next {
+            Requeue::Terminal | Requeue::AwaitChange => Requeue::Wait(deadline, Cause::Timer),
+            Requeue::At(at, _) if at > deadline => Requeue::At(deadline, Cause::Timer),
+            Requeue::Wait(at, _) if at > deadline => Requeue::Wait(deadline, Cause::Timer),
+            next => next,
+        }
+    }
+
+    /// Time until the deadline of a deletion; zero from then on. None if the object is not deleted.
+    fn time_to_deadline(&self, object: &Object) -> Option<Duration> {
+        let since = crate::kube::time::seconds_since(object.deletion_timestamp.as_deref()?)?;
+        let deadline = self.settings.deletion_deadline;
+        // The deletion timestamp has whole seconds: at the deadline exactly, it may seem not to be over.
+        let left = deadline.saturating_sub(Duration::from_secs(since));
+        Some(if left.is_zero() { left } else { left + TIMESTAMP_PRECISION })
+    }
+
     /// The failure that describes a deletion in progress: its reason, and the remedies after the deadline.
     pub(super) fn describe_deletion(&self, object: &Object, result: GuestResult) -> GuestResult {
         let (mut failure, next) = match result {
@@ -106,12 +136,8 @@ impl Controller {
         if let Some(reconciler::Next::After(ms)) = next {
             failure.resolution = reconciler::Resolution::Throttled(ms);
         }
-        let since = object
-            .deletion_timestamp
-            .as_deref()
-            .and_then(crate::kube::time::seconds_since);
         let deadline = self.settings.deletion_deadline;
-        if since.is_some_and(|s| s >= deadline.as_secs()) {
+        if self.time_to_deadline(object).is_some_and(|left| left.is_zero()) {
             failure.message = format!(
                 "{}. Not deleted after {deadline:?}: remove what stands in the way, or annotate it \
                  {DELETION_POLICY}=Orphan (or {FORCE_DELETE}=true) to let it go without cleanup",

@@ -16,7 +16,7 @@ use crate::{
         hash::hash_to_u64,
         key::ObjectRef,
         object::Object,
-        well_known::{error_reason, object_reason},
+        well_known::{condition_type, error_reason, object_reason},
     },
     observe::metrics::Suppressed,
     plugin::Plugin,
@@ -190,6 +190,13 @@ impl Controller {
         key: &ObjectRef,
         answer: GuestResult,
     ) -> GuestResult {
+        if let Some(reserved) = find_reserved_condition(&answer) {
+            let failure = invalid_status(&format!(
+                "the condition type {reserved} is the host's own: choose another one, such as Worker{reserved}"
+            ));
+            warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status has a reserved condition");
+            return GuestResult::Failure(failure);
+        }
         let limits = &plugin.policy.limits;
         let Some((limit, found)) = find_excess(&answer, limits) else {
             return answer;
@@ -237,6 +244,17 @@ impl Controller {
         self.update_state(key, |state| state.dropped = dropped);
         whole
     }
+}
+
+/// The condition of a result that kstatus reserves for the state of the object itself, which the host sets. With the
+/// plugin's meaning, `kubectl wait` and others would misread the object.
+fn find_reserved_condition(answer: &GuestResult) -> Option<&str> {
+    let conditions = match answer {
+        GuestResult::Outcome(outcome) => &outcome.conditions,
+        GuestResult::Failure(failure) => &failure.conditions,
+    };
+    let is_reserved = |kind: &&str| matches!(*kind, condition_type::STALLED | condition_type::RECONCILING);
+    conditions.iter().map(|c| &*c.type_).find(is_reserved)
 }
 
 /// The limit that a result exceeds, and the value of it.
@@ -290,5 +308,32 @@ fn invalid_status(why: &str) -> reconciler::Failure {
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),
         status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_that_kstatus_reserves_are_found_in_outcomes_and_failures() {
+        let conditions = |kind: &str| vec![conditions::condition(kind, true, "Reason", "")];
+        for (kind, is_reserved) in [
+            ("Stalled", true),
+            ("Reconciling", true),
+            ("Ready", false),
+            ("WorkerStalled", false),
+        ] {
+            let outcome = GuestResult::Outcome(reconciler::Outcome {
+                next: reconciler::Next::AwaitChange,
+                conditions: conditions(kind),
+                status: None,
+            });
+            let mut failure = invalid_status("");
+            failure.conditions = conditions(kind);
+            for answer in [outcome, GuestResult::Failure(failure)] {
+                assert_eq!(find_reserved_condition(&answer), is_reserved.then_some(kind));
+            }
+        }
     }
 }

@@ -116,6 +116,7 @@ impl Lab {
                 .expect("the tests' grants parse"),
             // The Concourse simulator listens on loopback.
             network: vec![ostler::testing::network::parse_network("127.0.0.1").expect("an address")],
+            own_namespace: Some(namespace.clone()),
             namespaces: vec![namespace.clone()],
             // Other tests may use the same cluster.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),

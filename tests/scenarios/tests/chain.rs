@@ -1,6 +1,6 @@
 //! Instance, Team and Pipeline become Ready in any order of creation, and stay Ready without writes.
 
-use ostler::testing::{dispatcher::Cause, queue::Priority};
+use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
 use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
@@ -14,6 +14,7 @@ scenarios!(
     unchanged_chain_writes_nothing,
     changed_config_is_saved_once,
     rotated_var_secret_is_saved,
+    restarted_host_writes_nothing,
     changed_switches_are_applied_without_save,
 );
 
@@ -213,8 +214,30 @@ async fn changed_config_is_saved_once(mut lab: Lab) {
     let message = find_condition(&refused, "Ready")["message"].to_string();
     assert!(message.contains("unknown resource 'nothing'"), "{message}");
     assert_eq!(find_condition(&refused, "Stalled")["status"], "True");
+    lab.wait_idle().await;
+    let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+    let failures = events.iter().filter(|event| event["reason"] == "SetPipelineFailed");
+    assert_eq!(failures.count(), 1, "once for the change");
     lab.apply(lab.pipeline_config_map(PIPELINE_YAML)).await;
     lab.wait_ready(&kind("Pipeline"), "app").await;
+}
+
+/// The digests of secrets are the same in each process.
+async fn restarted_host_writes_nothing(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.apply_chain().await;
+    poll_all(&lab).await;
+    let versions = versions(&lab).await;
+    lab.concourse.reset_counters();
+    lab.host = None;
+    lab.start_host().await;
+    lab.wait_until("the Pipeline is reconciled", async || pipeline_reconciles(&lab) > 0)
+        .await;
+    lab.wait_idle().await;
+    assert_eq!(versions, self::versions(&lab).await, "the objects have not changed");
+    if lab.concourse.is_simulated("requests are counted") {
+        assert_eq!(lab.concourse.counters().writes, 0, "writes to Concourse");
+    }
 }
 
 async fn rotated_var_secret_is_saved(mut lab: Lab) {

@@ -13,6 +13,8 @@ scenarios!(
     chain_deleted_at_once_is_gone,
     pipeline_without_parents_is_orphaned_with_event,
     deletion_waits_for_unreachable_concourse_and_names_remedies,
+    parked_deletion_names_remedies_at_its_deadline,
+    chain_that_wrote_nothing_is_deleted_without_concourse,
     suspended_pipeline_can_be_deleted,
     paused_pipeline_can_be_deleted,
     reclaim_policy_orphan_keeps_pipeline,
@@ -133,6 +135,47 @@ async fn deletion_waits_for_unreachable_concourse_and_names_remedies(mut lab: La
     lab.concourse.faults().set_outage(false);
     lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
+}
+
+async fn parked_deletion_names_remedies_at_its_deadline(mut lab: Lab) {
+    lab.settings.deletion_deadline = std::time::Duration::from_secs(2);
+    lab.start_probe().await;
+    lab.apply_probe("p", json!([]), json!([{"do": "park"}])).await;
+    lab.wait_ready(&probe::kind(), "p").await;
+    lab.delete(&probe::kind(), "p").await;
+    lab.wait_until("the condition names the remedies", async || {
+        let object = lab.get(&probe::kind(), "p").await.unwrap_or_default();
+        let message = find_condition(&object, "DeletionBlocked")["message"].to_string();
+        message.contains(DELETION_POLICY) && message.contains(FORCE_DELETE)
+    })
+    .await;
+    lab.patch(&probe::kind(), "p", json!({"spec": {"cleanup": []}}))
+        .await;
+    lab.wait_gone(&probe::kind(), "p").await;
+}
+
+async fn chain_that_wrote_nothing_is_deleted_without_concourse(mut lab: Lab) {
+    if !lab.concourse.is_simulated("Concourse is not to be reached") {
+        return;
+    }
+    lab.start_pack().await;
+    lab.concourse.faults().set_outage(true);
+    for object in [
+        lab.password_secret(lab.concourse.password()),
+        lab.instance_object(),
+        lab.team_object(),
+        lab.pipeline_object(),
+    ] {
+        lab.apply(object).await;
+    }
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+        .await;
+    lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "TeamNotReady")
+        .await;
+    for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
+        lab.delete(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
+    }
 }
 
 async fn suspended_pipeline_can_be_deleted(lab: Lab) {

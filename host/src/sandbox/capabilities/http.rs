@@ -111,7 +111,14 @@ impl Host for Call {
             .store
             .get(&object, Projection::Full)
             .and_then(|object| object.data_value(&secret.key));
-        Ok(value.map(|value| services.upstreams.clients.keyed_digest(&value)))
+        let Some(value) = value else { return Ok(None) };
+        let secret = SecretKey {
+            namespace: object.namespace.to_string(),
+            name: object.name.to_string(),
+            key: secret.key,
+        };
+        let clients = &services.upstreams.clients;
+        Ok(Some(clients.digest_secret(&secret, &value).await?))
     }
 
     #[instrument(

@@ -15,13 +15,14 @@ use crate::Reference;
     category = "concourse",
     doc = "A build of a Concourse job.",
     printcolumn(name = "Job", type = "string", json_path = ".spec.jobRef.name"),
-    printcolumn(name = "Build", type = "string", json_path = ".status.buildName"),
+    printcolumn(name = "BuildID", type = "integer", json_path = ".status.buildID"),
     printcolumn(name = "Status", type = "string", json_path = ".status.concourseStatus"),
-    printcolumn(name = "Duration", type = "string", json_path = ".status.duration"),
-    printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "ID", type = "integer", json_path = ".status.buildID", priority = 1),
-    printcolumn(name = "CreatedBy", type = "string", json_path = ".status.createdBy", priority = 1),
+    printcolumn(name = "Complete", type = "string", json_path = ".status.conditions[?(@.type==\"Complete\")].status"),
+    printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status", priority = 1),
+    printcolumn(name = "Duration", type = "string", json_path = ".status.duration", priority = 1),
     printcolumn(name = "WebURL", type = "string", json_path = ".status.webURL", priority = 1),
+    printcolumn(name = "Build", type = "string", json_path = ".status.buildName", priority = 1),
+    printcolumn(name = "CreatedBy", type = "string", json_path = ".status.createdBy", priority = 1),
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -80,6 +81,8 @@ pub struct BuildStatus {
     /// ID of the build in Concourse.
     #[serde(rename = "buildID", default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<i64>,
+    /// The Instance that has the build: its Job is not needed to follow it.
+    pub instance_ref: Option<Reference>,
     /// Name of the build, a number that is unique within the job.
     pub build_name: Option<String>,
     /// State of the build: pending, started, succeeded, failed, errored or aborted.
@@ -87,7 +90,7 @@ pub struct BuildStatus {
     /// Time at which the build started.
     #[schemars(extend("format" = "date-time"))]
     pub start_time: Option<String>,
-    /// Time at which the build finished.
+    /// Time at which the build finished, or was canceled before it was triggered.
     #[schemars(extend("format" = "date-time"))]
     pub end_time: Option<String>,
     /// Duration of the build, for example 1m30s.

@@ -74,8 +74,7 @@ pub fn delete_object(ctx: &Context, object: &ObjectRef, uid: &str) -> Result<(),
     }
 }
 
-/// Namespaces and names of the objects of a kind that refer to an object by a field of their spec. They are read as
-/// JSON, because a deletion must not fail when one of them is invalid.
+/// Namespaces and names of the objects of a kind that refer to an object by a field of their spec.
 ///
 /// # Errors
 /// As `kubernetes.list`.
@@ -85,10 +84,57 @@ pub fn list_dependents<S: Resource>(
     field: &str,
     referred: &Object<S>,
 ) -> Result<Vec<String>, Error> {
-    let objects = ctx.list_json(kind, &Selection::default(), &[])?;
-    let refers = |object: &&Value| resolve_json(object, field) == NamespacedName::of(referred);
-    let dependents = objects.iter().filter(refers);
-    Ok(dependents.map(|object| metadata_of(object).to_string()).collect())
+    let dependents = list_dependents_json(ctx, kind, field, referred)?;
+    Ok(dependents
+        .iter()
+        .map(|object| metadata_of(object).to_string())
+        .collect())
+}
+
+/// Deletes the objects of a kind in the namespace of an object that refer to it by a field of their spec: they mean
+/// nothing without it. Returns whether there are any left, which have a cleanup of their own.
+///
+/// # Errors
+/// As `kubernetes.list` and `kubernetes.delete`.
+pub fn delete_dependents<S: Resource>(
+    ctx: &Context,
+    kind: &Gvk,
+    field: &str,
+    referred: &Object<S>,
+) -> Result<bool, Error> {
+    let dependents = list_dependents_json(ctx, kind, field, referred)?;
+    let mut are_left = false;
+    for object in &dependents {
+        let NamespacedName { namespace, name } = metadata_of(object);
+        if namespace != referred.namespace() {
+            continue;
+        }
+        let metadata = &object["metadata"];
+        if metadata["deletionTimestamp"].is_null() {
+            let uid = metadata["uid"].as_str().unwrap_or_default();
+            delete_object(ctx, &kind.clone().named(namespace, name), uid)?;
+        }
+        are_left = true;
+    }
+    Ok(are_left)
+}
+
+/// Lists by an index of the field, and as JSON, because a deletion must not fail when one of the objects is invalid.
+fn list_dependents_json<S: Resource>(
+    ctx: &Context,
+    kind: &Gvk,
+    field: &str,
+    referred: &Object<S>,
+) -> Result<Vec<Value>, Error> {
+    let reference = format!("spec.{field}");
+    let fields = format!("{reference}.name={}", referred.name());
+    let selection = Selection {
+        fields: Some(&fields),
+        ..Selection::default()
+    };
+    let mut objects = ctx.list_json(kind, &selection, &["metadata", &reference])?;
+    objects.retain(|object| resolve_json(object, field) == NamespacedName::of(referred));
+    Ok(objects)
 }
 
 /// The object that a field of another object's spec refers to, both read as JSON.

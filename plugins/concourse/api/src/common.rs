@@ -89,13 +89,13 @@ impl Deref for ConcourseName {
 /// A spec whose object stands for something that has a name in Concourse.
 pub trait NamedSpec: Resource {
     /// The name that the spec sets; none if the object's own name is used.
-    fn name_override(&self) -> Option<&ConcourseName>;
+    fn name_override(&self) -> Option<&str>;
 }
 
 /// The name in Concourse of what an object stands for: the one its spec sets, or else the object's own.
 #[must_use]
 pub fn concourse_name<S: NamedSpec>(object: &Object<S>) -> &str {
-    let name = object.spec.name_override().map(|name| &**name);
+    let name = object.spec.name_override();
     name.filter(|name| !name.is_empty()).unwrap_or(object.name())
 }
 

@@ -52,8 +52,8 @@ pub struct JobSpec {
 }
 
 impl NamedSpec for JobSpec {
-    fn name_override(&self) -> Option<&ConcourseName> {
-        self.job_name.as_ref()
+    fn name_override(&self) -> Option<&str> {
+        self.job_name.as_deref()
     }
 }
 

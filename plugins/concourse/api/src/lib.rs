@@ -1,6 +1,7 @@
 //! The API types of the Concourse pack (`concourse-ci.org/v1alpha1`), and what its reconcilers share.
 
 mod build;
+mod claim;
 mod cleanup;
 mod common;
 #[cfg(not(target_arch = "wasm32"))]
@@ -19,7 +20,10 @@ mod worker;
 use ostler_sdk::{Condition, Outcome};
 
 pub use build::{Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState};
-pub use cleanup::{abandon_without_instance, delete_object, finish_cleanup, list_dependents, resolve_json};
+pub use claim::{delete_claimed, find_server_url, server_url};
+pub use cleanup::{
+    abandon_without_instance, delete_dependents, delete_object, finish_cleanup, list_dependents, resolve_json,
+};
 pub use common::{
     ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, NamespacedName, ReclaimPolicy, Reference,
     SecretKey, concourse_name,
@@ -39,7 +43,7 @@ pub use response::{
     Operation, config_warning_condition, first_line, is_finished, read_warnings, unexpected_status,
 };
 pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
-pub use worker::{Lifecycle, Worker, WorkerSpec, WorkerStatus};
+pub use worker::{Lifecycle, Worker, WorkerResourceType, WorkerSpec, WorkerStatus};
 
 /// The outcome for a suspended object, which is reached without any request.
 #[must_use]

@@ -3,7 +3,7 @@ use ostler_sdk::{
     serde_json::{Map, Value},
 };
 
-use crate::{ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey};
+use crate::{ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey, claim};
 
 /// Values of instance vars by name: any JSON.
 pub type InstanceVars = Map<String, Value>;
@@ -67,8 +67,8 @@ pub struct PipelineSpec {
 }
 
 impl NamedSpec for PipelineSpec {
-    fn name_override(&self) -> Option<&ConcourseName> {
-        self.pipeline_name.as_ref()
+    fn name_override(&self) -> Option<&str> {
+        self.pipeline_name.as_deref()
     }
 }
 
@@ -128,6 +128,9 @@ pub struct PipelineStatus {
     /// ID of the pipeline in Concourse.
     #[serde(rename = "pipelineID", default, skip_serializing_if = "Option::is_none")]
     pub pipeline_id: Option<i32>,
+    /// URL of the server on which this object manages the pipeline. It is recorded before the first write; without it,
+    /// the deletion of this object sends no request.
+    pub claimed_server: Option<String>,
     /// Name of the pipeline in Concourse.
     pub resolved_name: Option<String>,
     /// Instance vars with which the pipeline was created.
@@ -172,6 +175,14 @@ pub struct PipelineStatus {
     /// Resource types that the config defines.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub resource_types: Vec<PipelineResourceType>,
+}
+
+impl PipelineStatus {
+    /// Returns whether the object manages the pipeline on this server, or on any if none is given.
+    #[must_use]
+    pub fn is_claimed(&self, server: Option<&str>) -> bool {
+        claim::is_valid(self.claimed_server.as_deref(), self.pipeline_id.is_some(), server)
+    }
 }
 
 /// A group of jobs.

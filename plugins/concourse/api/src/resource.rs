@@ -22,9 +22,9 @@ pub type Version = BTreeMap<String, String>;
     printcolumn(name = "Pipeline", type = "string", json_path = ".spec.pipelineRef.name"),
     printcolumn(name = "Resource", type = "string", json_path = ".status.resolvedName"),
     printcolumn(name = "Pinned", type = "boolean", json_path = ".status.pinned"),
-    printcolumn(name = "Healthy", type = "string", json_path = ".status.conditions[?(@.type==\"CheckHealthy\")].status"),
     printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "LastChecked", type = "date", json_path = ".status.lastChecked"),
+    printcolumn(name = "Check", type = "string", json_path = ".status.conditions[?(@.type==\"CheckHealthy\")].status", priority = 1),
+    printcolumn(name = "LastChecked", type = "date", json_path = ".status.lastChecked", priority = 1),
     printcolumn(name = "WebURL", type = "string", json_path = ".status.webURL", priority = 1),
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
@@ -38,8 +38,8 @@ pub type Version = BTreeMap<String, String>;
     message = "pipelineRef is immutable"
 )]
 #[validation(
-    rule = "!has(self.checkInterval) || (duration(self.checkInterval) >= duration('10s') && duration(self.checkInterval) <= duration('168h'))",
-    message = "checkInterval must be between 10s and 168h"
+    rule = "!has(self.checkInterval) || duration(self.checkInterval) > duration('0s')",
+    message = "checkInterval must be a duration such as 1m"
 )]
 pub struct ResourceSpec {
     /// The Pipeline that contains the resource.
@@ -60,8 +60,8 @@ pub struct ResourceSpec {
         "description": "Fields that the versions to disable have.",
     }))]
     pub disabled_versions: Vec<Version>,
-    /// Interval, from 10s to 168h, between checks that this object triggers in addition to Concourse's own; none are
-    /// triggered if unset.
+    /// Interval between checks that this object triggers in addition to Concourse's own; none are triggered if unset.
+    /// One below 10s or above 168h counts as that limit.
     #[schemars(extend("type" = "string"))]
     pub check_interval: Option<String>,
     /// Suspends reconciliation of this resource; nothing is changed in Concourse meanwhile.
@@ -70,8 +70,8 @@ pub struct ResourceSpec {
 }
 
 impl NamedSpec for ResourceSpec {
-    fn name_override(&self) -> Option<&ConcourseName> {
-        self.resource_name.as_ref()
+    fn name_override(&self) -> Option<&str> {
+        self.resource_name.as_deref()
     }
 }
 

@@ -114,34 +114,15 @@ pub struct Group {
     pub resources: Vec<String>,
 }
 
-/// The fields of a job that its pipeline shows.
-#[api]
-#[serde(rename_all = "snake_case")]
-pub struct JobSummary {
-    /// Name of the job.
-    pub name: String,
-    /// Indicates whether the job is paused.
-    #[serde(default)]
-    pub paused: bool,
-    /// The last build that finished.
-    pub finished_build: Option<BuildSummary>,
-}
-
-/// The fields of a build that its pipeline shows.
-#[api]
-#[serde(rename_all = "snake_case")]
-pub struct BuildSummary {
-    /// State: succeeded, failed, errored or aborted.
-    pub status: Option<String>,
-}
-
-/// A job.
+/// A job, as the list of a pipeline's jobs shows it.
 #[api]
 #[serde(rename_all = "snake_case", default)]
 #[derive(Default)]
 pub struct Job {
     /// ID, unique on the server.
     pub id: Option<i64>,
+    /// Name of the job.
+    pub name: String,
     /// Indicates whether the job is paused.
     pub paused: bool,
     /// Account that paused it.
@@ -162,16 +143,6 @@ pub struct Job {
     pub next_build: Option<Build>,
     /// The last build that finished.
     pub finished_build: Option<Build>,
-}
-
-/// The fields of a resource that its pipeline shows.
-#[api]
-#[serde(rename_all = "snake_case")]
-pub struct ResourceSummary {
-    /// Name of the resource.
-    pub name: String,
-    /// The version that an API call or the config pins.
-    pub pinned_version: Option<Version>,
 }
 
 /// A resource.
@@ -265,14 +236,5 @@ pub struct Worker {
     /// Indicates whether Concourse forgets the worker when it stalls.
     pub ephemeral: Option<bool>,
     /// Resource types that the worker brings.
-    pub resource_types: Vec<WorkerResourceType>,
-}
-
-/// A resource type that a worker brings.
-#[api]
-#[serde(rename_all = "snake_case")]
-pub struct WorkerResourceType {
-    /// Name of the type.
-    #[serde(rename = "type")]
-    pub name: String,
+    pub resource_types: Vec<crate::WorkerResourceType>,
 }

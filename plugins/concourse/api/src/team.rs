@@ -1,6 +1,6 @@
 use ostler_sdk::{api, resource};
 
-use crate::{ConcourseName, NamedSpec, ReclaimPolicy, Reference};
+use crate::{ConcourseName, NamedSpec, ReclaimPolicy, Reference, claim};
 
 /// A team and its members.
 #[resource(
@@ -15,6 +15,7 @@ use crate::{ConcourseName, NamedSpec, ReclaimPolicy, Reference};
     printcolumn(name = "Instance", type = "string", json_path = ".spec.instanceRef.name"),
     printcolumn(name = "Team", type = "string", json_path = ".status.resolvedName"),
     printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "ID", type = "integer", json_path = ".status.teamID", priority = 1),
     printcolumn(name = "WebURL", type = "string", json_path = ".status.webURL", priority = 1),
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
@@ -34,6 +35,7 @@ pub struct TeamSpec {
     /// not changed.
     pub team_name: Option<ConcourseName>,
     /// Members by role. Concourse requires at least one role with a member.
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["role"]))]
     pub roles: Vec<TeamRole>,
     /// Allows the deletion of the team `main`.
     #[serde(default)]
@@ -47,19 +49,25 @@ pub struct TeamSpec {
 }
 
 impl NamedSpec for TeamSpec {
-    fn name_override(&self) -> Option<&ConcourseName> {
-        self.team_name.as_ref()
+    fn name_override(&self) -> Option<&str> {
+        self.team_name.as_deref()
     }
 }
 
 /// The members of one role.
 #[api]
+#[validation(
+    rule = "(has(self.users) && size(self.users) > 0) || (has(self.groups) && size(self.groups) > 0)",
+    message = "at least one user or group must be set"
+)]
 pub struct TeamRole {
     /// The role.
     pub role: Role,
     /// Users, as `connector:name`.
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub users: Vec<String>,
     /// Groups, as `connector:group`.
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub groups: Vec<String>,
 }
 
@@ -85,6 +93,9 @@ pub struct TeamStatus {
     /// ID of the team in Concourse.
     #[serde(rename = "teamID", default, skip_serializing_if = "Option::is_none")]
     pub team_id: Option<i32>,
+    /// URL of the server on which this object manages the team. It is recorded before the first write; without it, the
+    /// deletion of this object sends no request.
+    pub claimed_server: Option<String>,
     /// Name of the team in Concourse.
     pub resolved_name: Option<String>,
     /// URL of the team's page.
@@ -95,4 +106,12 @@ pub struct TeamStatus {
     pub last_applied: Option<String>,
     /// Warnings of Concourse about that write.
     pub warnings: Vec<String>,
+}
+
+impl TeamStatus {
+    /// Returns whether the object manages the team on this server, or on any if none is given.
+    #[must_use]
+    pub fn is_claimed(&self, server: Option<&str>) -> bool {
+        claim::is_valid(self.claimed_server.as_deref(), self.team_id.is_some(), server)
+    }
 }

@@ -1,6 +1,6 @@
 use ostler_sdk::{api, resource};
 
-use crate::{ConcourseName, NamedSpec, Reference};
+use crate::{NamedSpec, Reference};
 
 /// A worker of a server and its desired lifecycle state.
 #[resource(
@@ -14,13 +14,15 @@ use crate::{ConcourseName, NamedSpec, Reference};
     doc = "A worker of a Concourse server.",
     printcolumn(name = "Instance", type = "string", json_path = ".spec.instanceRef.name"),
     printcolumn(name = "Worker", type = "string", json_path = ".status.resolvedName"),
-    printcolumn(name = "Lifecycle", type = "string", json_path = ".spec.lifecycle"),
     printcolumn(name = "Phase", type = "string", json_path = ".status.phase"),
+    printcolumn(name = "Platform", type = "string", json_path = ".status.platform"),
+    printcolumn(name = "Version", type = "string", json_path = ".status.version"),
+    printcolumn(name = "Tasks", type = "integer", json_path = ".status.activeTasks", priority = 1),
+    printcolumn(name = "Stalled", type = "string", json_path = ".status.conditions[?(@.type==\"WorkerStalled\")].status"),
     printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "Platform", type = "string", json_path = ".status.platform", priority = 1),
+    printcolumn(name = "Lifecycle", type = "string", json_path = ".spec.lifecycle", priority = 1),
     printcolumn(name = "Team", type = "string", json_path = ".status.team", priority = 1),
     printcolumn(name = "Containers", type = "integer", json_path = ".status.activeContainers", priority = 1),
-    printcolumn(name = "Version", type = "string", json_path = ".status.version", priority = 1),
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -35,8 +37,9 @@ use crate::{ConcourseName, NamedSpec, Reference};
 pub struct WorkerSpec {
     /// The Instance with which the worker has registered.
     pub instance_ref: Reference,
-    /// Name of the worker in Concourse; defaults to the object's name.
-    pub worker_name: Option<ConcourseName>,
+    /// Name of the worker in Concourse, which need not be an identifier; defaults to the object's name.
+    #[schemars(length(min = 1, max = 100))]
+    pub worker_name: Option<String>,
     /// Desired state: the worker accepts work (Running), finishes its work and stays registered (Draining), or
     /// finishes its work and is removed (Removed). Only a restart of its process returns a worker to Running.
     #[serde(default)]
@@ -47,8 +50,8 @@ pub struct WorkerSpec {
 }
 
 impl NamedSpec for WorkerSpec {
-    fn name_override(&self) -> Option<&ConcourseName> {
-        self.worker_name.as_ref()
+    fn name_override(&self) -> Option<&str> {
+        self.worker_name.as_deref()
     }
 }
 
@@ -93,5 +96,17 @@ pub struct WorkerStatus {
     /// The only team it serves; it serves all teams if unset.
     pub team: Option<String>,
     /// Resource types that it provides.
-    pub resource_types: Vec<String>,
+    pub resource_types: Vec<WorkerResourceType>,
+}
+
+/// A resource type that a worker provides.
+#[api]
+pub struct WorkerResourceType {
+    /// Name of the type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Version of its image.
+    pub version: Option<String>,
+    /// Indicates whether its containers run privileged.
+    pub privileged: Option<bool>,
 }

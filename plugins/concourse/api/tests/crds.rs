@@ -61,7 +61,7 @@ fn short_names_and_columns_match_original_operator() {
             "cci concinst",
             "URL Version Workers Stalled Ready WebURL Cluster Suspended Age",
         ),
-        ("Team", "cct", "Instance Team Ready WebURL Suspended Age"),
+        ("Team", "cct", "Instance Team Ready ID WebURL Suspended Age"),
         (
             "Pipeline",
             "ccp",
@@ -75,17 +75,17 @@ fn short_names_and_columns_match_original_operator() {
         (
             "Build",
             "ccb",
-            "Job Build Status Duration Ready ID CreatedBy WebURL Suspended Age",
+            "Job BuildID Status Complete Ready Duration WebURL Build CreatedBy Suspended Age",
         ),
         (
             "Resource",
             "ccr",
-            "Pipeline Resource Pinned Healthy Ready LastChecked WebURL Suspended Age",
+            "Pipeline Resource Pinned Ready Check LastChecked WebURL Suspended Age",
         ),
         (
             "Worker",
             "ccw",
-            "Instance Worker Lifecycle Phase Ready Platform Team Containers Version Suspended Age",
+            "Instance Worker Phase Platform Version Tasks Stalled Ready Lifecycle Team Containers Suspended Age",
         ),
     ];
     let texts = |list: &Value, field: Option<&str>| {

@@ -1,9 +1,10 @@
 //! Following of a build until it finishes.
 
-use concourse_api::{BuildStatus, Operation, build_path, encode_segment, is_finished, rest};
+use concourse_api::{Build, BuildStatus, Operation, Reference, build_path, encode_segment, is_finished, rest};
 use ostler_sdk::{
-    EventMatch, Response,
+    EventMatch, Response, Upstream,
     prelude::*,
+    rfc3339,
     serde_json::{Value, from_str},
 };
 
@@ -24,7 +25,56 @@ const READ_BUILD: Operation = Operation::new("read the build", "FetchFailed");
 const WRITE_COMMENT: Operation = Operation::new("comment on the build", "CommentFailed");
 const ABORT_BUILD: Operation = Operation::new("abort the build", "CancelFailed");
 
+/// A build that is followed. Only its Instance is needed: its Job may be deleted, its pipeline archived.
+pub struct FollowedBuild<'a> {
+    ctx: &'a Context<'a>,
+    build: &'a Build,
+    concourse: Upstream<'a>,
+    /// The job that the build was triggered in; none for a build that the status knows already.
+    job: Option<&'a RemoteJob<'a>>,
+}
+
 impl RemoteJob<'_> {
+    /// The Instance of the job.
+    pub fn instance_ref(&self) -> Reference {
+        let instance = self.location.instance();
+        Reference {
+            name: instance.name.to_owned(),
+            namespace: Some(instance.namespace.to_owned()),
+        }
+    }
+
+    /// URL of a build's page.
+    pub fn web_url(&self, build: &rest::Build) -> Option<String> {
+        let name = build.name.as_deref().unwrap_or_default();
+        let page = format!("/jobs/{}/builds/{name}", encode_segment(self.job));
+        self.location.web_url(&page)
+    }
+}
+
+impl<'a> FollowedBuild<'a> {
+    /// The build whose Instance the status has recorded.
+    pub fn known(ctx: &'a Context<'a>, build: &'a Build) -> Option<Self> {
+        let instance = build.status.instance_ref.as_ref()?.resolve(build.namespace());
+        Some(Self {
+            ctx,
+            build,
+            concourse: ctx.upstream_in(instance.namespace, instance.name),
+            job: None,
+        })
+    }
+
+    /// The build of a job, which has to belong to it.
+    pub fn in_job(job: &'a RemoteJob<'a>) -> Self {
+        let instance = job.location.instance();
+        Self {
+            ctx: job.ctx,
+            build: job.build,
+            concourse: job.ctx.upstream_in(instance.namespace, instance.name),
+            job: Some(job),
+        }
+    }
+
     /// Subscribes to the build's events, which wake the object, and reads the build.
     pub fn follow(&self, id: i64) -> Result<Outcome, Failure> {
         let last = &self.build.status;
@@ -50,8 +100,13 @@ impl RemoteJob<'_> {
             return self.handle_vanished(id);
         }
         let found: rest::Build = READ_BUILD.read(Ok(found))?;
-        if found.job_name.as_deref() != Some(self.job) {
-            let message = format!("Build {id} does not belong to the job {}.", self.job);
+        if is_known && is_of_another_server(&found, last) {
+            return self.handle_vanished(id);
+        }
+        if let Some(RemoteJob { job, .. }) = self.job
+            && found.job_name.as_deref() != Some(job)
+        {
+            let message = format!("Build {id} does not belong to the job {job}.");
             return Err(Failure::terminal("InvalidSpec", message));
         }
         self.update_status(&mut status, &found);
@@ -89,9 +144,10 @@ impl RemoteJob<'_> {
     fn update_status(&self, status: &mut BuildStatus, found: &rest::Build) {
         observe::update_from_build(status, found);
         status.trigger = None;
-        let name = found.name.as_deref().unwrap_or_default();
-        let page = format!("/jobs/{}/builds/{name}", encode_segment(self.job));
-        status.web_url = self.location.web_url(&page);
+        if let Some(job) = self.job {
+            status.instance_ref = Some(job.instance_ref());
+            status.web_url = job.web_url(found);
+        }
     }
 
     fn apply_comment(&self, id: i64, status: &mut BuildStatus) -> Result<(), Failure> {
@@ -181,6 +237,14 @@ impl RemoteJob<'_> {
             .with(Condition::new_unknown("Complete", "Pending", note))
             .status(&BuildStatus::default()))
     }
+}
+
+/// Returns whether a build has the ID of the known one and is not the same, as after the Instance's URL was changed to
+/// another server: IDs are unique on a server only.
+fn is_of_another_server(found: &rest::Build, known: &BuildStatus) -> bool {
+    let start_time = found.start_time.filter(|time| *time > 0).map(rfc3339);
+    known.build_name.is_some() && found.name != known.build_name
+        || known.start_time.is_some() && known.start_time != start_time
 }
 
 /// Returns whether Concourse reports that something does not exist. The header distinguishes its response from the HTTP 404

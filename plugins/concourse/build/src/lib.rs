@@ -10,7 +10,8 @@ use concourse_api::{
     Build, BuildSpec, BuildStatus, Job, JobSpec, Location, NamespacedName, Operation, build_path,
     concourse_name, delete_object, finish_cleanup, is_finished, suspended_outcome,
 };
-use ostler_sdk::{Upstream, from_rfc3339, prelude::*};
+use follow::FollowedBuild;
+use ostler_sdk::{Upstream, from_rfc3339, prelude::*, rfc3339};
 
 const CHAIN_NOT_READY: &str = "ChainNotReady";
 
@@ -28,7 +29,12 @@ impl Reconciler for Builds {
         let step = next_step(build);
         match step {
             Step::Finish => return finish(ctx, build, &build.status),
-            Step::Cancel => return Ok(canceled_outcome()),
+            Step::Cancel => return finish(ctx, build, &canceled_status(ctx)),
+            Step::Follow(id) if build.status.build_id == Some(id) => {
+                if let Some(followed) = FollowedBuild::known(ctx, build) {
+                    return followed.follow(id);
+                }
+            }
             _ => {}
         }
         let Dereferenced { job, location } = dereference(ctx, build)?;
@@ -40,7 +46,7 @@ impl Reconciler for Builds {
             location: &location,
         };
         match step {
-            Step::Follow(id) => remote.follow(id),
+            Step::Follow(id) => FollowedBuild::in_job(&remote).follow(id),
             Step::Search(lost) => remote.search(lost),
             Step::Trigger | Step::Finish | Step::Cancel => remote.trigger_unless_search(),
         }
@@ -61,6 +67,12 @@ impl Reconciler for Builds {
             return Ok(Outcome::await_change());
         };
         let what = format!("build {id}");
+        if let Some(instance) = &status.instance_ref {
+            let instance = instance.resolve(build.namespace());
+            let concourse = ctx.upstream_in(instance.namespace, instance.name);
+            let answer = concourse.put(build_path(id, "/abort")).send();
+            return finish_cleanup(ctx, instance, answer, "abort", &what);
+        }
         let job = job_of(build);
         let Some(job) = ctx.get::<JobSpec>(job.namespace, job.name)? else {
             let note = format!("{what} continues in Concourse: its Job is gone.");
@@ -139,18 +151,14 @@ struct RemoteJob<'a> {
     job: &'a str,
 }
 
-fn canceled_outcome() -> Outcome {
-    Outcome::await_change()
-        .with(Condition::new_true(
-            "Ready",
-            "Canceled",
-            "No build was triggered.",
-        ))
-        .with(Condition::new_true(
-            "Complete",
-            "Aborted",
-            "Canceled before a build was triggered.",
-        ))
+/// The status of a Build that was canceled before a build was triggered. It counts as aborted from now on, so that
+/// history limits and time to live apply to it.
+fn canceled_status(ctx: &Context) -> BuildStatus {
+    BuildStatus {
+        concourse_status: Some("aborted".to_owned()),
+        end_time: Some(rfc3339(ctx.now() / 1000)),
+        ..BuildStatus::default()
+    }
 }
 
 /// Returns whether the comment has to be written. To Concourse none and an empty one are the same.
@@ -169,8 +177,12 @@ fn finish(ctx: &Context, build: &Build, status: &BuildStatus) -> Result<Outcome,
         }
         None => Outcome::await_change(),
     };
+    let ready = match status.build_id {
+        Some(_) => Condition::new_true("Ready", "Tracked", "The build has finished."),
+        None => Condition::new_true("Ready", "Canceled", "No build was triggered."),
+    };
     Ok(next
-        .with(Condition::new_true("Ready", "Tracked", "The build has finished."))
+        .with(ready)
         .with(observe::complete_condition(status))
         .status(status))
 }

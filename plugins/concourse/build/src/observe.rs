@@ -56,6 +56,10 @@ fn format_duration(seconds: u64) -> String {
 pub fn complete_condition(status: &BuildStatus) -> Condition {
     const CONDITION_TYPE: &str = "Complete";
     let name = status.build_name.as_deref().unwrap_or("?");
+    if status.build_id.is_none() && status.end_time.is_some() {
+        let message = "Canceled before a build was triggered.";
+        return Condition::new_true(CONDITION_TYPE, "Aborted", message);
+    }
     match status.concourse_status.as_deref() {
         Some("succeeded") => {
             Condition::new_true(CONDITION_TYPE, "Succeeded", format!("Build {name} succeeded."))

@@ -6,7 +6,7 @@ use ostler_sdk::{Response, Selection, api, duration, prelude::*};
 use crate::{
     RemoteJob,
     attempt::{SearchResult, Sibling, assign_build, is_candidate, is_search_running, may_search},
-    canceled_outcome, job_of, observe, tracked, trigger_operation,
+    canceled_status, finish, job_of, observe, tracked, trigger_operation,
 };
 
 /// Time within which a lost request may still be carried out, unless the plugin is configured otherwise.
@@ -128,7 +128,16 @@ impl RemoteJob<'_> {
         let name = found.name.as_deref().unwrap_or_default();
         let note = format!("Triggered build {name} of {}.", self.job);
         self.ctx.event("Triggered", &note);
-        Ok(claim_build(&found))
+        Ok(self.claim_build(&found))
+    }
+
+    /// The outcome that assigns a build to the object. Everything else follows once that is written.
+    fn claim_build(&self, found: &rest::Build) -> Outcome {
+        let mut status = BuildStatus::default();
+        observe::update_from_build(&mut status, found);
+        status.instance_ref = Some(self.instance_ref());
+        status.web_url = self.web_url(found);
+        tracked(Outcome::after(FIRST_LOOK_DELAY_MS), &status)
     }
 
     fn trigger_path(&self) -> String {
@@ -176,13 +185,13 @@ impl RemoteJob<'_> {
                 format!("Build {id} is not among the candidates."),
             )
         };
-        found.map(claim_build).ok_or_else(missing)
+        found.map(|found| self.claim_build(found)).ok_or_else(missing)
     }
 
     /// Triggers a build after the lost request cannot be carried out any more.
     fn retrigger(&self, lost: &BuildTrigger) -> Result<Outcome, Failure> {
         if self.build.spec.canceled {
-            return Ok(canceled_outcome().status(&BuildStatus::default()));
+            return finish(self.ctx, self.build, &canceled_status(self.ctx));
         }
         let sent_at = u64::try_from(lost.at).unwrap_or_default();
         let left = (sent_at + read_settle_time(self.ctx)?).saturating_sub(self.ctx.now());
@@ -241,13 +250,6 @@ impl RemoteJob<'_> {
             }
         }
     }
-}
-
-/// The outcome that assigns a build to the object. Everything else follows once that is written.
-fn claim_build(found: &rest::Build) -> Outcome {
-    let mut status = BuildStatus::default();
-    observe::update_from_build(&mut status, found);
-    tracked(Outcome::after(FIRST_LOOK_DELAY_MS), &status)
 }
 
 /// The failure while a sibling goes first. The change of its status wakes this object.

@@ -313,6 +313,19 @@ fn trigger_handles_refusal_cancellation_and_rerun() {
         (&*condition_reason(&canceled, "Ready"), host.requests().len()),
         ("Canceled", 0)
     );
+    // It has ended for the history limits and its time to live.
+    let ended = status(&canceled);
+    assert_eq!(
+        (&ended["concourseStatus"], &ended["endTime"]),
+        (&json!("aborted"), &json!("2001-09-09T01:46:40Z"))
+    );
+    let mut expired = build("b", json!({"canceled": true, "ttlSecondsAfterFinished": 10}));
+    expired["status"] = ended;
+    host.put(expired.clone()).set_now(NOW + 11_000);
+    let outcome = host.reconcile(&Builds, &expired);
+    assert_eq!(condition_reason(&outcome, "Complete"), "Aborted");
+    assert_eq!(host.writes(), ["delete Build b"]);
+    host.set_now(NOW);
     let mut running = build("b", json!({"canceled": true}));
     running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
     answer_build(&host, 42, "started");
@@ -405,4 +418,42 @@ fn canceled_search_without_candidates_triggers_nothing() {
     assert_eq!(condition_reason(&answer, "Ready"), "Canceled");
     assert_eq!(status(&answer)["trigger"], Value::Null);
     assert!(!host.requests().iter().any(|r| r.starts_with("POST")));
+}
+
+#[test]
+fn known_build_is_followed_and_aborted_without_its_job() {
+    let host = create_host();
+    for (kind, name) in [("Job", "unit"), ("Pipeline", "app"), ("Team", "alpha")] {
+        host.remove(&ostler_sdk::gvk("concourse-ci.org", "v1alpha1", kind).named("apps", name));
+    }
+    let mut running = build("b", json!({"abortOnDelete": true}));
+    running["status"] = json!({
+        "buildID": 42, "buildName": "7", "concourseStatus": "started", "webURL": "http://ci/7",
+        "instanceRef": {"name": "ci", "namespace": "apps"},
+    });
+    answer_build(&host, 42, "succeeded");
+    let answer = host.reconcile(&Builds, &running);
+    assert_eq!(condition_reason(&answer, "Complete"), "Succeeded");
+    assert_eq!(status(&answer)["webURL"], "http://ci/7");
+    host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null);
+    host.forget();
+    host.cleanup(&Builds, &running).expect("is cleaned up");
+    assert_eq!(host.requests(), ["PUT /api/v1/builds/42/abort"]);
+}
+
+#[test]
+fn build_of_another_server_with_the_same_id_is_not_followed() {
+    let host = create_host();
+    answer_build(&host, 42, "succeeded");
+    for known in [
+        json!({"buildName": "8"}),
+        json!({"buildName": "7", "startTime": "2001-09-09T01:46:40Z"}),
+    ] {
+        let mut running = build("b", json!({}));
+        running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+        merge(&mut running["status"], known);
+        let answer = host.reconcile(&Builds, &running);
+        assert_eq!(condition_reason(&answer, "Ready"), "BuildVanished");
+        assert_eq!(status(&answer), json!({}));
+    }
 }

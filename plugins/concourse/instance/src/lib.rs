@@ -6,7 +6,7 @@ mod upstream;
 
 use concourse_api::{Instance, InstanceSpec, InstanceStatus, TeamSpec, list_dependents, suspended_outcome};
 use ostler_sdk::{duration, prelude::*};
-use probe::Health;
+use probe::{Health, WorkerCounts};
 
 const DEFAULT_PROBE_INTERVAL_MS: u64 = 300_000;
 const MIN_PROBE_INTERVAL_MS: u64 = 30_000;
@@ -55,6 +55,9 @@ fn update_status(ctx: &Context, instance: &Instance, health: Health) -> Result<O
     } = health;
     let login = user.login();
     let url = info.external_url.as_ref().unwrap_or(&spec.url);
+    let last = &instance.status;
+    // What could not be read keeps its last value; the conditions say so.
+    let count = |read: fn(&WorkerCounts) -> i32, last: Option<i32>| workers.as_ref().map(read).or(last);
     let status = InstanceStatus {
         web_url: Some(url.trim_end_matches('/').to_owned()),
         version: Some(info.version),
@@ -65,13 +68,13 @@ fn update_status(ctx: &Context, instance: &Instance, health: Health) -> Result<O
         authenticated_user: Some(login.clone()),
         authenticated_admin: Some(user.is_admin),
         auth_secret_generation: Some(count_secret_changes(ctx, instance)?),
-        team_count,
-        pipeline_count,
-        worker_count: workers.map(|workers| workers.total),
-        running_workers: workers.map(|workers| workers.running),
-        landing_workers: workers.map(|workers| workers.landing),
-        stalled_workers: workers.map(|workers| workers.stalled),
-        wall_message: wall_message.clone().flatten(),
+        team_count: team_count.or(last.team_count),
+        pipeline_count: pipeline_count.or(last.pipeline_count),
+        worker_count: count(|workers| workers.total, last.worker_count),
+        running_workers: count(|workers| workers.running, last.running_workers),
+        landing_workers: count(|workers| workers.landing, last.landing_workers),
+        stalled_workers: count(|workers| workers.stalled, last.stalled_workers),
+        wall_message: wall_message.clone().unwrap_or_else(|| last.wall_message.clone()),
     };
     let interval = duration(&spec.health_probe_interval)
         .unwrap_or(DEFAULT_PROBE_INTERVAL_MS)

@@ -198,6 +198,22 @@ fn stalled_workers_leave_instance_ready() {
 }
 
 #[test]
+fn numbers_that_cannot_be_read_keep_their_last_value() {
+    let host = healthy_host();
+    let last = json!({"workerCount": 3, "stalledWorkers": 1, "teamCount": 2, "pipelineCount": 5, "wallMessage": "hi"});
+    let mut known = instance();
+    known["status"] = last.clone();
+    for list in ["workers", "wall", "teams", "pipelines"] {
+        host.answer("GET", &format!("/api/v1/{list}"), 500, Value::Null);
+    }
+    let outcome = host.reconcile(&Instances, &known).expect("is ready");
+    let status = status(&outcome);
+    for (field, value) in last.as_object().expect("an object") {
+        assert_eq!(&status[field.as_str()], value, "{field}");
+    }
+}
+
+#[test]
 fn suspended_instance_sends_no_request() {
     let host = Host::new();
     let mut object = instance();

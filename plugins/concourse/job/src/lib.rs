@@ -1,17 +1,23 @@
 //! Reconciles `concourse-ci.org/v1alpha1` Job: its pause, and the history limits of its Builds.
 //!
-//! A job that matches its spec costs one read of Concourse and no write.
+//! Jobs of one pipeline share one read of Concourse per minute; a job that matches its spec costs no write.
 
 mod history;
 
 use concourse_api::{
-    BuildSpec, Job, JobSpec, JobStatus, Location, NamespacedName, Operation, concourse_name, delete_object,
-    encode_segment, finish_cleanup, rest, suspended_outcome,
+    BuildSpec, Job, JobSpec, JobStatus, Location, NamespacedName, Operation, concourse_name,
+    delete_dependents, delete_object, encode_segment, finish_cleanup, rest, suspended_outcome,
 };
 use history::HistoryLimits;
 use ostler_sdk::{Selection, Upstream, prelude::*, rfc3339};
 
 const POLL_INTERVAL_MS: u64 = 60_000;
+
+/// `Cache-Control` of the list of a pipeline's jobs, which is the same for all of them: as long as none has a
+/// difference, they share a cached one.
+const SHARED_LIST: &str = "max-age=60";
+/// `Cache-Control` of the list before and after a request that changes a job.
+const UNCACHED_LIST: &str = "max-age=0";
 
 const READ_JOB: Operation = Operation::new("read the job", "FetchFailed").in_pipeline();
 const PAUSE_JOB: Operation = Operation::new("pause the job", "PauseFailed").in_pipeline();
@@ -32,7 +38,7 @@ impl Reconciler for Jobs {
         }
         let location = Location::dereference(ctx, pipeline_of(job))?;
         let remote = RemoteJob::new(ctx, &location, job);
-        let found = remote.read().map_err(|failure| {
+        let found = remote.read(job).map_err(|failure| {
             let message = failure.message.clone();
             failure.with(Condition::new_unknown(
                 LAST_BUILD_SUCCEEDED,
@@ -46,6 +52,8 @@ impl Reconciler for Jobs {
     }
 
     fn cleanup(&self, ctx: &Context, job: &Job) -> Result<Outcome, Failure> {
+        // Without their Job nothing would limit their history.
+        delete_dependents(ctx, &BuildSpec::gvk(), "jobRef", job)?;
         if job.status.pause_owned != Some(true) {
             return Ok(Outcome::await_change());
         }
@@ -67,15 +75,17 @@ fn pipeline_of(job: &Job) -> NamespacedName<'_> {
 struct RemoteJob<'a> {
     concourse: Upstream<'a>,
     location: &'a Location,
+    name: &'a str,
     /// Path of the job below its pipeline.
     path: String,
 }
 
 impl<'a> RemoteJob<'a> {
-    fn new(ctx: &'a Context, location: &'a Location, job: &Job) -> Self {
+    fn new(ctx: &'a Context, location: &'a Location, job: &'a Job) -> Self {
         Self {
             concourse: location.upstream(ctx),
             location,
+            name: concourse_name(job),
             path: format!("/jobs/{}", encode_segment(concourse_name(job))),
         }
     }
@@ -84,12 +94,28 @@ impl<'a> RemoteJob<'a> {
         self.location.api_path(&format!("{}{rest}", self.path), "")
     }
 
-    fn read(&self) -> Result<rest::Job, Failure> {
-        let answer = self.concourse.get(self.api_path("")).send();
-        READ_JOB.read_optional(answer)?.ok_or_else(|| {
+    /// Reads the job from the list that all Jobs of the pipeline share. A list that calls for a change, or that lacks
+    /// the job, may be older than what calls for it, so a new one decides.
+    fn read(&self, job: &Job) -> Result<rest::Job, Failure> {
+        match self.find(SHARED_LIST)? {
+            Some(found) if found.paused == job.spec.paused => Ok(found),
+            _ => self.read_uncached(),
+        }
+    }
+
+    fn read_uncached(&self) -> Result<rest::Job, Failure> {
+        self.find(UNCACHED_LIST)?.ok_or_else(|| {
             let message = "The pipeline has no job of this name; waiting for its config to change.";
             Failure::wait("JobNotFound", message)
         })
+    }
+
+    fn find(&self, age: &str) -> Result<Option<rest::Job>, Failure> {
+        let path = self.location.api_path("/jobs", "");
+        let request = self.concourse.get(path).header("Cache-Control", age);
+        let jobs: Option<Option<Vec<rest::Job>>> = READ_JOB.read_optional(request.send())?;
+        let mut jobs = jobs.flatten().unwrap_or_default().into_iter();
+        Ok(jobs.find(|job| job.name == self.name))
     }
 
     fn put(&self, operation: &Operation, rest: &str) -> Result<(), Failure> {
@@ -112,11 +138,11 @@ fn apply_pause(
             ctx.checkpoint(&json!({ "pauseOwned": true }))
                 .reason(PAUSE_JOB.reason())?;
             remote.put(&PAUSE_JOB, "/pause")?;
-            Ok((remote.read()?, Some(true)))
+            Ok((remote.read_uncached()?, Some(true)))
         }
         (true, false) => {
             remote.put(&UNPAUSE_JOB, "/unpause")?;
-            Ok((remote.read()?, None))
+            Ok((remote.read_uncached()?, None))
         }
         (true, true) => Ok((found, job.status.pause_owned)),
         (false, false) => Ok((found, None)),

@@ -6,6 +6,7 @@ use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{ConditionStatus, Error, Failure, Next, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/jobs/unit";
+const LIST: &str = "/api/v1/teams/alpha/pipelines/demo/jobs";
 
 fn job(paused: bool) -> Value {
     json!({
@@ -52,14 +53,23 @@ fn object(kind: &str, name: &str) -> ostler_sdk::ObjectRef {
 }
 
 fn shown(paused: bool) -> Value {
-    json!({
+    let other = json!({ "id": 2, "name": "other" });
+    json!([other, {
         "id": 3, "name": "unit", "paused": paused, "paused_by": "somebody", "paused_at": 1_000_000_000,
         "groups": ["all"], "has_new_inputs": true, "disable_manual_trigger": true,
         "inputs": [{ "name": "src", "resource": "source", "trigger": true, "passed": ["lint"] }],
         "outputs": [{ "name": "image", "resource": "image" }],
         "next_build": { "id": 9, "name": "3", "status": "started" },
         "finished_build": { "id": 8, "name": "2", "status": "failed", "end_time": 1_000_000_000 },
-    })
+    }])
+}
+
+/// `Cache-Control` of the requests for the list.
+fn list_ages(host: &Host) -> Vec<String> {
+    let sent = host.sent();
+    let headers = sent.iter().flat_map(|request| &request.headers);
+    let ages = headers.filter(|header| header.name == "Cache-Control");
+    ages.map(|header| header.value.clone()).collect()
 }
 
 fn resolution(failure: &Failure) -> (&str, &Resolution) {
@@ -73,10 +83,11 @@ fn status(outcome: &ostler_sdk::Outcome) -> Value {
 #[test]
 fn unchanged_job_costs_one_read_and_no_write() {
     let host = cluster();
-    host.answer("GET", PATH, 200, shown(false));
+    host.answer("GET", LIST, 200, shown(false));
     let outcome = host.reconcile(&Jobs, &job(false)).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(60_000)));
-    assert_eq!(host.requests(), [format!("GET {PATH}")]);
+    assert_eq!(host.requests(), [format!("GET {LIST}")]);
+    assert_eq!(list_ages(&host), ["max-age=60"], "all Jobs of the pipeline share it");
     assert!(host.checkpoints().is_empty() && host.writes().is_empty());
     assert_eq!(
         status(&outcome),
@@ -101,18 +112,20 @@ fn unchanged_job_costs_one_read_and_no_write() {
 #[test]
 fn pause_is_applied_recorded_and_reverted() {
     let host = cluster();
-    let answers = [false, true].map(|paused| Ok(response(200, &[], shown(paused))));
-    host.answers("GET", PATH, answers);
+    let answers = [false, false, true].map(|paused| Ok(response(200, &[], shown(paused))));
+    host.answers("GET", LIST, answers);
     host.answer("PUT", &format!("{PATH}/pause"), 200, Value::Null);
     let outcome = host.reconcile(&Jobs, &job(true)).expect("is ready");
     assert_eq!(
         host.requests(),
         [
-            format!("GET {PATH}"),
+            format!("GET {LIST}"),
+            format!("GET {LIST}"),
             format!("PUT {PATH}/pause"),
-            format!("GET {PATH}")
+            format!("GET {LIST}")
         ]
     );
+    assert_eq!(list_ages(&host), ["max-age=60", "max-age=0", "max-age=0"]);
     assert_eq!(
         host.checkpoints(),
         [json!({ "pauseOwned": true })],
@@ -121,8 +134,8 @@ fn pause_is_applied_recorded_and_reverted() {
     assert_eq!(status(&outcome)["pauseOwned"], true);
 
     let host = cluster();
-    let answers = [true, false].map(|paused| Ok(response(200, &[], shown(paused))));
-    host.answers("GET", PATH, answers);
+    let answers = [true, true, false].map(|paused| Ok(response(200, &[], shown(paused))));
+    host.answers("GET", LIST, answers);
     host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
     let outcome = host.reconcile(&Jobs, &job_with_pause(false)).expect("is ready");
     assert!(
@@ -134,7 +147,7 @@ fn pause_is_applied_recorded_and_reverted() {
 #[test]
 fn pause_of_another_user_is_not_owned() {
     let host = cluster();
-    host.answer("GET", PATH, 200, shown(true));
+    host.answer("GET", LIST, 200, shown(true));
     let outcome = host.reconcile(&Jobs, &job(true)).expect("is ready");
     assert_eq!(host.requests().len(), 1);
     assert!(status(&outcome)["pauseOwned"].is_null());
@@ -145,14 +158,14 @@ fn pause_of_another_user_is_not_owned() {
 #[test]
 fn failures_have_distinct_reasons_and_resolutions() {
     let host = cluster();
-    host.answer("GET", PATH, 404, Value::Null);
+    host.answer("GET", LIST, 404, Value::Null);
     let failure = host.reconcile(&Jobs, &job(false)).expect_err("waits");
     assert_eq!(resolution(&failure), ("JobNotFound", &Resolution::Wait));
-    host.answer("GET", PATH, 500, "oops");
+    host.answer("GET", LIST, 500, "oops");
     let failure = host.reconcile(&Jobs, &job(false)).expect_err("fails");
     assert_eq!(resolution(&failure), ("FetchFailed", &Resolution::Retry));
     assert_eq!(failure.conditions[0].type_, "LastBuildSucceeded");
-    host.answer("GET", PATH, 200, shown(false));
+    host.answer("GET", LIST, 200, shown(false));
     host.answer("PUT", &format!("{PATH}/pause"), 403, "forbidden");
     let failure = host.reconcile(&Jobs, &job(true)).expect_err("refused");
     assert_eq!(resolution(&failure), ("PauseFailed", &Resolution::Retry));
@@ -177,7 +190,7 @@ fn failures_have_distinct_reasons_and_resolutions() {
 #[test]
 fn builds_beyond_history_limits_are_deleted() {
     let host = cluster();
-    host.answer("GET", PATH, 200, shown(false));
+    host.answer("GET", LIST, 200, shown(false));
     for (number, how) in [
         (1, "succeeded"),
         (2, "failed"),
@@ -247,4 +260,34 @@ fn cleanup_with_missing_parent_does_not_block_deletion() {
     host.put(going);
     host.cleanup(&Jobs, &job_with_pause(true)).expect("is cleaned up");
     assert!(host.requests().is_empty());
+}
+
+#[test]
+fn stale_list_neither_changes_nor_misses_a_job() {
+    // Somebody has paused the job since the shared list was read.
+    let host = cluster();
+    let answers = [false, true].map(|paused| Ok(response(200, &[], shown(paused))));
+    host.answers("GET", LIST, answers);
+    let outcome = host.reconcile(&Jobs, &job(true)).expect("is ready");
+    assert_eq!(host.requests().len(), 2, "nothing to change");
+    assert!(status(&outcome)["pauseOwned"].is_null());
+    // The config has the job since.
+    let host = cluster();
+    let answers = [json!([]), shown(false)].map(|list| Ok(response(200, &[], list)));
+    host.answers("GET", LIST, answers);
+    host.reconcile(&Jobs, &job(false)).expect("is ready");
+}
+
+#[test]
+fn cleanup_deletes_builds_of_namespace() {
+    let host = cluster();
+    for (name, namespace, of) in [("b1", "apps", "unit"), ("b2", "apps", "other"), ("b3", "far", "unit")] {
+        host.put(json!({
+            "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Build",
+            "metadata": { "name": name, "namespace": namespace, "uid": name },
+            "spec": { "jobRef": { "name": of, "namespace": "apps" } },
+        }));
+    }
+    host.cleanup(&Jobs, &job(false)).expect("is cleaned up");
+    assert_eq!(host.writes(), ["delete Build b1"]);
 }

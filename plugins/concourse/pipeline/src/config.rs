@@ -16,6 +16,64 @@ pub const FREE_FORM_KEYS: [&str; 7] = [
     "instance_vars",
 ];
 
+/// Keys that Concourse leaves out when they are false.
+const OMITTED_WHEN_FALSE: &[&str] = &[
+    "disable_manual_trigger",
+    "disable_reruns",
+    "expose_build_created_by",
+    "fail_fast",
+    "hermetic",
+    "interruptible",
+    "no_get",
+    "optional",
+    "privileged",
+    "public",
+    "reveal",
+    "serial",
+    "trigger",
+    "unique_version_history",
+];
+
+/// Keys that Concourse leaves out when they are an empty list, map or text. Not among them: `inputs` of a put step, where
+/// `[]` means none and a missing key all, and `values` of an across step.
+const OMITTED_WHEN_EMPTY: &[&str] = &[
+    "args",
+    "background_filter",
+    "background_image",
+    "caches",
+    "check_every",
+    "check_timeout",
+    "defaults",
+    "dir",
+    "format",
+    "get_params",
+    "groups",
+    "icon",
+    "image",
+    "input_mapping",
+    "instance_vars",
+    "jobs",
+    "old_name",
+    "output_mapping",
+    "outputs",
+    "params",
+    "passed",
+    "prototypes",
+    "resource",
+    "resource_types",
+    "resources",
+    "serial_groups",
+    "source",
+    "tags",
+    "team",
+    "timeout",
+    "user",
+    "var_files",
+    "var_sources",
+    "vars",
+    "webhook_token",
+];
+
 /// Returns whether two configs are equal to Concourse. Equal configs may compare as different, since not every default of
 /// Concourse is known here, but never the other way round.
 #[must_use]
@@ -30,12 +88,12 @@ fn normalize(value: &Value) -> Value {
             let mut kept = Map::new();
             for (key, value) in map {
                 let value = match key.as_str() {
-                    key if FREE_FORM_KEYS.contains(&key) => value.clone(),
+                    key if key == "var_sources" || FREE_FORM_KEYS.contains(&key) => value.clone(),
                     // A list of steps is short for steps without a limit.
                     "in_parallel" if value.is_array() => json!({ "steps": normalize(value) }),
                     _ => normalize(value),
                 };
-                if !is_empty(&value) {
+                if !is_omitted(key, &value) {
                     kept.insert(key.clone(), value);
                 }
             }
@@ -46,14 +104,17 @@ fn normalize(value: &Value) -> Value {
     }
 }
 
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
+/// Returns whether Concourse leaves out a key with this value. To it `null` and a missing key are the same.
+fn is_omitted(key: &str, value: &Value) -> bool {
+    let is_empty = match value {
+        Value::Null => return true,
+        Value::Bool(value) => return !value && OMITTED_WHEN_FALSE.contains(&key),
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
+        Value::Number(_) => false,
+    };
+    is_empty && OMITTED_WHEN_EMPTY.contains(&key)
 }
 
 /// SHA-256, in hexadecimal, of the config and the digests of its secrets.
@@ -79,11 +140,11 @@ pub fn describe_groups(shown: &[rest::Group]) -> Vec<PipelineGroup> {
     groups.collect()
 }
 
-/// The config's jobs for the status: as Concourse shows them, or as the last status has them if they were not read.
+/// The config's jobs for the status: as Concourse lists them, read as JSON since few fields matter, or as the last status has them if they were not read.
 #[must_use]
 pub fn describe_jobs(
     config: &Value,
-    shown: Option<&[rest::JobSummary]>,
+    shown: Option<&Value>,
     last: &[PipelineJob],
 ) -> Vec<PipelineJob> {
     let describe = |config: &Value| {
@@ -96,12 +157,11 @@ pub fn describe_jobs(
                 last_build_status: None,
             }));
         };
-        let shown = shown.iter().find(|job| job.name == name);
-        let last_build = shown.and_then(|job| job.finished_build.as_ref());
+        let shown = find_named(shown, name);
         Some(PipelineJob {
             name: name.to_owned(),
-            paused: Some(shown.is_some_and(|job| job.paused)),
-            last_build_status: last_build.and_then(|build| build.status.clone()),
+            paused: Some(shown["paused"] == true),
+            last_build_status: text_of(&shown["finished_build"], "status"),
         })
     };
     config_items(config, "jobs").filter_map(describe).collect()
@@ -111,17 +171,14 @@ pub fn describe_jobs(
 #[must_use]
 pub fn describe_resources(
     config: &Value,
-    shown: Option<&[rest::ResourceSummary]>,
+    shown: Option<&Value>,
     last: &[PipelineResource],
 ) -> Vec<PipelineResource> {
     let describe = |config: &Value| {
         let name = config["name"].as_str()?;
         let pinned = match shown {
             _ if config["version"].is_object() => Some(true),
-            Some(shown) => {
-                let shown = shown.iter().find(|resource| resource.name == name);
-                Some(shown.is_some_and(|resource| resource.pinned_version.is_some()))
-            }
+            Some(shown) => Some(!find_named(shown, name)["pinned_version"].is_null()),
             None => last
                 .iter()
                 .find(|resource| resource.name == name)
@@ -153,6 +210,12 @@ pub fn describe_resource_types(config: &Value) -> Vec<PipelineResourceType> {
         .collect()
 }
 
+/// The item of a list with this name; null if there is none.
+fn find_named<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let mut items = list.as_array().into_iter().flatten();
+    items.find(|item| item["name"] == name).unwrap_or(&Value::Null)
+}
+
 fn config_items<'a>(config: &'a Value, section: &str) -> impl Iterator<Item = &'a Value> {
     config[section].as_array().into_iter().flatten()
 }
@@ -177,6 +240,30 @@ mod tests {
             { "in_parallel": { "steps": [{ "get": "src" }] } },
         ], "name": "a" }] });
         assert!(is_equivalent(&written, &read));
+    }
+
+    /// All empty values at all known keys, and at keys where they have a meaning.
+    #[test]
+    fn only_keys_that_concourse_omits_may_be_left_out() {
+        let empty = [json!(false), json!([]), json!({}), json!("")];
+        let step = |key: &str, value: &Value| json!({ "jobs": [{ "plan": [{ "put": "x", key: value }] }] });
+        let without = json!({ "jobs": [{ "plan": [{ "put": "x" }] }] });
+        for value in &empty {
+            for key in OMITTED_WHEN_FALSE {
+                assert_eq!(is_equivalent(&step(key, value), &without), *value == false, "{key}: {value}");
+            }
+            for key in OMITTED_WHEN_EMPTY {
+                assert_eq!(is_equivalent(&step(key, value), &without), *value != false, "{key}: {value}");
+            }
+            for key in ["inputs", "values", "version", "across", "do", "config", "on_failure", "unknown"] {
+                assert!(!is_equivalent(&step(key, value), &without), "{key}: {value}");
+                assert!(is_equivalent(&step(key, value), &step(key, value)), "{key}: {value}");
+            }
+        }
+        for inputs in [json!(null), json!([]), json!("all"), json!("detect"), json!(["a"])] {
+            let differs = !is_equivalent(&step("inputs", &inputs), &without);
+            assert_eq!(differs, !inputs.is_null(), "{inputs}");
+        }
     }
 
     #[test]

@@ -5,15 +5,18 @@
 mod config;
 mod desired;
 mod injected;
+mod parent;
 mod remote;
 mod vars;
 mod yaml;
 
 use concourse_api::{
-    ContainerImage, InstanceSpec, InstanceVars, NamespacedName, Pipeline, PipelineSpec, PipelineStatus,
-    ReclaimPolicy, Team, TeamSpec, config_warning_condition, suspended_outcome,
+    ContainerImage, InstanceSpec, InstanceVars, JobSpec, NamespacedName, Pipeline, PipelineSpec,
+    PipelineStatus, ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents,
+    suspended_outcome,
 };
-use ostler_sdk::{from_value, prelude::*};
+use ostler_sdk::prelude::*;
+use parent::ParentTeam;
 use remote::{POLL_INTERVAL_MS, RemotePipeline};
 
 /// Reconciles Pipelines.
@@ -27,8 +30,8 @@ impl Reconciler for Pipelines {
         if pipeline.spec.suspend {
             return Ok(suspended_outcome());
         }
-        validate(pipeline)?;
         let Dereferenced { team, default_image } = dereference(ctx, pipeline)?;
+        validate(pipeline, &team)?;
         let desired = desired::build(ctx, pipeline, default_image.as_ref())?;
         let remote = RemotePipeline::new(ctx, pipeline, &team);
         remote.rename(pipeline)?;
@@ -37,23 +40,31 @@ impl Reconciler for Pipelines {
     }
 
     fn cleanup(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
+        for kind in [JobSpec::gvk(), ResourceSpec::gvk()] {
+            if delete_dependents(ctx, &kind, "pipelineRef", pipeline)? {
+                let message = "Waiting for the deletion of its Jobs and Resources.";
+                return Err(Failure::wait("DependentsRemain", message));
+            }
+        }
+        if !pipeline.status.is_claimed(None) {
+            return Ok(Outcome::await_change());
+        }
         if pipeline.spec.reclaim_policy == ReclaimPolicy::Orphan {
             let note = "The pipeline stays in Concourse: spec.reclaimPolicy is Orphan.";
             ctx.event("Orphaned", note);
             return Ok(Outcome::await_change());
         }
-        let team = team_of(pipeline);
-        let Some(team) = ctx.get::<TeamSpec>(team.namespace, team.name)? else {
+        let Some(team) = ctx.get_json(&team_of(pipeline).object_ref::<TeamSpec>())? else {
             ctx.warn("Orphaned", "The pipeline stays in Concourse: its Team is gone.");
             return Ok(Outcome::await_change());
         };
-        RemotePipeline::new(ctx, pipeline, &team).delete(pipeline)
+        RemotePipeline::new(ctx, pipeline, &ParentTeam::new(team)).delete(pipeline)
     }
 }
 
 /// Checks that the instance vars are those with which the pipeline was created.
-fn validate(pipeline: &Pipeline) -> Result<(), Failure> {
-    if is_created(pipeline) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
+fn validate(pipeline: &Pipeline, team: &ParentTeam) -> Result<(), Failure> {
+    if pipeline.status.is_claimed(team.server()) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
         let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
                        or create another Pipeline with the new ones.";
         return Err(Failure::terminal("InvalidSpec", message));
@@ -63,16 +74,15 @@ fn validate(pipeline: &Pipeline) -> Result<(), Failure> {
 
 /// The objects that a Pipeline refers to.
 struct Dereferenced {
-    team: Team,
+    team: ParentTeam,
     /// Image of the resource type for `spec.k8sConfigs` that the Instance sets by default.
     default_image: Option<ContainerImage>,
 }
 
 /// Dereferences the Team, which has to be Ready, and the Instance if its defaults apply.
 fn dereference(ctx: &Context, pipeline: &Pipeline) -> Result<Dereferenced, Failure> {
-    let team_ref = team_of(pipeline);
-    let team = ctx.require_ready::<TeamSpec>(team_ref.namespace, team_ref.name);
-    let team = team.reason("TeamNotReady")?;
+    let team = ctx.require_ready_json(&team_of(pipeline).object_ref::<TeamSpec>());
+    let team = ParentTeam::new(team.reason("TeamNotReady")?);
     let needs_default = !pipeline.spec.k8s_configs.is_empty() && pipeline.spec.k8s_config_image.is_none();
     let default_image = if needs_default {
         read_default_image(ctx, &team)?
@@ -83,26 +93,24 @@ fn dereference(ctx: &Context, pipeline: &Pipeline) -> Result<Dereferenced, Failu
 }
 
 /// Reads one field of the Team's Instance. To read the whole Instance as its type would take 13 KB of this component.
-fn read_default_image(ctx: &Context, team: &Team) -> Result<Option<ContainerImage>, Failure> {
-    let instance = team.spec.instance_ref.resolve(team.namespace());
-    let instance = ctx.get_json(&instance.object_ref::<InstanceSpec>())?;
-    let image = instance.map(|instance| instance["spec"]["defaults"]["k8sConfigImage"].clone());
-    Ok(from_value(&image.unwrap_or_default())?)
+fn read_default_image(ctx: &Context, team: &ParentTeam) -> Result<Option<ContainerImage>, Failure> {
+    let instance = ctx.get_json(&team.instance().object_ref::<InstanceSpec>())?;
+    let instance = instance.unwrap_or_default();
+    let image = &instance["spec"]["defaults"]["k8sConfigImage"];
+    let text = |field| image[field].as_str().map(ToOwned::to_owned);
+    Ok(text("repository").map(|repository| ContainerImage {
+        repository,
+        tag: text("tag"),
+    }))
 }
 
 fn team_of(pipeline: &Pipeline) -> NamespacedName<'_> {
     pipeline.spec.team_ref.resolve(pipeline.namespace())
 }
 
-/// Returns whether Concourse had the pipeline when it was last read.
-fn is_created(pipeline: &Pipeline) -> bool {
-    pipeline.status.pipeline_id.is_some()
-}
-
-/// The instance vars of the pipeline in Concourse: those with which it was created, even if the spec has others by
-/// now.
+/// The instance vars of the pipeline in Concourse: those with which it was claimed, even if the spec has others by now.
 fn instance_vars_of(pipeline: &Pipeline) -> &InstanceVars {
-    if is_created(pipeline) {
+    if pipeline.status.is_claimed(None) {
         &pipeline.status.instance_vars
     } else {
         &pipeline.spec.instance_vars

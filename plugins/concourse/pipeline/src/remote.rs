@@ -1,17 +1,17 @@
 //! A pipeline in Concourse, and the requests that make it match its spec.
 
 use concourse_api::{
-    InstanceVars, NamespacedName, Operation, Pipeline, PipelineSpec, PipelineStatus, Team, concourse_name,
-    finish_cleanup, pipeline_path, read_warnings, resolve_json, rest,
+    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name,
+    delete_claimed, pipeline_path, read_warnings, resolve_json, rest,
 };
 use ostler_sdk::{
-    RequestBuilder, Response, Selection, Upstream, api,
+    RequestBuilder, Response, Selection, Upstream,
     prelude::*,
     rfc3339,
     serde_json::{Map, Value},
 };
 
-use crate::{config, desired::DesiredConfig, instance_vars_of, is_created};
+use crate::{config, desired::DesiredConfig, instance_vars_of, parent::ParentTeam};
 
 /// Interval of polling a pipeline that matches its spec.
 pub const POLL_INTERVAL_MS: u64 = 300_000;
@@ -21,7 +21,6 @@ const READ_PIPELINE: Operation = Operation::new("read the pipeline", "SetPipelin
 const SAVE_CONFIG: Operation = Operation::new("save the config", "SetPipelineFailed");
 const RENAME_PIPELINE: Operation = Operation::new("rename the pipeline", "RenameFailed");
 const READ_FOR_RENAME: Operation = Operation::new("read the pipeline", "RenameFailed");
-const READ_FOR_DELETE: Operation = Operation::new("read the pipeline", "DeleteFailed");
 const EXPOSE_PIPELINE: Operation = Operation::new("expose the pipeline", "ExposeFailed");
 const HIDE_PIPELINE: Operation = Operation::new("hide the pipeline", "HideFailed");
 const ARCHIVE_PIPELINE: Operation = Operation::new("archive the pipeline", "ArchiveFailed");
@@ -33,8 +32,8 @@ const CONFIG_KEY: &str = "config";
 
 const SECONDS_PER_DAY: u64 = 86_400;
 /// A config counts as current only if it was shown this long after the last change: another change may carry the same
-/// second, and clocks are compared in whole seconds.
-const MIN_AGE_SECONDS: u64 = 3;
+/// second, and the clocks of Concourse's database and web nodes may differ by about as much.
+const MIN_AGE_SECONDS: u64 = 120;
 /// The time of day of a response wraps around at midnight, so an age close to a day may be a negative one.
 const MAX_AGE_SECONDS: u64 = SECONDS_PER_DAY - 60;
 
@@ -63,7 +62,7 @@ impl Part {
 pub struct RemotePipeline<'a> {
     ctx: &'a Context<'a>,
     concourse: Upstream<'a>,
-    team: &'a Team,
+    team: &'a ParentTeam,
     name: &'a str,
     instance_vars: &'a InstanceVars,
 }
@@ -76,17 +75,12 @@ struct State {
     version: Option<String>,
     /// Time of the response that showed the config, by Concourse's clock.
     date: Option<String>,
-    jobs: Option<Vec<rest::JobSummary>>,
-    resources: Option<Vec<rest::ResourceSummary>>,
+    jobs: Option<Value>,
+    resources: Option<Value>,
     /// Indicates whether the config is known to be the desired one although it was not read.
     is_config_current: bool,
-}
-
-/// Response of `/config`.
-#[api]
-struct ConfigResponse {
-    #[serde(default)]
-    config: Value,
+    /// Indicates whether the config that was read is known to be the desired one in Concourse's wording.
+    is_config_reworded: bool,
 }
 
 impl State {
@@ -100,6 +94,20 @@ impl State {
 
     fn is_archived(&self) -> bool {
         self.pipeline.as_ref().is_some_and(|pipeline| pipeline.archived)
+    }
+
+    /// Returns whether the config that was read is the desired one.
+    fn shows(&self, desired: &DesiredConfig) -> bool {
+        let config = self.config.as_ref();
+        config.is_some_and(|config| config::is_equivalent(config, &desired.config))
+    }
+
+    /// Returns whether the config that was read is the one last saved, by its version, and that was the desired one.
+    /// This holds even if Concourse shows it in another wording.
+    fn is_saved(&self, desired: &DesiredConfig, last: &PipelineStatus) -> bool {
+        self.version.is_some()
+            && last.config_version == self.version
+            && last.config_hash.as_ref() == Some(&desired.hash)
     }
 
     /// The fingerprint to cache of a config that was read; none while another change may carry the same second.
@@ -129,8 +137,8 @@ fn config_fingerprint(desired: &DesiredConfig, pipeline: Option<&rest::Pipeline>
 
 impl<'a> RemotePipeline<'a> {
     /// The pipeline that an object stands for.
-    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a Team) -> Self {
-        let instance = team.spec.instance_ref.resolve(team.namespace());
+    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a ParentTeam) -> Self {
+        let instance = team.instance();
         Self {
             ctx,
             concourse: ctx.upstream_in(instance.namespace, instance.name),
@@ -142,7 +150,7 @@ impl<'a> RemotePipeline<'a> {
 
     /// Path of the pipeline, or of something below it, under its present or former name.
     fn path_under(&self, name: &str, rest: &str) -> String {
-        pipeline_path(concourse_name(self.team), name, self.instance_vars, rest, "")
+        pipeline_path(self.team.name(), name, self.instance_vars, rest, "")
     }
 
     fn path(&self, rest: &str) -> String {
@@ -155,34 +163,29 @@ impl<'a> RemotePipeline<'a> {
         Ok(pipeline.map(|pipeline| pipeline.id))
     }
 
-    /// Deletes the pipeline under the name it has in Concourse.
+    /// Deletes the claimed pipeline under the name it has in Concourse: the recorded one, or the one to which a rename
+    /// that was not recorded any more has changed it.
     pub fn delete(&self, pipeline: &Pipeline) -> Result<Outcome, Failure> {
-        let name = self.find_current_name(pipeline)?;
-        let instance = self.team.spec.instance_ref.resolve(self.team.namespace());
-        let answer = self.concourse.delete(self.path_under(name, "")).send();
-        finish_cleanup(self.ctx, instance, answer, "delete", &format!("pipeline {name}"))
-    }
-
-    /// Finds the name that the pipeline has in Concourse, which is its former one until it is renamed.
-    fn find_current_name<'p>(&self, pipeline: &'p Pipeline) -> Result<&'p str, Failure> {
-        let desired = concourse_name(pipeline);
-        let Some(before) = name_to_change(pipeline) else {
-            return Ok(desired);
-        };
-        // The ID decides: a pipeline of the desired name may be another one.
-        let answer = self.concourse.get(self.path_under(desired, "")).send();
-        if matches!(answer, Err(Error::NotFound(_))) {
-            // The Instance is gone, which the deletion reports.
-            return Ok(before);
+        let before = name_to_change(pipeline);
+        let what = format!("pipeline {}", before.unwrap_or(self.name));
+        if !pipeline.status.is_claimed(self.server()) {
+            let note = "The pipeline stays on its former server: the Instance has another URL.";
+            self.ctx.warn("Orphaned", note);
+            return Ok(Outcome::await_change());
         }
-        let found: Option<rest::Pipeline> = READ_FOR_DELETE.read_optional(answer)?;
-        let is_renamed = found.map(|found| found.id) == pipeline.status.pipeline_id;
-        Ok(if is_renamed { desired } else { before })
+        let instance = self.team.instance();
+        let mut paths = vec![self.path("")];
+        if let Some(before) = before {
+            paths.insert(0, self.path_under(before, ""));
+        }
+        let id = pipeline.status.pipeline_id;
+        delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)
     }
 
     /// Renames the pipeline, which keeps its builds, if the spec has another name than the one it was created with.
     pub fn rename(&self, pipeline: &Pipeline) -> Result<(), Failure> {
-        let Some(before) = name_to_change(pipeline) else {
+        let Some(before) = name_to_change(pipeline).filter(|_| pipeline.status.is_claimed(self.server()))
+        else {
             return Ok(());
         };
         let name = self.name;
@@ -206,7 +209,7 @@ impl<'a> RemotePipeline<'a> {
             );
             return Err(Failure::wait(RENAME_PIPELINE.reason(), message));
         }
-        let path = pipeline_path(concourse_name(self.team), before, &Map::new(), "/rename", "");
+        let path = pipeline_path(self.team.name(), before, &Map::new(), "/rename", "");
         let request = self.concourse.put(path).json(&json!({ "name": name }));
         RENAME_PIPELINE.check(request.send())?;
         self.ctx
@@ -217,16 +220,27 @@ impl<'a> RemotePipeline<'a> {
     /// Lists the other Pipelines that have this name in Concourse and are to keep it. They are read as JSON, because
     /// an invalid one must not prevent the rename.
     fn list_namesakes(&self, pipeline: &Pipeline, name: &str) -> Result<String, Failure> {
+        let fields = format!("spec.teamRef.name={}", self.team.object().name);
+        let selection = Selection {
+            fields: Some(&fields),
+            ..Selection::default()
+        };
+        let parts = [
+            "metadata",
+            "spec.pipelineName",
+            "spec.teamRef",
+            "status.resolvedName",
+        ];
         let pipelines = self
             .ctx
-            .list_json(&PipelineSpec::gvk(), &Selection::default(), &[])?;
+            .list_json(&PipelineSpec::gvk(), &selection, &parts)?;
         let keeps_name = |other: &&Value| {
             let metadata = &other["metadata"];
             let name_override = other["spec"]["pipelineName"]
                 .as_str()
                 .filter(|name| !name.is_empty());
             let desired_name = name_override.or(metadata["name"].as_str());
-            resolve_json(other, "teamRef") == NamespacedName::of(self.team)
+            resolve_json(other, "teamRef") == self.team.object()
                 && other["status"]["resolvedName"] == name
                 && desired_name != Some(self.name)
                 && metadata["uid"] != pipeline.metadata.uid.as_str()
@@ -247,20 +261,51 @@ impl<'a> RemotePipeline<'a> {
     ) -> Result<PipelineStatus, Failure> {
         let mut state = self.read_state(desired)?;
         let mut warnings = last.warnings.clone();
-        let saved = self.save_if_different(spec, desired, &state, last)?;
-        let is_saved = saved.is_some();
-        if let Some(saved) = saved {
-            warnings = saved;
+        let is_save_due = is_save_due(spec, desired, &state, last);
+        let switches = find_switches(spec, &state);
+        if is_save_due || !switches.is_empty() {
+            self.claim(&state, last)?;
         }
-        let is_switched = self.apply_switches(spec, &state)?;
-        if is_saved || is_switched {
+        if is_save_due {
+            warnings = self.save(desired, &state, last)?;
+        }
+        for (path, operation) in &switches {
+            self.send_checked(operation, self.concourse.put(self.path(path)))?;
+        }
+        if is_save_due || !switches.is_empty() {
             // After a write one more round of reads is affordable.
             let parts = [Part::Pipeline, Part::Config, Part::Jobs, Part::Resources];
             state = self.read_parts(&parts, desired)?;
+            if is_save_due && !state.shows(desired) {
+                self.save_again(desired, &mut state, last)?;
+            }
         } else if let Some(fingerprint) = state.cacheable_fingerprint(desired) {
             self.ctx.cache_set(CONFIG_KEY, fingerprint.as_bytes())?;
         }
         Ok(self.build_status(state, desired, last, warnings))
+    }
+
+    /// URL of the server, as the Team has recorded it.
+    fn server(&self) -> Option<&str> {
+        self.team.server()
+    }
+
+    /// Records that the object manages the pipeline, with the ID of one that exists already.
+    fn claim(&self, state: &State, last: &PipelineStatus) -> Result<(), Failure> {
+        if last.is_claimed(self.server()) {
+            return Ok(());
+        }
+        let Some(server) = self.server() else {
+            let message = "The Team has not recorded its server yet.";
+            return Err(Failure::wait("TeamNotReady", message));
+        };
+        let claim = json!({
+            "claimedServer": server,
+            "resolvedName": self.name,
+            "instanceVars": self.instance_vars,
+            "pipelineID": state.pipeline.as_ref().map(|pipeline| pipeline.id),
+        });
+        self.ctx.checkpoint(&claim).reason(SAVE_CONFIG.reason())
     }
 
     /// Reads the pipeline and its config. If the config was read since the last change that Concourse recorded, its
@@ -304,38 +349,24 @@ impl<'a> RemotePipeline<'a> {
                         state.version = response.header(VERSION_HEADER).map(ToOwned::to_owned);
                         state.date = response.header("date").map(ToOwned::to_owned);
                     }
-                    let body: Option<ConfigResponse> = READ_PIPELINE.read_optional(answer)?;
-                    state.config = body.map(|body| body.config);
+                    let body: Option<Value> = READ_PIPELINE.read_optional(answer)?;
+                    state.config = body.map(|mut body| body["config"].take());
                 }
-                Part::Jobs => state.jobs = READ_PIPELINE.read_optional::<Option<_>>(answer)?.flatten(),
-                Part::Resources => {
-                    state.resources = READ_PIPELINE.read_optional::<Option<_>>(answer)?.flatten()
-                }
+                Part::Jobs => state.jobs = READ_PIPELINE.read_optional(answer)?,
+                Part::Resources => state.resources = READ_PIPELINE.read_optional(answer)?,
             }
         }
         Ok(state)
     }
 
-    /// Saves the config if Concourse has another one. Returns Concourse's warnings; none if nothing was saved.
-    fn save_if_different(
+    /// Saves the config and returns Concourse's warnings. If another user has saved at the same time, it is saved once
+    /// more on top of theirs.
+    fn save(
         &self,
-        spec: &PipelineSpec,
         desired: &DesiredConfig,
         state: &State,
         last: &PipelineStatus,
-    ) -> Result<Option<Vec<String>>, Failure> {
-        let is_new = state.pipeline.is_none();
-        // An archived pipeline has no config to compare.
-        if is_new || !spec.archived && is_config_different(desired, state, last) {
-            self.save(desired, state).map(Some)
-        } else {
-            Ok(None)
-        }
-    }
-
-    /// Saves the config and returns Concourse's warnings. If another user has saved at the same time, it is saved once
-    /// more on top of theirs.
-    fn save(&self, desired: &DesiredConfig, state: &State) -> Result<Vec<String>, Failure> {
+    ) -> Result<Vec<String>, Failure> {
         let mut response = self.put_config(desired, state.version.as_deref())?;
         if response.status() == 500 && is_version_conflict(response.bytes()) {
             let latest = self.read_parts(&[Part::Config], desired)?;
@@ -346,7 +377,28 @@ impl<'a> RemotePipeline<'a> {
         }
         let failure = SAVE_CONFIG.failure(&response);
         let condition = Condition::new_false("ConfigSynced", SAVE_CONFIG.reason(), failure.message.clone());
-        Err(failure.with(condition))
+        let failure = failure.with(condition);
+        // Concourse has refused the first write, so there is no claim either.
+        let is_unclaimed = (400..500).contains(&response.status()) && !last.is_claimed(self.server());
+        Err(if is_unclaimed { failure.status(last) } else { failure })
+    }
+
+    /// Saves a config once more that Concourse shows differently after the first time: either in another wording, or
+    /// because another user has saved theirs since. It shows the same again in the first case only.
+    fn save_again(
+        &self,
+        desired: &DesiredConfig,
+        state: &mut State,
+        last: &PipelineStatus,
+    ) -> Result<(), Failure> {
+        if state.config.is_none() {
+            return Ok(());
+        }
+        self.save(desired, state, last)?;
+        let again = self.read_parts(&[Part::Config], desired)?;
+        state.is_config_reworded = again.config == state.config;
+        (state.config, state.version) = (again.config, again.version);
+        Ok(())
     }
 
     fn put_config(&self, desired: &DesiredConfig, version: Option<&str>) -> Result<Response, Failure> {
@@ -359,28 +411,6 @@ impl<'a> RemotePipeline<'a> {
             request = request.header("X-Concourse-Config-Version", version);
         }
         request.send().reason(SAVE_CONFIG.reason())
-    }
-
-    /// Applies visibility, pause and archival. Returns whether there was anything to change.
-    fn apply_switches(&self, spec: &PipelineSpec, state: &State) -> Result<bool, Failure> {
-        let visibility = match (state.is_public(), spec.exposed) {
-            (false, true) => Some(("/expose", EXPOSE_PIPELINE)),
-            (true, false) => Some(("/hide", HIDE_PIPELINE)),
-            _ => None,
-        };
-        // Concourse creates pipelines paused, and leaves them paused when a save reactivates them. An archived
-        // pipeline is always paused.
-        let is_paused = state.pipeline.is_none() || state.is_paused();
-        let activity = match (is_paused, spec.paused) {
-            _ if spec.archived => (!state.is_archived()).then_some(("/archive", ARCHIVE_PIPELINE)),
-            (false, true) => Some(("/pause", PAUSE_PIPELINE)),
-            (true, false) => Some(("/unpause", UNPAUSE_PIPELINE)),
-            _ => None,
-        };
-        for (path, operation) in visibility.iter().chain(&activity) {
-            self.send_checked(operation, self.concourse.put(self.path(path)))?;
-        }
-        Ok(visibility.is_some() || activity.is_some())
     }
 
     fn send_checked(&self, operation: &Operation, request: RequestBuilder) -> Result<(), Failure> {
@@ -396,18 +426,20 @@ impl<'a> RemotePipeline<'a> {
         warnings: Vec<String>,
     ) -> PipelineStatus {
         let (paused, exposed, archived) = (state.is_paused(), state.is_public(), state.is_archived());
-        // Without a read of the config, hash and version remain those of the last one.
-        let (config_hash, config_version) = match state.version {
-            Some(version) => (Some(desired.hash.clone()), Some(version)),
-            None => (last.config_hash.clone(), last.config_version.clone()),
+        // Hash and version remain those of the last save unless the config that was read is the desired one.
+        let is_desired = state.is_config_reworded || state.shows(desired) || state.is_saved(desired, last);
+        let (config_hash, config_version) = match &state.version {
+            Some(version) if is_desired => (Some(desired.hash.clone()), Some(version.clone())),
+            _ => (last.config_hash.clone(), last.config_version.clone()),
         };
         // An archived pipeline has no config, and so none of its parts.
         let config = if archived { &Value::Null } else { &desired.config };
-        let (shown_jobs, shown_resources) = (state.jobs.as_deref(), state.resources.as_deref());
+        let (shown_jobs, shown_resources) = (state.jobs.as_ref(), state.resources.as_ref());
         let pipeline = state.pipeline.as_ref();
         let groups = config::describe_groups(pipeline.map(|pipeline| &*pipeline.groups).unwrap_or_default());
         PipelineStatus {
             pipeline_id: pipeline.map(|pipeline| pipeline.id),
+            claimed_server: self.server().map(ToOwned::to_owned),
             resolved_name: Some(self.name.to_owned()),
             instance_vars: self.instance_vars.clone(),
             web_url: self.web_url(),
@@ -430,33 +462,45 @@ impl<'a> RemotePipeline<'a> {
 
     /// URL of the web page, whose path below the team's is the same as in the REST API.
     fn web_url(&self) -> Option<String> {
-        let team_url = self.team.status.web_url.as_deref()?;
+        let team_url = self.team.web_url()?;
         let path = pipeline_path("", self.name, self.instance_vars, "", "");
         let path = path.trim_start_matches("/api/v1/teams/");
         Some(format!("{team_url}{path}"))
     }
 }
 
-/// The name to rename the pipeline from; none if it was not created yet, or has the desired name.
+/// The name to rename the pipeline from; none if it was not claimed yet, or has the desired name.
 fn name_to_change(pipeline: &Pipeline) -> Option<&str> {
     let before = pipeline.status.resolved_name.as_deref().unwrap_or_default();
-    let is_renamed = is_created(pipeline) && !before.is_empty() && before != concourse_name(pipeline);
+    let is_renamed = pipeline.status.is_claimed(None) && !before.is_empty() && before != concourse_name(pipeline);
     is_renamed.then_some(before)
 }
 
-/// Returns whether the config has to be saved. Hash and version of the last save prove equality even if Concourse shows the
-/// config in another form.
-fn is_config_different(desired: &DesiredConfig, state: &State, last: &PipelineStatus) -> bool {
-    if state.is_config_current {
-        return false;
-    }
-    let Some(config) = &state.config else {
+/// Returns whether the config has to be saved. An archived pipeline has none to compare.
+fn is_save_due(spec: &PipelineSpec, desired: &DesiredConfig, state: &State, last: &PipelineStatus) -> bool {
+    if state.pipeline.is_none() {
         return true;
+    }
+    !spec.archived && !state.is_config_current && !state.is_saved(desired, last) && !state.shows(desired)
+}
+
+/// Finds the requests for visibility, pause and archival that are due.
+fn find_switches(spec: &PipelineSpec, state: &State) -> Vec<(&'static str, Operation)> {
+    let visibility = match (state.is_public(), spec.exposed) {
+        (false, true) => Some(("/expose", EXPOSE_PIPELINE)),
+        (true, false) => Some(("/hide", HIDE_PIPELINE)),
+        _ => None,
     };
-    let is_saved = state.version.is_some()
-        && last.config_version == state.version
-        && last.config_hash.as_ref() == Some(&desired.hash);
-    !is_saved && !config::is_equivalent(config, &desired.config)
+    // Concourse creates pipelines paused, and leaves them paused when a save reactivates them. An archived pipeline is
+    // always paused.
+    let is_paused = state.pipeline.is_none() || state.is_paused();
+    let activity = match (is_paused, spec.paused) {
+        _ if spec.archived => (!state.is_archived()).then_some(("/archive", ARCHIVE_PIPELINE)),
+        (false, true) => Some(("/pause", PAUSE_PIPELINE)),
+        (true, false) => Some(("/unpause", UNPAUSE_PIPELINE)),
+        _ => None,
+    };
+    visibility.into_iter().chain(activity).collect()
 }
 
 /// Returns whether the response reports that another user has saved the config. Concourse has no status for that but 500.

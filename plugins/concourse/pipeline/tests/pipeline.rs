@@ -31,6 +31,13 @@ fn with(key: &str, value: impl Into<Value>) -> Value {
     pipeline
 }
 
+/// `pipeline()` as it is after it was saved.
+fn claimed() -> Value {
+    let mut object = pipeline();
+    object["status"] = json!({ "pipelineID": 3, "resolvedName": "demo", "claimedServer": "http://ci" });
+    object
+}
+
 /// The object with the status of the last reconcile.
 fn after(mut object: Value, outcome: &Outcome) -> Value {
     object["status"] = status(outcome);
@@ -76,7 +83,7 @@ fn cluster() -> Host {
         "metadata": { "name": "alpha", "namespace": "apps" },
         "spec": { "instanceRef": { "name": "ci", "namespace": "infra" } },
         "status": {
-            "webURL": "http://ci/teams/alpha",
+            "webURL": "http://ci/teams/alpha", "claimedServer": "http://ci",
             "conditions": [{ "type": "Ready", "status": "True", "reason": "R", "message": "" }],
         },
     }));
@@ -194,16 +201,16 @@ fn unchanged_config_is_skipped_in_favor_of_jobs_and_resources() {
         let headers = [("x-concourse-config-version", version), ("date", date)];
         host.answers("GET", CONFIG, [Ok(response(200, &headers, live()))]);
     };
-    // The config is read as long as another change may carry the same second.
+    // The config is read as long as another change may carry the same second, by the clock of another node.
     for date in [
         "Sat, 21 Nov 2026 04:21:24 GMT",
-        "Sat, 21 Nov 2026 04:21:26 GMT",
+        "Sat, 21 Nov 2026 04:23:23 GMT",
         "?",
     ] {
         read_at(&host, date, "5");
         assert_eq!(second(&host).0, format!("GET {CONFIG}"), "{date}");
     }
-    read_at(&host, "Sat, 21 Nov 2026 04:21:27 GMT", "5");
+    read_at(&host, "Sat, 21 Nov 2026 04:23:24 GMT", "5");
     assert_eq!(second(&host).0, format!("GET {CONFIG}"));
     let (path, status) = second(&host);
     assert_eq!(path, format!("GET {JOBS}"));
@@ -222,7 +229,7 @@ fn unchanged_config_is_skipped_in_favor_of_jobs_and_resources() {
     host.answer("PUT", CONFIG, 200, json!({}));
     host.reconcile(&Pipelines, &with("vars", json!([])))
         .expect("is ready");
-    assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
+    assert_eq!(writes(&host)[0], format!("PUT {CONFIG}"));
 }
 
 #[test]
@@ -249,7 +256,12 @@ fn saved_hash_and_version_prevent_repeated_save() {
     let worded = json!({ "config": { "jobs": [{ "name": "hello", "reworded": "9" }] } });
     config(&host, "6", worded.clone());
     let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
-    assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
+    assert_eq!(
+        writes(&host),
+        [format!("PUT {CONFIG}"), format!("PUT {CONFIG}")],
+        "it shows the same again, so that is its wording"
+    );
+    assert_eq!(status(&outcome)["configVersion"], "6");
     host.forget();
     let object = after(pipeline(), &outcome);
     host.reconcile(&Pipelines, &object).expect("is ready");
@@ -257,7 +269,7 @@ fn saved_hash_and_version_prevent_repeated_save() {
 
     config(&host, "7", worded);
     host.reconcile(&Pipelines, &object).expect("is ready");
-    assert_eq!(writes(&host), [format!("PUT {CONFIG}")], "another user has saved");
+    assert_eq!(writes(&host)[0], format!("PUT {CONFIG}"), "another user has saved");
     let version = host.sent().iter().find(|r| r.method == Method::Put).map(|r| {
         let header = r.headers.iter().find(|h| h.name == "X-Concourse-Config-Version");
         header.map(|h| h.value.clone())
@@ -266,15 +278,59 @@ fn saved_hash_and_version_prevent_repeated_save() {
 }
 
 #[test]
+fn save_of_another_user_after_own_is_not_taken_for_own() {
+    let read = |version: &str, body: Value| {
+        Ok(response(
+            200,
+            &[("x-concourse-config-version", version)],
+            body,
+        ))
+    };
+    let theirs = |name: &str| json!({ "config": { "jobs": [{ "name": name }] } });
+    let host = converged();
+    host.answer("PUT", CONFIG, 200, json!({}));
+    host.answers(
+        "GET",
+        CONFIG,
+        [read("5", theirs("a")), read("7", theirs("b")), read("8", live())],
+    );
+    let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    assert_eq!(writes(&host).len(), 2, "their save is reverted");
+    assert_eq!(status(&outcome)["configVersion"], "8");
+
+    // They save after the second one, too: the next reconcile sees it.
+    let host = converged();
+    host.answer("PUT", CONFIG, 200, json!({}));
+    host.answers(
+        "GET",
+        CONFIG,
+        [
+            read("5", theirs("a")),
+            read("7", theirs("b")),
+            read("9", theirs("c")),
+        ],
+    );
+    let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    assert_eq!(status(&outcome).get("configVersion"), None);
+    host.forget();
+    let object = after(pipeline(), &outcome);
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert_eq!(writes(&host)[0], format!("PUT {CONFIG}"));
+}
+
+#[test]
 fn version_conflict_is_retried_once() {
     const STALE: &str = "failed to save config: comparison with existing config failed during save";
     let host = converged();
-    config(&host, "6", json!({ "config": {} }));
+    let read = |body: Value| Ok(response(200, &[("x-concourse-config-version", "6")], body));
+    let other = || read(json!({ "config": {} }));
+    host.answers("GET", CONFIG, [other(), other(), read(live())]);
     let stale = || Ok(response(500, &[], STALE));
     host.answers("PUT", CONFIG, [stale(), Ok(response(200, &[], json!({})))]);
     host.reconcile(&Pipelines, &pipeline()).expect("is ready");
     assert_eq!(writes(&host).len(), 2);
 
+    host.answers("GET", CONFIG, [other()]);
     host.answers("PUT", CONFIG, [stale(), stale()]);
     let (reason, resolution, message) = failure(&host, &pipeline());
     assert_eq!(
@@ -305,6 +361,14 @@ fn refused_config_is_terminal_with_concourse_message() {
         failure.message
     );
     assert_eq!(failure.conditions[0].type_, "ConfigSynced");
+
+    // Nothing was written, so the claim is withdrawn, and a deletion leaves another user's pipeline alone.
+    assert_eq!(host.checkpoints()[0]["claimedServer"], "http://ci");
+    let mut object = pipeline();
+    object["status"] = from_slice(failure.status.as_deref().expect("a status")).expect("is JSON");
+    host.forget();
+    host.cleanup(&Pipelines, &object).expect("is cleaned up");
+    assert!(host.requests().is_empty());
 }
 
 #[test]
@@ -348,7 +412,7 @@ fn secret_is_substituted_by_placeholder() {
     // The host redacts the value to the placeholder; then nothing is written.
     let mut body = live();
     body["config"]["resources"][0]["source"]["key"] = placeholder.into();
-    config(&host, "8", body);
+    config(&host, "8", body.clone());
     host.forget();
     let settled = host
         .reconcile(&Pipelines, &after(object.clone(), &outcome))
@@ -357,7 +421,8 @@ fn secret_is_substituted_by_placeholder() {
 
     // Another value: the config still contains the old one, which is not redacted.
     host.secret("git", "id", "digest-2");
-    config(&host, "8", live());
+    let read = |body: Value| Ok(response(200, &[("x-concourse-config-version", "8")], body));
+    host.answers("GET", CONFIG, [read(live()), read(body)]);
     host.reconcile(&Pipelines, &after(object, &settled))
         .expect("is ready");
     assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
@@ -451,7 +516,9 @@ fn instanced_pipeline_sends_vars_with_every_request() {
     let gone = || Ok(response(404, &[], Value::Null));
     let there = |value| Ok(response(200, &[("x-concourse-config-version", "2")], value));
     host.answers("GET", &at(""), [gone(), there(shown(false, true, false))]);
-    host.answers("GET", &at("/config"), [gone(), there(live())]);
+    let mut saved = live();
+    saved["config"]["display"] = json!({ "number": 2, "text": "main-2" });
+    host.answers("GET", &at("/config"), [gone(), there(saved)]);
     for part in ["/jobs", "/resources"] {
         host.answer("GET", &at(part), 200, json!([]));
     }
@@ -478,6 +545,7 @@ fn instanced_pipeline_sends_vars_with_every_request() {
     assert_eq!(status["instanceVars"], json!({ "n": 2, "branch": "main" }));
 
     let object = after(object, &outcome);
+    host.answer("GET", &at(""), 200, shown(false, true, false));
     host.answer("DELETE", &at(""), 204, Value::Null);
     host.cleanup(&Pipelines, &object).expect("is cleaned up");
     // Instance vars are part of a pipeline's identity.
@@ -491,7 +559,7 @@ fn instanced_pipeline_sends_vars_with_every_request() {
     assert!(message.contains("instanceVars"), "{message}");
     host.forget();
     host.cleanup(&Pipelines, &moved).expect("is cleaned up");
-    assert_eq!(host.requests(), [format!("DELETE {}", at(""))], "what was made");
+    assert_eq!(writes(&host), [format!("DELETE {}", at(""))], "what was made");
 }
 
 /// `pipeline()` whose name in Concourse was `old` at the last reconcile.
@@ -581,17 +649,29 @@ fn rename_waits_for_other_instances_of_pipeline() {
 
 #[test]
 fn cleanup_deletes_pipeline_under_current_name() {
-    for (id, deleted) in [(Some(3), PATH), (Some(4), OLD), (None, OLD)] {
+    let cases = [
+        (None, Some(3), Some(PATH)),
+        (Some(3), Some(4), Some(OLD)),
+        (Some(3), None, Some(OLD)),
+        // Destroyed and made anew by another user.
+        (Some(9), Some(4), None),
+        (None, None, None),
+    ];
+    for (old_id, new_id, deleted) in cases {
         let host = cluster();
-        match id {
-            Some(id) => host.answer("GET", PATH, 200, with_id(id)),
-            None => host.answer("GET", PATH, 404, Value::Null),
-        };
-        host.answer("DELETE", deleted, 204, Value::Null);
+        for (path, id) in [(OLD, old_id), (PATH, new_id)] {
+            match id {
+                Some(id) => host.answer("GET", path, 200, with_id(id)),
+                None => host.answer("GET", path, 404, Value::Null),
+            };
+            host.answer("DELETE", path, 204, Value::Null);
+        }
         host.cleanup(&Pipelines, &renamed()).expect("is cleaned up");
+        let expected: Vec<_> = deleted.iter().map(|path| format!("DELETE {path}")).collect();
+        assert_eq!(writes(&host), expected, "{old_id:?} {new_id:?}");
     }
     let host = cluster();
-    host.answer("GET", PATH, 502, "oops");
+    host.answer("GET", OLD, 502, "oops");
     let failure = host.cleanup(&Pipelines, &renamed()).expect_err("it is refused");
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
@@ -710,23 +790,110 @@ fn invalid_and_failed_responses_are_retried() {
 
 #[test]
 fn cleanup_deletes_pipeline_or_reports_orphan() {
+    let cluster = || {
+        let host = cluster();
+        host.answer("GET", PATH, 200, shown(false, false, false));
+        host
+    };
     for status in [204, 404] {
         let host = cluster();
         host.answer("DELETE", PATH, status, Value::Null);
-        let outcome = host.cleanup(&Pipelines, &pipeline()).expect("is cleaned up");
+        let outcome = host.cleanup(&Pipelines, &claimed()).expect("is cleaned up");
         assert_eq!(outcome.next, Next::AwaitChange);
+        assert_eq!(writes(&host), [format!("DELETE {PATH}")]);
     }
     let host = cluster();
     host.answer("DELETE", PATH, 500, "oops");
-    let failure = host.cleanup(&Pipelines, &pipeline()).expect_err("is retried");
+    let failure = host.cleanup(&Pipelines, &claimed()).expect_err("is retried");
     assert_eq!(failure.resolution, Resolution::Retry);
 
     host.forget();
-    host.cleanup(&Pipelines, &with("reclaimPolicy", "Orphan"))
-        .expect("is cleaned up");
+    let mut orphaned = claimed();
+    orphaned["spec"]["reclaimPolicy"] = "Orphan".into();
+    host.cleanup(&Pipelines, &orphaned).expect("is cleaned up");
     assert!(host.requests().is_empty());
     host.remove(&gvk("concourse-ci.org", "v1alpha1", "Team").named("apps", "alpha"));
-    host.cleanup(&Pipelines, &pipeline()).expect("is cleaned up");
+    host.cleanup(&Pipelines, &claimed()).expect("is cleaned up");
     assert!(host.events().iter().all(|(reason, _)| reason == "Orphaned"));
     assert_eq!(host.events().len(), 2);
+}
+
+#[test]
+fn claim_is_recorded_before_first_write() {
+    let host = cluster();
+    host.answer("GET", PATH, 404, Value::Null);
+    host.answer("GET", CONFIG, 404, Value::Null);
+    host.answers("PUT", CONFIG, [Err(Error::Unavailable("timed out".into()))]);
+    host.reconcile(&Pipelines, &pipeline()).expect_err("is lost");
+    let claim = json!({
+        "claimedServer": "http://ci", "resolvedName": "demo", "instanceVars": {}, "pipelineID": null,
+    });
+    assert_eq!(host.checkpoints(), [claim.clone()]);
+
+    // The pipeline may have been made, so it is deleted.
+    let mut object = pipeline();
+    object["status"] = claim;
+    host.forget();
+    host.answer("DELETE", PATH, 204, Value::Null);
+    host.cleanup(&Pipelines, &object).expect("is cleaned up");
+    assert_eq!(host.requests(), [format!("DELETE {PATH}")]);
+}
+
+#[test]
+fn unclaimed_pipeline_is_deleted_without_request() {
+    let host = cluster();
+    // Not even the Team is needed.
+    host.remove(&gvk("concourse-ci.org", "v1alpha1", "Team").named("apps", "alpha"));
+    let outcome = host.cleanup(&Pipelines, &pipeline()).expect("is cleaned up");
+    assert_eq!(outcome.next, Next::AwaitChange);
+    assert!(host.requests().is_empty() && host.events().is_empty());
+}
+
+#[test]
+fn pipeline_of_another_server_is_claimed_anew_and_not_deleted() {
+    let mut object = claimed();
+    object["status"]["claimedServer"] = "http://before".into();
+    let host = cluster();
+    host.cleanup(&Pipelines, &object).expect("is cleaned up");
+    assert!(host.requests().is_empty());
+    assert_eq!(host.events()[0].0, "Orphaned");
+
+    let host = converged();
+    let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
+    assert!(writes(&host).is_empty());
+    assert_eq!(status(&outcome)["claimedServer"], "http://ci");
+}
+
+#[test]
+fn denied_deletion_of_claimed_pipeline_stays() {
+    let host = cluster();
+    host.answers("GET", PATH, [Err(Error::Denied("not allowed".into()))]);
+    let failure = host.cleanup(&Pipelines, &claimed()).expect_err("is denied");
+    assert!(matches!(failure.resolution, Resolution::Denied(_)), "{failure:?}");
+}
+
+#[test]
+fn jobs_and_resources_in_namespace_are_deleted_first() {
+    let host = cluster();
+    for (kind, name, namespace) in [
+        ("Job", "unit", "apps"),
+        ("Resource", "src", "apps"),
+        ("Job", "elsewhere", "other"),
+    ] {
+        host.put(json!({
+            "apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
+            "metadata": { "name": name, "namespace": namespace, "uid": name },
+            "spec": { "pipelineRef": { "name": "demo", "namespace": "apps" } },
+        }));
+    }
+    let failure = host.cleanup(&Pipelines, &claimed()).expect_err("waits");
+    assert_eq!((failure.reason.as_str(), failure.resolution), ("DependentsRemain", Resolution::Wait));
+    assert_eq!(host.writes(), ["delete Job unit"]);
+    host.cleanup(&Pipelines, &claimed()).expect_err("waits");
+    assert_eq!(host.writes(), ["delete Job unit", "delete Resource src"]);
+    assert!(host.requests().is_empty());
+
+    host.answer("GET", PATH, 200, shown(false, false, false));
+    host.answer("DELETE", PATH, 204, Value::Null);
+    host.cleanup(&Pipelines, &claimed()).expect("is cleaned up");
 }

@@ -11,6 +11,10 @@ const CHECK_NOW_ANNOTATION: &str = "concourse-ci.org/check-now";
 const MIN_FOLLOW_INTERVAL_MS: u64 = 1000;
 const MAX_FOLLOW_INTERVAL_MS: u64 = 30_000;
 
+/// Limits of `spec.checkInterval`.
+const MIN_CHECK_INTERVAL_MS: u64 = 10_000;
+const MAX_CHECK_INTERVAL_MS: u64 = 604_800_000;
+
 const START_CHECK: Operation = Operation::new("check the resource", "CheckFailed").in_pipeline();
 
 /// Reads the running check that this object has triggered, if there is one.
@@ -57,6 +61,7 @@ pub fn start_if_due(
     let check_now = resource.metadata.annotation(CHECK_NOW_ANNOTATION);
     let check_now = check_now.filter(|value| !value.is_empty());
     let interval = resource.spec.check_interval.as_deref().and_then(duration);
+    let interval = interval.map(|interval| interval.clamp(MIN_CHECK_INTERVAL_MS, MAX_CHECK_INTERVAL_MS));
     let delay = interval.map(|interval| (last_request.unwrap_or(0) + interval).saturating_sub(now));
     if check_now.is_none() {
         status.check_now = None;

@@ -2,8 +2,9 @@
 
 use concourse_api::{
     Instance, InstanceSpec, NamespacedName, Operation, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec,
-    TeamStatus, check_namespace_allowed, concourse_name, config_warning_condition, encode_segment,
-    finish_cleanup, list_dependents, read_warnings, rest, suspended_outcome, team_path,
+    TeamStatus, check_namespace_allowed, concourse_name, config_warning_condition, delete_claimed,
+    encode_segment, find_server_url, list_dependents, read_warnings, rest, server_url, suspended_outcome,
+    team_path,
 };
 use ostler_sdk::{Upstream, prelude::*, rfc3339};
 
@@ -27,37 +28,61 @@ impl Reconciler for Teams {
         let instance = dereference(ctx, team)?;
         check_namespace_allowed(&instance, team.namespace())?;
         let auth = build_auth(&team.spec)?;
-        let applied = apply(ctx, team, &auth)?;
+        let applied = apply(ctx, team, server_url(&instance.spec.url), &auth)?;
         Ok(update_status(ctx, team, &instance, applied))
     }
 
     fn cleanup(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
-        // The team that was created counts, even if the spec has another name by now.
-        let name = match (team.status.team_id, &team.status.resolved_name) {
-            (Some(_), Some(created)) => created,
-            _ => concourse_name(team),
-        };
-        if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
-            ctx.event(
-                "Orphaned",
-                "The team stays in Concourse: spec.reclaimPolicy is Orphan.",
-            );
-            return Ok(Outcome::await_change());
-        }
-        if name == "main" && !team.spec.allow_destroy {
+        let is_orphaned = team.spec.reclaim_policy == ReclaimPolicy::Orphan;
+        let names = claimed_names(team);
+        let is_main = names.contains(&"main");
+        if is_main && team.status.is_claimed(None) && !is_orphaned && !team.spec.allow_destroy {
             let message = "The team main is not deleted: set spec.allowDestroy to true to delete \
                            it, or spec.reclaimPolicy to Orphan to keep it.";
             return Err(Failure::terminal("DeleteRefused", message));
         }
+        // Also of an orphaned team: without this object its Pipelines could not find theirs in Concourse.
         let pipelines = list_dependents(ctx, &PipelineSpec::gvk(), "teamRef", team)?;
         if !pipelines.is_empty() {
             let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
             return Err(Failure::wait("PipelinesRemain", message));
         }
-        let instance = instance_of(team);
-        let answer = upstream_of(ctx, team).delete(team_path(name)).send();
-        finish_cleanup(ctx, instance, answer, "delete", &format!("team {name}"))
+        if !team.status.is_claimed(None) {
+            return Ok(Outcome::await_change());
+        }
+        if is_orphaned {
+            let note = "The team stays in Concourse: spec.reclaimPolicy is Orphan.";
+            ctx.event("Orphaned", note);
+            return Ok(Outcome::await_change());
+        }
+        delete(ctx, team, &names)
     }
+}
+
+/// The names that the claimed team may have in Concourse: the recorded one first, and the one to which a rename that
+/// was not recorded any more has changed it.
+fn claimed_names(team: &Team) -> Vec<&str> {
+    let recorded = team.status.resolved_name.as_deref();
+    let desired = concourse_name(team);
+    let mut names = vec![recorded.filter(|name| !name.is_empty()).unwrap_or(desired)];
+    if names[0] != desired {
+        names.push(desired);
+    }
+    names
+}
+
+fn delete(ctx: &Context, team: &Team, names: &[&str]) -> Result<Outcome, Failure> {
+    let instance = instance_of(team);
+    let what = format!("team {}", names[0]);
+    let server = find_server_url(ctx, instance)?;
+    if !team.status.is_claimed(server.as_deref()) {
+        let note = format!("The {what} stays on the server it was created on: the Instance has another URL.");
+        ctx.warn("Orphaned", &note);
+        return Ok(Outcome::await_change());
+    }
+    let paths: Vec<String> = names.iter().map(|name| team_path(name)).collect();
+    let concourse = upstream_of(ctx, team);
+    delete_claimed(ctx, instance, &concourse, &paths, team.status.team_id, &what)
 }
 
 fn instance_of(team: &Team) -> NamespacedName<'_> {
@@ -119,20 +144,33 @@ enum Applied {
 }
 
 /// Creates, renames or updates the team, unless Concourse already has it with these members.
-fn apply(ctx: &Context, team: &Team, auth: &rest::TeamAuth) -> Result<Applied, Failure> {
+fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Result<Applied, Failure> {
     let concourse = upstream_of(ctx, team);
     let name = concourse_name(team);
+    let is_claimed = team.status.is_claimed(Some(server));
     let mut found = read(&concourse, name)?;
-    if found.is_none() && rename(ctx, &concourse, team)? {
+    if found.is_none() && is_claimed && rename(ctx, &concourse, team)? {
         found = read(&concourse, name)?;
     }
-    if let Some(found) = found
+    if let Some(found) = &found
         && found.auth == *auth
     {
         return Ok(Applied::Unchanged { team_id: found.id });
     }
+    if !is_claimed {
+        let id = found.and_then(|found| found.id);
+        let claim = json!({ "claimedServer": server, "resolvedName": name, "teamID": id });
+        ctx.checkpoint(&claim).reason(WRITE_TEAM.reason())?;
+    }
     let request = concourse.put(team_path(name)).json(&json!({ "auth": auth }));
-    let body = WRITE_TEAM.check(request.send())?.value()?;
+    let response = request.send().reason(WRITE_TEAM.reason())?;
+    if !response.is_success() {
+        let failure = WRITE_TEAM.failure(&response);
+        // Nothing was written, so there is no claim either.
+        let is_refused = (400..500).contains(&response.status()) && !is_claimed;
+        return Err(if is_refused { failure.status(&team.status) } else { failure });
+    }
+    let body = response.value()?;
     Ok(Applied::Written {
         team_id: body["team"]["id"].as_i64().and_then(|id| i32::try_from(id).ok()),
         warnings: read_warnings(&body),
@@ -168,6 +206,7 @@ fn update_status(ctx: &Context, team: &Team, instance: &Instance, applied: Appli
     let name = concourse_name(team);
     let web_url = instance.status.web_url.as_ref();
     let mut status = TeamStatus {
+        claimed_server: Some(server_url(&instance.spec.url).to_owned()),
         resolved_name: Some(name.to_owned()),
         web_url: web_url.map(|url| format!("{url}/teams/{}", encode_segment(name))),
         ..team.status.clone()

@@ -26,6 +26,13 @@ fn with(key: &str, value: impl Into<Value>) -> Value {
     team
 }
 
+/// `team()` as it is after it was written.
+fn claimed() -> Value {
+    let mut team = team();
+    team["status"] = json!({ "teamID": 7, "resolvedName": "alpha", "claimedServer": "http://ci" });
+    team
+}
+
 fn auth() -> Value {
     json!({
         "owner": { "users": ["local:a", "local:b"], "groups": null },
@@ -74,6 +81,8 @@ fn missing_team_is_created_once() {
     let outcome = host.reconcile(&Teams, &team()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(300_000)));
     assert_eq!(host.requests(), [format!("GET {PATH}"), format!("PUT {PATH}")]);
+    let claim = json!({ "claimedServer": "http://ci", "resolvedName": "alpha", "teamID": null });
+    assert_eq!(host.checkpoints(), [claim], "before the write");
     let sent: Value = from_slice(host.sent()[1].body.as_deref().expect("a body")).expect("JSON");
     assert_eq!(
         sent["auth"]["owner"],
@@ -83,7 +92,7 @@ fn missing_team_is_created_once() {
     assert_eq!(
         status,
         json!({
-            "teamID": 7, "resolvedName": "alpha", "webURL": "http://ci/teams/alpha",
+            "teamID": 7, "resolvedName": "alpha", "webURL": "http://ci/teams/alpha", "claimedServer": "http://ci",
             "lastApplied": "2001-09-09T01:46:40Z", "warnings": ["odd name"],
         })
     );
@@ -147,39 +156,90 @@ fn failures_have_distinct_reasons_and_resolutions() {
 
 #[test]
 fn cleanup_deletes_team_and_accepts_not_found() {
+    let shown = json!({ "id": 7, "auth": auth() });
     for status in [204, 404] {
         let host = cluster("False");
+        host.answer("GET", PATH, 200, shown.clone());
         host.answer("DELETE", PATH, status, Value::Null);
         assert_eq!(
-            host.cleanup(&Teams, &team()).expect("is cleaned up").next,
+            host.cleanup(&Teams, &claimed()).expect("is cleaned up").next,
             Next::AwaitChange
         );
-        assert_eq!(host.requests(), [format!("DELETE {PATH}")]);
+        assert_eq!(host.requests(), [format!("GET {PATH}"), format!("DELETE {PATH}")]);
     }
     for answer in [
         Ok(ostler_sdk::mock::response(500, &[], "oops")),
         Err(Error::Unavailable("connection refused".into())),
     ] {
         let host = cluster("True");
+        host.answer("GET", PATH, 200, shown.clone());
         host.answers("DELETE", PATH, [answer]);
-        let failure = host.cleanup(&Teams, &team()).expect_err("is retried");
+        let failure = host.cleanup(&Teams, &claimed()).expect_err("is retried");
         assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
     }
 }
 
 #[test]
-fn cleanup_keeps_orphaned_and_main_team() {
+fn cleanup_sends_no_request_without_claim() {
     let host = cluster("True");
-    host.cleanup(&Teams, &with("reclaimPolicy", "Orphan"))
+    host.deny("http.send");
+    for name in ["alpha", "main"] {
+        let outcome = host.cleanup(&Teams, &with("teamName", name)).expect("is cleaned up");
+        assert_eq!(outcome.next, Next::AwaitChange);
+    }
+    assert!(host.events().is_empty());
+    host.cleanup(&Teams, &claimed()).expect_err("the claim stays");
+}
+
+#[test]
+fn refused_first_write_leaves_no_claim() {
+    let host = cluster("True");
+    host.answer("GET", PATH, 200, json!({ "id": 9 }));
+    host.answer("PUT", PATH, 403, "forbidden");
+    let failure = host.reconcile(&Teams, &team()).expect_err("refused");
+    assert_eq!(host.checkpoints()[0]["teamID"], 9);
+    let mut refused = team();
+    refused["status"] = from_slice(failure.status.as_deref().expect("a status")).expect("JSON");
+    host.forget();
+    host.cleanup(&Teams, &refused).expect("is cleaned up");
+    assert!(host.requests().is_empty());
+}
+
+#[test]
+fn cleanup_keeps_team_with_another_id_or_server() {
+    let host = cluster("True");
+    host.answer("GET", PATH, 200, json!({ "id": 8 }));
+    host.cleanup(&Teams, &claimed()).expect("is cleaned up");
+    assert_eq!(host.requests(), [format!("GET {PATH}")], "it was made anew");
+
+    let mut elsewhere = claimed();
+    elsewhere["status"]["claimedServer"] = "http://before".into();
+    host.forget();
+    host.cleanup(&Teams, &elsewhere).expect("is cleaned up");
+    assert!(host.requests().is_empty());
+    assert_eq!(host.events()[0].0, "Orphaned");
+}
+
+#[test]
+fn cleanup_keeps_orphaned_and_main_team() {
+    let claimed = |key: &str, value: Value| {
+        let mut team = with(key, value);
+        let name = team["spec"]["teamName"].as_str().unwrap_or("alpha").to_owned();
+        team["status"] = json!({ "teamID": 7, "resolvedName": name });
+        team
+    };
+    let host = cluster("True");
+    host.cleanup(&Teams, &claimed("reclaimPolicy", "Orphan".into()))
         .expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
     assert!(host.requests().is_empty());
 
-    let main = with("teamName", "main");
+    let main = claimed("teamName", "main".into());
     let failure = host.cleanup(&Teams, &main).expect_err("refused");
     assert_eq!(resolution(&failure), ("DeleteRefused", &Resolution::Terminal));
     let mut allowed = main;
     allowed["spec"]["allowDestroy"] = true.into();
+    host.answer("GET", "/api/v1/teams/main", 200, json!({ "id": 7 }));
     host.answer("DELETE", "/api/v1/teams/main", 204, Value::Null);
     host.cleanup(&Teams, &allowed).expect("is cleaned up");
 }
@@ -191,23 +251,27 @@ fn cleanup_waits_for_pipelines() {
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Pipeline",
         "metadata": { "name": "p", "namespace": "apps" }, "spec": { "teamRef": { "name": "alpha" } },
     }));
-    let failure = host.cleanup(&Teams, &team()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("PipelinesRemain", &Resolution::Wait));
-    assert!(failure.message.contains("apps/p"), "{}", failure.message);
+    for policy in ["Delete", "Orphan"] {
+        let failure = host
+            .cleanup(&Teams, &with("reclaimPolicy", policy))
+            .expect_err("waits");
+        assert_eq!(resolution(&failure), ("PipelinesRemain", &Resolution::Wait));
+        assert!(failure.message.contains("apps/p"), "{}", failure.message);
+    }
 }
 
 #[test]
 fn cleanup_with_missing_parent_does_not_block_deletion() {
     let not_found = || Err(Error::NotFound("Upstream infra/ci".into()));
     let host = cluster("True");
-    host.remove(&instance()).answers("DELETE", PATH, [not_found()]);
-    host.cleanup(&Teams, &team()).expect("is cleaned up");
+    host.remove(&instance()).answers("GET", PATH, [not_found()]);
+    host.cleanup(&Teams, &claimed()).expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
 
     // Instance and Upstream exist, so the credentials are missing.
     let host = cluster("True");
-    host.answers("DELETE", PATH, [not_found()]);
-    let failure = host.cleanup(&Teams, &team()).expect_err("waits");
+    host.answers("GET", PATH, [not_found()]);
+    let failure = host.cleanup(&Teams, &claimed()).expect_err("waits");
     assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Wait));
 }
 
@@ -245,6 +309,14 @@ fn name_set_later_renames_owned_team() {
 
     // The team is deleted before it was renamed.
     let host = cluster("True");
+    host.answer("GET", PATH, 200, shown("alpha", 7));
     host.answer("DELETE", PATH, 204, Value::Null);
+    host.cleanup(&Teams, &team).expect("is cleaned up");
+
+    // The team is deleted before the rename was recorded.
+    let host = cluster("True");
+    host.answer("GET", PATH, 404, Value::Null);
+    host.answer("GET", NEW, 200, shown("beta", 7));
+    host.answer("DELETE", NEW, 204, Value::Null);
     host.cleanup(&Teams, &team).expect("is cleaned up");
 }

@@ -152,7 +152,7 @@ fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -
     let phase = phase_of(found);
     let is_stalled = phase == "stalled";
     if is_stalled && worker.status.phase.as_deref() != Some(phase) {
-        ctx.warn("Stalled", "The worker has stopped responding to Concourse.");
+        ctx.warn("WorkerStalled", "The worker has stopped responding to Concourse.");
     }
     let status = build_status(concourse_name(worker), found);
     let step = next_step(worker.spec.lifecycle, phase);
@@ -171,12 +171,12 @@ fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -
     };
     let stalled = if is_stalled {
         Condition::new_true(
-            "Stalled",
-            "Stalled",
+            "WorkerStalled",
+            "WorkerStalled",
             "The worker has stopped responding to Concourse.",
         )
     } else {
-        Condition::new_false("Stalled", "NotStalled", "The worker is not stalled.")
+        Condition::new_false("WorkerStalled", "NotStalled", "The worker is not stalled.")
     };
     Ok(outcome
         .with(ready_condition(worker.spec.lifecycle, step, phase))
@@ -241,11 +241,7 @@ fn build_status(name: &str, found: Option<&rest::Worker>) -> WorkerStatus {
         start_time: worker.start_time.map(rfc3339),
         ephemeral: worker.ephemeral,
         team: non_empty(&worker.team),
-        resource_types: worker
-            .resource_types
-            .iter()
-            .map(|kind| kind.name.clone())
-            .collect(),
+        resource_types: worker.resource_types.clone(),
     }
 }
 

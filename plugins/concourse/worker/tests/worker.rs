@@ -72,7 +72,7 @@ fn running_worker_costs_one_read_and_no_write() {
         conditions(&outcome),
         [
             ("Ready", ConditionStatus::True, "Ready"),
-            ("Stalled", ConditionStatus::False, "NotStalled"),
+            ("WorkerStalled", ConditionStatus::False, "NotStalled"),
             ("StateTransitioning", ConditionStatus::False, "Converged"),
         ]
     );
@@ -82,7 +82,7 @@ fn running_worker_costs_one_read_and_no_write() {
         json!({
             "resolvedName": "w1", "phase": "running", "platform": "linux", "tags": ["big"], "activeContainers": 2,
             "activeVolumes": 4, "activeTasks": 1, "version": "3.0", "startTime": "2001-09-09T01:46:40Z",
-            "ephemeral": true, "team": "platform", "resourceTypes": ["git"],
+            "ephemeral": true, "team": "platform", "resourceTypes": [{ "type": "git" }],
         })
     );
     assert_eq!(requested_age(&host), "max-age=2", "its state is not known yet");
@@ -156,9 +156,9 @@ fn obstacles_are_reported_in_conditions_and_failures() {
     );
     assert_eq!(
         conditions(&outcome)[1],
-        ("Stalled", ConditionStatus::True, "Stalled")
+        ("WorkerStalled", ConditionStatus::True, "WorkerStalled")
     );
-    assert_eq!(host.events()[0].0, "Stalled");
+    assert_eq!(host.events()[0].0, "WorkerStalled");
 
     let host = showing(&["landed"]);
     let outcome = host

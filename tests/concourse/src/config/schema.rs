@@ -299,7 +299,12 @@ impl Reader {
                 (Value::Null, Text) => "".into(),
                 (value, _) => value,
             };
-            if *always || !is_go_zero(&value) {
+            // A pointer or an interface is empty only when it is nil: `inputs: []` of a put step stays.
+            let is_omitted = match wanted {
+                Any => value.is_null(),
+                _ => is_go_zero(&value),
+            };
+            if *always || !is_omitted {
                 written.insert((*field).to_owned(), value);
             }
         }

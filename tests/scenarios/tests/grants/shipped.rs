@@ -265,6 +265,7 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
         .replace("https://ci.example.com", &format!("{:?}", lab.concourse.url()));
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("the shipped grants parse");
     lab.settings.require_service_account = true;
+    lab.settings.own_namespace = Some(system.clone());
     let rights = Arc::new(Mutex::new(Rights::default()));
     let user = format!("system:serviceaccount:{system}:ostler");
     let client = client_as_host(lab.client.clone(), user, rights.clone());
@@ -319,8 +320,7 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     lab.wait_gone(&kind("Build"), "short").await;
     for (kind_name, name) in [
         ("Worker", "worker-1"),
-        ("Resource", "source"),
-        ("Job", "quick"),
+        // With its Job and its Resource.
         ("Pipeline", "app"),
         ("Team", "platform"),
         ("Instance", "ci"),

@@ -105,7 +105,7 @@ async fn stalled_worker_is_reported_and_pruned(lab: Lab) {
     lab.concourse.set_worker("w1", "stalled");
     let lab = start_with_workers(lab, "Running", &["w1"]).await;
     let stalled = lab
-        .wait_condition(&kind("Worker"), "w1", "Stalled", "True", "Stalled")
+        .wait_condition(&kind("Worker"), "w1", "WorkerStalled", "True", "WorkerStalled")
         .await;
     assert_eq!(stalled["status"]["phase"], "stalled");
     lab.patch(&kind("Worker"), "w1", json!({"spec": {"lifecycle": "Removed"}}))
