@@ -157,8 +157,6 @@ impl Planner {
             let loaded = async {
                 let config = read_config(&path)?.unwrap_or_else(|| "{}".into());
                 let plugin = self.load_component(&path, Some(&config)).await?;
-                let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-                plugin.check_file_name(file)?;
                 anyhow::Ok((config, plugin))
             };
             let (config, plugin) = match loaded.await {
@@ -174,6 +172,11 @@ impl Planner {
                 notes.push(format!(
                     "{id} is left out of the plan: the Plugin object {name} configures its plugin with another source"
                 ));
+                continue;
+            }
+            let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            if let Err(why) = plugin.check_file_name(file) {
+                notes.push(format!("a plugin is left out of the plan: {why}"));
                 continue;
             }
             let grants = self.settings.grants.clone();

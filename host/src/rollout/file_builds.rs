@@ -172,10 +172,7 @@ impl Reloader {
             };
             let id = SlotId::file(&file);
             let result = match loaded {
-                Ok(plugin) => match plugin.check_file_name(&file) {
-                    Ok(()) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
-                    Err(refusal) => Err(refusal),
-                },
+                Ok(plugin) => preflight_replay(&engine, &recordings, &registry, &id, plugin).await,
                 Err(refusal) => Err(refusal),
             };
             FinishedFile { file, build, result }
@@ -211,6 +208,13 @@ impl Reloader {
         };
         self.files.waiting.remove(&file);
         let id = SlotId::file(&file);
+        let result = result.and_then(|plugin| {
+            // A file of a plugin that has a Plugin object is refused for that reason.
+            if !self.registry.is_reserved(plugin.name()) {
+                plugin.check_file_name(&file)?;
+            }
+            Ok(plugin)
+        });
         match result {
             Ok(plugin) => {
                 let source = file.into();

@@ -214,7 +214,9 @@ async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
     std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("executable");
     let grants = |verbs: &str| {
-        let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
+        let text = format!(
+            "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
+        );
         std::fs::write(&grants_file, &text).expect("written");
         ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
     };

@@ -196,7 +196,11 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
     assert_eq!(status["kinds"], json!(["Greeting.v1alpha1.examples.ostler.dev"]));
     assert_eq!(
         status["requested"],
-        json!(["get,apply,delete ConfigMap", "emit Events"])
+        json!([
+            "reconcile Greeting.examples.ostler.dev",
+            "get,apply,delete ConfigMap in the same namespace",
+            "emit Events"
+        ])
     );
     assert_eq!(status["granted"], status["requested"]);
     assert!(message(&object, "Loaded").contains("grants file"), "{object:#}");
@@ -209,8 +213,10 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
         .expect("patched");
     lab.wait_until("its status lists used permissions", async || {
         let used = plugin(&lab, "greeting").await["status"]["used"].clone();
-        used.as_array()
-            .is_some_and(|u| u.iter().any(|line| line == "get,apply,delete ConfigMap"))
+        used.as_array().is_some_and(|u| {
+            u.iter()
+                .any(|line| line == "get,apply,delete ConfigMap in the same namespace")
+        })
     })
     .await;
     // A changed file is reloaded; after the deletion of the object the directory serves the file again.
@@ -329,7 +335,7 @@ async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
     lab.install(&["tests/lifecycle"]);
     let spec = |config: Value| {
         json!({"source": {"file": "lifecycle.wasm"}, "config": config,
-            "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+            "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"], "namespaces": ["*"]}], "events": true}})
     };
     apply_plugin(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
@@ -426,7 +432,7 @@ async fn refused_plugin_objects_name_the_cause(mut lab: Lab) {
     lab.install(&["hostile/hostile"]);
     lab.install_bytes("module", b"\0asm\x01\0\0\0");
     lab.install_bytes("bare", &strip_manifest(&read_component("hostile/hostile")));
-    let file = |file: &str| json!({"source": {"file": file}});
+    let file = |file: &str| json!({"source": {"file": file}, "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}]}});
     apply_plugin(&lab, "hostile", file("absent.wasm")).await;
     lab.start_host().await;
     for (spec, reason, words) in [
@@ -489,7 +495,13 @@ fn probe() -> Gvk {
 async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
     let _lock = lock_plugin(&lab, "probe").await;
     lab.install(&["tests/probe"]);
-    apply_plugin(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
+    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
+    apply_plugin(
+        &lab,
+        "probe",
+        json!({"source": {"file": "probe.wasm"}, "grants": grants}),
+    )
+    .await;
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([])).await;
     lab.wait_ready(&probe(), "a").await;
@@ -513,7 +525,13 @@ async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
 async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
     let _lock = lock_plugin(&lab, "probe").await;
     lab.install(&["tests/probe"]);
-    apply_plugin(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
+    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
+    apply_plugin(
+        &lab,
+        "probe",
+        json!({"source": {"file": "probe.wasm"}, "grants": grants}),
+    )
+    .await;
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([{"do": "park"}])).await;
     lab.wait_ready(&probe(), "a").await;

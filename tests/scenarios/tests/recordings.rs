@@ -213,7 +213,7 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
         + 1;
     let departed = replay_recording(&wasm, &other).await.expect("it can be replayed");
     assert!(!departed.same);
-    let Some(Difference::Departed {
+    let Some(Difference::Diverged {
         call,
         function,
         changes,
@@ -477,7 +477,7 @@ async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
         .find(|d| d.affects_others())
         .expect("it differs");
     match first {
-        Difference::Departed { call, changes, .. } | Difference::Arguments { call, changes, .. } => {
+        Difference::Diverged { call, changes, .. } | Difference::Arguments { call, changes, .. } => {
             assert!(*call >= sends, "{replayed:#?}");
             let path = changes.iter().find(|c| c.path.ends_with("pathAndQuery"));
             assert!(

@@ -349,7 +349,10 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     let missing: Vec<_> = rights.used.difference(&bound).collect();
     assert!(missing.is_empty(), "used without a rule: {missing:#?}");
     let expected: BTreeSet<String> = UNUSED_RULES.iter().map(|r| (*r).to_owned()).collect();
-    assert!(expected.is_subset(&bound), "UNUSED_RULES has rules that are not in the file");
+    assert!(
+        expected.is_subset(&bound),
+        "UNUSED_RULES has rules that are not in the file"
+    );
     let unused: Vec<_> = bound
         .difference(&rights.used)
         .filter(|r| !expected.contains(*r))

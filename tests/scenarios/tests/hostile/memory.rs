@@ -25,6 +25,7 @@ const ATTEMPT_COUNT: usize = 5;
 /// Grants of the hostile plugin, beside those of deploy/grants.yaml for other plugins.
 const HOSTILE_GRANTS: &str = "
   hostile:
+    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
     kubernetes: [{kinds: [ConfigMap], verbs: [list]}]
     upstreams: [{}]
 ";

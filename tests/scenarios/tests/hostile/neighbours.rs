@@ -108,7 +108,10 @@ const ATTEMPT_COUNT: usize = 5;
 
 /// An upstream that answers after seconds opens no circuit breaker: all reconciles of its plugins wait.
 pub async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
-    set_grants(&mut lab, "    upstreams: [{}]\n  probe:\n    upstreams: [{}]\n");
+    set_grants(
+        &mut lab,
+        "    upstreams: [{}]\n  probe:\n    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]\n    upstreams: [{}]\n",
+    );
     lab.settings.workers = 16;
     // Room for as many reconciles as the two plugins may have, and some.
     lab.settings.memory_budget = Some(256 << 20);
