@@ -34,6 +34,7 @@ use tracing::info;
 
 use crate::{
     admin::Admin,
+    client::connection::connect,
     contract::limits::{Bytes, Time},
     host::{Host, Settings},
     leader::lease,
@@ -299,7 +300,7 @@ async fn serve_host(
         },
         ..Settings::default()
     };
-    let client = kube::Client::try_from(config)?;
+    let client = connect(config)?;
     // Before the host starts, so that an early signal is not lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
@@ -340,7 +341,7 @@ fn admin_server(host: &Host, workers: u32) -> Admin {
 
 /// A client of the cluster, with TLS by rustls and ring.
 pub async fn create_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    Ok(kube::Client::try_from(load_kubeconfig(kubeconfig).await?)?)
+    connect(load_kubeconfig(kubeconfig).await?)
 }
 
 /// The client configuration of the cluster.

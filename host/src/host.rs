@@ -16,6 +16,7 @@ use crate::{
     contract::memory_budget::MemoryBudget,
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
+        backoff::Backoff,
         key::ObjectRef,
         object::Object,
         scope::{NamespaceScope, Projection},
@@ -41,7 +42,6 @@ use crate::{
         dispatcher::{Cause, Dispatcher, HOST_LANE_LIMIT},
         queue::{Priority, Queue},
     },
-    settings::Backoff,
     upstream::{self, ClientPool, DigestKey, EventStreams},
 };
 
@@ -195,10 +195,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Backoff between discovery requests while the API server does not serve the kind `Upstream`.
-const DISCOVERY_BACKOFF: Backoff = Backoff {
-    initial: Duration::from_secs(1),
-    max: Duration::from_secs(30),
-};
+const DISCOVERY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(50);
 
 /// Builds the services that calls and controllers share: cache, queue, API client, upstream clients and recordings.
 fn build_services(
@@ -236,7 +234,9 @@ fn build_services(
             store: store.clone(),
             informers: Arc::new(
                 Informers::new(cluster.clone(), store.clone(), on_change)
-                    .with_backoff(settings.watch_backoff),
+                    .with_namespaces(namespaces.clone())
+                    .with_backoff(settings.watch_backoff)
+                    .with_idle_timeout(settings.watch_idle_timeout),
             ),
             namespaces,
         },
@@ -392,6 +392,10 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
         sweep.tick().await;
         let needed = services.dispatcher.scopes();
         services.cache.informers.stop_unneeded(&needed, linger);
+        // A scope that became needed while the others were stopped must not stay without a watch.
+        for scope in services.dispatcher.scopes() {
+            services.cache.informers.ensure_informer(&scope);
+        }
         services.upstreams.clients.drop_unused();
     }
 }
@@ -416,7 +420,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 
 /// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
-    let mut pause = DISCOVERY_BACKOFF.initial;
+    let mut failures = 0;
     while let Err(e) = services
         .api
         .writer
@@ -424,8 +428,8 @@ async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
         .await
     {
         debug!(error = %e, "kind Upstream is not served yet");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
+        failures += 1;
+        tokio::time::sleep(DISCOVERY_BACKOFF.delay(failures)).await;
     }
     let scopes = services
         .cache

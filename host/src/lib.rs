@@ -73,6 +73,7 @@ mod observe {
 mod client {
     pub mod access_review;
     pub mod api;
+    pub mod connection;
     pub mod fence;
 }
 

@@ -121,10 +121,9 @@ impl Kind {
         let Some(granted) = &self.namespaces else {
             return namespaces.kind_scopes(&self.gvk, selector, Projection::Full);
         };
-        NamespaceScope {
-            namespaces: namespaces.intersect(granted),
-        }
-        .named_scopes(&self.gvk, selector, Projection::Full)
+        namespaces
+            .narrow_to(granted)
+            .named_scopes(&self.gvk, selector, Projection::Full)
     }
 
     /// An object in this namespace is one that the plugin reconciles.

@@ -68,6 +68,8 @@ pub struct Settings {
     pub backoff: Backoff,
     /// Backoff of failed lists and watches of the API server.
     pub watch_backoff: backoff::Backoff,
+    /// Time without an event or bookmark after which the connection of a watch counts as dead.
+    pub watch_idle_timeout: Duration,
     /// Time for which a watch is kept after the last reconciler that needed it.
     pub watch_linger: Duration,
     /// Cache of compiled components, and the process that compiles them; none compiles at each start, in this process.
@@ -101,6 +103,7 @@ impl Default for Settings {
             wait_interval: Duration::from_secs(30),
             deletion_deadline: Duration::from_secs(600),
             watch_backoff: informer::RETRY_BACKOFF,
+            watch_idle_timeout: informer::IDLE_TIMEOUT,
             backoff: Backoff {
                 initial: Duration::from_millis(5),
                 max: Duration::from_secs(1000),

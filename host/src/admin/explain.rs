@@ -33,6 +33,8 @@ const MAX_CAUSES: usize = 10;
 const MAX_READS: usize = 200;
 /// Maximum number of named objects per list.
 const MAX_NAMED_OBJECTS: usize = 10;
+/// Maximum number of held objects in an explanation.
+const MAX_LISTED_HOLDS: u32 = 100;
 
 /// The response of `/explain`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -295,7 +297,7 @@ fn build_explanation(
             .iter()
             .map(ToString::to_string)
             .collect(),
-        holds: references::list_held(object)
+        holds: references::list_held(object, MAX_LISTED_HOLDS)
             .iter()
             .map(ToString::to_string)
             .collect(),

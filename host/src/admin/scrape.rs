@@ -244,6 +244,9 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     definitions::CACHE_BYTES
         .register(r, Gauge::<i64>::default())
         .set(to_signed(size.bytes));
+    definitions::CACHE_INDEXES
+        .register(r, Gauge::<i64>::default())
+        .set(to_signed(size.indexes));
     let budget = &services.memory;
     for (definition, value) in [
         (definitions::MEMORY_BUDGET_BYTES, budget.total()),

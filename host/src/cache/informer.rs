@@ -1,38 +1,43 @@
 //! Informers keep the store equal to the API server: list, watch, and relist when the watch expired.
 //!
 //! One informer per [`Scope`] runs from the first read on, is shared by all plugins, and is stopped when it is no
-//! longer needed. An informer of a wider scope serves reads of a narrower one.
+//! longer needed. An informer of a wider scope serves reads of a narrower one, and replaces many of them: see
+//! `scope_index.rs`.
 //!
 //! # Recovery
 //!
-//! A watch that ends is resumed from the last resourceVersion. If the server answers `410 Gone`, the version is too
-//! old to resume from, and the informer lists again. Other errors are retried with backoff, from the same version while
-//! the server is overloaded or cannot be reached: see `retry.rs`.
+//! A watch that ends is resumed from the last resourceVersion, and so is one without an event or bookmark for
+//! [`IDLE_TIMEOUT`]: its connection died without a word. If the server answers `410 Gone`, the version is too old to
+//! resume from, and the informer lists again. Other errors are retried with backoff, from the same version while the
+//! server is overloaded or cannot be reached: see `retry.rs`. An informer that panics is restarted.
 
 mod ingest;
+mod json_lines;
 mod retry;
+mod scope_index;
 
 use std::{
     collections::{HashMap, HashSet},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures::StreamExt;
-use http_body_util::BodyExt;
-use kube::client::Body;
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     task::{AbortHandle, JoinSet},
 };
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 pub use self::ingest::ChangeHandler;
 pub use self::retry::RETRY_BACKOFF;
 use self::{
     ingest::{Ingest, WatchEvent},
+    json_lines::JsonLines,
     retry::Retry,
+    scope_index::{Progress, ScopeIndex},
 };
 use crate::{
     cache::store::{Source, Store},
@@ -40,7 +45,7 @@ use crate::{
     kube::{
         backoff::Backoff,
         key::ObjectRef,
-        scope::{Projection, Scope},
+        scope::{NamespaceScope, Projection, Scope},
     },
 };
 
@@ -50,21 +55,29 @@ const LIST_PAGE_SIZE: usize = 500;
 /// Seconds after which the server is asked to end a watch.
 const WATCH_TIMEOUT_SECONDS: u64 = 290;
 
-/// Lifetime after which a watch is given up: its server should have ended it, so the connection is dead.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS + 30);
+/// Seconds after which the server is asked to end a streaming list, which may take longer than a watch should last.
+const STREAM_LIST_TIMEOUT_SECONDS: u64 = 3600;
+
+/// Time without an event or bookmark after which the connection of a watch counts as dead. API servers send a bookmark
+/// about once a minute; one that sends none has its idle watches resumed, which costs one request.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// All informers of a cluster.
 pub struct Informers {
     client: ApiClient,
     store: Arc<Store>,
     handler: ChangeHandler,
+    namespaces: NamespaceScope,
     backoff: Backoff,
+    idle_timeout: Duration,
     running: Mutex<Running>,
 }
 
 #[derive(Default)]
 struct Running {
-    scopes: HashMap<Scope, InformerHandle>,
+    scopes: ScopeIndex<InformerHandle>,
+    /// Number of informers that the reads of each plugin have started.
+    started: HashMap<Arc<str>, u32>,
     tasks: JoinSet<()>,
 }
 
@@ -73,13 +86,64 @@ struct InformerHandle {
     task: AbortHandle,
     /// Time since which no reader needs it.
     unneeded_since: Option<Instant>,
+    /// The plugin whose read started it; none for the host itself.
+    started_by: Option<Arc<str>>,
 }
 
-impl InformerHandle {
+impl Progress for InformerHandle {
     fn is_synced(&self) -> bool {
         *self.synced.borrow() == SyncState::Synced
     }
+
+    fn is_refused(&self) -> bool {
+        matches!(*self.synced.borrow(), SyncState::Refused(_))
+    }
 }
+
+/// Progress of informers at one moment.
+#[derive(Clone, Copy)]
+struct ProgressSnapshot {
+    synced: bool,
+    refused: bool,
+}
+
+impl Progress for ProgressSnapshot {
+    fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    fn is_refused(&self) -> bool {
+        self.refused
+    }
+}
+
+/// A plugin that reads, and the number of informers that its reads may start.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    /// Name of the plugin.
+    pub plugin: &'a Arc<str>,
+    /// Maximum number of informers that it has started and that run.
+    pub max_watches: u32,
+}
+
+/// The error of a read that would start more watches than its plugin may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the plugin has started as many watches as it may have")]
+pub struct TooManyWatches;
+
+/// The error of a read whose informer is not synced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyncError {
+    /// Its plugin has started too many watches.
+    #[error(transparent)]
+    TooManyWatches(#[from] TooManyWatches),
+    /// The list failed or takes too long, with the reason.
+    #[error("{0}")]
+    NotSynced(String),
+}
+
+/// The informer that serves a read: the scope to read from, and the progress of its first list.
+pub type ServingInformer = (Scope, watch::Receiver<SyncState>);
 
 /// Progress of an informer's first list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,9 +166,16 @@ impl Informers {
             client,
             store,
             handler,
+            namespaces: NamespaceScope::default(),
             backoff: RETRY_BACKOFF,
+            idle_timeout: IDLE_TIMEOUT,
             running: Mutex::default(),
         }
+    }
+
+    /// Widens watches no further than a host that is confined to these namespaces may.
+    pub fn with_namespaces(self, namespaces: NamespaceScope) -> Self {
+        Self { namespaces, ..self }
     }
 
     /// Retries failed lists and watches with another backoff than client-go's.
@@ -112,15 +183,46 @@ impl Informers {
         Self { backoff, ..self }
     }
 
+    /// Resumes watches without an event or bookmark after another time than [`IDLE_TIMEOUT`].
+    pub fn with_idle_timeout(self, idle_timeout: Duration) -> Self {
+        Self { idle_timeout, ..self }
+    }
+
     /// Returns the informer that serves a scope: a synced one that covers it, or its own, which is started unless
-    /// it runs. The result is the scope to read from, and the progress of its first list.
-    pub fn ensure_informer(&self, scope: &Scope) -> (Scope, watch::Receiver<SyncState>) {
+    /// it runs.
+    pub fn ensure_informer(&self, scope: &Scope) -> ServingInformer {
         let mut running = self.running.lock();
-        if let Some((covering, handle)) = running.covering_informer(scope) {
-            return (covering.clone(), handle.synced.clone());
+        match running.find(scope, &self.namespaces) {
+            Ok(serving) => serving,
+            Err(wide) => self.start(&mut running, wide, None),
         }
+    }
+
+    /// Returns the informer that serves a read of a plugin.
+    ///
+    /// # Errors
+    /// The read would start one more informer than the plugin may have.
+    pub fn ensure_informer_for(
+        &self,
+        scope: &Scope,
+        reader: Reader<'_>,
+    ) -> Result<ServingInformer, TooManyWatches> {
+        let mut running = self.running.lock();
+        match running.find(scope, &self.namespaces) {
+            Ok(serving) => Ok(serving),
+            Err(_) if running.count_started(reader.plugin) >= reader.max_watches => Err(TooManyWatches),
+            Err(wide) => Ok(self.start(&mut running, wide, Some(reader.plugin))),
+        }
+    }
+
+    /// Number of running informers that the reads of a plugin have started.
+    pub fn count_started(&self, plugin: &str) -> u32 {
+        self.running.lock().count_started(plugin)
+    }
+
+    fn start(&self, running: &mut Running, scope: Scope, plugin: Option<&Arc<str>>) -> ServingInformer {
         let (sender, synced) = watch::channel(SyncState::Pending);
-        self.store.open_collection(scope);
+        self.store.open_collection(&scope);
         let informer = Informer {
             client: self.client.clone(),
             ingest: Ingest {
@@ -130,48 +232,84 @@ impl Informers {
             },
             synced: sender,
             backoff: self.backoff,
+            idle_timeout: self.idle_timeout,
         };
         let handle = InformerHandle {
             synced: synced.clone(),
-            task: running.tasks.spawn(informer.run()),
+            task: running.tasks.spawn(informer.run_and_restart()),
             unneeded_since: None,
+            started_by: plugin.cloned(),
         };
+        if let Some(plugin) = plugin {
+            *running.started.entry(plugin.clone()).or_default() += 1;
+        }
         running.scopes.insert(scope.clone(), handle);
-        (scope.clone(), synced)
+        (scope, synced)
     }
 
     /// Waits until a scope has been listed once and returns the scope to read it from. The error is the reason why
     /// the list has not completed within `timeout`, or the refusal of the server, without a wait.
     pub async fn wait_synced(&self, scope: &Scope, timeout: Duration) -> Result<Scope, String> {
-        let (covering, mut synced) = self.ensure_informer(scope);
-        let is_decided = |s: &SyncState| matches!(s, SyncState::Synced | SyncState::Refused(_));
-        let waited = tokio::time::timeout(timeout, synced.wait_for(is_decided)).await;
-        if let Ok(Err(_)) = waited.map(|state| state.map(drop)) {
-            return Err("the host is shutting down".into());
-        }
-        let state = synced.borrow().clone();
-        match state {
-            SyncState::Synced => Ok(covering),
-            SyncState::Refused(why) | SyncState::Failed(why) => Err(why),
-            SyncState::Pending => Err(format!("listing {} takes longer than {timeout:?}", scope.gvk)),
+        let synced = self.wait_for_informer(scope, timeout, || Ok(self.ensure_informer(scope)));
+        synced.await.map_err(|e| e.to_string())
+    }
+
+    /// Waits for the read of a plugin as [`Informers::wait_synced`] does.
+    pub async fn wait_synced_for(
+        &self,
+        scope: &Scope,
+        reader: Reader<'_>,
+        timeout: Duration,
+    ) -> Result<Scope, SyncError> {
+        self.wait_for_informer(scope, timeout, || self.ensure_informer_for(scope, reader))
+            .await
+    }
+
+    async fn wait_for_informer(
+        &self,
+        scope: &Scope,
+        timeout: Duration,
+        ensure: impl Fn() -> Result<ServingInformer, TooManyWatches>,
+    ) -> Result<Scope, SyncError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let (serving, mut synced) = ensure()?;
+            let is_decided = |s: &SyncState| matches!(s, SyncState::Synced | SyncState::Refused(_));
+            let waited = tokio::time::timeout_at(deadline.into(), synced.wait_for(is_decided)).await;
+            if let Ok(Err(_)) = waited.map(|state| state.map(drop)) {
+                return Err(SyncError::NotSynced("the host is shutting down".into()));
+            }
+            let state = synced.borrow().clone();
+            return match state {
+                SyncState::Synced => Ok(serving),
+                // The host may watch the scope itself even if it may not watch a wider one.
+                SyncState::Refused(_) if serving != *scope => continue,
+                SyncState::Refused(why) | SyncState::Failed(why) => Err(SyncError::NotSynced(why)),
+                SyncState::Pending => Err(SyncError::NotSynced(format!(
+                    "listing {} takes longer than {timeout:?}",
+                    scope.gvk
+                ))),
+            };
         }
     }
 
-    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes.
+    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. A
+    /// scope that became needed meanwhile may lose its informer: ensure the needed scopes again afterwards.
     pub fn stop_unneeded(&self, needed: &[Scope], idle_timeout: Duration) -> Vec<Scope> {
+        let snapshot = self.running.lock().scopes.map(|handle| ProgressSnapshot {
+            synced: handle.is_synced(),
+            refused: handle.is_refused(),
+        });
+        // Reads of all plugins wait for the lock, so the comparison is made without it.
+        let in_use = snapshot.find_in_use(needed);
         let mut running = self.running.lock();
-        let is_synced = |scope: &&Scope| running.scopes.get(*scope).is_some_and(InformerHandle::is_synced);
-        // A needed informer also serves the scopes that it covers.
-        let synced: Vec<&Scope> = needed.iter().filter(is_synced).collect();
-        let serving = |scope: &Scope| match synced.iter().find(|w| **w != scope && w.covers(scope)) {
-            Some(covering) => Some((*covering).clone()),
-            None => running
-                .covering_informer(scope)
-                .map(|(covering, _)| covering.clone()),
-        };
-        let in_use: HashSet<Scope> = needed.iter().filter_map(serving).collect();
+        // Results of ended tasks are kept until they are joined.
+        while running.tasks.try_join_next().is_some() {}
         let (mut stopped, mut undelivered) = (Vec::new(), Vec::new());
-        for (scope, handle) in &mut running.scopes {
+        for (scope, _) in snapshot.iter() {
+            let Some(handle) = running.scopes.get_mut(scope) else {
+                continue;
+            };
             if in_use.contains(scope) {
                 handle.unneeded_since = None;
             } else if handle.unneeded_since.get_or_insert_with(Instant::now).elapsed() >= idle_timeout {
@@ -179,7 +317,7 @@ impl Informers {
             }
         }
         for scope in &stopped {
-            if let Some(handle) = running.scopes.remove(scope) {
+            if let Some(handle) = running.remove(scope) {
                 handle.task.abort();
                 undelivered.extend(self.store.close_collection(scope));
                 debug!(kind = %scope.gvk, namespace = %scope.namespace, "stopping unused watch");
@@ -203,18 +341,34 @@ impl Informers {
 }
 
 impl Running {
-    /// The informer that serves a scope: its own if synced, else a synced one that covers it, else its own if it
-    /// runs. For metadata an informer of full objects is preferred, because that is the one that reports changes.
-    fn covering_informer(&self, scope: &Scope) -> Option<(&Scope, &InformerHandle)> {
-        let own = self.scopes.get_key_value(scope);
-        if scope.projection == Projection::Full && own.is_some_and(|(_, handle)| handle.is_synced()) {
-            return own;
+    /// The informer that serves a scope. The error is the scope to start one for.
+    fn find(&self, scope: &Scope, namespaces: &NamespaceScope) -> Result<ServingInformer, Scope> {
+        let serving = |(scope, handle): (&Scope, &InformerHandle)| (scope.clone(), handle.synced.clone());
+        if let Some(found) = self.scopes.find_serving(scope) {
+            return Ok(serving(found));
         }
-        let covering = self
-            .scopes
-            .iter()
-            .filter(|(w, i)| w.covers(scope) && i.is_synced());
-        covering.min_by_key(|(w, _)| w.projection).or(own)
+        let wide = self.scopes.widen(scope, namespaces);
+        self.scopes
+            .get(&wide)
+            .map(|h| (wide.clone(), h.synced.clone()))
+            .ok_or(wide)
+    }
+
+    fn count_started(&self, plugin: &str) -> u32 {
+        self.started.get(plugin).copied().unwrap_or(0)
+    }
+
+    fn remove(&mut self, scope: &Scope) -> Option<InformerHandle> {
+        let handle = self.scopes.remove(scope)?;
+        if let Some(plugin) = &handle.started_by
+            && let Some(count) = self.started.get_mut(plugin)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.started.remove(plugin);
+            }
+        }
+        Some(handle)
     }
 }
 
@@ -223,6 +377,7 @@ struct Informer {
     ingest: Ingest,
     synced: watch::Sender<SyncState>,
     backoff: Backoff,
+    idle_timeout: Duration,
 }
 
 /// The state of an informer's list-and-watch loop.
@@ -234,50 +389,23 @@ enum State {
     Watching { version: String },
 }
 
-/// The JSON lines of a watch response.
-struct JsonLines {
-    body: http_body_util::BodyDataStream<Body>,
-    buffer: Vec<u8>,
-    /// Length of the part of the buffer that has been returned.
-    consumed: usize,
-    /// Length of the part of the buffer that contains no further line end.
-    scanned: usize,
-    /// Time at which the connection is given up.
-    deadline: Instant,
-}
-
-impl JsonLines {
-    fn new(body: Body) -> Self {
-        Self {
-            body: body.into_data_stream(),
-            buffer: Vec::new(),
-            consumed: 0,
-            scanned: 0,
-            deadline: Instant::now() + IDLE_TIMEOUT,
-        }
-    }
-
-    /// The next line. A broken or dead connection ends the stream without an error: the next watch resumes from the
-    /// last version.
-    async fn next_line(&mut self) -> Option<&[u8]> {
-        loop {
-            if let Some(end) = self.buffer[self.scanned..].iter().position(|b| *b == b'\n') {
-                let line = self.consumed..self.scanned + end;
-                self.consumed = line.end + 1;
-                self.scanned = self.consumed;
-                return Some(&self.buffer[line]);
-            }
-            self.buffer.drain(..std::mem::take(&mut self.consumed));
-            self.scanned = self.buffer.len();
-            let next = tokio::time::timeout_at(self.deadline.into(), self.body.next());
-            self.buffer.extend_from_slice(&next.await.ok()??.ok()?);
-        }
-    }
-}
-
 impl Informer {
+    /// Runs until aborted. A panic is a bug of the host; without a restart its readers would read a frozen cache.
+    async fn run_and_restart(self) {
+        let mut panics = 0;
+        loop {
+            if AssertUnwindSafe(self.run()).catch_unwind().await.is_err() {
+                let scope = &self.ingest.scope;
+                error!(kind = %scope.gvk, namespace = %scope.namespace, "informer panicked, which is a bug of the host: restarting it");
+                self.ingest.report_all();
+            }
+            panics += 1;
+            tokio::time::sleep(self.backoff.delay(panics)).await;
+        }
+    }
+
     /// Lists and watches until aborted. Every error is retried with backoff.
-    async fn run(self) {
+    async fn run(&self) {
         let mut retry = Retry::new(self.backoff);
         let mut state = State::Listing;
         loop {
@@ -382,7 +510,7 @@ impl Informer {
         seen: &mut HashSet<ObjectRef>,
     ) -> Result<Option<String>, ApiError> {
         let query = format!(
-            "{query}watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds={WATCH_TIMEOUT_SECONDS}"
+            "{query}watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds={STREAM_LIST_TIMEOUT_SECONDS}"
         );
         let form = self.metadata_form(MetadataForm::Object);
         let body = match self.client.watch(&query, form).await {
@@ -393,7 +521,7 @@ impl Informer {
             }) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let mut lines = JsonLines::new(body);
+        let mut lines = JsonLines::new(body, self.idle_timeout);
         while let Some(line) = lines.next_line().await {
             match self.ingest.apply_event(line, source)? {
                 WatchEvent::Object { key, .. } => seen.extend(key),
@@ -421,7 +549,7 @@ impl Informer {
         );
         let form = self.metadata_form(MetadataForm::Object);
         let mut lines = match self.client.watch(&query, form).await {
-            Ok(body) => JsonLines::new(body),
+            Ok(body) => JsonLines::new(body, self.idle_timeout),
             Err(e) if e.is_gone() => return Ok(State::Listing),
             Err(e) => return Err(e),
         };

@@ -9,12 +9,24 @@
 //! a change is reported once.
 
 mod collection;
+mod indexes;
 
-use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{self, AtomicU64},
+    },
+    time::Instant,
+};
 
 use parking_lot::RwLock;
 
-use self::collection::{Collection, Delivery, IndexTerm, Recency, Tombstones};
+use self::{
+    collection::{Collection, Delivery, Recency, Tombstones},
+    indexes::{BuiltIndex, IndexTerm, Snapshot},
+};
 use crate::kube::{
     key::{Gvk, ObjectRef},
     object::{Dictionary, Labels, Object},
@@ -106,6 +118,8 @@ pub struct StoreSize {
     pub objects: usize,
     /// Bytes of their JSON, uncompressed.
     pub bytes: usize,
+    /// Number of indexes.
+    pub indexes: usize,
 }
 
 /// The key of a kind in a cluster.
@@ -138,6 +152,8 @@ struct Kind {
 #[derive(Default)]
 pub struct Store {
     kinds: RwLock<HashMap<KindKey, Kind>>,
+    /// Number of the next index that is built.
+    next_index: AtomicU64,
 }
 
 /// Minimum size of a collection that is indexed: smaller ones are scanned faster.
@@ -232,6 +248,15 @@ impl Kind {
     }
 }
 
+/// Compares the versions of two states of an object. States without a resourceVersion (those of metrics.k8s.io, which
+/// are computed for each list) are ordered as they arrive, so that a different one is newer.
+fn order_versions(arriving: &Object, cached: &Object) -> Ordering {
+    if arriving.resource_version == 0 && arriving.intent != cached.intent {
+        return Ordering::Greater;
+    }
+    arriving.resource_version.cmp(&cached.resource_version)
+}
+
 impl Store {
     /// Creates the collection that a watch will fill.
     pub fn open_collection(&self, scope: &Scope) {
@@ -298,7 +323,7 @@ impl Store {
         let reported_in_full =
             projection == Projection::Metadata && kind.is_watched_in_full(key, &object.labels);
         let recency = match &latest {
-            Some(latest) if latest.resource_version > version => Recency::Superseded,
+            Some(latest) if order_versions(&object, latest) == Ordering::Less => Recency::Superseded,
             _ => Recency::Newest,
         };
         let delivery = match source {
@@ -319,7 +344,7 @@ impl Store {
             return Put::Unchanged;
         }
         match latest {
-            Some(latest) => match version.cmp(&latest.resource_version) {
+            Some(latest) => match order_versions(&object, &latest) {
                 Ordering::Less => Put::Superseded(latest),
                 Ordering::Equal if kind.observe(key, version, Novelty::Cached, source) => {
                     Put::Superseded(latest)
@@ -420,6 +445,26 @@ impl Store {
         })
     }
 
+    /// Removes exactly this object from all collections, because the API server has confirmed its deletion.
+    pub fn remove_deleted(&self, key: &ObjectRef, uid: &str) -> Option<Change> {
+        let mut kinds = self.kinds.write();
+        let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
+        // Late events of any version must not bring it back: a uid is never used again.
+        kind.tombstones.insert(uid, u64::MAX);
+        let mut old = None;
+        for projection in [Projection::Metadata, Projection::Full] {
+            for collection in kind.collections_of(projection) {
+                if collection.get(key).is_some_and(|o| *o.uid == *uid) {
+                    old = collection.remove(key).or(old);
+                }
+            }
+        }
+        let old = Some(old?);
+        kind.pending_echoes.remove(key);
+        let key = key.clone();
+        Some(Change { key, old, new: None })
+    }
+
     /// Returns one object: in full if any watch has it so, otherwise in this projection.
     pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
         let kinds = self.kinds.read();
@@ -445,30 +490,13 @@ impl Store {
             Some((key, value)) => Some((IndexTerm::Label(key.into()), value)),
             None => field().map(|(path, value)| (IndexTerm::Field(path.into()), value)),
         };
-        let id = KindKey::new(&scope.cluster, &scope.gvk);
+        if let Some((term, _)) = &term {
+            self.ensure_index(scope, term);
+        }
         let kinds = self.kinds.read();
-        let find = |kinds: &HashMap<_, Kind>| {
-            let collections = &kinds.get(&id)?.collections;
-            collections.iter().position(|c| c.scope == *scope)
-        };
-        let Some(at) = find(&kinds) else {
+        let Some(collection) = find_collection(&kinds, scope) else {
             return Vec::new();
         };
-        let collection = &kinds[&id].collections[at];
-        let missing_index = term.as_ref().filter(|(term, _)| {
-            collection.objects.len() >= MIN_INDEXED_OBJECTS && !collection.indexes.contains_key(term)
-        });
-        if let Some((term, _)) = missing_index {
-            drop(kinds);
-            let mut kinds = self.kinds.write();
-            if let Some(at) = find(&kinds)
-                && let Some(kind) = kinds.get_mut(&id)
-            {
-                kind.collections[at].build_index(term.clone());
-            }
-            drop(kinds);
-            return self.list(scope, query);
-        }
         let found = collection.search(query, term.as_ref());
         found
             .filter(|(_, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
@@ -478,17 +506,66 @@ impl Store {
             .collect()
     }
 
+    /// Builds the index of a term unless the collection is small, has it or has no room for it. The store is locked only
+    /// to take a snapshot of the objects and to add the index.
+    fn ensure_index(&self, scope: &Scope, term: &IndexTerm) {
+        let now = Instant::now();
+        let is_missing = find_collection(&self.kinds.read(), scope).is_some_and(|collection| {
+            collection.objects.len() >= MIN_INDEXED_OBJECTS && collection.indexes.has_room_for(term, now)
+        });
+        if !is_missing {
+            return;
+        }
+        let id = self.next_index.fetch_add(1, atomic::Ordering::Relaxed);
+        let reserved = find_collection_mut(&mut self.kinds.write(), scope)
+            .is_some_and(|collection| collection.indexes.reserve(term, id, now));
+        if !reserved {
+            return;
+        }
+        let snapshot: Snapshot = {
+            let kinds = self.kinds.read();
+            let objects = find_collection(&kinds, scope)
+                .into_iter()
+                .flat_map(|c| &c.objects);
+            objects
+                .map(|(key, object)| (key.clone(), object.clone()))
+                .collect()
+        };
+        let built = BuiltIndex::build(term, &snapshot);
+        if let Some(collection) = find_collection_mut(&mut self.kinds.write(), scope) {
+            collection
+                .indexes
+                .complete(id, built, &snapshot, &collection.objects);
+        }
+    }
+
     /// Number and size of the cached objects.
     pub fn size(&self) -> StoreSize {
         let kinds = self.kinds.read();
         let collections = kinds.values().flat_map(|k| &k.collections);
         let mut size = StoreSize::default();
-        for object in collections.flat_map(|c| c.objects.values()) {
-            size.objects += 1;
-            size.bytes += object.json.len();
+        for collection in collections {
+            size.indexes += collection.indexes.len();
+            for object in collection.objects.values() {
+                size.objects += 1;
+                size.bytes += object.json.len();
+            }
         }
         size
     }
+}
+
+fn find_collection<'a>(kinds: &'a HashMap<KindKey, Kind>, scope: &Scope) -> Option<&'a Collection> {
+    let kind = kinds.get(&KindKey::new(&scope.cluster, &scope.gvk))?;
+    kind.collections.iter().find(|c| c.scope == *scope)
+}
+
+fn find_collection_mut<'a>(
+    kinds: &'a mut HashMap<KindKey, Kind>,
+    scope: &Scope,
+) -> Option<&'a mut Collection> {
+    let kind = kinds.get_mut(&KindKey::new(&scope.cluster, &scope.gvk))?;
+    kind.collections.iter_mut().find(|c| c.scope == *scope)
 }
 
 #[cfg(test)]

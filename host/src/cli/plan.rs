@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{load_kubeconfig, read_grants, table::supports_colours};
 use crate::{
+    client::connection::connect,
     host::Settings,
     kube::well_known::environment,
     plan::{PlanRequest, Report, plan},
@@ -117,7 +118,7 @@ impl Plan {
             }),
             ..Settings::default()
         };
-        let report = plan(kube::Client::try_from(config)?, settings, &plan_request).await?;
+        let report = plan(connect(config)?, settings, &plan_request).await?;
         let text = match self.output {
             Output::Json => serde_json::to_string_pretty(&report)? + "\n",
             Output::Diff => render_report(&report),

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -79,7 +80,40 @@ struct Decision {
 /// Reviews access at the API server and caches the decisions.
 pub struct AccessReviewer {
     client: ApiClient,
-    decisions: Mutex<HashMap<ReviewKey, Decision>>,
+    decisions: Mutex<Decisions>,
+}
+
+/// A decision, or the place for one whose review is under way.
+type DecisionEntry = Arc<tokio::sync::Mutex<Option<Decision>>>;
+
+/// The cached decisions.
+#[derive(Default)]
+struct Decisions(HashMap<ReviewKey, DecisionEntry>);
+
+impl Decisions {
+    fn entry(&mut self, key: &ReviewKey, now: Instant) -> DecisionEntry {
+        if let Some(entry) = self.0.get(key) {
+            return entry.clone();
+        }
+        if self.0.len() >= MAX_DECISIONS {
+            self.evict(now);
+        }
+        self.0.entry(key.clone()).or_default().clone()
+    }
+
+    /// Removes the expired decisions, and at least a quarter of all: those that expire first. Without the rest all plugins
+    /// would ask again at once.
+    fn evict(&mut self, now: Instant) {
+        let expiry = |entry: &DecisionEntry| match entry.try_lock() {
+            Ok(decision) => decision.map_or(now, |d| d.expires_at),
+            // Its review is under way.
+            Err(_) => now + ALLOWED_TTL,
+        };
+        let mut expiries: Vec<Instant> = self.0.values().map(expiry).collect();
+        let (_, cut, _) = expiries.select_nth_unstable(MAX_DECISIONS / 4);
+        let cut = (*cut).max(now);
+        self.0.retain(|_, entry| expiry(entry) > cut);
+    }
 }
 
 impl AccessReviewer {
@@ -132,21 +166,15 @@ impl AccessReviewer {
             namespace: read.namespace.into(),
             name: read.name.into(),
         };
-        let cached = self.decisions.lock().get(&key).copied();
-        if let Some(decision) = cached.filter(|d| d.expires_at > Instant::now()) {
+        let entry = self.decisions.lock().entry(&key, Instant::now());
+        // Whoever needs the same decision meanwhile waits for this review instead of sending its own.
+        let mut decision = entry.lock().await;
+        if let Some(decision) = decision.filter(|d| d.expires_at > Instant::now()) {
             return Ok(decision.allowed);
         }
         let allowed = self.create_review(&key).await?;
-        let now = Instant::now();
-        let mut decisions = self.decisions.lock();
-        if decisions.len() >= MAX_DECISIONS {
-            decisions.retain(|_, d| d.expires_at > now);
-        }
-        if decisions.len() >= MAX_DECISIONS {
-            decisions.clear();
-        }
-        let expires_at = now + if allowed { ALLOWED_TTL } else { DENIED_TTL };
-        decisions.insert(key, Decision { allowed, expires_at });
+        let expires_at = Instant::now() + if allowed { ALLOWED_TTL } else { DENIED_TTL };
+        *decision = Some(Decision { allowed, expires_at });
         Ok(allowed)
     }
 
@@ -198,5 +226,77 @@ impl AccessReviewer {
             )
             .await?;
         Ok(parse_response::<Review>(&response)?.status.allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn account() -> ServiceAccount {
+        ServiceAccount {
+            namespace: "n".into(),
+            name: "plugin".into(),
+        }
+    }
+
+    fn review_key(name: &str) -> ReviewKey {
+        ReviewKey {
+            account: account(),
+            verb: "get",
+            gvk: Gvk::new("", "v1", "Pod"),
+            namespace: "n".into(),
+            name: name.into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn readers_of_one_decision_share_one_review() {
+        let reviews = Arc::new(AtomicUsize::new(0));
+        let counted = reviews.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let counted = counted.clone();
+            async move {
+                let body = if request.method() == "POST" {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    json!({"status": {"allowed": true}})
+                } else {
+                    json!({"resources": [{"name": "pods", "kind": "Pod", "namespaced": true}]})
+                };
+                Ok::<_, std::io::Error>(http::Response::new(axum::body::Body::from(body.to_string())))
+            }
+        });
+        let reviewer = AccessReviewer::new(ApiClient::new(kube::Client::new(service, "default")));
+        let (account, gvk) = (account(), Gvk::new("", "v1", "Pod"));
+        let read = ReadAccess {
+            verb: "get",
+            gvk: &gvk,
+            namespace: "n",
+            name: "",
+        };
+        let checks = (0..16).map(|_| reviewer.check_access(&account, read));
+        let results = futures::future::join_all(checks).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        assert_eq!(reviews.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn full_cache_forgets_the_decisions_that_expire_first() {
+        let (mut decisions, now) = (Decisions::default(), Instant::now());
+        for i in 0..MAX_DECISIONS {
+            let entry = decisions.entry(&review_key(&i.to_string()), now);
+            let expires_at = now + Duration::from_millis(i as u64 + 1);
+            *entry.try_lock().expect("not under way") = Some(Decision {
+                allowed: true,
+                expires_at,
+            });
+        }
+        decisions.entry(&review_key("next"), now);
+        assert_eq!(decisions.0.len(), MAX_DECISIONS - MAX_DECISIONS / 4);
+        assert!(!decisions.0.contains_key(&review_key("0")));
+        assert!(decisions.0.contains_key(&review_key("9999")));
     }
 }

@@ -9,7 +9,6 @@ mod list;
 mod target;
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,10 +19,9 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use parking_lot::Mutex;
 
-use self::error::find_root_cause;
 pub(crate) use self::error::warn_api_error;
+use self::{discovery::DiscoveryCache, error::find_root_cause};
 pub use self::{
     discovery::Resource,
     error::{ApiError, parse_response, status_error},
@@ -32,7 +30,9 @@ pub use self::{
     target::{Target, is_dry_run},
 };
 use crate::{
-    client::fence::WriteFence, kube::key::Gvk, observe::metrics::RestClient, policy::grants::ServiceAccount,
+    client::{connection::LongRunning, fence::WriteFence},
+    observe::metrics::RestClient,
+    policy::grants::ServiceAccount,
 };
 
 /// Time within which the API server must answer. A connection that died silently must not keep an object in flight for
@@ -74,7 +74,7 @@ pub struct ApiClient {
     client: Client,
     /// Request metrics, and the host name that they are labelled with.
     metrics: Option<(RestClient, Arc<str>)>,
-    resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
+    discovered: Arc<DiscoveryCache>,
     fence: WriteFence,
     /// User that requests impersonate; none for the host itself.
     user: Option<Arc<str>>,
@@ -90,7 +90,7 @@ impl ApiClient {
         Self {
             client,
             metrics: None,
-            resources: Arc::default(),
+            discovered: Arc::default(),
             fence: WriteFence::default(),
             user: None,
             unavailable: Arc::default(),
@@ -161,7 +161,7 @@ impl ApiClient {
         }
         let header = form.map(MetadataForm::accept_header);
         let response = self
-            .with_timeout(self.send_request("GET", path, header, Vec::new()))
+            .with_timeout(self.send_request("GET", path, header, Vec::new(), Some(LongRunning)))
             .await?;
         Ok(response.into_body())
     }
@@ -229,7 +229,7 @@ impl ApiClient {
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
         let response = self.with_timeout(async {
-            let response = self.send_request(method, path, header, body).await?;
+            let response = self.send_request(method, path, header, body, None).await?;
             let body = response.into_body().collect().await;
             Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
         });
@@ -246,6 +246,7 @@ impl ApiClient {
         path: &str,
         header: Option<(&str, &str)>,
         body: Vec<u8>,
+        long_running: Option<LongRunning>,
     ) -> Result<http::Response<Body>, ApiError> {
         let mut request = http::Request::builder().method(method).uri(path);
         if let Some((name, value)) = header {
@@ -256,6 +257,9 @@ impl ApiClient {
         }
         if method != "GET" && !is_dry_run(method, path, &body) {
             self.fence.check_open()?;
+        }
+        if let Some(mark) = long_running {
+            request = request.extension(mark);
         }
         let request = request
             .body(Body::from(body))
@@ -279,7 +283,9 @@ impl ApiClient {
             .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
             .map(|seconds| seconds.saturating_mul(1000));
         let body = response.into_body().collect().await.map(|b| b.to_bytes());
-        Err(status_error(code, retry_after, &body.unwrap_or_default()))
+        let body = body.unwrap_or_default();
+        self.discovered.forget_stale(path, code, &body, Instant::now());
+        Err(status_error(code, retry_after, &body))
     }
 
     async fn with_timeout<T>(
@@ -307,6 +313,8 @@ impl ApiClient {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
 
     #[tokio::test]

@@ -224,6 +224,9 @@ limits! {
     BytesToHost bytes_to_host "bytesToHost": usize = Bytes, 64 << 20;
     /// Bytes that the host returns to the component in one reconcile.
     BytesFromHost bytes_from_host "bytesFromHost": usize = Bytes, 64 << 20;
+    /// Watches that reads of the plugin have started. Reads that a watch already serves start none, and many narrow
+    /// watches of a kind are replaced by a wider one.
+    Watches watches "watches": u32 = u32, 256;
     /// Objects that the lists of one reconcile return.
     ListedObjects listed_objects "listedObjects": u32 = u32, 20_000;
     /// Log lines of one reconcile, including standard output and standard error.

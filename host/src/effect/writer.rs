@@ -2,11 +2,12 @@
 //! readable in the cache at once.
 
 mod applied;
+mod applied_mark;
 mod write_responses;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::{DefaultHasher, Hash},
+    hash::Hash,
     sync::Arc,
 };
 
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use self::{
     applied::{Applied, AppliedObjects},
+    applied_mark::{AppliedMark, fingerprint_fields},
     write_responses::{Authorship, WriteResponses},
 };
 use crate::{
@@ -36,6 +38,9 @@ use crate::{
 
 /// Maximum attempts of a metadata update that conflicts with other writers.
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
+
+/// Maximum number of writes of one status while its CRD changes between with and without the status subresource.
+const MAX_STATUS_DISCOVERIES: u32 = 3;
 
 /// Prefix of the field managers of plugins. A component chooses its name, which must not be that of another client.
 const FIELD_MANAGER_PREFIX: &str = "ostler-";
@@ -84,7 +89,8 @@ impl ApiWriter {
     }
 
     /// Server-side apply. Suppressed if the same reconciled object's last apply was the same and its fields are still
-    /// live as that apply left them.
+    /// live as that apply left them, or if an annotation shows that a former leader applied the same and its fields are
+    /// live as applied.
     pub async fn apply(
         &self,
         context: WriteContext<'_>,
@@ -94,11 +100,12 @@ impl ApiWriter {
     ) -> Result<Written, ApiError> {
         let body = serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
         let sent = hash_to_u64(|hasher| body.hash(hasher));
-        let last = self.last_applied(context.by, key);
+        let mark = AppliedMark::new(context.manager, force, sent);
         let live = self.store.get(key, Projection::Full);
-        let live_before = live
-            .as_ref()
-            .map(|live| fingerprint_fields(&live.to_value(), object));
+        let live_value = live.as_ref().map(|live| live.to_value());
+        let live_before = live_value.as_ref().map(|live| fingerprint_fields(live, object));
+        let last = self.last_applied(context.by, key);
+        let last = last.or_else(|| mark.recognize(live_value.as_ref()?, object, sent));
         if let (Some(last), Some(live)) = (last, live)
             && last.sent == sent
             && live_before == Some(last.live)
@@ -114,14 +121,11 @@ impl ApiWriter {
                 sent: false,
             });
         }
-        let body = match context.live_version {
-            None => body,
-            Some(version) => {
-                let mut object = object.clone();
-                object["metadata"]["resourceVersion"] = version.to_string().into();
-                object.to_string().into_bytes()
-            }
-        };
+        let mut marked = mark.add_to(object);
+        if let Some(version) = context.live_version {
+            marked["metadata"]["resourceVersion"] = version.to_string().into();
+        }
+        let body = marked.to_string().into_bytes();
         let path = format!(
             "{}?fieldManager={FIELD_MANAGER_PREFIX}{}&force={force}",
             self.client.discover_resource(&key.gvk).await?.object(key),
@@ -255,10 +259,11 @@ impl ApiWriter {
         })
     }
 
-    /// Deletes an object and returns true if it existed.
+    /// Deletes an object and returns true if it existed. The cache shows the deletion at once, and it does not wake the
+    /// object whose reconcile made it.
     pub async fn delete(
         &self,
-        account: Option<&ServiceAccount>,
+        context: WriteContext<'_>,
         key: &ObjectRef,
         propagation: Propagation,
         preconditions: &Preconditions,
@@ -279,15 +284,24 @@ impl ApiWriter {
             }
         }
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
-        match self
-            .client
-            .acting_as(account)
-            .delete(&path, options.to_string().into_bytes())
-            .await
-        {
-            Ok(_) => Ok(true),
+        let before = self.store.get(key, Projection::Metadata);
+        let pending = self.responses.expect_response(key, context.by);
+        let client = self.client.acting_as(context.account);
+        match client.delete(&path, options.to_string().into_bytes()).await {
+            Ok(response) => {
+                pending.store_deletion(&response, before.as_deref());
+                self.forget_applied(context.by, key);
+                Ok(true)
+            }
             Err(e) if e.code() == 404 => Ok(false),
             Err(e) => Err(e),
+        }
+    }
+
+    /// Forgets the apply of an object that was deleted: the next one creates it again.
+    fn forget_applied(&self, by: &ObjectRef, key: &ObjectRef) {
+        if let Some(applied) = self.applied.lock().get_mut(by) {
+            applied.forget(key);
         }
     }
 
@@ -503,17 +517,39 @@ impl ApiWriter {
         metadata: Value,
         status: &Value,
     ) -> Result<Arc<Object>, ApiError> {
-        let resource: Resource = self.client.discover_resource(&key.gvk).await?;
-        let object_path = resource.object(key);
-        let path = if resource.status {
-            format!("{object_path}/status")
-        } else {
-            object_path
-        };
         let patch = json!({"metadata": metadata, "status": status});
-        // A status write does not change the intent; if the intent differs, the response shows a foreign change.
-        self.merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
-            .await
+        let mut resource = self.client.discover_resource(&key.gvk).await?;
+        for _ in 0..MAX_STATUS_DISCOVERIES {
+            let object_path = resource.object(key);
+            let path = if resource.status {
+                format!("{object_path}/status")
+            } else {
+                object_path
+            };
+            // A status write does not change the intent; if the intent differs, the response shows a foreign change.
+            let written = self
+                .merge_patch(None, key, &path, &patch, key, Authorship::Foreign)
+                .await;
+            // The CRD may have gained the status subresource, beside which the status of the object is ignored, or lost
+            // it.
+            let is_misplaced = match &written {
+                Ok(object) => !resource.status && !is_partly_stored(status, &object.to_value()["status"]),
+                Err(e) => resource.status && e.code() == 404,
+            };
+            if !is_misplaced {
+                return written;
+            }
+            let current = match &written {
+                Ok(_) => self.client.rediscover_resource(&key.gvk).await?,
+                // The error has made the client forget the resource, if that is old enough to be stale.
+                Err(_) => self.client.discover_resource(&key.gvk).await?,
+            };
+            if current.status == resource.status {
+                return written;
+            }
+            resource = current;
+        }
+        Err(ApiError::UnknownKind(key.gvk.clone()))
     }
 
     async fn merge_patch(
@@ -580,26 +616,19 @@ impl ApiWriter {
     }
 }
 
-/// Computes a digest of those fields of `live` that `applied` names. A list that the server lengthened or shortened
-/// counts as a whole, because its items cannot be matched.
-fn fingerprint_fields(live: &Value, applied: &Value) -> u64 {
-    fn walk(live: Option<&Value>, applied: &Value, hasher: &mut DefaultHasher) {
-        match (live, applied) {
-            (Some(Value::Object(live)), Value::Object(applied)) => {
-                for (key, value) in applied {
-                    key.hash(hasher);
-                    walk(live.get(key), value, hasher);
-                }
-            }
-            (Some(Value::Array(live)), Value::Array(applied)) if live.len() == applied.len() => {
-                for (live, applied) in live.iter().zip(applied) {
-                    walk(Some(live), applied, hasher);
-                }
-            }
-            (live, _) => live.hash(hasher),
-        }
-    }
-    hash_to_u64(|hasher| walk(Some(live), applied, hasher))
+/// Returns true if an object has at least one of the top-level fields that a status patch sets, or if it sets none.
+fn is_partly_stored(patch: &Value, status: &Value) -> bool {
+    let fields = patch.as_object().into_iter().flatten();
+    let mut set = fields.filter(|(_, value)| !value.is_null()).peekable();
+    let is_stored = |(name, value): (&String, &Value)| {
+        let Some(stored) = status.get(name) else {
+            return false;
+        };
+        let mut merged = stored.clone();
+        json_patch::merge(&mut merged, value);
+        merged == *stored
+    };
+    set.peek().is_none() || set.any(is_stored)
 }
 
 #[cfg(test)]
@@ -607,22 +636,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprint_ignores_server_defaults_and_notices_changes_of_applied_fields() {
-        let applied = json!({"spec": {"a": "1000m", "l": [{"n": "x"}], "injected": [1]}});
-        let live =
-            json!({"spec": {"a": "1", "defaulted": true, "l": [{"n": "x", "d": 1}], "injected": [1, 2]}});
-        let left = fingerprint_fields(&live, &applied);
-        let changed = |path: &str, value: Value| {
-            let mut other = live.clone();
-            *other.pointer_mut(path).expect("a field") = value;
-            fingerprint_fields(&other, &applied) != left
-        };
-        assert!(!changed("/spec/defaulted", json!(false)), "not ours");
-        assert!(!changed("/spec/l/0/d", json!(2)), "not ours");
-        assert!(changed("/spec/a", json!("2")));
-        assert!(changed("/spec/l/0/n", json!("y")));
-        assert!(changed("/spec/l", json!([])));
-        assert!(changed("/spec/injected/1", json!(3)));
-        assert!(changed("/spec", json!({})));
+    fn status_that_was_not_stored_at_all_is_known_from_one_that_was_pruned() {
+        let patch = json!({"phase": "Ready", "conditions": [{"type": "Ready"}], "gone": null});
+        for (status, stored) in [
+            (json!(null), false),
+            (json!({"phase": "Failed"}), false),
+            (json!({"phase": "Ready"}), true),
+            (
+                json!({"phase": "Failed", "conditions": [{"type": "Ready"}]}),
+                true,
+            ),
+        ] {
+            assert_eq!(is_partly_stored(&patch, &status), stored, "{status}");
+        }
+        assert!(
+            is_partly_stored(&json!({"gone": null}), &json!(null)),
+            "nothing was to be stored"
+        );
     }
 }

@@ -295,6 +295,13 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// Returns true for a text that is at most one segment of a URL path, so that it can't lead to another object.
+pub fn is_path_segment(text: &str) -> bool {
+    let is_forbidden =
+        |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '\\' | '?' | '#' | '%');
+    !text.contains(is_forbidden) && text != "." && text != ".."
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,7 @@ use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    well_known::condition_type,
+    well_known::{bookkeeping::APPLIED, condition_type},
 };
 
 /// Labels of an object, sorted by key and stored as one string, because there are many of them in the cache.
@@ -216,6 +216,18 @@ impl Object {
         find_scalar(json, path).unwrap_or_default()
     }
 
+    /// The scalars at several paths, as [`Object::field_text`] returns them. The object is parsed once.
+    pub fn field_texts(&self, paths: &[&str]) -> Vec<String> {
+        match paths {
+            [] => Vec::new(),
+            [path] => vec![self.field_text(path)],
+            _ => {
+                let text = self.json.text();
+                find_scalars(std::str::from_utf8(&text).unwrap_or_default(), paths)
+            }
+        }
+    }
+
     /// The value of `data[key]`: base64-decoded for a Secret, verbatim for a ConfigMap.
     pub fn data_value(&self, key: &str) -> Option<Vec<u8>> {
         use base64::Engine;
@@ -316,7 +328,9 @@ impl Meta {
             "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
             "annotations" if json.contains("ostler.dev/") => {
                 let all: BTreeMap<Box<str>, Box<str>> = serde_json::from_str(json)?;
-                let ours = all.into_iter().filter(|(key, _)| key.contains("ostler.dev/"));
+                // The digests of applies are many and rarely needed.
+                let is_ours = |key: &str| key.contains("ostler.dev/") && !key.starts_with(APPLIED);
+                let ours = all.into_iter().filter(|(key, _)| is_ours(key));
                 self.annotations = ours.collect();
             }
             "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
@@ -357,6 +371,41 @@ fn find_scalar(json: &str, path: &str) -> Option<String> {
         let (_, value) = entries.0.into_iter().find(|(key, _)| key == field)?;
         json = value.get();
     }
+    scalar_text(json)
+}
+
+/// The scalars at several paths of fields; empty where there is none. Each level is parsed once for all paths.
+fn find_scalars(json: &str, paths: &[&str]) -> Vec<String> {
+    let mut found = vec![String::new(); paths.len()];
+    let mut levels: Vec<(&str, Vec<(usize, &str)>)> =
+        vec![(json, paths.iter().copied().enumerate().collect())];
+    while let Some((json, wanted)) = levels.pop() {
+        let Ok(entries) = serde_json::from_str::<Entries>(json) else {
+            continue;
+        };
+        let mut deeper: BTreeMap<&str, Vec<(usize, &str)>> = BTreeMap::new();
+        let value_of = |field: &str| {
+            entries
+                .0
+                .iter()
+                .find(|(key, _)| key == field)
+                .map(|(_, value)| value.get())
+        };
+        for (at, path) in wanted {
+            match path.split_once('.') {
+                Some((field, rest)) => deeper.entry(field).or_default().push((at, rest)),
+                None => found[at] = value_of(path).and_then(scalar_text).unwrap_or_default(),
+            }
+        }
+        let values = deeper
+            .into_iter()
+            .filter_map(|(field, rest)| Some((value_of(field)?, rest)));
+        levels.extend(values);
+    }
+    found
+}
+
+fn scalar_text(json: &str) -> Option<String> {
     match json.as_bytes().first()? {
         b'"' => serde_json::from_str(json).ok(),
         b'{' | b'[' | b'n' => None,
@@ -425,6 +474,17 @@ mod tests {
         ] {
             assert_eq!(object.field_text(path), value, "{path}");
         }
+        let paths = [
+            "status.none.deeper",
+            "status.s",
+            "metadata.name",
+            "spec.b",
+            "status.n",
+            "",
+            "status.s",
+        ];
+        let expected: Vec<String> = paths.iter().map(|path| object.field_text(path)).collect();
+        assert_eq!(object.field_texts(&paths), expected, "all at once");
         assert_eq!(object.labels.get("x"), Some("y"));
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::kube::{
-    key::{Gvk, ObjectRef},
+    key::{Gvk, ObjectRef, is_path_segment},
     object::Object,
     well_known::bookkeeping::{HELD_BY, HOLDS},
 };
@@ -58,10 +58,12 @@ pub fn list_holders(object: &Object) -> Vec<Holder> {
         .collect()
 }
 
-/// Reads the set of objects that an object holds from its annotation.
-pub fn list_held(object: &Object) -> BTreeSet<ObjectRef> {
+/// Reads the set of objects that an object holds from its annotation, of which the first `max` entries count. Whoever
+/// may edit the object may write there whatever they like.
+pub fn list_held(object: &Object, max: u32) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
-    text.split(", ").filter_map(parse_reference).collect()
+    let entries = text.split(", ").take(max as usize);
+    entries.filter_map(parse_reference).collect()
 }
 
 /// Formats the annotation for a set of held objects.
@@ -79,8 +81,11 @@ fn parse_reference(text: &str) -> Option<ObjectRef> {
     let (namespace, name) = place.split_once('/')?;
     let mut parts = kind.splitn(3, '.');
     let (kind, version, group) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
-    let whole = !kind.is_empty() && !version.is_empty() && !name.is_empty();
-    whole.then(|| ObjectRef::new(Gvk::new(group, version, kind), namespace, name))
+    // They become parts of paths at the API server.
+    let are_names = !name.is_empty() && is_path_segment(namespace) && is_path_segment(name);
+    let gvk = are_names.then(|| Gvk::new(group, version, kind))?;
+    gvk.validate().ok()?;
+    Some(ObjectRef::new(gvk, namespace, name))
 }
 
 /// Finds the cycle that a new hold would close: the path from `held` along existing holds to `holder`. The objects of
@@ -137,10 +142,28 @@ mod tests {
             HELD_BY,
         );
         let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
-        assert_eq!(list_held(&read), held);
+        assert_eq!(list_held(&read, 100), held);
+        assert_eq!(list_held(&read, 2).len(), 2, "no more than the limit");
         let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
         assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
+    }
+
+    #[test]
+    fn hold_that_is_no_name_is_ignored() {
+        for text in [
+            "Thing.v1.g.io n/a?x=1",
+            "Thing.v1.g.io n/../a",
+            "Thing.v1.g.io n/a%2f",
+            "Thing.v1/x.g.io n/a",
+            "Thing.v1.g.io n/",
+            "Thing n/a",
+        ] {
+            assert_eq!(parse_reference(text), None, "{text}");
+        }
+        assert!(
+            parse_reference("Thing.v1.g.io n/a").is_some() && parse_reference("Thing.v1.g.io /a").is_some()
+        );
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Scopes: the part of a cluster that one watch covers, and the part of each object that is kept.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use parking_lot::RwLock;
 
 use crate::kube::{
     key::{Gvk, ObjectRef},
@@ -54,6 +59,9 @@ impl Scope {
 pub struct NamespaceScope {
     /// Namespaces the host is confined to, in order; empty for all.
     pub namespaces: Vec<Arc<str>>,
+    /// Kinds that discovery found to be cluster-scoped: their objects are in none of the namespaces. Shared by all
+    /// clones.
+    cluster_scoped: Arc<RwLock<HashSet<Gvk>>>,
 }
 
 impl NamespaceScope {
@@ -62,20 +70,41 @@ impl NamespaceScope {
         let names: BTreeSet<&str> = namespaces.iter().map(String::as_str).collect();
         Self {
             namespaces: names.into_iter().map(Into::into).collect(),
+            cluster_scoped: Arc::default(),
         }
     }
 
-    /// The namespaces to read for a namespace (empty: all): itself, or each namespace of a confined host.
-    pub fn namespaces_for(&self, namespace: &str) -> Vec<Arc<str>> {
-        match (namespace, self.namespaces.as_slice()) {
-            ("", [_, ..]) => self.namespaces.clone(),
-            _ => vec![namespace.into()],
+    /// Returns true if the host may not watch all namespaces.
+    pub fn is_confined(&self) -> bool {
+        !self.namespaces.is_empty()
+    }
+
+    /// Records what discovery found of a kind. Returns true if that was not known.
+    pub fn record_scope(&self, gvk: &Gvk, namespaced: bool) -> bool {
+        if namespaced {
+            self.cluster_scoped.write().remove(gvk)
+        } else {
+            self.cluster_scoped.write().insert(gvk.clone())
         }
+    }
+
+    /// Returns true if the host may watch a kind in all namespaces at once. Secrets it never does.
+    pub fn may_watch_all(&self, gvk: &Gvk) -> bool {
+        self.namespaces.is_empty() && !gvk.is_secret()
+    }
+
+    /// The namespaces to read for a namespace (empty: all): itself, or each namespace of a confined host. A
+    /// cluster-scoped kind has none, so that it is read as a whole.
+    pub fn namespaces_for(&self, gvk: &Gvk, namespace: &str) -> Vec<Arc<str>> {
+        if self.is_confined() && namespace.is_empty() && !self.cluster_scoped.read().contains(gvk) {
+            return self.namespaces.clone();
+        }
+        vec![namespace.into()]
     }
 
     /// The scopes that together cover all objects of a kind that the host may see.
     pub fn kind_scopes(&self, gvk: &Gvk, selector: Option<&Selector>, projection: Projection) -> Vec<Scope> {
-        let namespaces = self.namespaces_for("");
+        let namespaces = self.namespaces_for(gvk, "");
         let scope = |namespace: &Arc<str>| self.list_scope(gvk, &"".into(), namespace, selector, projection);
         namespaces.iter().map(scope).collect()
     }
@@ -85,6 +114,14 @@ impl NamespaceScope {
         let is_visible = |n: &&Arc<str>| self.namespaces.is_empty() || self.namespaces.contains(n);
         let visible: BTreeSet<_> = namespaces.iter().filter(is_visible).cloned().collect();
         visible.into_iter().collect()
+    }
+
+    /// Narrows the host's view to some namespaces.
+    pub fn narrow_to(&self, namespaces: &[Arc<str>]) -> Self {
+        Self {
+            namespaces: self.intersect(namespaces),
+            cluster_scoped: self.cluster_scoped.clone(),
+        }
     }
 
     /// The scopes of a kind in each of these namespaces; none without namespaces.
@@ -133,6 +170,23 @@ mod tests {
             selector: selector.map(|s| Selector::parse(s).expect("a selector")),
             projection,
         }
+    }
+
+    #[test]
+    fn cluster_scoped_kind_has_one_scope_on_a_confined_host() {
+        let confined = NamespaceScope::new(&["a".into(), "b".into()]);
+        let node = Gvk::new("", "v1", "Node");
+        let namespaces = |gvk: &Gvk| -> Vec<Arc<str>> {
+            let scopes = confined.kind_scopes(gvk, None, Projection::Full).into_iter();
+            scopes.map(|scope| scope.namespace).collect()
+        };
+        assert_eq!(namespaces(&node), ["a".into(), "b".into()], "not discovered yet");
+        assert!(confined.clone().record_scope(&node, false));
+        assert_eq!(namespaces(&node), ["".into()]);
+        assert_eq!(namespaces(&Gvk::new("", "v1", "Pod")), ["a".into(), "b".into()]);
+        // Its CRD was made anew with another scope.
+        assert!(confined.record_scope(&node, true) && !confined.record_scope(&node, true));
+        assert_eq!(namespaces(&node), ["a".into(), "b".into()]);
     }
 
     #[test]

@@ -116,9 +116,20 @@ impl FieldSelector {
 
     /// Returns true if an object is selected.
     pub fn matches(&self, object: &Object) -> bool {
-        self.0
-            .iter()
-            .all(|c| (object.field_text(&c.path) == *c.value) == c.equal)
+        let paths: Vec<&str> = self.paths().collect();
+        let texts = object.field_texts(&paths);
+        let mut compared = self.0.iter().zip(texts);
+        compared.all(|(c, text)| (text == *c.value) == c.equal)
+    }
+
+    /// Returns true if an object is selected whose field at each path has this text.
+    pub fn matches_texts<'a>(&self, text: impl Fn(&str) -> &'a str) -> bool {
+        self.0.iter().all(|c| (*text(&c.path) == *c.value) == c.equal)
+    }
+
+    /// The paths of the compared fields.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|c| &*c.path)
     }
 
     /// A field and the value it must have, if there is such a comparison. An index can answer it.

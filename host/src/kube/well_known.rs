@@ -72,6 +72,9 @@ well_known! {
         /// Finalizer and annotation of a held object, one per holder, with the UID of the holder behind the slash. The
         /// value of the annotation names the holder. The held object is deleted when all holders have released it.
         HELD_BY = "held-by.ostler.dev/", "finalizer and annotation";
+        /// Annotation of an object that a plugin applies, with the name of the plugin behind the slash: a digest of what it
+        /// applied last. The next leader sends nothing while the digest and the applied fields are the same.
+        APPLIED = "applied.ostler.dev/", "annotation";
     }
 
     /// Condition types that the host writes.

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 use crate::{
     client::{
         api::{ApiClient, ApiError, PatchType, parse_response},
+        connection::connect,
         fence::WriteFence,
     },
     leader::election::{ElectionMachine, Lease, LeaseRecord, Request, Response, Step, Timing},
@@ -105,7 +106,7 @@ async fn run_election(
     fence: &WriteFence,
     mut release_requested: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
-    let client = ApiClient::new(kube::Client::try_from(settings.config.clone())?);
+    let client = ApiClient::new(connect(settings.config.clone())?);
     let lease_client = LeaseClient::new(&client, settings);
     let start = Instant::now();
     let mut election = ElectionMachine::new(&settings.identity, settings.timing.clone());

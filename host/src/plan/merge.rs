@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::reconcile::conditions::merge_patch;
+use crate::{kube::well_known::bookkeeping::APPLIED, reconcile::conditions::merge_patch};
 
 /// Metadata that the API server manages, which is not part of the desired state.
 const BOOKKEEPING_FIELDS: [&str; 8] = [
@@ -35,6 +35,12 @@ pub fn strip_bookkeeping(object: &Value) -> Value {
     if let Some(metadata) = bare.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in BOOKKEEPING_FIELDS {
             metadata.remove(field);
+        }
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.retain(|name, _| !name.starts_with(APPLIED));
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
         }
     }
     bare

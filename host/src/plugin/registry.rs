@@ -148,6 +148,13 @@ impl Registry {
         slots.values().filter_map(|s| s.serving.clone()).collect()
     }
 
+    /// Returns true if a build of this plugin serves now.
+    pub fn is_serving(&self, plugin: &str) -> bool {
+        let slots = self.slots.read();
+        let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
+        serving.any(|p| **p.name() == *plugin)
+    }
+
     /// The build that serves in a slot.
     pub fn serving_in(&self, id: &SlotId) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();

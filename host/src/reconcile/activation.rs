@@ -1,16 +1,21 @@
 //! Activation of a build: its kinds are watched, and everything it reconciles is queued.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tracing::{info, warn};
 
 use crate::{
     cache::store::Query,
-    kube::scope::Projection,
+    client::api::ApiError,
+    kube::{backoff::Backoff, scope::Projection},
     plugin::Plugin,
     sandbox::services::Services,
     schedule::{dispatcher::Cause, queue::Priority},
 };
+
+/// Backoff of discovery requests for a build that serves.
+const DISCOVERY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_mins(1)).with_jitter(50);
 
 /// Watches the kinds of a build that begins to serve, then queues everything it reconciles. A plugin has `most`
 /// concurrent reconciles at most. Without a new build the plugin of the previous one is unloaded.
@@ -51,8 +56,17 @@ pub(crate) fn activate(
         dispatcher.set_paused(plugin.name(), plugin.suspended);
     }
     requeue_objects(services, plugin, cause);
-    if plugin.policy.grants.holdable_kinds().next().is_some() {
-        tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
+    let activation = Activation {
+        services: services.clone(),
+        plugin: plugin.clone(),
+        number: dispatcher.activation(plugin.name()),
+    };
+    if services.cache.namespaces.is_confined() {
+        tokio::spawn(activation.clone().find_cluster_scoped());
+    }
+    for (group, kind) in plugin.policy.grants.holdable_kinds() {
+        let (group, kind) = (group.to_owned(), kind.to_owned());
+        tokio::spawn(activation.clone().watch_holdable(group, kind));
     }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "plugin activated");
 }
@@ -70,28 +84,77 @@ fn warn_readable_secrets(plugin: &Plugin) {
     );
 }
 
-/// Watches the metadata of the kinds that a plugin may hold: an object that is deleted after its holder is gone must
-/// not wait forever.
-async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    for (group, kind) in plugin.policy.grants.holdable_kinds() {
-        let gvk = match services.api.writer.discover_preferred(group, kind).await {
-            Ok(gvk) => gvk,
-            Err(e) => {
-                warn!(
-                    plugin = &**plugin.name(),
-                    kind,
-                    group,
-                    error = %e,
-                    "watching held objects failed"
-                );
-                continue;
+/// An activation of a build. Its tasks end when the plugin is activated again or unloaded.
+#[derive(Clone)]
+struct Activation {
+    services: Arc<Services>,
+    plugin: Arc<Plugin>,
+    number: u64,
+}
+
+impl Activation {
+    fn is_current(&self) -> bool {
+        self.services.dispatcher.activation(self.plugin.name()) == self.number
+    }
+
+    /// Repeats a discovery until it succeeds or the activation has ended: a CRD may be installed later, and an API server
+    /// that is busy meanwhile must not leave a kind without watches until the next activation.
+    async fn discover<T, F: Future<Output = Result<T, ApiError>>>(
+        &self,
+        request: impl Fn() -> F,
+    ) -> Option<T> {
+        let mut failures = 0;
+        loop {
+            match request().await {
+                Ok(found) => return self.is_current().then_some(found),
+                Err(e) if failures == 0 => {
+                    warn!(plugin = &**self.plugin.name(), error = %e, "discovery failed, trying again");
+                }
+                Err(_) => {}
             }
+            failures += 1;
+            tokio::time::sleep(DISCOVERY_BACKOFF.delay(failures)).await;
+            if !self.is_current() {
+                return None;
+            }
+        }
+    }
+
+    /// Replaces the watches of a confined host, one per namespace, by one for each kind that is cluster-scoped.
+    async fn find_cluster_scoped(self) {
+        let Self { services, plugin, .. } = &self;
+        let namespaces = &services.cache.namespaces;
+        for kind in &plugin.kinds {
+            let discover = || services.api.writer.discover_resource(&kind.gvk);
+            let Some(resource) = self.discover(discover).await else {
+                return;
+            };
+            if namespaces.record_scope(&kind.gvk, resource.namespaced) {
+                let scopes = plugin.kinds.iter().flat_map(|k| k.scopes(namespaces));
+                services
+                    .dispatcher
+                    .replace_scopes(plugin.name(), scopes.collect());
+                requeue_objects(services, plugin, Cause::Start);
+            }
+        }
+    }
+
+    /// Watches the metadata of a kind that a plugin may hold: an object that is deleted after its holder is gone must
+    /// not wait forever.
+    async fn watch_holdable(self, group: String, kind: String) {
+        let Self { services, plugin, .. } = &self;
+        let writer = &services.api.writer;
+        let Some(gvk) = self.discover(|| writer.discover_preferred(&group, &kind)).await else {
+            return;
         };
-        for scope in services
-            .cache
-            .namespaces
-            .kind_scopes(&gvk, None, Projection::Metadata)
-        {
+        let namespaces = &services.cache.namespaces;
+        if namespaces.is_confined() {
+            let Some(resource) = self.discover(|| writer.discover_resource(&gvk)).await else {
+                return;
+            };
+            namespaces.record_scope(&gvk, resource.namespaced);
+        }
+        for scope in namespaces.kind_scopes(&gvk, None, Projection::Metadata) {
             services.dispatcher.add_scope(plugin.name(), scope.clone());
             services.cache.informers.ensure_informer(&scope);
         }

@@ -192,8 +192,7 @@ impl Controller {
     fn keep_recording(&self, plugin: &Plugin, recorded: RecordedCall, result: ReconcileResult) {
         let failed = matches!(result, ReconcileResult::Error | ReconcileResult::TerminalError);
         self.services.recordings.store_call(recorded, failed);
-        let serving = self.registry.serving();
-        if serving.iter().all(|other| other.name() != plugin.name()) {
+        if !self.registry.is_serving(plugin.name()) {
             self.services.recordings.forget_plugin(plugin.name());
         }
     }

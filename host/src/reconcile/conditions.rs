@@ -41,7 +41,8 @@ pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condi
     }
 }
 
-/// The status after an outcome: exactly its conditions, and Ready=True unless it sets Ready.
+/// The status after an outcome: exactly its conditions, and Ready=True unless it sets Ready. What is stalled is never Ready
+/// (kstatus), so Ready has then the reason of Stalled.
 pub fn status_after_outcome(
     old: Option<&Value>,
     outcome: &Outcome,
@@ -49,6 +50,20 @@ pub fn status_after_outcome(
     moment: StatusContext,
 ) -> Value {
     let mut conditions = outcome.conditions.clone();
+    let is_true = |c: &Condition, kind: &str| c.type_ == kind && c.status == ConditionStatus::True;
+    let stalled = conditions
+        .iter()
+        .find(|c| is_true(c, condition_type::STALLED))
+        .cloned();
+    if let Some(stalled) = stalled {
+        conditions.retain(|c| !is_true(c, condition_type::READY));
+        conditions.push(condition(
+            condition_type::READY,
+            false,
+            &stalled.reason,
+            &stalled.message,
+        ));
+    }
     if !conditions.iter().any(|c| c.type_ == condition_type::READY) {
         conditions.push(condition(condition_type::READY, true, object_reason::READY, ""));
     }
@@ -279,6 +294,23 @@ mod tests {
     fn find<'a>(status: &'a Value, kind: &str) -> &'a Value {
         let list = status["conditions"].as_array().expect("conditions");
         list.iter().find(|c| c["type"] == kind).unwrap_or(&Value::Null)
+    }
+
+    #[test]
+    fn stalled_outcome_is_not_ready() {
+        let stalled = condition(condition_type::STALLED, true, "QuotaExceeded", "no room");
+        let ready = condition(condition_type::READY, true, "Ready", "");
+        for conditions in [vec![stalled.clone()], vec![ready, stalled]] {
+            let status = status_after_outcome(None, &outcome(conditions), None, MOMENT);
+            let ready = &status["conditions"][0];
+            assert_eq!(
+                (&ready["type"], &ready["status"]),
+                (&json!("Ready"), &json!("False")),
+                "{status}"
+            );
+            assert_eq!(ready["reason"], "QuotaExceeded");
+            assert_eq!(status["conditions"].as_array().map(Vec::len), Some(2));
+        }
     }
 
     #[test]

@@ -17,9 +17,24 @@ use crate::{
         well_known::{annotation::FORCE_DELETE, condition_type, event_reason, object_reason},
     },
     plugin::Plugin,
+    policy::grants::{Access, Verb},
     reconcile::conditions,
     schedule::dispatcher::Cause,
 };
+
+/// The objects that an object holds by its annotation, as far as its plugin may hold them.
+fn list_allowed_holds(plugin: &Plugin, key: &ObjectRef, object: &Object) -> BTreeSet<ObjectRef> {
+    let mut held = list_held(object, plugin.policy.limits.holds);
+    held.retain(|held| {
+        let access = Access::Kubernetes {
+            verb: Verb::Hold,
+            gvk: &held.gvk,
+            namespace: &held.namespace,
+        };
+        plugin.policy.grants.check_access(&access, &key.namespace).is_ok()
+    });
+    held
+}
 
 impl Controller {
     /// Makes an object hold exactly these objects, and releases the others.
@@ -30,18 +45,23 @@ impl Controller {
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
         let newest = self.services.cache.store.get(key, Projection::Metadata);
-        let before = list_held(
-            newest
-                .as_deref()
-                .filter(|o| o.uid == object.uid)
-                .unwrap_or(object),
-        );
+        let newest = newest
+            .as_deref()
+            .filter(|o| o.uid == object.uid)
+            .unwrap_or(object);
+        // Whoever may edit the holder may write into the annotation: what its plugin cannot have held costs no request.
+        let plugin = self.registry.find_by_kind(&key.gvk);
+        let annotated: BTreeSet<ObjectRef> = plugin
+            .iter()
+            .flat_map(|p| list_allowed_holds(p, key, newest))
+            .collect();
+        let before = &annotated | &self.known_holds(key, &object.uid);
         if before.is_empty() && held.is_empty() {
             return Ok(());
         }
         let known = (object.uid.clone(), &before | held);
         self.update_state(key, |state| state.held_objects = Some(Box::new(known)));
-        if before == *held {
+        if annotated == *held && before == *held {
             return Ok(());
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
@@ -60,6 +80,16 @@ impl Controller {
                 Err(ReconcileOutcome::retry())
             }
         }
+    }
+
+    /// The objects that an object holds as far as this process has seen.
+    fn known_holds(&self, key: &ObjectRef, uid: &str) -> BTreeSet<ObjectRef> {
+        let states = self.states.lock();
+        let known = states.get(key).and_then(|s| s.held_objects.as_deref());
+        known
+            .filter(|known| *known.0 == *uid)
+            .map(|known| known.1.clone())
+            .unwrap_or_default()
     }
 
     /// Releases what an object held that is gone.

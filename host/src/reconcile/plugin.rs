@@ -171,6 +171,14 @@ impl Controller {
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
             return self.orphan_objects(plugin, left).await;
         }
+        // The annotation may have been taken back while the lane was held.
+        if plugin.lifecycle {
+            self.hooks.on_activate();
+        } else {
+            self.services
+                .dispatcher
+                .set_paused(plugin.name(), plugin.suspended);
+        }
         let note = format!(
             "{} objects need it for their cleanup: delete them first ({}), or annotate this Plugin \
              {DELETION_POLICY}=Orphan to let all of them go without cleanup",

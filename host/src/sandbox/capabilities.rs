@@ -31,6 +31,7 @@ pub use self::{
     effects::{Counts, Effects},
 };
 use crate::{
+    cache::informer::{Reader, SyncError},
     client::{
         access_review::{AccessError, ReadAccess},
         api::ApiError,
@@ -205,18 +206,41 @@ impl Call {
     }
 
     /// Records a read: from now on an informer watches the object or list, and a change of it wakes the reconciled
-    /// object.
-    fn record_read(&mut self, dependency: Dependency) {
-        if let Some(target) = &self.context.target
-            && !self.effects.reads.contains(&dependency)
-        {
-            let services = &target.services;
-            if !self.context.is_hook() {
-                services.dispatcher.record_read(&target.key, dependency.clone());
-            }
-            let scope = dependency.scope(&services.cache.namespaces);
-            services.cache.informers.ensure_informer(&scope);
-            self.effects.reads.push(dependency);
+    /// object. Fails if that takes more watches than the plugin may have.
+    fn record_read(&mut self, dependency: Dependency) -> Result<(), Error> {
+        let Some(target) = &self.context.target else {
+            return Ok(());
+        };
+        if self.effects.reads.contains(&dependency) {
+            return Ok(());
+        }
+        let services = &target.services;
+        let scope = dependency.scope(&services.cache.namespaces);
+        let informer = services
+            .cache
+            .informers
+            .ensure_informer_for(&scope, self.reader());
+        informer.map_err(|e| self.map_sync_error(e.into()))?;
+        if !self.context.is_hook() {
+            services.dispatcher.record_read(&target.key, dependency.clone());
+        }
+        self.effects.reads.push(dependency);
+        Ok(())
+    }
+
+    /// The plugin as a reader of the shared cache.
+    fn reader(&self) -> Reader<'_> {
+        Reader {
+            plugin: &self.context.policy.plugin,
+            max_watches: self.limits().watches,
+        }
+    }
+
+    /// Converts the error of a read whose informer is not synced.
+    fn map_sync_error(&self, error: SyncError) -> Error {
+        match error {
+            SyncError::TooManyWatches(_) => self.limit_exceeded(Limit::Watches, "watches of one plugin"),
+            SyncError::NotSynced(why) => Error::Unavailable(why),
         }
     }
 
@@ -228,11 +252,12 @@ impl Call {
         projection: Projection,
     ) -> Result<Option<Arc<Object>>, Error> {
         // The edge comes first: an informer that is needed is not stopped meanwhile.
-        self.record_read(Dependency::Object(key.clone(), projection));
+        self.record_read(Dependency::Object(key.clone(), projection))?;
         let scope = services.cache.namespaces.object_scope(key, projection);
         let timeout = self.remaining_time().min(SYNC_TIMEOUT);
-        let synced = services.cache.informers.wait_synced(&scope, timeout);
-        synced.await.map_err(Error::Unavailable)?;
+        let informers = &services.cache.informers;
+        let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
+        synced.map_err(|e| self.map_sync_error(e))?;
         Ok(services.cache.store.get(key, projection))
     }
 

@@ -43,10 +43,15 @@ pub struct List {
 }
 
 impl List {
-    fn matches(&self, namespace: &str, object: &Object) -> bool {
+    fn matches(&self, namespace: &str, object: &Object, fields: &HashMap<&str, String>) -> bool {
+        let text = |path: &str| fields.get(path).map_or("", String::as_str);
         (self.namespace.is_empty() || *self.namespace == *namespace)
             && self.labels.as_ref().is_none_or(|s| s.matches(&object.labels))
-            && self.fields.as_ref().is_none_or(|s| s.matches(object))
+            && self.fields.as_ref().is_none_or(|s| s.matches_texts(text))
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().flat_map(FieldSelector::paths)
     }
 
     /// The bucket of the list.
@@ -105,7 +110,7 @@ struct Bucket {
 /// The lists of one kind.
 struct Lists<K> {
     buckets: HashMap<Bucket, HashMap<List, SmallSet<K>>>,
-    /// Field paths of bucket terms, with the number of buckets of each.
+    /// Field paths of all lists, with the number of comparisons by each.
     paths: HashMap<Box<str>, usize>,
 }
 
@@ -145,13 +150,13 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
                     .lists
                     .entry((list.cluster.clone(), list.gvk.clone()))
                     .or_default();
-                let bucket = list.bucket();
-                if !kind.buckets.contains_key(&bucket)
-                    && let Some(Term::Field(path, _)) = &bucket.term
-                {
-                    *kind.paths.entry(path.clone()).or_default() += 1;
+                let lists = kind.buckets.entry(list.bucket()).or_default();
+                if !lists.contains_key(&*list) {
+                    for path in list.paths() {
+                        *kind.paths.entry(path.into()).or_default() += 1;
+                    }
                 }
-                kind.buckets.entry(bucket).or_default().entry(*list).or_default()
+                lists.entry(*list).or_default()
             }
         };
         dependants.insert(dependant.clone());
@@ -271,29 +276,35 @@ impl<K: Clone + Eq + Hash> Lists<K> {
         let Some(lists) = self.buckets.get_mut(&bucket) else {
             return;
         };
+        let was_there = lists.contains_key(list);
         remove_from_set(lists, list, dependant);
-        if lists.is_empty() {
-            self.buckets.remove(&bucket);
-            if let Some(Term::Field(path, _)) = &bucket.term
-                && let Some(count) = self.paths.get_mut(path)
-            {
-                *count -= 1;
-                if *count == 0 {
-                    self.paths.remove(path);
+        if was_there && !lists.contains_key(list) {
+            for path in list.paths() {
+                if let Some(count) = self.paths.get_mut(path) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.paths.remove(path);
+                    }
                 }
             }
+        }
+        if lists.is_empty() {
+            self.buckets.remove(&bucket);
         }
     }
 
     /// Collects the dependants with a list that this version of an object belongs to.
     fn collect_dependants<'a>(&'a self, namespace: &Arc<str>, object: &Object, found: &mut HashSet<&'a K>) {
+        // The object is parsed once for all lists.
+        let paths: Vec<&str> = self.paths.keys().map(|path| &**path).collect();
+        let fields: HashMap<&str, String> = paths.iter().copied().zip(object.field_texts(&paths)).collect();
         let labels = object
             .labels
             .iter()
             .map(|(k, v)| Some(Term::Label(k.into(), v.into())));
-        let fields = self.paths.keys();
-        let fields = fields.map(|path| Some(Term::Field(path.clone(), object.field_text(path).into())));
-        for term in std::iter::once(None).chain(labels).chain(fields) {
+        let values = fields.iter();
+        let values = values.map(|(path, text)| Some(Term::Field((*path).into(), text.as_str().into())));
+        for term in std::iter::once(None).chain(labels).chain(values) {
             for namespace_of_list in [namespace.clone(), "".into()] {
                 let bucket = Bucket {
                     namespace: namespace_of_list,
@@ -301,7 +312,7 @@ impl<K: Clone + Eq + Hash> Lists<K> {
                 };
                 let lists = self.buckets.get(&bucket);
                 for (list, dependants) in lists.into_iter().flatten() {
-                    if list.matches(namespace, object) {
+                    if list.matches(namespace, object, &fields) {
                         found.extend(dependants);
                     }
                 }
@@ -400,7 +411,10 @@ mod tests {
             let (old, new) = (old.map(|o| version(changed, o)), new.map(|n| version(changed, n)));
             let concerns = |d: &Dependency| match d {
                 Dependency::Object(o, _) => *o == object(changed),
-                Dependency::List(l) => [&old, &new].into_iter().flatten().any(|o| l.matches(&object(changed).namespace, o)),
+                Dependency::List(l) => [&old, &new].into_iter().flatten().any(|o| {
+                    let fields = l.paths().map(|path| (path, o.field_text(path))).collect();
+                    l.matches(&object(changed).namespace, o, &fields)
+                }),
             };
             let mut expected: Vec<u8> = model.iter().filter(|(_, d)| d.iter().any(concerns)).map(|(k, _)| *k).collect();
             let mut found = graph.find_dependants(&object(changed), old.as_ref(), new.as_ref());

@@ -123,6 +123,8 @@ struct Inner {
     lanes: HashMap<Gvk, Arc<str>>,
     /// Watches of the kinds that each plugin reconciles.
     scopes: HashMap<Arc<str>, Vec<Scope>>,
+    /// Number of times that kinds were assigned to each plugin.
+    activations: HashMap<Arc<str>, u64>,
     /// Objects and the causes that woke them, newest last.
     history: VecDeque<(ObjectRef, Cause)>,
     /// Writes without a response yet, by the object that is written.
@@ -143,6 +145,8 @@ struct PendingWrite {
 struct WakeUp {
     /// Version of the changed object; none if it does not identify the change alone.
     version: Option<u64>,
+    /// Uid of the object, if the change is its deletion.
+    deleted: Option<Box<str>>,
     priority: Priority,
     cause: Cause,
 }
@@ -153,6 +157,7 @@ pub struct Expectation {
     object: ObjectRef,
     id: u64,
     version: Option<u64>,
+    deleted: Option<Box<str>>,
 }
 
 impl Expectation {
@@ -160,6 +165,17 @@ impl Expectation {
     /// versions are delivered on drop.
     pub fn fulfil(mut self, version: u64) {
         self.version = Some(version);
+    }
+
+    /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing.
+    pub fn fulfil_deletion(mut self, uid: &str) {
+        self.deleted = Some(uid.into());
+    }
+
+    /// Returns true if a held wake-up is the echo of the expected write.
+    fn is_echo(&self, wake_up: &WakeUp) -> bool {
+        let same_version = wake_up.version.is_some() && wake_up.version == self.version;
+        same_version || (wake_up.deleted.is_some() && wake_up.deleted == self.deleted)
     }
 }
 
@@ -178,7 +194,7 @@ impl Drop for Expectation {
             inner.pending_writes.remove(&self.object);
         }
         for wake_up in write.held {
-            if wake_up.version.is_none() || wake_up.version != self.version {
+            if !self.is_echo(&wake_up) {
                 inner.enqueue(&write.by, wake_up.priority, wake_up.cause, now);
             }
         }
@@ -197,6 +213,7 @@ impl Dispatcher {
                 graph: DependencyGraph::new(namespaces),
                 lanes: HashMap::new(),
                 scopes: HashMap::new(),
+                activations: HashMap::new(),
                 history: VecDeque::new(),
                 pending_writes: HashMap::new(),
                 next_id: 0,
@@ -240,6 +257,7 @@ impl Dispatcher {
         inner.queue.set_limit(plugin.clone(), concurrency as usize);
         inner.lanes.retain(|_, lane| lane != plugin);
         inner.scopes.insert(plugin.clone(), scopes);
+        *inner.activations.entry(plugin.clone()).or_default() += 1;
         for gvk in kinds {
             inner.lanes.insert(gvk.clone(), plugin.clone());
         }
@@ -249,6 +267,23 @@ impl Dispatcher {
     pub fn set_paused(&self, plugin: &Arc<str>, paused: bool) {
         self.inner.lock().queue.set_paused(plugin.clone(), paused);
         self.work.notify_one();
+    }
+
+    /// The number of the plugin's last activation: work for an earlier one is obsolete.
+    pub fn activation(&self, plugin: &str) -> u64 {
+        self.inner.lock().activations.get(plugin).copied().unwrap_or(0)
+    }
+
+    /// Replaces the watches of the kinds that a plugin reconciles, and keeps the others that were added.
+    pub fn replace_scopes(&self, plugin: &Arc<str>, scopes: Vec<Scope>) {
+        let mut inner = self.inner.lock();
+        let of_plugin = inner.scopes.entry(plugin.clone()).or_default();
+        of_plugin.retain(|old| {
+            scopes
+                .iter()
+                .all(|new| new.gvk != old.gvk || new.projection != old.projection)
+        });
+        of_plugin.extend(scopes);
     }
 
     /// Adds a watch that a plugin needs.
@@ -270,6 +305,13 @@ impl Dispatcher {
         // (another watch may still owe the predecessor's deletion): a held wake-up is then always delivered.
         let version = change.new.as_ref().map(|o| o.resource_version);
         let version = version.filter(|_| !source.skips_versions() && !change.is_replacement());
+        let deleted = || {
+            change
+                .old
+                .as_ref()
+                .filter(|_| change.new.is_none())
+                .map(|old| old.uid.clone())
+        };
         let intent_changed = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
             _ => true,
@@ -282,6 +324,7 @@ impl Dispatcher {
             };
             let wake_up = WakeUp {
                 version,
+                deleted: deleted(),
                 priority,
                 cause,
             };
@@ -302,6 +345,7 @@ impl Dispatcher {
                 if Some(&dependant) != by && dependant != change.key {
                     let wake_up = WakeUp {
                         version,
+                        deleted: deleted(),
                         priority: Priority::High,
                         cause: Cause::Dependency(change.key.clone()),
                     };
@@ -334,6 +378,7 @@ impl Dispatcher {
             object: object.clone(),
             id,
             version: None,
+            deleted: None,
         }
     }
 
@@ -532,6 +577,29 @@ mod tests {
             assert!(dispatcher.pop().is_err(), "held until the response arrives");
             expectation.fulfil(7);
             assert_eq!(dispatcher.pop().is_ok(), woken, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn own_deletion_seen_first_by_the_watch_wakes_nothing_but_that_of_another_object_does() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        let by = ObjectRef::new(owner.clone(), "n", "o");
+        for (uid, woken) in [("u", false), ("predecessor", true)] {
+            let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let Change { key, new, .. } = change(7);
+            dispatcher.record_read(&by, Dependency::Object(key.clone(), Projection::Full));
+            let expectation = dispatcher.expect_write(&key, &by);
+            let deletion = Change {
+                key,
+                old: new,
+                new: None,
+            };
+            dispatcher.on_change(&deletion, Source::Watch, None);
+            assert!(dispatcher.pop().is_err(), "held until the response arrives");
+            expectation.fulfil_deletion(uid);
+            assert_eq!(dispatcher.pop().is_ok(), woken, "{uid}");
         }
     }
 }

@@ -24,6 +24,8 @@ struct State {
     down: bool,
     /// No bytes are forwarded, and connections stay open.
     silent: bool,
+    /// Number of times that the connections of the moment were silenced.
+    silenced: u64,
     latency: Duration,
 }
 
@@ -80,6 +82,12 @@ impl Proxy {
         });
     }
 
+    /// Stops forwarding on the connections that are open now, and forwards new ones, as a load balancer does that has
+    /// forgotten its connections.
+    pub fn silence_established(&self) {
+        self.state.send_modify(|s| s.silenced += 1);
+    }
+
     /// Sets the delay of new connections before the first byte is forwarded.
     pub fn set_latency(&self, latency: Duration) {
         self.state.send_modify(|s| s.latency = latency);
@@ -94,7 +102,7 @@ async fn forward(mut client: TcpStream, target: SocketAddr, mut state: watch::Re
     // Errors of a connection are ignored: breaking connections is the purpose of this proxy.
     tokio::select! {
         _ = copy_bidirectional(&mut client, &mut server) => return,
-        _ = state.wait_for(|s| s.cuts != then.cuts || s.silent) => {}
+        _ = state.wait_for(|s| s.cuts != then.cuts || s.silent || s.silenced != then.silenced) => {}
     }
     // Silent: both sockets stay open until the next cut.
     let _ = state.wait_for(|s| s.cuts != then.cuts).await;

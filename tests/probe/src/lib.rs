@@ -120,7 +120,8 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
         let reference = || ObjectRef {
             gvk: gvk(),
             cluster: None,
-            namespace: Some(namespace.into()),
+            // Namespaces are in none.
+            namespace: Some(namespace.into()).filter(|_| step.kind.as_deref() != Some("Namespace")),
             name: step.name.clone().unwrap_or_default(),
         };
         let json = || -> Result<Value, Failure> {
@@ -144,7 +145,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             }
             "list" => {
                 let selection = Selection {
-                    namespace: Some(namespace),
+                    namespace: Some(namespace).filter(|_| step.kind.as_deref() != Some("Namespace")),
                     labels: step.labels.as_deref(),
                     fields: step.fields.as_deref(),
                 };
@@ -164,6 +165,10 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                     resource_version: step.resource_version.clone(),
                 };
                 format_object(Some(ctx.patch(&reference(), &json()?, &preconditions)?.json()?))
+            }
+            "delete" => {
+                ctx.delete(&reference())?;
+                "deleted".into()
             }
             "holders" => {
                 let holders = ctx.list_holders(&reference())?;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 scenarios!(
     unchanged_apply_sends_no_write,
+    restarted_host_sends_no_apply_again,
     defaulted_fields_cause_no_writes,
     field_no_longer_applied_is_removed,
     conflicting_writers_are_throttled,
@@ -57,6 +58,36 @@ async fn unchanged_apply_sends_no_write(mut lab: Lab) {
     .await;
     lab.wait_idle().await;
     assert_eq!(lab.api_writes(), before + 1);
+}
+
+/// A new leader, or a host after a restart, finds 300 children as they were applied.
+async fn restarted_host_sends_no_apply_again(mut lab: Lab) {
+    lab.start_probe().await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        let children = (0..100).map(|i| write("apply", &format!("{name}-{i}"), "1"));
+        lab.apply_probe(name, children.collect(), json!([])).await;
+    }
+    for name in names {
+        lab.wait_ready(&kind(), name).await;
+    }
+    lab.wait_idle().await;
+    assert!(lab.api_writes() >= 300);
+    lab.host = None;
+    lab.start_host().await;
+    lab.wait_until("all are reconciled again", async || {
+        names.iter().all(|name| {
+            let stats = lab.host().stats().object(&lab.key(&kind(), name));
+            stats.is_some_and(|stats| stats.reconciles > 0)
+        })
+    })
+    .await;
+    lab.wait_idle().await;
+    assert_eq!(lab.api_writes(), 0);
+    // A field that is no longer applied is still removed.
+    lab.apply_probe("a", json!([write("apply", "a-0", "2")]), json!([]))
+        .await;
+    lab.wait_seen("a", &[r#"{"v":"2"}"#]).await;
 }
 
 /// The API server defaults a Service's ports and assigns a cluster IP; the CRD of a probe defaults its steps.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::api::PatchParams;
 use ostler::testing::{
     dispatcher::Cause,
+    key::Gvk,
     scope::{Projection, Scope},
 };
 use ostler_test_harness::{
@@ -13,7 +14,7 @@ use ostler_test_harness::{
     proxy::Proxy,
     scenarios,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 scenarios!(
     read_of_absent_object_wakes_on_creation,
@@ -23,6 +24,12 @@ scenarios!(
     list_of_600_objects_is_complete,
     reconcile_now_annotation_requests_one_reconcile,
     broken_watch_misses_no_change_and_wakes_only_its_readers,
+    silent_watch_is_resumed_after_the_idle_timeout,
+    many_selectors_share_few_watches,
+    cluster_scoped_kind_is_listed_on_a_confined_host,
+    deletion_is_visible_at_once_and_does_not_wake_its_author,
+    status_follows_a_status_subresource_that_comes_and_goes,
+    made_up_holds_cost_few_requests,
 );
 
 fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
@@ -236,6 +243,185 @@ async fn broken_watch_misses_no_change_and_wakes_only_its_readers(mut lab: Lab) 
         lab.wait_idle().await;
         assert_eq!(reconciles() - before, 2, "two changes, two reconciles");
     }
+}
+
+/// The connections of the host die without a word: changes are seen once the watches count as dead.
+async fn silent_watch_is_resumed_after_the_idle_timeout(mut lab: Lab) {
+    lab.settings.watch_idle_timeout = Duration::from_secs(3);
+    let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
+    let client = lab.client_at(proxy.address()).await;
+    lab.install(&["tests/probe"]);
+    lab.start_host_with(client).await;
+    lab.apply_config_map("m", "a", "0").await;
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "m"});
+    lab.apply_probe("p", json!([get]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"0"}"#]).await;
+    lab.wait_idle().await;
+    proxy.silence_established();
+    lab.apply_config_map("m", "a", "1").await;
+    let stored = async || {
+        let store = &lab.host().services().cache.store;
+        let map = store.get(&lab.key(&config_map(), "m"), Projection::Full);
+        map.is_some_and(|map| map.field_text("data.v") == "1")
+    };
+    lab.wait_until("the change arrives by a new connection", stored)
+        .await;
+}
+
+/// Each of 200 objects lists by a label of its own.
+async fn many_selectors_share_few_watches(mut lab: Lab) {
+    lab.start_probe().await;
+    for i in 0..200 {
+        let list = json!({"do": "list", "kind": "ConfigMap", "labels": format!("l=own-{i}")});
+        lab.apply_probe(&format!("p{i}"), json!([list]), json!([])).await;
+    }
+    for i in 0..200 {
+        lab.wait_seen(&format!("p{i}"), &[""]).await;
+    }
+    let full = watches(&lab)
+        .into_iter()
+        .filter(|s| s.projection == Projection::Full);
+    let full: Vec<Scope> = full.collect();
+    assert!(full.len() <= 9, "{} watches", full.len());
+    for i in [0, 7, 8, 199] {
+        lab.apply_config_map(&format!("m{i}"), &format!("own-{i}"), "1")
+            .await;
+        lab.wait_seen(&format!("p{i}"), &[&format!("m{i}")]).await;
+        assert_eq!(woken_by(&lab, &format!("p{i}")), [format!("m{i}")]);
+    }
+}
+
+async fn cluster_scoped_kind_is_listed_on_a_confined_host(mut lab: Lab) {
+    lab.settings.namespaces.push("default".into());
+    lab.settings.grants = ostler::testing::grants::Grants::parse(
+        "plugins: {probe: {kubernetes: [{kinds: [Namespace], verbs: [get, list]}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
+    lab.start_probe().await;
+    let namespace = lab.namespace.clone();
+    let list = json!({"do": "list", "kind": "Namespace", "fields": format!("metadata.name={namespace}")});
+    lab.apply_probe("p", json!([list]), json!([])).await;
+    lab.wait_seen("p", &[&namespace]).await;
+    let scopes = lab.host().services().cache.informers.scopes().into_iter();
+    let scopes: Vec<Scope> = scopes
+        .map(|(s, _)| s)
+        .filter(|s| *s.gvk.kind == *"Namespace")
+        .collect();
+    assert_eq!(scopes.len(), 1, "{scopes:?}");
+}
+
+async fn deletion_is_visible_at_once_and_does_not_wake_its_author(mut lab: Lab) {
+    lab.start_probe().await;
+    lab.apply_config_map("m", "a", "1").await;
+    // The watch is there before the deletion: its first list would wake the object, too.
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "m"});
+    lab.apply_probe("p", json!([get]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
+    lab.wait_idle().await;
+    let before = woken_by(&lab, "p").len();
+    let steps = json!([
+        {"do": "get", "kind": "ConfigMap", "name": "m"},
+        {"do": "delete", "kind": "ConfigMap", "name": "m"},
+        {"do": "get", "kind": "ConfigMap", "name": "m"},
+    ]);
+    lab.apply_probe("p", steps, json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#, "deleted", "absent"]).await;
+    lab.wait_idle().await;
+    assert_eq!(woken_by(&lab, "p")[before..], [""; 0]);
+    assert!(lab.get(&config_map(), "m").await.is_none());
+    // The next one of that name is another object.
+    lab.apply_config_map("m", "a", "2").await;
+    lab.wait_seen("p", &[r#"{"v":"2"}"#, "deleted", "absent"]).await;
+    lab.wait_idle().await;
+    assert_eq!(woken_by(&lab, "p")[before..], ["m"]);
+}
+
+/// The CRD of the probes loses its status subresource while the host runs, and gains it again.
+async fn status_follows_a_status_subresource_that_comes_and_goes(mut lab: Lab) {
+    let crd_kind = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let file = ostler_test_harness::workspace_root().join("tests/probe/crd.yaml");
+    let crd = std::fs::read_to_string(file).expect("the CRD");
+    let (crd, _) = crd.split_once("\n---").expect("several CRDs");
+    let crd: Value = serde_saphyr::from_str(crd).expect("a CRD");
+    let name = crd["metadata"]["name"].as_str().expect("a name").to_owned();
+    lab.start_probe().await;
+    for (round, subresources) in [(1, None), (2, Some(json!({"status": {}})))] {
+        lab.apply_config_map("m", "a", &format!("before-{round}")).await;
+        let get = json!({"do": "get", "kind": "ConfigMap", "name": "m"});
+        lab.apply_probe("p", json!([get]), json!([])).await;
+        lab.wait_seen("p", &[&format!(r#"{{"v":"before-{round}"}}"#)])
+            .await;
+        let mut changed = crd.clone();
+        for version in changed["spec"]["versions"].as_array_mut().expect("versions") {
+            match &subresources {
+                Some(subresources) => version["subresources"] = subresources.clone(),
+                None => drop(version.as_object_mut().expect("a version").remove("subresources")),
+            }
+        }
+        let api = lab.api(&crd_kind, "");
+        let params = kube::api::PatchParams::apply("test").force();
+        api.patch(&name, &params, &kube::api::Patch::Apply(&changed))
+            .await
+            .expect("the CRD is changed");
+        lab.wait_until("the change is served", async || {
+            let served = lab
+                .client
+                .list_api_group_resources("tests.ostler.dev/v1alpha1")
+                .await;
+            let served = served.expect("discovery").resources;
+            served.iter().any(|r| r.name == "probes/status") == subresources.is_some()
+        })
+        .await;
+        lab.apply_config_map("m", "a", &format!("after-{round}")).await;
+        lab.wait_seen("p", &[&format!(r#"{{"v":"after-{round}"}}"#)])
+            .await;
+    }
+}
+
+/// The annotation of an object claims 10,000 holds of kinds and objects that there are not.
+async fn made_up_holds_cost_few_requests(mut lab: Lab) {
+    lab.start_probe().await;
+    lab.apply_probe("p", json!([]), json!([])).await;
+    lab.wait_ready(&kind(), "p").await;
+    lab.wait_idle().await;
+    let admin = lab
+        .admin()
+        .serve("127.0.0.1:0".parse().expect("an address"))
+        .await
+        .expect("serves");
+    let requests = async || {
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let response = client.get(format!("http://{admin}/metrics")).send().await;
+        let text = response.expect("a response").text().await.expect("a text");
+        let counts = text
+            .lines()
+            .filter(|l| l.starts_with("rest_client_requests_total{"));
+        counts
+            .filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum::<f64>()
+    };
+    let holds: Vec<String> = (0..2500)
+        .flat_map(|i| {
+            [
+                format!("ConfigMap.v1 {}/a{i}", lab.namespace),
+                format!("K{i}.v1 n/a"),
+                format!("Kind.v1.g{i}.io n/a"),
+                format!("Secret.v1 n/a{i}?x=/"),
+            ]
+        })
+        .collect();
+    let before = requests().await;
+    let annotations = json!({"ostler.dev/holds": holds.join(", "), "ostler.dev/reconcile-now": "1"});
+    lab.patch(&kind(), "p", json!({"metadata": {"annotations": annotations}}))
+        .await;
+    lab.wait_until("it is reconciled", async || {
+        lab.wake_causes(&kind(), "p").contains(&Cause::Manual)
+    })
+    .await;
+    lab.wait_idle().await;
+    let sent = requests().await - before;
+    assert!(sent <= 100.0, "{sent} requests");
 }
 
 mod tls {

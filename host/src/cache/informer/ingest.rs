@@ -145,6 +145,20 @@ impl Ingest {
         }
     }
 
+    /// Reports all cached objects as new: after a panic, changes may have been stored and not reported. An object whose
+    /// report panics again is skipped.
+    pub(super) fn report_all(&self) {
+        for (key, object) in self.store.list(&self.scope, &Query::default()) {
+            let change = Change {
+                key,
+                old: None,
+                new: Some(object),
+            };
+            let report = || (self.handler)(change, Source::InitialList);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(report));
+        }
+    }
+
     fn report_change(&self, change: Option<Change>, source: Source) {
         if let Some(change) = change {
             (self.handler)(change, source);

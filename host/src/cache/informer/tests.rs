@@ -24,15 +24,17 @@ use self::{
     model::{Model, Reading, SeenState, labels_except, owner},
     server::{PendingRequest, Server, client, metadata},
 };
-use super::{JsonLines, ingest::Ingest};
+use super::{ChangeHandler, Informers, JsonLines, Reader, ingest::Ingest};
 use crate::{
-    cache::store::{Query, Source, Store},
+    cache::store::{Change, Query, Source, Store},
     client::api::ApiClient,
     effect::writer::ApiWriter,
     kube::{
+        backoff::Backoff,
         hash::hash_to_u64,
-        key::ObjectRef,
+        key::{Gvk, ObjectRef},
         scope::{NamespaceScope, Projection, Scope},
+        selector::Selector,
     },
     schedule::{dispatcher::Dispatcher, queue::Queue},
 };
@@ -467,15 +469,143 @@ proptest! {
     }
 }
 
+fn silent_body() -> axum::body::Body {
+    axum::body::Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>())
+}
+
 #[tokio::test]
-async fn silent_watch_connection_ends_at_the_deadline() {
+async fn silent_watch_connection_ends_after_the_idle_timeout() {
     let service = tower::service_fn(|_: http::Request<Body>| {
-        let silent = futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
-        let response = http::Response::new(axum::body::Body::from_stream(silent));
-        std::future::ready(Ok::<_, std::io::Error>(response))
+        std::future::ready(Ok::<_, std::io::Error>(http::Response::new(silent_body())))
     });
     let cluster = ApiClient::new(kube::Client::new(service, "default"));
-    let mut lines = JsonLines::new(cluster.watch("/x", None).await.expect("a response"));
-    lines.deadline = Instant::now() + Duration::from_millis(10);
+    let body = cluster.watch("/x", None).await.expect("a response");
+    let mut lines = JsonLines::new(body, Duration::from_millis(10));
     assert!(lines.next_line().await.is_none());
+}
+
+#[tokio::test]
+async fn watch_with_bookmarks_outlives_the_idle_timeout() {
+    let service = tower::service_fn(|_: http::Request<Body>| {
+        let ticks = futures::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Some((Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"{}\n")), ()))
+        });
+        let body = axum::body::Body::from_stream(ticks);
+        std::future::ready(Ok::<_, std::io::Error>(http::Response::new(body)))
+    });
+    let cluster = ApiClient::new(kube::Client::new(service, "default"));
+    let body = cluster.watch("/x", None).await.expect("a response");
+    let mut lines = JsonLines::new(body, Duration::from_millis(100));
+    for _ in 0..10 {
+        assert_eq!(lines.next_line().await, Some(&b"{}"[..]));
+    }
+}
+
+/// A client of a server with one ConfigMap, whose watches show nothing.
+fn client_of_one_config_map() -> ApiClient {
+    let service = tower::service_fn(|request: http::Request<Body>| {
+        let body = match (request.uri().path(), request.uri().query()) {
+            ("/api/v1", _) => {
+                json!({"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]})
+            }
+            (_, Some(query)) if query.contains("watch=true") => {
+                return std::future::ready(Ok::<_, std::io::Error>(http::Response::new(silent_body())));
+            }
+            _ => json!({"metadata": {"resourceVersion": "5"}, "items": [
+                {"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "4"}},
+            ]}),
+        };
+        let body = axum::body::Body::from(body.to_string());
+        std::future::ready(Ok(http::Response::new(body)))
+    });
+    ApiClient::new(kube::Client::new(service, "default"))
+}
+
+fn config_map_scope(namespace: &str) -> Scope {
+    Scope {
+        gvk: Gvk::new("", "v1", "ConfigMap"),
+        cluster: "".into(),
+        namespace: namespace.into(),
+        selector: None,
+        projection: Projection::Full,
+    }
+}
+
+#[tokio::test]
+async fn informer_that_panics_is_restarted_and_reports_what_it_had_stored() {
+    let (sender, mut reported) = tokio::sync::mpsc::unbounded_channel();
+    let panicked = std::sync::atomic::AtomicBool::new(false);
+    let handler: ChangeHandler = Arc::new(move |change: Change, _| {
+        if !panicked.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            panic!("a bug");
+        }
+        let _ = sender.send(change.key.name.to_string());
+    });
+    let informers = Informers::new(client_of_one_config_map(), Arc::default(), handler)
+        .with_backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(1)));
+    let synced = informers
+        .wait_synced(&config_map_scope(""), Duration::from_secs(10))
+        .await;
+    assert_eq!(synced, Ok(config_map_scope("")));
+    assert_eq!(reported.recv().await.as_deref(), Some("a"));
+}
+
+#[tokio::test]
+async fn plugin_starts_no_more_watches_than_its_limit() {
+    let informers = Informers::new(client_of_one_config_map(), Arc::default(), Arc::new(|_, _| {}))
+        .with_namespaces(NamespaceScope::new(&["confined".into()]));
+    let (greedy, neighbour) = ("greedy".into(), "neighbour".into());
+    let reader = |plugin| Reader {
+        plugin,
+        max_watches: 3,
+    };
+    let read = |i: usize, plugin| {
+        let scope = config_map_scope(&format!("n{i}"));
+        informers
+            .ensure_informer_for(&scope, reader(plugin))
+            .map(|(scope, _)| scope)
+    };
+    for i in 0..1000 {
+        assert_eq!(read(i, &greedy).is_ok(), i < 3, "{i}");
+    }
+    assert_eq!(
+        (informers.scopes().len(), informers.count_started("greedy")),
+        (3, 3)
+    );
+    assert!(read(0, &greedy).is_ok(), "a watch that runs serves it");
+    assert!(read(0, &neighbour).is_ok() && read(7, &neighbour).is_ok());
+    assert_eq!(informers.count_started("neighbour"), 1);
+    // A watch that is stopped no longer counts.
+    informers.stop_unneeded(&[config_map_scope("n7")], Duration::ZERO);
+    assert_eq!(
+        (
+            informers.count_started("greedy"),
+            informers.count_started("neighbour")
+        ),
+        (0, 1)
+    );
+    assert!(read(8, &greedy).is_ok());
+}
+
+#[tokio::test]
+async fn unneeded_watches_of_thousands_of_readers_are_found_quickly() {
+    let informers = Informers::new(client_of_one_config_map(), Arc::default(), Arc::new(|_, _| {}));
+    let needed: Vec<Scope> = (0..10_000)
+        .map(|i| Scope {
+            selector: Some(Selector::parse(&format!("owner=o{i}")).expect("a selector")),
+            ..config_map_scope("n")
+        })
+        .collect();
+    for scope in &needed {
+        informers.ensure_informer(scope);
+    }
+    assert!(informers.scopes().len() <= 9, "{:?}", informers.scopes().len());
+    let started = Instant::now();
+    informers.stop_unneeded(&needed, Duration::from_secs(60));
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        started.elapsed()
+    );
 }

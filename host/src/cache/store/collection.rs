@@ -1,38 +1,23 @@
 //! The objects of one watch.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::Arc,
 };
 
-use super::Query;
+use super::{
+    Query,
+    indexes::{IndexTerm, Indexes},
+};
 use crate::kube::{key::ObjectRef, object::Object, scope::Scope};
-
-/// The label or field that an index is built on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum IndexTerm {
-    Label(Box<str>),
-    Field(Box<str>),
-}
-
-impl IndexTerm {
-    fn value_of(&self, object: &Object) -> Option<Box<str>> {
-        match self {
-            Self::Label(key) => object.labels.get(key).map(Into::into),
-            Self::Field(path) => Some(object.field_text(path).into()),
-        }
-    }
-}
-
-type Index = HashMap<Box<str>, BTreeSet<ObjectRef>>;
 
 /// The objects of one watch, ordered by namespace and name.
 pub(super) struct Collection {
     pub(super) scope: Scope,
     pub(super) objects: BTreeMap<ObjectRef, Arc<Object>>,
     /// Indexes, each built when a list first selects by its term and maintained from then on.
-    pub(super) indexes: HashMap<IndexTerm, Index>,
+    pub(super) indexes: Indexes,
     /// Objects that left the scope, for collections with a label selector or with another source of objects beside
     /// their own watch. A late echo of a write, or a watch that lags, must not bring one back.
     pub(super) departed: Tombstones,
@@ -91,7 +76,7 @@ impl Collection {
         Self {
             scope,
             objects: BTreeMap::new(),
-            indexes: HashMap::new(),
+            indexes: Indexes::default(),
             departed: Tombstones::default(),
             listed_version: 0,
         }
@@ -108,7 +93,8 @@ impl Collection {
     ) -> bool {
         let version = object.resource_version;
         let cached = self.get(key).map(|o| o.resource_version);
-        let is_newer = cached.is_none_or(|cached| cached < version);
+        // Without a version (metrics.k8s.io) the states of an object are ordered as they arrive.
+        let is_newer = cached.is_none_or(|cached| cached < version || version == 0);
         let unlisted = delivery == Delivery::OutOfBand && cached.is_none() && version <= self.listed_version;
         if unlisted || self.departed.contains(&object.uid, version) {
             return false;
@@ -128,41 +114,13 @@ impl Collection {
 
     fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
         let old = self.objects.insert(key.clone(), object.clone());
-        if let Some(old) = old {
-            self.remove_from_indexes(key, &old);
-        }
-        for (term, index) in &mut self.indexes {
-            insert_into_index(index, term, object, key);
-        }
+        self.indexes.on_change(key, old.as_deref(), Some(object));
     }
 
     pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
         let object = self.objects.remove(key)?;
-        self.remove_from_indexes(key, &object);
+        self.indexes.on_change(key, Some(&object), None);
         Some(object)
-    }
-
-    /// Removes the old version of an object from the indexes.
-    fn remove_from_indexes(&mut self, key: &ObjectRef, object: &Object) {
-        for (term, index) in &mut self.indexes {
-            let Some(value) = term.value_of(object) else {
-                continue;
-            };
-            if let Some(keys) = index.get_mut(&value) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    index.remove(&value);
-                }
-            }
-        }
-    }
-
-    pub(super) fn build_index(&mut self, term: IndexTerm) {
-        let mut index = Index::new();
-        for (key, object) in &self.objects {
-            insert_into_index(&mut index, &term, object, key);
-        }
-        self.indexes.insert(term, index);
     }
 
     /// Iterates over candidates for a query in order: from the index of its term if there is one, otherwise over all
@@ -192,11 +150,5 @@ impl Collection {
             );
         }
         Box::new(self.objects.range(from).take_while(move |(key, _)| here(key)))
-    }
-}
-
-fn insert_into_index(index: &mut Index, term: &IndexTerm, object: &Object, key: &ObjectRef) {
-    if let Some(value) = term.value_of(object) {
-        index.entry(value).or_default().insert(key.clone());
     }
 }

@@ -213,7 +213,8 @@ fn index_entries_are_removed_with_their_objects() {
     let kinds = store.kinds.read();
     let collection = &kinds.values().next().expect("a kind").collections[0];
     assert!(collection.objects.is_empty());
-    assert!(collection.indexes.values().all(HashMap::is_empty) && !collection.indexes.is_empty());
+    let index = collection.indexes.get(&IndexTerm::Label("l".into()));
+    assert!(index.expect("an index").is_empty());
 }
 
 proptest! {
@@ -286,6 +287,71 @@ fn late_echo_does_not_restore_an_object_that_left_a_selector() {
         store.put(&key, of(3).1, Projection::Full, Source::Watch),
         Put::Changed(_)
     ));
+}
+
+#[test]
+fn lists_by_made_up_fields_build_a_bounded_number_of_indexes() {
+    let store = watching(&[all()]);
+    for i in 0..100 {
+        let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, "1");
+        store.put(&key, object, Projection::Full, Source::Watch);
+    }
+    for i in 0..200 {
+        let fields = FieldSelector::parse(&format!("data.made-up-{i}=")).expect("a selector");
+        let query = Query {
+            fields: Some(&fields),
+            ..Query::default()
+        };
+        assert_eq!(store.list(&all(), &query).len(), 100, "{i}");
+    }
+    assert_eq!(store.size().indexes, 8);
+}
+
+#[test]
+fn confirmed_deletion_is_reported_once_and_never_undone() {
+    let (whole, meta) = (all(), scope("", None, Projection::Metadata));
+    let store = watching(&[whole.clone(), meta.clone()]);
+    let (key, _) = object("a", "1", 1);
+    for projection in [Projection::Full, Projection::Metadata] {
+        store.put(&key, object("a", "1", 1).1, projection, Source::Watch);
+    }
+    let change = store.remove_deleted(&key, "1").expect("it was there");
+    assert!(change.old.is_some() && change.new.is_none());
+    assert!(store.remove_deleted(&key, "1").is_none());
+    // The watches lag behind.
+    let late = store.put(&key, object("a", "1", 3).1, Projection::Full, Source::Watch);
+    assert!(matches!(late, Put::Unchanged), "{late:?}");
+    assert!(store.remove(&whole, &key, "1", 5).is_none() && store.remove(&meta, &key, "1", 5).is_none());
+    // Another object may take the name, and the deletion of the first does not concern it.
+    let next = store.put(&key, object("a", "2", 6).1, Projection::Full, Source::Watch);
+    assert!(matches!(next, Put::Changed(_)), "{next:?}");
+    assert!(store.remove_deleted(&key, "1").is_none());
+    assert!(store.get(&key, Projection::Full).is_some());
+}
+
+#[test]
+fn state_without_a_resource_version_replaces_the_one_before() {
+    let scope = all();
+    let store = watching(&[scope.clone()]);
+    let state = |usage: &str| {
+        let json = format!(r#"{{"metadata":{{"name":"a","namespace":"n"}},"usage":"{usage}"}}"#);
+        Object::parse(&scope.gvk, json.as_bytes()).expect("an object")
+    };
+    let put = |usage| {
+        let (key, object) = state(usage);
+        store.put(&key, object, Projection::Full, Source::Relist)
+    };
+    assert!(matches!(put("1"), Put::Changed(_)));
+    assert!(matches!(put("1"), Put::Unchanged));
+    assert!(matches!(put("2"), Put::Changed(_)));
+    let (key, _) = state("");
+    assert_eq!(
+        store
+            .get(&key, Projection::Full)
+            .expect("cached")
+            .field_text("usage"),
+        "2"
+    );
 }
 
 #[test]

@@ -1,8 +1,14 @@
 //! Discovery of the resources under which kinds are served.
 
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::{ApiClient, ApiError, parse_response};
+use super::{ApiClient, ApiError, Target, parse_response};
 use crate::kube::key::{Gvk, ObjectRef};
 
 /// The resource under which a kind is served.
@@ -34,13 +40,92 @@ impl Resource {
     }
 }
 
-impl ApiClient {
-    /// Discovers the resource of a kind. The result is cached; a kind that is not served is looked up again each
-    /// time, because its CRD may be installed later.
-    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
-        if let Some(cached) = self.resources.lock().get(gvk) {
-            return Ok(cached.clone());
+/// Time for which a kind that is not served is not looked up again.
+const ABSENT_TTL: Duration = Duration::from_secs(2);
+/// Minimum age of an entry that an error makes stale. An object that is deleted while its status is written causes the
+/// same error, and must not cost a discovery each time.
+const MIN_ENTRY_AGE: Duration = Duration::from_secs(1);
+/// Maximum number of groups and versions that are remembered without a kind that was looked for.
+const MAX_ABSENT_VERSIONS: usize = 1000;
+
+/// The results of discovery. CRDs change while a host runs, so an entry is forgotten when a request shows that it is
+/// stale.
+#[derive(Default)]
+pub(super) struct DiscoveryCache(Mutex<CachedResources>);
+
+#[derive(Default)]
+struct CachedResources {
+    found: HashMap<Gvk, (Resource, Instant)>,
+    /// The kinds that a group and version had when another one was looked for.
+    absent: HashMap<String, (HashSet<Box<str>>, Instant)>,
+}
+
+impl DiscoveryCache {
+    fn get(&self, prefix: &str, gvk: &Gvk, now: Instant) -> Option<Result<Resource, ApiError>> {
+        let cached = self.0.lock();
+        if let Some((resource, _)) = cached.found.get(gvk) {
+            return Some(Ok(resource.clone()));
         }
+        let (kinds, asked) = cached.absent.get(prefix)?;
+        let is_absent = now.duration_since(*asked) < ABSENT_TTL && !kinds.contains(&*gvk.kind);
+        is_absent.then(|| Err(ApiError::UnknownKind(gvk.clone())))
+    }
+
+    fn insert(&self, gvk: &Gvk, resource: Resource, now: Instant) {
+        let mut cached = self.0.lock();
+        cached.absent.remove(&resource.prefix);
+        cached.found.insert(gvk.clone(), (resource, now));
+    }
+
+    fn insert_absent(&self, prefix: String, kinds: HashSet<Box<str>>, now: Instant) {
+        let mut cached = self.0.lock();
+        if cached.absent.len() >= MAX_ABSENT_VERSIONS {
+            cached
+                .absent
+                .retain(|_, (_, asked)| now.duration_since(*asked) < ABSENT_TTL);
+        }
+        if cached.absent.len() < MAX_ABSENT_VERSIONS {
+            cached.absent.insert(prefix, (kinds, now));
+        }
+    }
+
+    /// Forgets the resource of a path if an error shows that it is not served there: HTTP 405, or 404 of something other
+    /// than one object. The server answers a missing status subresource like a missing object.
+    pub(super) fn forget_stale(&self, path: &str, code: u16, body: &[u8], now: Instant) {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Status {
+            details: Details,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Details {
+            name: String,
+        }
+        if !matches!(code, 404 | 405) {
+            return;
+        }
+        let Some(target) = Target::parse(path) else {
+            return;
+        };
+        let status: Status = serde_json::from_slice(body).unwrap_or_default();
+        if code == 404 && !status.details.name.is_empty() && target.subresource != "status" {
+            return;
+        }
+        self.0.lock().found.retain(|_, (resource, found)| {
+            !target.is_of(&resource.prefix, &resource.plural) || now.duration_since(*found) < MIN_ENTRY_AGE
+        });
+    }
+
+    fn forget(&self, gvk: &Gvk) {
+        self.0.lock().found.remove(gvk);
+    }
+}
+
+impl ApiClient {
+    /// Discovers the resource of a kind. The result is cached until a request shows that it is stale; a kind that is not
+    /// served is looked up again after [`ABSENT_TTL`], because its CRD may be installed later.
+    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
         #[derive(Deserialize)]
         struct List {
             resources: Vec<Item>,
@@ -56,16 +141,22 @@ impl ApiClient {
         } else {
             format!("apis/{}/{}", gvk.group, gvk.version)
         };
+        if let Some(cached) = self.discovered.get(&prefix, gvk, Instant::now()) {
+            return cached;
+        }
         let list: List = match self.get(&format!("/{prefix}")).await {
             Ok(bytes) => parse_response(&bytes)?,
-            Err(e) if e.code() == 404 => return Err(ApiError::UnknownKind(gvk.clone())),
+            Err(e) if e.code() == 404 => List {
+                resources: Vec::new(),
+            },
             Err(e) => return Err(e),
         };
-        let item = list
-            .resources
-            .iter()
-            .find(|r| *r.kind == *gvk.kind && !r.name.contains('/'))
-            .ok_or_else(|| ApiError::UnknownKind(gvk.clone()))?;
+        let is_kind = |r: &&Item| *r.kind == *gvk.kind && !r.name.contains('/');
+        let Some(item) = list.resources.iter().find(is_kind) else {
+            let kinds = list.resources.iter().map(|r| r.kind.as_str().into()).collect();
+            self.discovered.insert_absent(prefix, kinds, Instant::now());
+            return Err(ApiError::UnknownKind(gvk.clone()));
+        };
         let resource = Resource {
             prefix,
             plural: item.name.clone(),
@@ -75,8 +166,14 @@ impl ApiClient {
                 .iter()
                 .any(|r| r.name == format!("{}/status", item.name)),
         };
-        self.resources.lock().insert(gvk.clone(), resource.clone());
+        self.discovered.insert(gvk, resource.clone(), Instant::now());
         Ok(resource)
+    }
+
+    /// Discovers the resource of a kind again, because the cached one did not behave as described.
+    pub async fn rediscover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+        self.discovered.forget(gvk);
+        self.discover_resource(gvk).await
     }
 
     /// Discovers the version of a kind that the server prefers.
@@ -96,5 +193,79 @@ impl ApiClient {
         let bytes = self.get(&format!("/apis/{group}")).await?;
         let found: Group = parse_response(&bytes)?;
         Ok(Gvk::new(group, &found.preferred_version.version, kind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thing() -> Gvk {
+        Gvk::new("g.io", "v1", "Thing")
+    }
+
+    fn cache_with_thing(now: Instant) -> DiscoveryCache {
+        let cache = DiscoveryCache::default();
+        let resource = Resource {
+            prefix: "apis/g.io/v1".into(),
+            plural: "things".into(),
+            namespaced: true,
+            status: true,
+        };
+        cache.insert(&thing(), resource, now);
+        cache
+    }
+
+    #[test]
+    fn entry_is_forgotten_when_its_path_is_not_served_and_not_when_one_object_is_missing() {
+        let missing_object = br#"{"code":404,"details":{"name":"a","kind":"things"}}"#;
+        let page_not_found = b"404 page not found";
+        for (path, code, body, stale) in [
+            (
+                "/apis/g.io/v1/namespaces/n/things",
+                404,
+                &page_not_found[..],
+                true,
+            ),
+            ("/apis/g.io/v1/things?watch=true", 405, b"", true),
+            (
+                "/apis/g.io/v1/namespaces/n/things/a/status",
+                404,
+                missing_object,
+                true,
+            ),
+            ("/apis/g.io/v1/namespaces/n/things/a", 404, page_not_found, true),
+            ("/apis/g.io/v1/namespaces/n/things/a", 404, missing_object, false),
+            ("/apis/g.io/v1/namespaces/n/others", 404, page_not_found, false),
+            ("/apis/g.io/v2/things", 404, page_not_found, false),
+            ("/apis/g.io/v1/things", 403, b"", false),
+        ] {
+            let start = Instant::now();
+            let cache = cache_with_thing(start);
+            cache.forget_stale(path, code, body, start + MIN_ENTRY_AGE);
+            let forgotten = cache.get("apis/g.io/v1", &thing(), start).is_none();
+            assert_eq!(forgotten, stale, "{path} {code}");
+            let cache = cache_with_thing(start);
+            cache.forget_stale(path, code, body, start);
+            assert!(
+                cache.get("apis/g.io/v1", &thing(), start).is_some(),
+                "just discovered"
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_that_are_not_served_are_looked_up_again_after_a_while() {
+        let (cache, start) = (DiscoveryCache::default(), Instant::now());
+        let look_up = |kind: &str, now| cache.get("v1", &Gvk::new("", "v1", kind), now).map(|r| r.is_ok());
+        assert_eq!(look_up("Made-up", start), None);
+        cache.insert_absent("v1".into(), ["Pod".into()].into(), start);
+        assert_eq!(
+            look_up("Made-up-too", start),
+            Some(false),
+            "one response for all kinds of it"
+        );
+        assert_eq!(look_up("Pod", start), None, "served, and not looked for");
+        assert_eq!(look_up("Made-up", start + ABSENT_TTL), None);
     }
 }

@@ -54,6 +54,11 @@ impl Target {
         found.map(|(_, value)| &**value)
     }
 
+    /// Returns true for a resource with this prefix (`apis/GROUP/VERSION`) and plural name.
+    pub(super) fn is_of(&self, prefix: &str, plural: &str) -> bool {
+        self.prefix.strip_prefix('/') == Some(prefix) && self.plural == plural
+    }
+
     /// Returns true for Secrets.
     pub fn is_secret(&self) -> bool {
         self.plural == "secrets" && self.prefix == "/api/v1"

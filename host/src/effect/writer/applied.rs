@@ -106,6 +106,20 @@ impl AppliedObjects {
         }
     }
 
+    /// Forgets the apply of an object.
+    pub fn forget(&mut self, key: &ObjectRef) {
+        match &mut self.objects {
+            Objects::List(list) => list.retain(|(k, _)| k != key),
+            Objects::Hash { entries, by_request } => {
+                if let Some(last) = entries.remove(key)
+                    && by_request.get(&last.applied.request_digest) == Some(key)
+                {
+                    by_request.remove(&last.applied.request_digest);
+                }
+            }
+        }
+    }
+
     /// Drops the applies that were not repeated since the last call: children under new names each time would add up.
     pub fn drop_unused(&mut self) {
         let keep = |entry: &mut Entry| std::mem::take(&mut entry.used);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::{
     cache::store::{Put, Source, Store},
     client::api::ApiError,
@@ -106,6 +108,71 @@ impl PendingResponse<'_> {
             None => Ok(Arc::new(parse_object(self.key, response)?.1)),
         }
     }
+
+    /// Stores the response to a deletion: the object that now waits for its finalizers, or a `Status` or the last
+    /// state of one that is gone. `before` is the object as it was cached when the request was sent.
+    pub(super) fn store_deletion(self, response: &[u8], before: Option<&Object>) {
+        let status: DeletionStatus = serde_json::from_slice(response).unwrap_or_default();
+        let marked = parse_object(self.key, response).ok().map(|(_, object)| object);
+        if status.kind != "Status"
+            && let Some(marked) = marked.as_ref().filter(|object| object.is_deleting())
+        {
+            // The object itself must be reconciled again, for its clean-up.
+            let own = self.key != self.by && before.is_some_and(|before| is_only_marked(before, marked));
+            let _ = self.store_response(response, Authorship::own_if(own));
+            return;
+        }
+        let uid = match &marked {
+            _ if !status.details.uid.is_empty() => &*status.details.uid,
+            Some(object) if status.kind != "Status" => &*object.uid,
+            _ => before.map_or("", |before| &*before.uid),
+        };
+        if uid.is_empty() {
+            return;
+        }
+        let WriteResponses { store, dispatcher } = self.responses;
+        let by = Some(self.by).filter(|by| *by != self.key);
+        if let Some(change) = store.remove_deleted(self.key, uid) {
+            dispatcher.on_change(&change, Source::WriteResponse, by);
+        }
+        if by.is_some() {
+            self.expectation.fulfil_deletion(uid);
+        }
+    }
+}
+
+/// The response to a deletion, as far as it shows what was deleted.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DeletionStatus {
+    kind: String,
+    details: DeletionDetails,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DeletionDetails {
+    uid: String,
+}
+
+/// Returns true if a deletion changed nothing but what marks an object as being deleted.
+fn is_only_marked(before: &Object, after: &Object) -> bool {
+    let unmarked = |object: &Object| {
+        let mut value = object.to_value();
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            for mark in [
+                "deletionGracePeriodSeconds",
+                "deletionTimestamp",
+                "finalizers",
+                "generation",
+                "resourceVersion",
+            ] {
+                metadata.remove(mark);
+            }
+        }
+        value
+    };
+    unmarked(before) == unmarked(after)
 }
 
 fn parse_object(key: &ObjectRef, response: &[u8]) -> Result<(ObjectRef, Object), ApiError> {

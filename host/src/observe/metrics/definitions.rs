@@ -114,6 +114,8 @@ definitions! {
         "Current number of objects in the cache";
     CACHE_BYTES = gauge "ostler_cache_bytes" []
         "Size of the JSON of all cached objects in bytes";
+    CACHE_INDEXES = gauge "ostler_cache_indexes" []
+        "Current number of indexes by label or field in the cache";
     WATCHES = gauge "ostler_watches" ["state"]
         "Current number of watches, by state: synced, listing or failing";
     CALL_SECONDS = histogram "ostler_wasm_call_duration_seconds" ["plugin"]

@@ -9,7 +9,7 @@ use crate::{
     },
     effect::writer::WriteContext,
     kube::{
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
     },
     observe::{metrics::PluginMetrics, telemetry::ReconcileId},
@@ -187,11 +187,4 @@ pub(super) fn check_path_segments(namespace: &str, name: &str, subject: &str) ->
         }
     }
     Ok(())
-}
-
-/// Returns true for a text that is at most one segment of a URL path, so that it can't lead to another object.
-pub(super) fn is_path_segment(text: &str) -> bool {
-    let is_forbidden =
-        |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '\\' | '?' | '#' | '%');
-    !text.contains(is_forbidden) && text != "." && text != ".."
 }

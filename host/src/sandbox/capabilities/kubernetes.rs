@@ -7,7 +7,7 @@ use tracing::{Span, field::Empty, instrument};
 
 use super::{
     Call, ReferenceDisplay, SYNC_TIMEOUT,
-    context::{check_cluster, is_path_segment, parse_gvk},
+    context::{check_cluster, parse_gvk},
 };
 use crate::{
     cache::store::{NamespacedName, Query},
@@ -22,7 +22,7 @@ use crate::{
     effect::writer::{ApiWriter, WriteContext},
     kube::{
         hash::hash_to_u64,
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
         scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
@@ -53,7 +53,7 @@ impl Host for Call {
             // A dependency reports when the object changes, so the account's right to read it is reviewed first.
             self.check_get(&services, &key).await?;
             // The edge comes before the request: a change while the response is on its way wakes the object.
-            self.record_read(Dependency::Object(key.clone(), projection));
+            self.record_read(Dependency::Object(key.clone(), projection))?;
             let account = self.context.service_account();
             let live = services.api.writer.read_uncached(account, &key, &by).await;
             live.map_err(|e| self.map_api_error(e))?
@@ -94,10 +94,13 @@ impl Host for Call {
             None | Some(0) => MAX_PAGE_OBJECTS,
             Some(limit) => MAX_PAGE_OBJECTS.min(limit as usize),
         };
-        let lists = services
-            .cache
-            .namespaces
-            .namespaces_for(namespace)
+        let namespaces = &services.cache.namespaces;
+        if namespaces.is_confined() && namespace.is_empty() {
+            let resource = services.api.writer.discover_resource(&gvk).await?;
+            namespaces.record_scope(&gvk, resource.namespaced);
+        }
+        let lists = namespaces
+            .namespaces_for(&gvk, namespace)
             .into_iter()
             .map(|namespace| List {
                 gvk: gvk.clone(),
@@ -174,7 +177,7 @@ impl Host for Call {
             }
             self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.record_apply(key, false);
+            self.record_apply(key, false)?;
             return self.return_bytes(live.json.to_vec());
         }
         let (key, object) = self.prepare_object(object, options.owned, Verb::Apply)?;
@@ -197,7 +200,7 @@ impl Host for Call {
         };
         let apply = services.api.writer.apply(writer, &key, &object, options.force);
         let written = apply.await.map_err(|e| self.map_api_error(e))?;
-        self.record_apply(key, written.sent);
+        self.record_apply(key, written.sent)?;
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -214,13 +217,14 @@ impl Host for Call {
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
+        self.reserve_watch(&key)?;
         let written = services
             .api
             .writer
             .create(self.context.write_context(&by), &key, &object)
             .await;
         let written = written.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, written.sent);
+        self.record_write(key, written.sent)?;
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -257,7 +261,7 @@ impl Host for Call {
             && is_applied(&patch, &live.to_value())
         {
             Span::current().record("sent", false);
-            self.record_write(key, false);
+            self.effects.record_write(&key, false);
             return self.return_bytes(live.json.to_vec());
         }
         let patched = services
@@ -267,24 +271,25 @@ impl Host for Call {
             .await;
         let written = patched.map_err(|e| self.map_api_error(e))?;
         Span::current().record("sent", true);
-        self.record_write(key, true);
+        self.effects.record_write(&key, true);
         self.return_bytes(written.object.json.to_vec())
     }
 
     #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
-        let (_, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
+        let (target, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
+        let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        let account = self.context.service_account();
+        self.reserve_watch(&key)?;
+        let context = self.context.write_context(&by);
         let deleted = services
             .api
             .writer
-            .delete(account, &key, options.propagation, &options.preconditions);
+            .delete(context, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, true);
-        Ok(())
+        self.record_write(key, true)
     }
 }
 
@@ -327,12 +332,11 @@ impl Call {
             self.check_list(services, &list).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
             let scope = dependency.scope(&services.cache.namespaces);
-            self.record_read(dependency);
-            let synced = services
-                .cache
-                .informers
-                .wait_synced(&scope, self.remaining_time().min(SYNC_TIMEOUT))
-                .await;
+            self.record_read(dependency)?;
+            let timeout = self.remaining_time().min(SYNC_TIMEOUT);
+            let informers = &services.cache.informers;
+            let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
+            let serving = synced.map_err(|e| self.map_sync_error(e))?;
             let query = Query {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
@@ -340,12 +344,7 @@ impl Call {
                 after: after.as_ref(),
                 limit: Some(limit + 1 - found.len().min(limit + 1)),
             };
-            found.extend(
-                services
-                    .cache
-                    .store
-                    .list(&synced.map_err(Error::Unavailable)?, &query),
-            );
+            found.extend(services.cache.store.list(&serving, &query));
         }
         let fits = self.count_fitting(&found).min(limit);
         let more = found.len() > fits;
@@ -379,7 +378,7 @@ impl Call {
         // A dependency reports when the list changes, so the account's right to read it is reviewed first.
         self.check_list(services, list).await?;
         // The edge comes before the request: a change while the response is on its way wakes the object.
-        self.record_read(Dependency::List(Box::new(list.clone())));
+        self.record_read(Dependency::List(Box::new(list.clone())))?;
         let account = self.context.service_account();
         let page = services.api.writer.list_page(
             account,
@@ -397,18 +396,29 @@ impl Call {
     }
 
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
-    fn record_apply(&mut self, key: ObjectRef, sent: bool) {
+    fn record_apply(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.context.metrics {
             metrics.record_suppressed(Suppressed::Apply);
         }
-        self.record_write(key, sent);
+        self.record_write(key, sent)
     }
 
     /// Records a write and a read of the same object, so that a change by another writer wakes the reconciled object.
-    fn record_write(&mut self, key: ObjectRef, sent: bool) {
+    fn record_write(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         self.effects.record_write(&key, sent);
-        self.record_read(Dependency::Object(key, CacheProjection::Full));
+        self.record_read(Dependency::Object(key, CacheProjection::Full))
+    }
+
+    /// Starts the watch of an object that is about to be written: a limit must not fail the call after the write.
+    fn reserve_watch(&self, key: &ObjectRef) -> Result<(), Error> {
+        let Some(target) = &self.context.target else {
+            return Ok(());
+        };
+        let cache = &target.services.cache;
+        let scope = cache.namespaces.object_scope(key, CacheProjection::Full);
+        let informer = cache.informers.ensure_informer_for(&scope, self.reader());
+        informer.map(drop).map_err(|e| self.map_sync_error(e.into()))
     }
 
     /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.

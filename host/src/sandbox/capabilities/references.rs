@@ -4,12 +4,15 @@ use tracing::instrument;
 
 use super::{Call, ReferenceDisplay, kubernetes::check_scope};
 use crate::{
+    client::api::ApiError,
     contract::{
         bindings::{references::Host, types},
         limits::Limit,
     },
+    effect::writer::ApiWriter,
     kube::{
         key::ObjectRef,
+        object::Object,
         references::{find_cycle, is_held_by, list_held, list_holders},
         scope::Projection,
         well_known::{condition_type, object_reason},
@@ -21,11 +24,11 @@ use types::Error;
 
 /// The error of a hold that would close a circle. Objects in the namespaces of neither the holder nor the held object are
 /// not named: the plugin may have no access to them.
-fn describe_cycle(holder: &ObjectRef, held: &ObjectRef, way: &[ObjectRef]) -> String {
+fn cycle_error(holder: &ObjectRef, held: &ObjectRef, path: &[ObjectRef]) -> Error {
     let is_known = |object: &ObjectRef| {
         object == held || object.namespace == holder.namespace || object.namespace == held.namespace
     };
-    let mut names: Vec<String> = way
+    let mut names: Vec<String> = path
         .iter()
         .map(|object| {
             if is_known(object) {
@@ -36,20 +39,38 @@ fn describe_cycle(holder: &ObjectRef, held: &ObjectRef, way: &[ObjectRef]) -> St
         })
         .collect();
     names.dedup_by(|a, b| a == b && a == "…");
-    format!(
+    Error::Invalid(format!(
         "holding {held} would close a circle in which nothing could be deleted: {holder} → {}",
         names.join(" → ")
-    )
+    ))
+}
+
+/// Finds the cycle in which two objects hold each other, as the API server has them.
+async fn find_live_cycle(
+    writer: &ApiWriter,
+    holder: &ObjectRef,
+    held: &ObjectRef,
+    max_holds: u32,
+) -> Result<Option<Vec<ObjectRef>>, ApiError> {
+    let bytes = match writer.get_bytes(held).await {
+        Ok(bytes) => bytes,
+        Err(e) if e.code() == 404 => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let object = Object::parse(&held.gvk, &bytes).map(|(_, object)| object);
+    let back = object.is_ok_and(|object| list_held(&object, max_holds).contains(holder));
+    Ok(back.then(|| vec![held.clone(), holder.clone()]))
 }
 
 impl Host for Call {
     #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
         self.context.deny_in_hook("references.hold")?;
+        let max_holds = self.limits().holds;
         let (target, services) = self.begin_host_call(HostCall::ReferencesHold)?;
         let (holder, uid) = (target.key.clone(), target.object.uid.clone());
         let held_before = services.cache.store.get(&holder, Projection::Metadata);
-        let mut held = list_held(held_before.as_deref().unwrap_or(&target.object));
+        let mut held = list_held(held_before.as_deref().unwrap_or(&target.object), max_holds);
         let key = self.context.parse_reference(&r)?;
         self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Hold,
@@ -69,11 +90,11 @@ impl Host for Call {
                 .cache
                 .store
                 .get(o, Projection::Metadata)
-                .map(|o| list_held(&o))
+                .map(|o| list_held(&o, max_holds))
                 .unwrap_or_default()
         };
         if let Some(way) = find_cycle(&holder, &key, held_by) {
-            return Err(Error::Invalid(describe_cycle(&holder, &key, &way)));
+            return Err(cycle_error(&holder, &key, &way));
         }
         if !is_held_by(&object, &uid) {
             if object.is_deleting() {
@@ -90,6 +111,13 @@ impl Host for Call {
             if held.insert(key.clone()) {
                 services.api.writer.set_holds(&holder, &uid, &held).await?;
                 self.effects.counts.api_writes += 1;
+                // The other object may have begun to hold this one since the first check. Both have written their holds
+                // by now, so at least the later of the two finds the cycle, in the API server and not in a cache that lags.
+                if let Some(way) = find_live_cycle(&services.api.writer, &holder, &key, max_holds).await? {
+                    held.remove(&key);
+                    services.api.writer.set_holds(&holder, &uid, &held).await?;
+                    return Err(cycle_error(&holder, &key, &way));
+                }
             }
             let sent = services
                 .api
@@ -142,7 +170,9 @@ mod tests {
             object("ours", "e"),
             holder.clone(),
         ];
-        let text = describe_cycle(&holder, &held, &way);
+        let Error::Invalid(text) = cycle_error(&holder, &held, &way) else {
+            panic!("an invalid argument")
+        };
         assert!(
             text.ends_with("A/ours/holder → A/theirs/held → A/theirs/b → … → A/ours/e → A/ours/holder"),
             "{text}"

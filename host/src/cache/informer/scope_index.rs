@@ -1,0 +1,310 @@
+//! The scopes that informers run for: the one that serves a read, the wider one that replaces many, those in use.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use crate::kube::{
+    key::Gvk,
+    scope::{NamespaceScope, Projection, Scope},
+};
+
+/// Maximum number of watches of one kind and namespace that differ by label selector, and of watches of one kind that
+/// differ by namespace. Beyond it a wider watch serves further reads, so that a list per object is not a watch per
+/// object.
+const MAX_NARROW_WATCHES: usize = 8;
+
+/// Progress of an informer, as far as the choice between informers needs it.
+pub(super) trait Progress {
+    /// Returns true if its objects have been listed.
+    fn is_synced(&self) -> bool;
+
+    /// Returns true if the server refused its list.
+    fn is_refused(&self) -> bool;
+}
+
+/// Scopes by cluster, kind and namespace, each with a value.
+pub(super) struct ScopeIndex<T> {
+    kinds: HashMap<(Arc<str>, Gvk), HashMap<Arc<str>, Vec<(Scope, T)>>>,
+}
+
+impl<T> Default for ScopeIndex<T> {
+    fn default() -> Self {
+        Self {
+            kinds: HashMap::new(),
+        }
+    }
+}
+
+fn kind_of(scope: &Scope) -> (Arc<str>, Gvk) {
+    (scope.cluster.clone(), scope.gvk.clone())
+}
+
+impl<T> ScopeIndex<T> {
+    /// Adds a scope that is not in the index.
+    pub(super) fn insert(&mut self, scope: Scope, value: T) {
+        let kind = self.kinds.entry(kind_of(&scope)).or_default();
+        kind.entry(scope.namespace.clone())
+            .or_default()
+            .push((scope, value));
+    }
+
+    pub(super) fn get(&self, scope: &Scope) -> Option<&T> {
+        let namespace = self.kinds.get(&kind_of(scope))?.get(&scope.namespace)?;
+        namespace.iter().find(|(s, _)| s == scope).map(|(_, value)| value)
+    }
+
+    pub(super) fn get_mut(&mut self, scope: &Scope) -> Option<&mut T> {
+        let namespace = self.kinds.get_mut(&kind_of(scope))?.get_mut(&scope.namespace)?;
+        namespace
+            .iter_mut()
+            .find(|(s, _)| s == scope)
+            .map(|(_, value)| value)
+    }
+
+    pub(super) fn remove(&mut self, scope: &Scope) -> Option<T> {
+        let id = kind_of(scope);
+        let kind = self.kinds.get_mut(&id)?;
+        let namespace = kind.get_mut(&scope.namespace)?;
+        let at = namespace.iter().position(|(s, _)| s == scope)?;
+        let (_, value) = namespace.swap_remove(at);
+        if namespace.is_empty() {
+            kind.remove(&scope.namespace);
+        }
+        if kind.is_empty() {
+            self.kinds.remove(&id);
+        }
+        Some(value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Scope, &T)> {
+        let entries = self.kinds.values().flat_map(HashMap::values).flatten();
+        entries.map(|(scope, value)| (scope, value))
+    }
+
+    /// Copies the index with other values.
+    pub(super) fn map<U>(&self, value: impl Fn(&T) -> U) -> ScopeIndex<U> {
+        let mut mapped = ScopeIndex::default();
+        for (scope, old) in self.iter() {
+            mapped.insert(scope.clone(), value(old));
+        }
+        mapped
+    }
+
+    /// The scopes that cover a scope, itself included.
+    fn covering<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = (&'a Scope, &'a T)> {
+        let kind = self.kinds.get(&kind_of(scope));
+        let everywhere = (!scope.namespace.is_empty()).then_some("");
+        let namespaces = std::iter::once(&*scope.namespace).chain(everywhere);
+        let entries = namespaces
+            .filter_map(move |namespace| kind?.get(namespace))
+            .flatten();
+        entries
+            .filter(|(wide, _)| wide.covers(scope))
+            .map(|(wide, value)| (wide, value))
+    }
+}
+
+impl<T: Progress> ScopeIndex<T> {
+    /// The scope that serves a read: its own if synced, else a synced one that covers it, else its own if it is there.
+    /// For metadata a scope of full objects is preferred, because its informer is the one that reports changes.
+    pub(super) fn find_serving<'a>(&'a self, scope: &'a Scope) -> Option<(&'a Scope, &'a T)> {
+        let own = || self.covering(scope).find(|(s, _)| *s == scope);
+        if scope.projection == Projection::Full
+            && let Some(own) = own().filter(|(_, value)| value.is_synced())
+        {
+            return Some(own);
+        }
+        let synced = self.covering(scope).filter(|(_, value)| value.is_synced());
+        synced.min_by_key(|(s, _)| s.projection).or_else(own)
+    }
+
+    /// The scope to watch for a read that no informer serves: a wider one if there are many narrow ones already, unless
+    /// the server refuses that. Secrets, and the namespaces of a confined host, are never watched beyond one namespace.
+    pub(super) fn widen(&self, scope: &Scope, namespaces: &NamespaceScope) -> Scope {
+        let Some(kind) = self.kinds.get(&kind_of(scope)) else {
+            return scope.clone();
+        };
+        let mut wide = scope.clone();
+        let others = kind.keys().filter(|n| !n.is_empty() && **n != scope.namespace);
+        if namespaces.may_watch_all(&scope.gvk)
+            && !scope.namespace.is_empty()
+            && others.count() >= MAX_NARROW_WATCHES
+        {
+            wide.namespace = "".into();
+        }
+        let selected = kind.get(&wide.namespace).into_iter().flatten();
+        let selected = selected.filter(|(s, _)| s.selector.is_some() && *s != wide);
+        if wide.selector.is_some() && selected.count() >= MAX_NARROW_WATCHES {
+            wide.selector = None;
+        }
+        match self.get(&wide) {
+            Some(value) if value.is_refused() => scope.clone(),
+            _ => wide,
+        }
+    }
+
+    /// The scopes that serve at least one of the `needed` ones. Where one that is in use covers others, it serves their
+    /// readers too.
+    pub(super) fn find_in_use(&self, needed: &[Scope]) -> HashSet<Scope> {
+        // Those that are needed themselves, and those that serve a read without an informer of its own.
+        let mut wide: HashSet<&Scope> = HashSet::new();
+        for scope in needed {
+            match self.get(scope) {
+                Some(own) => wide.extend(own.is_synced().then_some(scope)),
+                None => wide.extend(
+                    self.find_serving(scope)
+                        .or_else(|| self.find_pending(scope))
+                        .map(|(s, _)| s),
+                ),
+            }
+        }
+        let serving = |scope: &Scope| {
+            let in_use = self.covering(scope).filter(|(s, _)| wide.contains(*s));
+            let others = in_use.filter(|(s, value)| *s != scope && value.is_synced());
+            let breadth = |s: &Scope| (!s.namespace.is_empty(), s.selector.is_some(), s.projection);
+            let found = others.min_by_key(|(s, _)| breadth(s));
+            let found = found
+                .or_else(|| self.find_serving(scope))
+                .or_else(|| self.find_pending(scope));
+            found.map(|(s, _)| s.clone())
+        };
+        needed.iter().filter_map(serving).collect()
+    }
+
+    /// A scope that will serve a read once it is synced.
+    fn find_pending<'a>(&'a self, scope: &'a Scope) -> Option<(&'a Scope, &'a T)> {
+        self.covering(scope).find(|(_, value)| !value.is_refused())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::selector::Selector;
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum State {
+        Pending,
+        Synced,
+        Refused,
+    }
+
+    impl Progress for State {
+        fn is_synced(&self) -> bool {
+            *self == Self::Synced
+        }
+
+        fn is_refused(&self) -> bool {
+            *self == Self::Refused
+        }
+    }
+
+    fn scope_of(kind: &str, namespace: &str, selector: &str) -> Scope {
+        Scope {
+            gvk: Gvk::new("", "v1", kind),
+            cluster: "".into(),
+            namespace: namespace.into(),
+            selector: Some(selector)
+                .filter(|s| !s.is_empty())
+                .map(|s| Selector::parse(s).expect("a selector")),
+            projection: Projection::Full,
+        }
+    }
+
+    fn scope(namespace: &str, selector: &str) -> Scope {
+        scope_of("Pod", namespace, selector)
+    }
+
+    /// Starts an informer for each scope that none serves, as reads do. Returns the index.
+    fn read_all(
+        scopes: impl IntoIterator<Item = Scope>,
+        namespaces: &NamespaceScope,
+        state: State,
+    ) -> ScopeIndex<State> {
+        let mut index = ScopeIndex::default();
+        for scope in scopes {
+            if index.find_serving(&scope).is_none() {
+                let wide = index.widen(&scope, namespaces);
+                if index.get(&wide).is_none() {
+                    index.insert(wide, state);
+                }
+            }
+        }
+        index
+    }
+
+    #[test]
+    fn many_selectors_of_one_namespace_share_one_wider_watch() {
+        let everywhere = NamespaceScope::default();
+        for state in [State::Synced, State::Pending] {
+            let selectors = (0..2000).map(|i| scope("a", &format!("x={i}")));
+            let index = read_all(selectors, &everywhere, state);
+            assert_eq!(index.iter().count(), MAX_NARROW_WATCHES + 1);
+            assert!(index.get(&scope("a", "")).is_some());
+        }
+    }
+
+    #[test]
+    fn many_namespaces_share_one_watch_unless_the_host_is_confined_or_secrets_are_read() {
+        let everywhere = NamespaceScope::default();
+        let confined = NamespaceScope::new(&["a".into()]);
+        let namespaces = |kind: &'static str| (0..100).map(move |i| scope_of(kind, &format!("n{i}"), "x=1"));
+        let index = read_all(namespaces("Pod"), &everywhere, State::Synced);
+        assert_eq!(index.iter().count(), MAX_NARROW_WATCHES + 1);
+        assert!(index.get(&scope("", "x=1")).is_some());
+        assert_eq!(
+            read_all(namespaces("Pod"), &confined, State::Synced)
+                .iter()
+                .count(),
+            100
+        );
+        assert_eq!(
+            read_all(namespaces("Secret"), &everywhere, State::Synced)
+                .iter()
+                .count(),
+            100
+        );
+        let selectors = (0..100).map(|i| scope(&format!("n{i}"), &format!("x={i}")));
+        assert_eq!(
+            read_all(selectors, &everywhere, State::Synced).iter().count(),
+            2 * MAX_NARROW_WATCHES + 1
+        );
+    }
+
+    #[test]
+    fn refused_wider_watch_leaves_the_narrow_ones() {
+        let everywhere = NamespaceScope::default();
+        let mut index = read_all(
+            (0..8).map(|i| scope("a", &format!("x={i}"))),
+            &everywhere,
+            State::Synced,
+        );
+        assert_eq!(index.widen(&scope("a", "x=9"), &everywhere), scope("a", ""));
+        index.insert(scope("a", ""), State::Refused);
+        assert_eq!(index.widen(&scope("a", "x=9"), &everywhere), scope("a", "x=9"));
+    }
+
+    #[test]
+    fn readers_of_narrow_watches_move_to_the_wider_one_that_others_need() {
+        let everywhere = NamespaceScope::default();
+        let needed: Vec<Scope> = (0..20).map(|i| scope("a", &format!("x={i}"))).collect();
+        let index = read_all(needed.clone(), &everywhere, State::Synced);
+        assert_eq!(index.find_in_use(&needed), [scope("a", "")].into());
+        // With few readers left, their own watches serve them.
+        assert_eq!(
+            index.find_in_use(&needed[..2]),
+            needed[..2].iter().cloned().collect()
+        );
+    }
+
+    #[test]
+    fn removed_scopes_leave_nothing_behind() {
+        let mut index = ScopeIndex::default();
+        index.insert(scope("a", "x=1"), State::Synced);
+        assert!(index.remove(&scope("a", "x=2")).is_none());
+        assert!(index.remove(&scope("a", "x=1")).is_some());
+        assert!(index.kinds.is_empty());
+    }
+}
