@@ -211,7 +211,8 @@ fn build_services(
         None => WriteFence::default(),
     };
     let own_namespace = settings.own_namespace.as_deref();
-    let digest_key = own_namespace.map(|own| DigestKey::in_namespace(ApiClient::new(client.clone()), own, true));
+    let digest_key =
+        own_namespace.map(|own| DigestKey::in_namespace(ApiClient::new(client.clone()), own, true));
     let cluster = ApiClient::new(client)
         .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
@@ -477,7 +478,7 @@ mod tests {
         let gvk = Gvk::new("g", "v1", "Thing");
         let queue = Queue::new(Duration::ZERO, Duration::ZERO);
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
-        dispatcher.assign_kinds(&"p".into(), &[gvk.clone()], Vec::new(), 0);
+        dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
         let stats = Arc::new(ReconcileStats::new(Arc::default()));
         let streams = build_streams(&fence, &dispatcher);
         let handle = build_change_handler(&dispatcher, &stats, &streams, &Arc::default(), &fence);

@@ -124,7 +124,8 @@ impl Planner {
         // The client of access reviews has no fence: a SubjectAccessReview is a POST that changes nothing.
         let reviewer = AccessReviewer::new(ApiClient::new(client.clone()));
         let own_namespace = settings.own_namespace.as_deref();
-        let digest_key = own_namespace.map(|own| DigestKey::in_namespace(ApiClient::new(client.clone()), own, false));
+        let digest_key =
+            own_namespace.map(|own| DigestKey::in_namespace(ApiClient::new(client.clone()), own, false));
         let cluster = ApiClient::new(client)
             .with_fence(closed_fence.clone())
             .with_interceptor(overlay.clone());

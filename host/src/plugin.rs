@@ -536,7 +536,7 @@ fn is_reserved_domain(domain: &str, group: &str) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
     let held_by = bookkeeping::HELD_BY.trim_end_matches('/');
-    domain == held_by || domain != group && RESERVED_DOMAINS.iter().any(|reserved| is_within(&reserved))
+    domain == held_by || domain != group && RESERVED_DOMAINS.iter().any(is_within)
 }
 
 #[cfg(test)]

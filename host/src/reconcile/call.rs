@@ -418,8 +418,15 @@ impl Controller {
         if before.readiness().reason == failure.reason {
             return;
         }
-        self.record_event(plugin, key, before, EventType::Warning, &failure.reason, &failure.message)
-            .await;
+        self.record_event(
+            plugin,
+            key,
+            before,
+            EventType::Warning,
+            &failure.reason,
+            &failure.message,
+        )
+        .await;
     }
 }
 

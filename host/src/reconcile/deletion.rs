@@ -115,7 +115,11 @@ impl Controller {
         let deadline = self.settings.deletion_deadline;
         // The deletion timestamp has whole seconds: at the deadline exactly, it may seem not to be over.
         let left = deadline.saturating_sub(Duration::from_secs(since));
-        Some(if left.is_zero() { left } else { left + TIMESTAMP_PRECISION })
+        Some(if left.is_zero() {
+            left
+        } else {
+            left + TIMESTAMP_PRECISION
+        })
     }
 
     /// The failure that describes a deletion in progress: its reason, and the remedies after the deadline.

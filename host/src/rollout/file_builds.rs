@@ -220,7 +220,7 @@ impl Reloader {
         });
         match result {
             Ok(plugin) => {
-                let source = file.into();
+                let source = file;
                 self.serve(&id, &wanted.revision, Plugin { source, ..plugin }, wanted.since);
             }
             Err(refusal) => self.refuse(&id, &wanted.revision, refusal),

@@ -194,7 +194,12 @@ mod tests {
 
     #[test]
     fn key_that_is_missing_short_or_no_base64_is_not_used() {
-        for body in ["{}", r#"{"data": {"key": "c2hvcnQ="}}"#, r#"{"data": {"key": "*"}}"#, "no JSON"] {
+        for body in [
+            "{}",
+            r#"{"data": {"key": "c2hvcnQ="}}"#,
+            r#"{"data": {"key": "*"}}"#,
+            "no JSON",
+        ] {
             assert_eq!(parse_key(body.as_bytes()), None, "{body}");
         }
         let good = json!({ "data": { DATA_KEY: BASE64_STANDARD.encode([7; KEY_BYTES]) } });

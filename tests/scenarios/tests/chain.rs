@@ -216,7 +216,9 @@ async fn changed_config_is_saved_once(mut lab: Lab) {
     assert_eq!(find_condition(&refused, "Stalled")["status"], "True");
     lab.wait_idle().await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
-    let failures = events.iter().filter(|event| event["reason"] == "SetPipelineFailed");
+    let failures = events
+        .iter()
+        .filter(|event| event["reason"] == "SetPipelineFailed");
     assert_eq!(failures.count(), 1, "once for the change");
     lab.apply(lab.pipeline_config_map(PIPELINE_YAML)).await;
     lab.wait_ready(&kind("Pipeline"), "app").await;
@@ -231,10 +233,16 @@ async fn restarted_host_writes_nothing(mut lab: Lab) {
     lab.concourse.reset_counters();
     lab.host = None;
     lab.start_host().await;
-    lab.wait_until("the Pipeline is reconciled", async || pipeline_reconciles(&lab) > 0)
-        .await;
+    lab.wait_until("the Pipeline is reconciled", async || {
+        pipeline_reconciles(&lab) > 0
+    })
+    .await;
     lab.wait_idle().await;
-    assert_eq!(versions, self::versions(&lab).await, "the objects have not changed");
+    assert_eq!(
+        versions,
+        self::versions(&lab).await,
+        "the objects have not changed"
+    );
     if lab.concourse.is_simulated("requests are counted") {
         assert_eq!(lab.concourse.counters().writes, 0, "writes to Concourse");
     }

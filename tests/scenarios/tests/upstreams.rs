@@ -131,7 +131,7 @@ async fn secret_is_sent_to_the_origins_of_its_annotation_only(mut lab: Lab) {
     let message = find_condition(&object, "Authenticated")["message"].to_string();
     let url = lab.concourse.url();
     assert!(
-        message.contains("/ci-admin may not be sent to ") && message.contains(&url),
+        message.contains("/ci-admin may not be sent to ") && message.contains(url),
         "{message}"
     );
     assert_eq!(lab.concourse.counters().logins, 0);

@@ -24,9 +24,12 @@ pub(super) trait Progress {
     fn is_refused(&self) -> bool;
 }
 
+/// The scopes of one kind by namespace, each with a value.
+type NamespaceScopes<T> = HashMap<Arc<str>, Vec<(Scope, T)>>;
+
 /// Scopes by cluster, kind and namespace, each with a value.
 pub(super) struct ScopeIndex<T> {
-    kinds: HashMap<(Arc<str>, Gvk), HashMap<Arc<str>, Vec<(Scope, T)>>>,
+    kinds: HashMap<(Arc<str>, Gvk), NamespaceScopes<T>>,
 }
 
 impl<T> Default for ScopeIndex<T> {

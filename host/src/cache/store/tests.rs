@@ -332,7 +332,7 @@ fn confirmed_deletion_is_reported_once_and_never_undone() {
 #[test]
 fn state_without_a_resource_version_replaces_the_one_before() {
     let scope = all();
-    let store = watching(&[scope.clone()]);
+    let store = watching(std::slice::from_ref(&scope));
     let state = |usage: &str| {
         let json = format!(r#"{{"metadata":{{"name":"a","namespace":"n"}},"usage":"{usage}"}}"#);
         Object::parse(&scope.gvk, json.as_bytes()).expect("an object")

@@ -70,7 +70,7 @@ impl CodeFolder {
 fn check_owner(file: &impl AsFd, expected: FileType) -> io::Result<()> {
     let found = rustix::fs::fstat(file)?;
     let user = rustix::process::geteuid().as_raw();
-    let mode = u32::from(found.st_mode);
+    let mode = found.st_mode;
     if FileType::from_raw_mode(found.st_mode) != expected {
         return Err(io::Error::other(format!("it is no {expected:?}")));
     }

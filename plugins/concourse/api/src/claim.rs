@@ -3,7 +3,7 @@
 //! A claim is written by a checkpoint before the first write to Concourse. Cleanup deletes only what is claimed, so that
 //! an object that never wrote anything goes without a request, and takes nothing with it that another user has made.
 
-use ostler_sdk::{Context, Failure, Outcome, Upstream, serde_json::Value};
+use ostler_sdk::{Context, Failure, Outcome, Upstream};
 
 use crate::{InstanceSpec, NamespacedName, finish_cleanup};
 
@@ -56,7 +56,7 @@ pub fn delete_claimed(
                 Ok(response) if response.status() == 200 => response.value().unwrap_or_default(),
                 _ => return finish_cleanup(ctx, instance, answer, "read", what),
             };
-            if found["id"] != Value::from(id) {
+            if found["id"] != id {
                 continue;
             }
         }
@@ -75,6 +75,9 @@ mod tests {
         let (old, new) = (Some("https://old"), Some("https://new"));
         assert!(is_valid(old, false, old) && is_valid(old, true, None));
         assert!(!is_valid(old, true, new) && !is_valid(None, false, new));
-        assert!(is_valid(None, true, new), "the status was written before claims were");
+        assert!(
+            is_valid(None, true, new),
+            "the status was written before claims were"
+        );
     }
 }

@@ -3,7 +3,9 @@ use ostler_sdk::{
     serde_json::{Map, Value},
 };
 
-use crate::{ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey, claim};
+use crate::{
+    ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey, claim,
+};
 
 /// Values of instance vars by name: any JSON.
 pub type InstanceVars = Map<String, Value>;

@@ -1,6 +1,8 @@
 //! Following of a build until it finishes.
 
-use concourse_api::{Build, BuildStatus, Operation, Reference, build_path, encode_segment, is_finished, rest};
+use concourse_api::{
+    Build, BuildStatus, Operation, Reference, build_path, encode_segment, is_finished, rest,
+};
 use ostler_sdk::{
     EventMatch, Response, Upstream,
     prelude::*,

@@ -87,7 +87,11 @@ fn unchanged_job_costs_one_read_and_no_write() {
     let outcome = host.reconcile(&Jobs, &job(false)).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(60_000)));
     assert_eq!(host.requests(), [format!("GET {LIST}")]);
-    assert_eq!(list_ages(&host), ["max-age=60"], "all Jobs of the pipeline share it");
+    assert_eq!(
+        list_ages(&host),
+        ["max-age=60"],
+        "all Jobs of the pipeline share it"
+    );
     assert!(host.checkpoints().is_empty() && host.writes().is_empty());
     assert_eq!(
         status(&outcome),
@@ -281,7 +285,11 @@ fn stale_list_neither_changes_nor_misses_a_job() {
 #[test]
 fn cleanup_deletes_builds_of_namespace() {
     let host = cluster();
-    for (name, namespace, of) in [("b1", "apps", "unit"), ("b2", "apps", "other"), ("b3", "far", "unit")] {
+    for (name, namespace, of) in [
+        ("b1", "apps", "unit"),
+        ("b2", "apps", "other"),
+        ("b3", "far", "unit"),
+    ] {
         host.put(json!({
             "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Build",
             "metadata": { "name": name, "namespace": namespace, "uid": name },

@@ -142,11 +142,7 @@ pub fn describe_groups(shown: &[rest::Group]) -> Vec<PipelineGroup> {
 
 /// The config's jobs for the status: as Concourse lists them, read as JSON since few fields matter, or as the last status has them if they were not read.
 #[must_use]
-pub fn describe_jobs(
-    config: &Value,
-    shown: Option<&Value>,
-    last: &[PipelineJob],
-) -> Vec<PipelineJob> {
+pub fn describe_jobs(config: &Value, shown: Option<&Value>, last: &[PipelineJob]) -> Vec<PipelineJob> {
     let describe = |config: &Value| {
         let name = config["name"].as_str()?;
         let Some(shown) = shown else {
@@ -250,17 +246,43 @@ mod tests {
         let without = json!({ "jobs": [{ "plan": [{ "put": "x" }] }] });
         for value in &empty {
             for key in OMITTED_WHEN_FALSE {
-                assert_eq!(is_equivalent(&step(key, value), &without), *value == false, "{key}: {value}");
+                assert_eq!(
+                    is_equivalent(&step(key, value), &without),
+                    *value == false,
+                    "{key}: {value}"
+                );
             }
             for key in OMITTED_WHEN_EMPTY {
-                assert_eq!(is_equivalent(&step(key, value), &without), *value != false, "{key}: {value}");
+                assert_eq!(
+                    is_equivalent(&step(key, value), &without),
+                    *value != false,
+                    "{key}: {value}"
+                );
             }
-            for key in ["inputs", "values", "version", "across", "do", "config", "on_failure", "unknown"] {
+            for key in [
+                "inputs",
+                "values",
+                "version",
+                "across",
+                "do",
+                "config",
+                "on_failure",
+                "unknown",
+            ] {
                 assert!(!is_equivalent(&step(key, value), &without), "{key}: {value}");
-                assert!(is_equivalent(&step(key, value), &step(key, value)), "{key}: {value}");
+                assert!(
+                    is_equivalent(&step(key, value), &step(key, value)),
+                    "{key}: {value}"
+                );
             }
         }
-        for inputs in [json!(null), json!([]), json!("all"), json!("detect"), json!(["a"])] {
+        for inputs in [
+            json!(null),
+            json!([]),
+            json!("all"),
+            json!("detect"),
+            json!(["a"]),
+        ] {
             let differs = !is_equivalent(&step("inputs", &inputs), &without);
             assert_eq!(differs, !inputs.is_null(), "{inputs}");
         }

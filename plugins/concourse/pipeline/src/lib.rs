@@ -64,7 +64,9 @@ impl Reconciler for Pipelines {
 
 /// Checks that the instance vars are those with which the pipeline was created.
 fn validate(pipeline: &Pipeline, team: &ParentTeam) -> Result<(), Failure> {
-    if pipeline.status.is_claimed(team.server()) && pipeline.status.instance_vars != pipeline.spec.instance_vars {
+    if pipeline.status.is_claimed(team.server())
+        && pipeline.status.instance_vars != pipeline.spec.instance_vars
+    {
         let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
                        or create another Pipeline with the new ones.";
         return Err(Failure::terminal("InvalidSpec", message));

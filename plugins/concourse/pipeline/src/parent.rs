@@ -25,8 +25,7 @@ impl ParentTeam {
     /// Name of the team in Concourse.
     pub fn name(&self) -> &str {
         let name = self.0["spec"]["teamName"].as_str();
-        name.filter(|name| !name.is_empty())
-            .unwrap_or(self.object().name)
+        name.filter(|name| !name.is_empty()).unwrap_or(self.object().name)
     }
 
     /// Namespace and name of its Instance.

@@ -1,8 +1,8 @@
 //! A pipeline in Concourse, and the requests that make it match its spec.
 
 use concourse_api::{
-    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name,
-    delete_claimed, pipeline_path, read_warnings, resolve_json, rest,
+    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name, delete_claimed,
+    pipeline_path, read_warnings, resolve_json, rest,
 };
 use ostler_sdk::{
     RequestBuilder, Response, Selection, Upstream,
@@ -231,9 +231,7 @@ impl<'a> RemotePipeline<'a> {
             "spec.teamRef",
             "status.resolvedName",
         ];
-        let pipelines = self
-            .ctx
-            .list_json(&PipelineSpec::gvk(), &selection, &parts)?;
+        let pipelines = self.ctx.list_json(&PipelineSpec::gvk(), &selection, &parts)?;
         let keeps_name = |other: &&Value| {
             let metadata = &other["metadata"];
             let name_override = other["spec"]["pipelineName"]
@@ -380,7 +378,11 @@ impl<'a> RemotePipeline<'a> {
         let failure = failure.with(condition);
         // Concourse has refused the first write, so there is no claim either.
         let is_unclaimed = (400..500).contains(&response.status()) && !last.is_claimed(self.server());
-        Err(if is_unclaimed { failure.status(last) } else { failure })
+        Err(if is_unclaimed {
+            failure.status(last)
+        } else {
+            failure
+        })
     }
 
     /// Saves a config once more that Concourse shows differently after the first time: either in another wording, or
@@ -472,7 +474,8 @@ impl<'a> RemotePipeline<'a> {
 /// The name to rename the pipeline from; none if it was not claimed yet, or has the desired name.
 fn name_to_change(pipeline: &Pipeline) -> Option<&str> {
     let before = pipeline.status.resolved_name.as_deref().unwrap_or_default();
-    let is_renamed = pipeline.status.is_claimed(None) && !before.is_empty() && before != concourse_name(pipeline);
+    let is_renamed =
+        pipeline.status.is_claimed(None) && !before.is_empty() && before != concourse_name(pipeline);
     is_renamed.then_some(before)
 }
 

@@ -269,7 +269,11 @@ fn saved_hash_and_version_prevent_repeated_save() {
 
     config(&host, "7", worded);
     host.reconcile(&Pipelines, &object).expect("is ready");
-    assert_eq!(writes(&host)[0], format!("PUT {CONFIG}"), "another user has saved");
+    assert_eq!(
+        writes(&host)[0],
+        format!("PUT {CONFIG}"),
+        "another user has saved"
+    );
     let version = host.sent().iter().find(|r| r.method == Method::Put).map(|r| {
         let header = r.headers.iter().find(|h| h.name == "X-Concourse-Config-Version");
         header.map(|h| h.value.clone())
@@ -279,13 +283,8 @@ fn saved_hash_and_version_prevent_repeated_save() {
 
 #[test]
 fn save_of_another_user_after_own_is_not_taken_for_own() {
-    let read = |version: &str, body: Value| {
-        Ok(response(
-            200,
-            &[("x-concourse-config-version", version)],
-            body,
-        ))
-    };
+    let read =
+        |version: &str, body: Value| Ok(response(200, &[("x-concourse-config-version", version)], body));
     let theirs = |name: &str| json!({ "config": { "jobs": [{ "name": name }] } });
     let host = converged();
     host.answer("PUT", CONFIG, 200, json!({}));
@@ -828,7 +827,7 @@ fn claim_is_recorded_before_first_write() {
     let claim = json!({
         "claimedServer": "http://ci", "resolvedName": "demo", "instanceVars": {}, "pipelineID": null,
     });
-    assert_eq!(host.checkpoints(), [claim.clone()]);
+    assert_eq!(host.checkpoints(), std::slice::from_ref(&claim));
 
     // The pipeline may have been made, so it is deleted.
     let mut object = pipeline();
@@ -887,7 +886,10 @@ fn jobs_and_resources_in_namespace_are_deleted_first() {
         }));
     }
     let failure = host.cleanup(&Pipelines, &claimed()).expect_err("waits");
-    assert_eq!((failure.reason.as_str(), failure.resolution), ("DependentsRemain", Resolution::Wait));
+    assert_eq!(
+        (failure.reason.as_str(), failure.resolution),
+        ("DependentsRemain", Resolution::Wait)
+    );
     assert_eq!(host.writes(), ["delete Job unit"]);
     host.cleanup(&Pipelines, &claimed()).expect_err("waits");
     assert_eq!(host.writes(), ["delete Job unit", "delete Resource src"]);

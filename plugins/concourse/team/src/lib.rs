@@ -168,7 +168,11 @@ fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Res
         let failure = WRITE_TEAM.failure(&response);
         // Nothing was written, so there is no claim either.
         let is_refused = (400..500).contains(&response.status()) && !is_claimed;
-        return Err(if is_refused { failure.status(&team.status) } else { failure });
+        return Err(if is_refused {
+            failure.status(&team.status)
+        } else {
+            failure
+        });
     }
     let body = response.value()?;
     Ok(Applied::Written {

@@ -184,7 +184,9 @@ fn cleanup_sends_no_request_without_claim() {
     let host = cluster("True");
     host.deny("http.send");
     for name in ["alpha", "main"] {
-        let outcome = host.cleanup(&Teams, &with("teamName", name)).expect("is cleaned up");
+        let outcome = host
+            .cleanup(&Teams, &with("teamName", name))
+            .expect("is cleaned up");
         assert_eq!(outcome.next, Next::AwaitChange);
     }
     assert!(host.events().is_empty());

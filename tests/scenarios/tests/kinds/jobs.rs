@@ -113,7 +113,12 @@ async fn unchanged_jobs_of_a_pipeline_share_one_read(lab: Lab) {
         lab.wait_ready(&kind("Job"), name).await;
     }
     lab.wait_idle().await;
-    let polls = || names.iter().map(|name| reconciles(&lab, "Job", name)).sum::<u64>();
+    let polls = || {
+        names
+            .iter()
+            .map(|name| reconciles(&lab, "Job", name))
+            .sum::<u64>()
+    };
     lab.concourse.reset_counters();
     let (before, writes) = (polls(), lab.api_writes());
     forget_shared_list(&lab);
@@ -122,7 +127,10 @@ async fn unchanged_jobs_of_a_pipeline_share_one_read(lab: Lab) {
     }
     assert!(polls() - before >= JOBS);
     let asked = requests(&lab, "/pipelines/app/jobs");
-    assert!(asked.len() <= 2, "one list for all of them, one of the Pipeline: {asked:?}");
+    assert!(
+        asked.len() <= 2,
+        "one list for all of them, one of the Pipeline: {asked:?}"
+    );
     let counters = lab.concourse.counters();
     assert_eq!(counters.writes, 0, "writes to Concourse");
     assert_eq!(lab.api_writes(), writes, "writes to the API server");
