@@ -89,7 +89,7 @@ async fn unusable_components_are_refused_with_the_cause(mut lab: Lab) {
         ("other.wasm", "a plugin exports ostler:plugin/reconciler@0.1.0"),
         ("module.wasm", "a core module, not a component"),
         ("truncated.wasm", "broken or cut off"),
-        ("twice.wasm", "the plugin name greeting is taken by greeting.wasm"),
+        ("twice.wasm", "twice.wasm declares the name greeting"),
     ] {
         let report = reports.iter().find(|r| r.file == file).expect(file);
         assert_eq!(report.state, LoadState::Failed);
