@@ -400,7 +400,12 @@ pub async fn load(
 /// The kinds, confined to the namespaces in which the grants let the plugin reconcile them.
 fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
     let confine = |kind: Kind| Kind {
-        namespaces: grants.reconciled_namespaces(&kind.gvk),
+        // Without an entry nothing is reconciled, and what is watched must not widen.
+        namespaces: if grants.reconciles_kind(&kind.gvk) {
+            grants.reconciled_namespaces(&kind.gvk)
+        } else {
+            kind.namespaces
+        },
         ..kind
     };
     kinds.into_iter().map(confine).collect()

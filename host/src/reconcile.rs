@@ -44,7 +44,7 @@ use crate::{
         well_known::{annotation, condition_type, error_reason, event_reason, object_reason},
     },
     observe::{metrics::ReconcileResult, telemetry::SPANS},
-    plugin::{Plugin, Registry},
+    plugin::{Kind, Plugin, Registry},
     reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
     sandbox::{engine::Engine, services::Services},
     schedule::{
@@ -298,6 +298,12 @@ impl Controller {
         let Some(plugin) = plugin else {
             return Some(self.reconcile_unowned(key).await);
         };
+        // Outside of the granted namespaces only holds are taken care of. Such an object may be cached as metadata only.
+        let is_excluded = |kind: &Kind| !kind.is_granted_in(&key.namespace);
+        let exists = || self.services.cache.store.get(key, Projection::Metadata).is_some();
+        if plugin.kind(&key.gvk).is_some_and(is_excluded) && exists() {
+            return Some(self.reconcile_unowned(key).await);
+        }
         let Some(object) = object else {
             return self.forget_object(key).await;
         };
@@ -312,9 +318,6 @@ impl Controller {
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(ReconcileOutcome::settled());
         };
-        if !kind.is_granted_in(&key.namespace) {
-            return Some(ReconcileOutcome::settled());
-        }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.has_finalizer(f));
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.

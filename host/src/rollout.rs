@@ -140,17 +140,13 @@ impl Reloader {
             objects.wait_listed().await;
         }
         self.scan(None).await;
-        self.load_next_file();
-        while !self.tasks.is_empty() || !self.files.is_idle() {
-            tokio::select! {
-                Some(loaded) = self.tasks.join_next() => self.finish_load(loaded).await,
-                Some(loaded) = self.files.next_finished() => self.finish_file(loaded),
-            }
-            self.load_next_file();
-        }
-        ready.take().into_iter().for_each(|ready| ready());
         let registry = self.registry.clone();
         loop {
+            self.load_next_file();
+            if self.tasks.is_empty() && self.files.is_idle() {
+                ready.take().into_iter().for_each(|ready| ready());
+            }
+            // Also before all plugins are loaded, which may take minutes: a revoked grant applies at once.
             tokio::select! {
                 event = events.recv() => {
                     let since = Instant::now();
@@ -168,7 +164,6 @@ impl Reloader {
                 Some(loaded) = self.files.next_finished() => self.finish_file(loaded),
                 Some(Ok(key)) = self.retries.join_next() => self.retry_load(key),
             }
-            self.load_next_file();
         }
     }
 

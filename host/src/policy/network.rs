@@ -137,11 +137,13 @@ impl NetworkGrant {
 
     /// Checks that the address may be connected to.
     fn check_address(&self, address: IpAddr) -> Result<(), AddressRule> {
+        let is_denied = |address: &IpAddr| self.deny.iter().any(|net| net.contains(address));
+        let notation = address;
         let address = unwrap_embedded_ipv4(address);
-        let mut allowing = self.allow.iter().filter(|net| net.contains(&address));
-        if self.deny.iter().any(|net| net.contains(&address)) {
+        if is_denied(&notation) || is_denied(&address) {
             return Err(AddressRule::Denied);
         }
+        let mut allowing = self.allow.iter().filter(|net| net.contains(&address));
         if let Some(metadata) = METADATA_NETWORKS.iter().find(|net| net.contains(&address)) {
             let is_narrow = |net: &IpNet| metadata.contains(net);
             return allowing.any(is_narrow).then_some(()).ok_or(AddressRule::Metadata);

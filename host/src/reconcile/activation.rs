@@ -129,11 +129,11 @@ impl Activation {
             let Some(resource) = self.discover(discover).await else {
                 return;
             };
-            if namespaces.record_scope(&kind.gvk, resource.namespaced) {
-                let scopes = plugin.kinds.iter().flat_map(|k| k.scopes(namespaces));
-                services
-                    .dispatcher
-                    .replace_scopes(plugin.name(), scopes.collect());
+            // Another plugin, or a read, may have found the scope of the kind before.
+            namespaces.record_scope(&kind.gvk, resource.namespaced);
+            let scopes = plugin.kinds.iter().flat_map(|k| k.scopes(namespaces));
+            let scopes = scopes.collect();
+            if services.dispatcher.replace_scopes(plugin.name(), scopes) {
                 requeue_objects(services, plugin, Cause::Start);
             }
         }

@@ -415,7 +415,7 @@ impl Controller {
         if matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_)) {
             return;
         }
-        if before.readiness().reason == failure.reason {
+        if before.readiness().reason == conditions::valid_reason(&failure.reason) {
             return;
         }
         self.record_event(

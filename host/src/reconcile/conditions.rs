@@ -212,7 +212,7 @@ fn render_condition(c: &Condition, old: Option<&Value>, moment: StatusContext) -
 
 /// Replaces an invalid reason. The API server requires `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$` and refuses the whole
 /// status otherwise.
-fn valid_reason(text: &str) -> &str {
+pub(super) fn valid_reason(text: &str) -> &str {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':');
     let valid = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.bytes().all(inner)

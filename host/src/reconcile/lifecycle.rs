@@ -259,6 +259,9 @@ impl HookRunner {
     }
 
     async fn initialize(&self, plugin: &Plugin) -> Result<(), String> {
+        self.registry
+            .check_service_account(plugin)
+            .map_err(|e| e.message)?;
         let target = plugin_target(plugin, self.services.clone())?;
         let call = Call::hook(plugin.policy.clone(), target);
         flatten_result(self.engine.initialize(&plugin.compiled, call).await)

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::{Reloader, preflight::preflight_replay};
+use super::{Reloader, object_builds::LOAD_BACKOFF, preflight::preflight_replay};
 use crate::{
     kube::{hash::encode_hex, well_known::plugin_reason},
     plugin::{LoadError, Plugin, SlotId, load},
@@ -196,10 +196,15 @@ impl Reloader {
         let Some(wanted) = self.files.waiting.get(&file).cloned() else {
             return;
         };
-        // The file was replaced before it was read, or while it was compiled: it is loaded again.
-        let is_wanted = |plugin: &Plugin| plugin.digest == wanted.digest;
-        if wanted.digest != build.digest || !result.as_ref().map_or(true, is_wanted) {
+        // Replaced while it was compiled: the new content waits already.
+        if wanted.digest != build.digest {
             return;
+        }
+        // Replaced after the scan and before it was read: the next scan reads its new digest.
+        if result.as_ref().is_ok_and(|plugin| plugin.digest != wanted.digest) {
+            self.files.waiting.remove(&file);
+            self.files.known.remove(&file);
+            return self.registry.request_rescan();
         }
         // Grants that were changed or revoked meanwhile must not serve.
         let result = match result {
@@ -222,6 +227,15 @@ impl Reloader {
             Ok(plugin) => {
                 let source = file;
                 self.serve(&id, &wanted.revision, Plugin { source, ..plugin }, wanted.since);
+            }
+            Err(refusal) if refusal.passing => {
+                // Without a revision the next scan loads it again.
+                self.refuse(&id, "", refusal);
+                let registry = self.registry.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(LOAD_BACKOFF.delay_after(0)).await;
+                    registry.request_rescan();
+                });
             }
             Err(refusal) => self.refuse(&id, &wanted.revision, refusal),
         }

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Backoff between attempts to load a component that could not be pulled.
-const LOAD_BACKOFF: Backoff = Backoff {
+pub(super) const LOAD_BACKOFF: Backoff = Backoff {
     initial: Duration::from_secs(1),
     max: Duration::from_secs(300),
 };
@@ -180,15 +180,11 @@ impl Reloader {
 
     /// Loads one build of a `Plugin` object unless its revision is loaded or being loaded.
     fn load_build(&mut self, desired: &Arc<DesiredPlugin>, role: BuildRole, source: &Source, since: Instant) {
-        let content = match &source.file {
-            None => None,
-            // The CRD's schema allows no path: the API server has refused such an object with a message.
-            Some(file) if file.contains('/') => return,
-            Some(file) => Some(std::fs::read(self.directory.join(file)).map_err(|e| {
-                let why = format!("{file} in the host's plugin directory can't be read: {e}");
-                LoadError::new(plugin_reason::FILE_NOT_FOUND, why)
-            })),
-        };
+        // The CRD's schema allows no path: the API server has refused such an object with a message.
+        if source.file.as_ref().is_some_and(|file| file.contains('/')) {
+            return;
+        }
+        let content = self.read_file_source(source);
         let spec = &desired.spec;
         let revision = compute_revision(desired, source, content.as_ref(), &self.grants.components);
         let id = SlotId::object(&*desired.name);
@@ -283,9 +279,26 @@ impl Reloader {
 
     /// Loads a build again after its backoff.
     pub(super) fn retry_load(&mut self, key: BuildKey) {
-        if self.loading.get(&key).is_some_and(|p| p.task.is_none()) {
-            self.spawn_load(&key, None, Instant::now());
-        }
+        let Some(pending) = self.loading.get(&key).filter(|p| p.task.is_none()) else {
+            return;
+        };
+        let spec = &pending.desired.spec;
+        let source = match key.1 {
+            BuildRole::Stable => Some(&spec.source),
+            BuildRole::Canary => spec.canary.as_ref().map(|canary| &canary.source),
+        };
+        let content = source.and_then(|source| self.read_file_source(source));
+        self.spawn_load(&key, content, Instant::now());
+    }
+
+    /// The content of a file of the plugin directory; `None` for a source of another type.
+    fn read_file_source(&self, source: &Source) -> Option<Result<Vec<u8>, LoadError>> {
+        let file = source.file.as_ref()?;
+        let read = std::fs::read(self.directory.join(file));
+        Some(read.map_err(|e| {
+            let why = format!("{file} in the host's plugin directory can't be read: {e}");
+            LoadError::new(plugin_reason::FILE_NOT_FOUND, why)
+        }))
     }
 
     /// Hands a loaded build to the registry, and schedules a retry where the error may pass.

@@ -112,7 +112,7 @@ pub struct Engine {
     instances: Arc<Semaphore>,
     budget: Arc<MemoryBudget>,
     /// Permits of compilers.
-    compilers: Semaphore,
+    compilers: Arc<Semaphore>,
     stop: Arc<AtomicBool>,
 }
 
@@ -169,7 +169,7 @@ impl Engine {
             permits: Arc::new(Semaphore::new((cores / 2).max(1))),
             instances: Arc::new(Semaphore::new(concurrency as usize)),
             budget: MemoryBudget::unlimited(),
-            compilers: Semaphore::new(MAX_COMPILERS.min(cores / 2).max(1)),
+            compilers: Arc::new(Semaphore::new(MAX_COMPILERS.min(cores / 2).max(1))),
             stop,
         })
     }
@@ -208,9 +208,14 @@ impl Engine {
             (None, wasm) => wasm,
         };
         // The semaphore is never closed.
-        let _compiler = self.compilers.acquire().await?;
+        let permit = self.compilers.clone().acquire_owned().await?;
         let engine = self.clone();
-        tokio::task::spawn_blocking(move || engine.compile(&wasm, wasi)).await?
+        // The permit goes with the compiler, which an aborted load does not end.
+        let compile = move || {
+            let _permit = permit;
+            engine.compile(&wasm, wasi)
+        };
+        tokio::task::spawn_blocking(compile).await?
     }
 
     fn link(&self, component: &Component, wasi: bool) -> wasmtime::Result<Compiled> {

@@ -274,16 +274,21 @@ impl Dispatcher {
         self.inner.lock().activations.get(plugin).copied().unwrap_or(0)
     }
 
-    /// Replaces the watches of the kinds that a plugin reconciles, and keeps the others that were added.
-    pub fn replace_scopes(&self, plugin: &Arc<str>, scopes: Vec<Scope>) {
+    /// Replaces the watches of the kinds that a plugin reconciles, and keeps the others that were added. Returns true if
+    /// that changes anything.
+    pub fn replace_scopes(&self, plugin: &Arc<str>, scopes: Vec<Scope>) -> bool {
         let mut inner = self.inner.lock();
         let of_plugin = inner.scopes.entry(plugin.clone()).or_default();
-        of_plugin.retain(|old| {
+        let is_other = |old: &&Scope| {
             scopes
                 .iter()
                 .all(|new| new.gvk != old.gvk || new.projection != old.projection)
-        });
-        of_plugin.extend(scopes);
+        };
+        let mut now: Vec<Scope> = of_plugin.iter().filter(is_other).cloned().collect();
+        now.extend(scopes);
+        let changed = now.len() != of_plugin.len() || !now.iter().all(|scope| of_plugin.contains(scope));
+        *of_plugin = now;
+        changed
     }
 
     /// Adds a watch that a plugin needs.

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,18 +15,23 @@ use parking_lot::Mutex;
 use super::{Request, Response, SendError, conditional::CacheKey};
 
 /// Responses kept per upstream, bytes of one, and bytes of all.
-const MAX_RESPONSES: usize = 16;
+const MAX_RESPONSES: usize = 512;
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 const MAX_TOTAL_BYTES: usize = 4 << 20;
 
 /// The last responses to GET requests that may be shared.
 #[derive(Default)]
-pub struct ResponseCoalescer(Mutex<HashMap<CacheKey, Arc<Slot>>>);
+pub struct ResponseCoalescer {
+    slots: Mutex<HashMap<CacheKey, Arc<Slot>>>,
+    /// Number of requests so far, by which the least recently used response is found.
+    uses: AtomicU64,
+}
 
 #[derive(Default)]
 struct Slot {
     last: tokio::sync::Mutex<Option<SharedResult>>,
     bytes: AtomicUsize,
+    last_use: AtomicU64,
 }
 
 /// The result of the last request, with the times it was sent and received.
@@ -64,11 +69,18 @@ impl ResponseCoalescer {
     ) -> Result<Response, SendError> {
         let arrived = Instant::now();
         let slot = {
-            let mut all = self.0.lock();
+            let mut all = self.slots.lock();
             if all.len() >= MAX_RESPONSES && !all.contains_key(&key) {
-                all.retain(|_, slot| is_in_use(slot));
+                let idle = all.iter().filter(|(_, slot)| !is_in_use(slot));
+                let oldest = idle.min_by_key(|(_, slot)| slot.last_use.load(Ordering::Relaxed));
+                if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                    all.remove(&oldest);
+                }
             }
-            all.entry(key).or_default().clone()
+            let slot = all.entry(key).or_default().clone();
+            let now = self.uses.fetch_add(1, Ordering::Relaxed);
+            slot.last_use.store(now, Ordering::Relaxed);
+            slot
         };
         let mut result = slot.last.lock().await;
         let is_fresh = result.as_ref().is_some_and(|last| {
@@ -115,7 +127,7 @@ impl ResponseCoalescer {
 
     /// Removes the largest other responses until the total is within the limit.
     fn evict_to_limit(&self, keep: &Arc<Slot>) {
-        let mut all = self.0.lock();
+        let mut all = self.slots.lock();
         let bytes = |slot: &Slot| slot.bytes.load(Ordering::Relaxed);
         while all.values().map(|slot| bytes(slot)).sum::<usize>() > MAX_TOTAL_BYTES {
             let others = all
@@ -130,7 +142,7 @@ impl ResponseCoalescer {
     }
 }
 
-/// The slot is result by a request that waits or has just been served.
+/// A request waits for the slot, or has just been served from it.
 fn is_in_use(slot: &Arc<Slot>) -> bool {
     Arc::strong_count(slot) > 1
 }
@@ -249,7 +261,7 @@ mod tests {
             let all = join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask()))).await;
             assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == status)));
             assert_eq!(count.load(Ordering::Relaxed), 1);
-            let slot = shared.0.lock()[&key("/x")].clone();
+            let slot = shared.slots.lock()[&key("/x")].clone();
             assert!(slot.last.lock().await.is_none(), "nobody needs it");
             shared
                 .get_or_request(key("/x"), LONG_AGE, ask())
@@ -271,7 +283,7 @@ mod tests {
             let requested_at = shared.get_or_request(key(&format!("/{n}")), LONG_AGE, async { Ok(answer) });
             requested_at.await.expect("an answer");
         }
-        let all = shared.0.lock();
+        let all = shared.slots.lock();
         assert!(all.len() == MAX_TOTAL_BYTES / MAX_RESPONSE_BYTES && all.contains_key(&key("/9")));
     }
 }

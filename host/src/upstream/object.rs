@@ -139,13 +139,21 @@ impl SecretUses {
     /// other managers. The error names the field.
     pub fn of_apply(applied: &Value, live: Option<&Value>) -> Result<Self, String> {
         let mut spec = live.map_or(Value::Null, |live| live["spec"].clone());
-        if !applied["spec"]["auth"].is_null()
+        let applied = without_nulls(&applied["spec"]);
+        // Exactly one method may be set, so another one is in place of the live one. A part of the same method, or none,
+        // leaves the live fields of other managers.
+        let methods = |spec: &Value| -> BTreeSet<String> {
+            let auth = spec["auth"].as_object();
+            auth.into_iter().flat_map(|auth| auth.keys().cloned()).collect()
+        };
+        let named = methods(&applied);
+        if !named.is_empty()
+            && named.is_disjoint(&methods(&spec))
             && let Some(fields) = spec.as_object_mut()
         {
-            // Exactly one method may be set, so the applied one is in place of the live one.
             fields.remove("auth");
         }
-        json_patch::merge(&mut spec, &applied["spec"]);
+        json_patch::merge(&mut spec, &applied);
         let mut secrets = Vec::new();
         find_secret_references("spec", &spec, &mut secrets);
         if secrets.is_empty() {
@@ -175,6 +183,20 @@ impl SecretUses {
             }
         }
         Ok(Self { secrets, origins })
+    }
+}
+
+/// The value without nulls: a server-side apply of null leaves the field to its other managers, and a merge would
+/// remove it.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            fields
+                .map(|(name, value)| (name.clone(), without_nulls(value)))
+                .collect()
+        }
+        value => value.clone(),
     }
 }
 
@@ -226,6 +248,27 @@ mod tests {
                 json!({"spec": {"url": "https://other:1"}}),
                 "spec.auth.basic.passwordSecretRef=old",
                 &["https://other:1"][..],
+            ),
+            // A server-side apply keeps what other managers have below the same method, and below none.
+            (
+                json!({"spec": {"url": "https://other:1", "auth": {}}}),
+                "spec.auth.basic.passwordSecretRef=old",
+                &["https://other:1"],
+            ),
+            (
+                json!({"spec": {"url": "https://other:1", "auth": null, "tls": null}}),
+                "spec.auth.basic.passwordSecretRef=old",
+                &["https://other:1"],
+            ),
+            (
+                json!({"spec": {"url": "https://other:1", "auth": {"basic": {"username": "x"}}}}),
+                "spec.auth.basic.passwordSecretRef=old",
+                &["https://other:1"],
+            ),
+            (
+                json!({"spec": {"url": "https://other:1", "auth": {"basic": {"passwordSecretRef": {"key": "x"}}}}}),
+                "spec.auth.basic.passwordSecretRef=old",
+                &["https://other:1"],
             ),
             (
                 json!({"spec": {"auth": token}}),

@@ -294,7 +294,8 @@ async fn many_selectors_share_few_watches(mut lab: Lab) {
 async fn cluster_scoped_kind_is_listed_on_a_confined_host(mut lab: Lab) {
     lab.settings.namespaces.push("default".into());
     lab.settings.grants = ostler::testing::grants::Grants::parse(
-        "plugins: {probe: {kubernetes: [{kinds: [Namespace], verbs: [get, list]}]}}",
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], \
+         kubernetes: [{kinds: [Namespace], verbs: [get, list], namespaces: ['*']}]}}",
         "grants.yaml",
     )
     .expect("grants");

@@ -57,6 +57,10 @@ const MIN_TOMBSTONES: usize = 4096;
 
 impl Tombstones {
     pub(super) fn insert(&mut self, uid: &str, version: u64) {
+        // Objects of metrics.k8s.io have no UID: one tombstone would be that of all of them.
+        if uid.is_empty() {
+            return;
+        }
         if self.young.len() >= MIN_TOMBSTONES {
             self.old = std::mem::take(&mut self.young);
         }

@@ -125,7 +125,7 @@ definitions! {
     MEMORY_BYTES = histogram "ostler_wasm_memory_bytes" ["plugin"]
         "Linear memory of the instance in bytes at the end of a call into a component";
     TRAPS = counter "ostler_wasm_traps" ["plugin", "reason"]
-        "Total number of calls into a component that did not return, by reason: cpu_time, timeout, memory or trap";
+        "Total number of calls into a component that did not return, by reason: cpu_time, timeout, memory, host or trap";
     HOST_CALLS = counter "ostler_host_calls" ["plugin", "call"]
         "Total number of host calls made by components";
     HOST_CALL_BYTES = counter "ostler_host_call_bytes" ["plugin", "direction"]

@@ -37,6 +37,8 @@ impl Registry {
         };
         if slot.violation.as_ref() != Some(&violation) {
             stopped.violations.push((serving.clone(), violation.clone()));
+            // Also if the policy is reverted before it was loaded anew, the build is judged again.
+            slot.revision.clear();
         }
         slot.violation = Some(violation);
         if !serving.suspended {

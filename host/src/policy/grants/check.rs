@@ -178,6 +178,12 @@ impl PluginGrants {
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
     }
 
+    /// Returns true if both sides have an entry for the kind, in whichever namespaces.
+    pub fn reconciles_kind(&self, gvk: &Gvk) -> bool {
+        let covers = |permissions: &Permissions| permissions.reconciles.iter().any(|g| g.covers(gvk));
+        covers(self.granted()) && self.asks.as_ref().is_none_or(covers)
+    }
+
     /// The namespaces whose objects of a kind it reconciles: both sides list them; none for all.
     pub fn reconciled_namespaces(&self, gvk: &Gvk) -> Option<Vec<Arc<str>>> {
         let granted = self.granted().reconciled_namespaces(gvk);

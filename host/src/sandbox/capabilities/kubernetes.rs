@@ -26,7 +26,7 @@ use crate::{
         object::Object,
         scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
-        well_known::condition_type,
+        well_known::{bookkeeping, condition_type},
     },
     observe::metrics::{HostCall, Suppressed},
     policy::grants::{Access, Verb},
@@ -570,6 +570,12 @@ impl Call {
             if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
                 metadata.remove(managed);
             }
+        }
+        // The marks of applies are the host's: a component that writes what it read would change them each time.
+        if let Some(annotations) = object.pointer_mut("/metadata/annotations")
+            && let Some(annotations) = annotations.as_object_mut()
+        {
+            annotations.retain(|name, _| !name.starts_with(bookkeeping::APPLIED));
         }
         if owned {
             if target.object.uid.is_empty() {

@@ -51,9 +51,8 @@ impl CodeFolder {
 
     /// Writes a file under a temporary name and renames it, so that a reader never sees a part of it.
     pub fn store(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let partial = format!("{name}.{}.partial", std::process::id());
-        // A process with this id may have been killed while it wrote.
-        self.remove_file(&partial);
+        // Process ids are the same in containers that share the folder.
+        let partial = format!("{name}.{:016x}.partial", fastrand::u64(..));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.0, &*partial, flags, Mode::RUSR | Mode::WUSR)?;
         File::from(file).write_all(content)?;

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// Keys whose values are not Concourse's own. They are kept as they are, because `false` or an empty text may have a
 /// meaning to a resource.
-pub const FREE_FORM_KEYS: [&str; 7] = [
+pub const FREE_FORM_KEYS: [&str; 8] = [
     "source",
     "params",
     "get_params",
@@ -14,6 +14,8 @@ pub const FREE_FORM_KEYS: [&str; 7] = [
     "version",
     "defaults",
     "instance_vars",
+    // The values of a step's `across`.
+    "values",
 ];
 
 /// Keys that Concourse leaves out when they are false.
