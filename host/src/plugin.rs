@@ -234,8 +234,16 @@ impl Plugin {
         let config = parse_config(config, self.manifest.as_ref())?;
         let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
         let build = self.with_policy(policy, Arc::default(), false);
-        build.check_kinds()?;
+        build.check_grants(grants)?;
         Ok(build)
+    }
+
+    /// Checks the name before the kinds: the grants of a `Plugin` object are those of the plugin with its name.
+    fn check_grants(&self, grants: &Grants) -> Result<(), LoadError> {
+        if let Some(name) = grants.object_name() {
+            self.check_object_name(name)?;
+        }
+        self.check_kinds()
     }
 
     /// Checks that the plugin may reconcile its kinds, and read Secrets if it reconciles them: a reconciler gets the whole
@@ -392,7 +400,7 @@ pub async fn load(
         health: Arc::default(),
     };
     if !only_inspected {
-        plugin.check_kinds()?;
+        plugin.check_grants(grants)?;
     }
     Ok(plugin)
 }

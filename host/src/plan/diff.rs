@@ -4,6 +4,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value};
 use similar::TextDiff;
 
+use crate::kube::well_known::bookkeeping;
+
 /// Unchanged lines around a change.
 const CONTEXT_LINES: usize = 3;
 
@@ -161,7 +163,7 @@ fn strip_server_fields(object: &Value) -> Value {
             metadata.remove(field);
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove(LAST_APPLIED);
+            annotations.retain(|name, _| *name != LAST_APPLIED && !name.starts_with(bookkeeping::APPLIED));
             if annotations.is_empty() {
                 metadata.remove("annotations");
             }

@@ -49,7 +49,6 @@ pub async fn load_for_object(
         Some(build) => build.reconfigure(Some(&config), &grants, limits)?,
         None => load(engine, wasm, Some(&config), &grants, limits).await?,
     };
-    plugin.check_object_name(name)?;
     Ok(Plugin {
         suspended: spec.suspend,
         ..plugin

@@ -428,6 +428,12 @@ impl Grants {
         }
     }
 
+    /// The name of the `Plugin` object that these are the grants of; none for those of a file.
+    pub fn object_name(&self) -> Option<&str> {
+        let (name, _) = self.plugins.first_key_value()?;
+        self.field_prefix.is_some().then_some(name)
+    }
+
     /// Returns true if the file has an entry for the plugin.
     pub fn contains_plugin(&self, plugin: &str) -> bool {
         self.plugins.contains_key(plugin)

@@ -113,7 +113,7 @@ async fn otlp_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
         .arg("--plugin-dir")
         .arg(&lab.settings.plugins)
         .arg("--grants")
-        .arg(ostler_test_harness::workspace_root().join("deploy/grants.yaml"))
+        .arg(ostler_test_harness::workspace_root().join("tests/grants.yaml"))
         .args(["--allow-network", "127.0.0.1"])
         .arg("--cache-dir")
         .arg(ostler_test_harness::workspace_root().join("target/compiled"))
