@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn deny_prevails_over_allow_and_public() {
         let grant: NetworkGrant = serde_json::from_str(
-            r#"{"allow": ["10.0.0.0/8", "::1"], "deny": ["10.1.0.0/16", "1.1.1.1", "2606::/16"]}"#,
+            r#"{"allow": ["10.0.0.0/8", "::1"], "deny": ["10.1.0.0/16", "1.1.1.1", "2606::/16", "64:ff9b::/96"]}"#,
         )
         .expect("a grant");
         for (address, permitted) in [
@@ -420,6 +420,9 @@ mod tests {
             ("1.1.1.2", true),
             ("2606:4700::1111", false),
             ("::1", true),
+            // NAT64 of 8.8.8.8, denied by its own notation.
+            ("64:ff9b::808:808", false),
+            ("8.8.8.8", true),
         ] {
             assert_eq!(permits(&grant, address), permitted, "{address}");
         }

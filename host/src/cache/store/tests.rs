@@ -354,6 +354,20 @@ fn state_without_a_resource_version_replaces_the_one_before() {
     );
 }
 
+/// Objects of metrics.k8s.io have neither a UID nor a version.
+#[test]
+fn deletion_of_an_object_without_uid_does_not_hide_the_others() {
+    let store = watching(&[all()]);
+    let put = |name: &str| {
+        let json = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n"}}}}"#);
+        let (key, object) = Object::parse(&gvk(), json.as_bytes()).expect("an object");
+        (store.put(&key, object, Projection::Full, Source::Relist), key)
+    };
+    let (_, gone) = put("gone");
+    assert!(store.remove(&all(), &gone, "", u64::MAX).is_some());
+    assert!(matches!(put("next"), (Put::Changed(_), _)));
+}
+
 #[test]
 fn deletion_shown_by_relists_is_reported_once() {
     let (whole, meta) = (all(), scope("", None, Projection::Metadata));
