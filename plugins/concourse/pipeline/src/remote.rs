@@ -288,9 +288,10 @@ impl<'a> RemotePipeline<'a> {
         self.team.server()
     }
 
-    /// Records that the object manages the pipeline, with the ID of one that exists already.
+    /// Records that the object is about to create the pipeline. One that exists is claimed when it has been written: until
+    /// then the object must not delete it.
     fn claim(&self, state: &State, last: &PipelineStatus) -> Result<(), Failure> {
-        if last.is_claimed(self.server()) {
+        if last.is_claimed(self.server()) || state.pipeline.is_some() {
             return Ok(());
         }
         let Some(server) = self.server() else {
@@ -301,7 +302,7 @@ impl<'a> RemotePipeline<'a> {
             "claimedServer": server,
             "resolvedName": self.name,
             "instanceVars": self.instance_vars,
-            "pipelineID": state.pipeline.as_ref().map(|pipeline| pipeline.id),
+            "pipelineID": null,
         });
         self.ctx.checkpoint(&claim).reason(SAVE_CONFIG.reason())
     }
@@ -396,7 +397,12 @@ impl<'a> RemotePipeline<'a> {
         if state.config.is_none() {
             return Ok(());
         }
-        self.save(desired, state, last)?;
+        // A refusal of the second save takes nothing back: the first one was accepted.
+        let claimed = PipelineStatus {
+            claimed_server: self.server().map(ToOwned::to_owned),
+            ..last.clone()
+        };
+        self.save(desired, state, &claimed)?;
         let again = self.read_parts(&[Part::Config], desired)?;
         state.is_config_reworded = again.config == state.config;
         (state.config, state.version) = (again.config, again.version);

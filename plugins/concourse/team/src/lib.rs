@@ -157,9 +157,9 @@ fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Res
     {
         return Ok(Applied::Unchanged { team_id: found.id });
     }
-    if !is_claimed {
-        let id = found.and_then(|found| found.id);
-        let claim = json!({ "claimedServer": server, "resolvedName": name, "teamID": id });
+    // A team that exists is claimed when it has been written: until then the object must not delete it.
+    if !is_claimed && found.is_none() {
+        let claim = json!({ "claimedServer": server, "resolvedName": name, "teamID": null });
         ctx.checkpoint(&claim).reason(WRITE_TEAM.reason())?;
     }
     let request = concourse.put(team_path(name)).json(&json!({ "auth": auth }));

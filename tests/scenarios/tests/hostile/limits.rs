@@ -11,7 +11,7 @@ use ostler_test_harness::Lab;
 use super::{Mirror, apply_attack, greeting, greetings, hostile, object, set_grants};
 
 /// The behaviour that exceeds each limit. Table growth is covered by a test of the engine, since Rust cannot grow tables.
-const EXCEEDED_BY: [(Limit, &str); 17] = [
+const EXCEEDED_BY: [(Limit, &str); 19] = [
     (Limit::Memory, "grow"),
     (Limit::CpuTime, "loop"),
     (Limit::Timeout, "ask"),
@@ -21,6 +21,8 @@ const EXCEEDED_BY: [(Limit, &str); 17] = [
     (Limit::BytesFromHost, "list"),
     (Limit::ListedObjects, "list"),
     (Limit::LogLines, "chatter"),
+    (Limit::LogLinesPerMinute, "chatter"),
+    (Limit::Watches, "watch"),
     (Limit::EventsPerMinute, "announce"),
     (Limit::MetricSeries, "series"),
     (Limit::Conditions, "conditions"),
@@ -66,7 +68,7 @@ pub async fn every_limit_is_enforced_and_counted(mut lab: Lab) {
     upstreams: [{}]
     events: true
     limits: {memory: 48Mi, cpuTime: 200ms, timeout: 3s, hostCalls: 300, callBytes: 1Mi, bytesToHost: 2Mi, bytesFromHost: 8Ki,
-      listedObjects: 100, logLines: 50, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
+      listedObjects: 100, logLines: 50, logLinesPerMinute: 40, watches: 7, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
       statusBytes: 64Ki, holds: 10, subscriptions: 5, cacheBytes: 64Ki}
 ",
     );
