@@ -163,6 +163,11 @@ impl MemoryLease {
         Ok(())
     }
 
+    /// The error of a charge that the caller has given up.
+    pub fn exhausted(&self) -> BudgetExhausted {
+        self.budget.exhausted()
+    }
+
     /// Takes back a charge. What it took from the budget stays with the call, which may need it again.
     pub fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);

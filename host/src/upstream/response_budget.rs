@@ -1,12 +1,19 @@
 //! The budget of the responses that one call receives: what is left of its `bytesFromHost`, and of the host's memory.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use super::SendError;
 use crate::contract::memory_budget::MemoryLease;
+
+/// Maximum time for which a response waits for memory. It occupies one of the upstream's requests meanwhile, for which the
+/// call that holds the memory may wait.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes that the responses to one host call may have. The requests of a `send-all` share it, since each alone could be
 /// within the limit.
@@ -71,7 +78,10 @@ impl ResponseCharge {
             return Err(SendError::ResponsesTooLarge);
         }
         self.taken += bytes;
-        shared.memory.charge(bytes).await.map_err(SendError::Exhausted)?;
+        let charge = shared.memory.charge(bytes);
+        let charged = tokio::time::timeout(MEMORY_TIMEOUT, charge).await;
+        let charged = charged.unwrap_or_else(|_| Err(shared.memory.exhausted()));
+        charged.map_err(SendError::Exhausted)?;
         self.in_memory += bytes;
         Ok(())
     }
