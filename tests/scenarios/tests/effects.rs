@@ -174,8 +174,7 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
     let file = lab.path().join("grants.yaml");
     let grants = |verbs: &str| {
         let text = format!(
-            "plugins: {{greeting: {{reconciles: [{{group: examples.ostler.dev, kinds: [Greeting]}}]}}, \
-             probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
+            "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
         );
         std::fs::write(&file, &text).expect("written");
         ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
@@ -234,7 +233,8 @@ async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
         .expect("executable");
     let grants = |verbs: &str| {
         let text = format!(
-            "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
+            "plugins: {{greeting: {{reconciles: [{{group: examples.ostler.dev, kinds: [Greeting]}}]}}, \
+             probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}"
         );
         std::fs::write(&grants_file, &text).expect("written");
         ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
