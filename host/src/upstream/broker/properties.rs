@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use lapin::{
     BasicProperties,
-    types::{AMQPValue, ByteArray, FieldArray, FieldTable, LongString, ShortString},
+    types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString},
 };
-use serde_json::{Map, Number, Value};
+use serde_json::Value;
 
 use crate::{
     contract::bindings::types::{HeaderValue, MessageHeader, MessageProperties},
@@ -225,7 +225,7 @@ fn decode_header(value: &AMQPValue) -> HeaderValue {
 
 #[cfg(test)]
 /// A string of AMQP is bytes, and by convention UTF-8.
-fn decode_text(text: &LongString) -> HeaderValue {
+fn decode_text(text: &lapin::types::LongString) -> HeaderValue {
     match std::str::from_utf8(text.as_bytes()) {
         Ok(text) => HeaderValue::String(text.to_owned()),
         Err(_) => HeaderValue::Bytes(text.as_bytes().to_vec()),
@@ -255,14 +255,14 @@ fn decode_json(value: &AMQPValue) -> Value {
             let fields = table
                 .into_iter()
                 .map(|(name, value)| (name.to_string(), decode_json(value)));
-            Value::Object(fields.collect::<Map<_, _>>())
+            Value::Object(fields.collect())
         }
         other => match decode_header(other) {
             HeaderValue::String(text) => text.into(),
             HeaderValue::Bytes(bytes) => String::from_utf8_lossy(&bytes).into_owned().into(),
             HeaderValue::Boolean(value) => value.into(),
             HeaderValue::Integer(value) => value.into(),
-            HeaderValue::Float(value) => Number::from_f64(value).map_or(Value::Null, Value::Number),
+            HeaderValue::Float(value) => value.into(),
             HeaderValue::Timestamp(value) => value.into(),
             HeaderValue::Structure(_) | HeaderValue::Empty => Value::Null,
         },
