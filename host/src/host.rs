@@ -26,6 +26,7 @@ use crate::{
         well_known::bookkeeping,
     },
     leader::lease::LeaderElector,
+    messages::MessageRunner,
     observe::metrics::Metrics,
     plugin::{self, Registry},
     policy::network::NetworkPolicy,
@@ -186,7 +187,8 @@ const HOST_LANES: [(&str, u32); 2] = [
     ),
     (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
 ];
-/// Part of the instances (a quarter) that are left to calls other than reconciles: hooks, `describe`, replays.
+/// Part of the instances (a quarter) that are left to calls other than reconciles: half to message handlers, the rest to
+/// hooks, `describe` and replays.
 const INSTANCES_BESIDES_RECONCILES: u32 = 4;
 
 /// Memory of the process where neither a cgroup nor the system gives its size.
@@ -255,6 +257,7 @@ fn build_services(
             clients: build_upstreams(&fence, &dispatcher, network)
                 .with_digest_key(digest_key.unwrap_or_default()),
             streams,
+            subscriptions: Arc::default(),
         },
         dispatcher,
         object_cache: ObjectCache::default(),
@@ -397,6 +400,18 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
         workers.spawn(controller.clone().run_worker());
     }
     workers.spawn(controller.hooks.clone().run());
+    let instances = controller.services.memory.max_calls();
+    let messages = MessageRunner::new(
+        controller.services.clone(),
+        controller.registry.clone(),
+        controller.engine.clone(),
+        controller.hooks.clone(),
+        (
+            instances / INSTANCES_BESIDES_RECONCILES / 2,
+            controller.settings.workers,
+        ),
+    );
+    workers.spawn(Arc::new(messages).run());
     workers.spawn(reset_on_lost_leadership(
         controller.services.clone(),
         controller.registry.clone(),

@@ -158,6 +158,7 @@ impl Planner {
                     .with_digest_key(digest_key.unwrap_or_default())
                     .with_dry_run(overlay.clone()),
                 streams: EventStreams::disabled(),
+                subscriptions: Arc::default(),
             },
             dispatcher,
             object_cache: ObjectCache::default(),

@@ -58,11 +58,15 @@ use parking_lot::Mutex;
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
+    broker::BrokerClient,
     health::HealthReport,
 };
 pub use self::{
     breaker::CircuitState,
-    broker::OutgoingMessage,
+    broker::{
+        DeadLetter, HandleResult, IncomingMessage, OutgoingMessage, QueuedMessage, SubscriptionKey,
+        SubscriptionState, SubscriptionStats, Subscriptions,
+    },
     digest_key::DigestKey,
     encoding::Encoding,
     object::{SecretUses, UpstreamObject},

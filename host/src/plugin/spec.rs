@@ -11,7 +11,7 @@ use crate::{
     contract::limits::LimitsSpec,
     kube::crd::{self, Condition, any_object_schema},
     plugin::LoadState,
-    policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount},
+    policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount, Subscription},
 };
 
 /// Desired state of a plugin: the source of its component, its permissions, and its configuration. The name of the
@@ -52,6 +52,9 @@ pub struct PluginSpec {
     /// unset, the plugin is denied everything.
     #[serde(default)]
     pub grants: Permissions,
+    /// Queues whose messages the plugin handles. It needs a message handler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscriptions: Vec<Subscription>,
     /// Configuration of the plugin. Must match the schema in the plugin's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object_schema")]
@@ -77,6 +80,7 @@ impl PluginSpec {
         Grant {
             permissions: self.grants.clone(),
             reconcile: self.reconcile,
+            subscriptions: self.subscriptions.clone(),
             limits: self.limits.clone(),
             service_account: self.service_account.clone(),
         }

@@ -4,6 +4,7 @@
 //! to the plugin's service account. The first two are decided here, without I/O; the third in [`crate::client::access_review`].
 
 mod check;
+mod subscription;
 mod topic;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::{
     check::{Denied, PluginGrants},
+    subscription::{DeadLetterTarget, RetrySettings, Subscription, UpstreamName},
     topic::covers_topic,
 };
 use crate::{
@@ -172,6 +174,9 @@ pub struct Grant {
     /// Interval, jitter and concurrency of the plugin's reconciles.
     #[serde(default)]
     pub reconcile: ReconcileSettings,
+    /// Queues whose messages the plugin handles. It needs a message handler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscriptions: Vec<Subscription>,
     /// Resource limits of the plugin. A limit that is unset has the host's default.
     #[serde(default)]
     pub limits: LimitsSpec,
@@ -453,6 +458,19 @@ impl Grant {
                 "secrets[{i}].origins is missing: list the origins that the Secrets may be sent to, such as \
                  https://ci.example.com"
             ));
+        }
+        for (i, subscription) in self.subscriptions.iter().enumerate() {
+            subscription
+                .check()
+                .map_err(|e| format!("subscriptions[{i}].{e}"))?;
+            let is_same = |other: &Subscription| {
+                other.upstream == subscription.upstream && other.queue == subscription.queue
+            };
+            if self.subscriptions[..i].iter().any(is_same) {
+                return Err(format!(
+                    "subscriptions[{i}] is for the queue of another one: {subscription}"
+                ));
+            }
         }
         self.limits.check()?;
         self.service_account

@@ -24,7 +24,7 @@ use crate::{
     plugin::{self as plugins, CallResult, Plugin},
     policy::grants::Access,
     reconcile::conditions,
-    recording::recorder::{CallInfo, RecordedCall},
+    recording::recorder::{CallInfo, CallInput, RecordedCall},
     sandbox::capabilities::{Call, CallTarget},
     schedule::{
         dispatcher::Cause,
@@ -54,7 +54,7 @@ impl Controller {
             .reconcile(&plugin.compiled, call, request, deleting.is_some())
             .await;
         let called = calling.elapsed();
-        let recorded = std::mem::take(&mut call.mode).finish(&answer, call.budget.cpu_time);
+        let recorded = std::mem::take(&mut call.mode).finish(&(&answer).into(), call.budget.cpu_time);
         self.stats.add_counts(key, call.effects.counts);
         if let Some(metrics) = &call.context.metrics {
             let bytes = call.budget.bytes();
@@ -131,10 +131,12 @@ impl Controller {
         call.mode = self.services.recordings.begin_call(key, || CallInfo {
             id,
             key: key.clone(),
-            object: object.clone(),
-            attempt: work.attempt,
-            causes: request.causes.clone(),
-            cleanup,
+            input: CallInput::Reconcile {
+                object: object.clone(),
+                attempt: work.attempt,
+                causes: request.causes.clone(),
+                cleanup,
+            },
             policy: plugin.policy.clone(),
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),

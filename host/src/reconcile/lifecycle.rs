@@ -317,7 +317,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The target of a call without an object: the plugin itself, which need not be an object of the API server.
-fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTarget, String> {
+pub fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTarget, String> {
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = json!({"metadata": {"name": &**plugin.name()}}).to_string();
     let (key, object) = Object::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;

@@ -18,7 +18,10 @@
 
 mod client;
 mod connect;
+mod consume;
 mod properties;
+mod relay;
+mod subscriptions;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -26,6 +29,10 @@ use parking_lot::Mutex;
 
 pub(crate) use self::client::BrokerClient;
 use self::client::BrokerContext;
+pub use self::{
+    consume::{DeadLetter, IncomingMessage, QueuedMessage},
+    subscriptions::{HandleResult, SubscriptionKey, SubscriptionState, SubscriptionStats, Subscriptions},
+};
 use super::{
     ClientPool, ClientVersion, RateLimitScope, SecretStore, SendError, UpstreamObject,
     rate_limit::RateLimiter,

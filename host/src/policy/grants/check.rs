@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Access, Grant, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, ReconcileSettings,
-    SAME_NAMESPACE, SecretGrant, ServiceAccount, UpstreamGrant, Verb, topic::matches_topic,
+    SAME_NAMESPACE, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb, topic::matches_topic,
 };
 use crate::{contract::limits::Limits, kube::key::Gvk};
 
@@ -124,6 +124,11 @@ impl PluginGrants {
     /// The pace of its reconciles, as far as it is granted.
     pub fn reconcile(&self) -> ReconcileSettings {
         self.grant.reconcile
+    }
+
+    /// The queues whose messages it handles.
+    pub fn subscriptions(&self) -> &[Subscription] {
+        &self.grant.subscriptions
     }
 
     /// Its identity at the API server; `None` for the host's own.

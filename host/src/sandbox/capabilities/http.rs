@@ -246,9 +246,12 @@ impl Call {
         call: HostCall,
         upstream: &UpstreamRef,
     ) -> Result<(ObjectRef, Arc<Services>), Error> {
-        let (target, services) = self.begin_host_call(call)?;
+        let (_, services) = self.begin_host_call(call)?;
         check_cluster(upstream.cluster.as_deref())?;
-        let namespace = upstream.namespace.as_deref().unwrap_or(&target.key.namespace);
+        let namespace = upstream
+            .namespace
+            .as_deref()
+            .unwrap_or(self.context.own_namespace());
         check_path_segments(namespace, &upstream.name, "upstream")?;
         let key = ObjectRef::new(upstream::upstream_gvk(), namespace, &upstream.name);
         Ok((key, services))

@@ -415,6 +415,7 @@ fn build_services(client: kube::Client) -> Arc<Services> {
         upstreams: UpstreamAccess {
             clients: ClientPool::default(),
             streams: EventStreams::new(WriteFence::default(), |_, _| {}),
+            subscriptions: Arc::default(),
         },
         dispatcher,
         object_cache: ObjectCache::default(),

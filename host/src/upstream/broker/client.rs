@@ -134,11 +134,28 @@ pub struct Link {
 }
 
 impl Link {
-    fn is_open(&self) -> bool {
+    /// The AMQP connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Waits until the connection is lost or given up.
+    pub async fn wait_lost(&self) {
+        self.lost.cancelled().await;
+    }
+
+    /// Keeps a channel, on which nothing is outstanding, for the next publish.
+    pub fn return_publisher(&self, channel: Channel) {
+        self.publishers.lock().push(channel);
+    }
+
+    /// The connection works, as far as is known.
+    pub fn is_open(&self) -> bool {
         self.connection.status().connected() && !self.lost.is_cancelled()
     }
 
-    async fn take_publisher(&self) -> Result<Channel, lapin::Error> {
+    /// An idle channel with confirms, or a new one.
+    pub async fn take_publisher(&self) -> Result<Channel, lapin::Error> {
         let idle = self.publishers.lock().pop();
         if let Some(channel) = idle.filter(|channel| channel.status().connected()) {
             return Ok(channel);
@@ -322,7 +339,7 @@ impl BrokerClient {
         };
         let confirmation = published.await.map_err(|e| self.classify_error(&e))?;
         // A channel whose publish is cancelled before is dropped, which closes it.
-        link.publishers.lock().push(channel);
+        link.return_publisher(channel);
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
             Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
@@ -338,6 +355,25 @@ impl BrokerClient {
                 "the broker does not confirm messages".into(),
             )),
         }
+    }
+
+    /// Runs an operation of AMQP within the timeout of the Upstream.
+    pub async fn limit_time<T>(
+        &self,
+        operation: impl Future<Output = Result<T, lapin::Error>>,
+    ) -> Result<T, SendError> {
+        match tokio::time::timeout(self.timeout, operation).await {
+            Ok(result) => result.map_err(|e| self.classify_error(&e)),
+            Err(_) => Err(SendError::Unavailable(format!(
+                "the broker has not answered within {:?}",
+                self.timeout
+            ))),
+        }
+    }
+
+    /// Fails if this host is not the leader.
+    pub fn check_fence(&self) -> Result<(), NotLeader> {
+        self.context.fence.check_open()
     }
 
     /// The error of an operation on a channel.

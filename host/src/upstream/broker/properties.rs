@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lapin::{
     BasicProperties,
-    types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString},
+    types::{AMQPValue, ByteArray, FieldArray, FieldTable, LongString, ShortString},
 };
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ const MAX_HEADER_DEPTH: usize = 16;
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 
 /// `delivery-mode` of a message that survives a restart of the broker, and of one that does not.
-const PERSISTENT: u8 = 2;
+pub const PERSISTENT: u8 = 2;
 const TRANSIENT: u8 = 1;
 
 /// Converts the properties of a message to publish. The error names the property.
@@ -113,7 +113,6 @@ pub fn encode_properties(properties: &MessageProperties) -> Result<BasicProperti
     Ok(encoded)
 }
 
-#[cfg(test)]
 /// Converts the properties of a message that was delivered.
 pub fn decode_properties(properties: &BasicProperties) -> MessageProperties {
     let text = |value: &Option<ShortString>| value.as_ref().map(ToString::to_string);
@@ -202,7 +201,6 @@ fn encode_json(name: &str, value: &Value, depth: usize) -> Result<AMQPValue, Sen
     })
 }
 
-#[cfg(test)]
 fn decode_header(value: &AMQPValue) -> HeaderValue {
     match value {
         AMQPValue::Boolean(value) => HeaderValue::Boolean(*value),
@@ -223,16 +221,14 @@ fn decode_header(value: &AMQPValue) -> HeaderValue {
     }
 }
 
-#[cfg(test)]
 /// A string of AMQP is bytes, and by convention UTF-8.
-fn decode_text(text: &lapin::types::LongString) -> HeaderValue {
+fn decode_text(text: &LongString) -> HeaderValue {
     match std::str::from_utf8(text.as_bytes()) {
         Ok(text) => HeaderValue::String(text.to_owned()),
         Err(_) => HeaderValue::Bytes(text.as_bytes().to_vec()),
     }
 }
 
-#[cfg(test)]
 /// The value of a header of any integer type.
 pub fn as_integer(value: &AMQPValue) -> Option<i64> {
     Some(match value {
@@ -247,7 +243,6 @@ pub fn as_integer(value: &AMQPValue) -> Option<i64> {
     })
 }
 
-#[cfg(test)]
 fn decode_json(value: &AMQPValue) -> Value {
     match value {
         AMQPValue::FieldArray(items) => items.as_slice().iter().map(decode_json).collect(),
