@@ -375,11 +375,15 @@ fn render_labels() -> String {
             "`100` for a change by a user, `0` for a retry, poll or timer, `-100` for the list at start-up"
                 .to_owned(),
         ),
+        ("queue", "queue of a message broker".to_owned()),
         ("ready", "`true` or `false`".to_owned()),
         ("reason", "see the metric".to_owned()),
         (
             "result",
-            format!("of a reconcile: `{}`; `requeue` stays 0", list(&RESULT_LABELS)),
+            format!(
+                "of a reconcile: `{}`; `requeue` stays 0. For others see the metric",
+                list(&RESULT_LABELS)
+            ),
         ),
         ("source", "`host` or `plugin`".to_owned()),
         ("state", "see the metric".to_owned()),

@@ -78,11 +78,11 @@ impl Consumer {
                 message = consumer.next() => match message {
                     Ok(message) => {
                         let (handler, subscription) = (self.handler.clone(), self.subscription.clone());
-                        let (stats, term) = (self.stats.clone(), self.term);
+                        let (stats, stop, term) = (self.stats.clone(), self.stop.clone(), self.term);
                         handling.spawn(async move {
                             let fence = handler.services.fence.clone();
                             // Without leadership the message stays unacknowledged, and the next leader gets it.
-                            let _ = fence.run_in_term(term, handler.handle(&subscription, &stats, message)).await;
+                            let _ = fence.run_in_term(term, handler.handle(&subscription, &stats, &stop, message)).await;
                         });
                     }
                     Err(e) => break Err(e.to_string()),

@@ -1,8 +1,12 @@
 //! One message: the call of the handler, and what becomes of the message.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, trace_span, warn};
 
 use super::decision::{Decision, HandleEnd, decide};
@@ -41,59 +45,68 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// Handles a message to its end: acknowledged, delayed, dead-lettered, or back in its queue.
+    /// Handles a message to its end: acknowledged, delayed, dead-lettered, or back in its queue. Once `stop` is cancelled, it
+    /// is not handled again.
     pub async fn handle(
         &self,
         subscription: &Subscription,
         stats: &Arc<SubscriptionStats>,
+        stop: &CancellationToken,
         mut message: QueuedMessage,
     ) {
-        // Its own before the shared one: a plugin that waits for itself must not hold what others could use.
-        let _worker = self.workers.acquire().await;
-        let _slot = self.slots.acquire().await;
         let _in_flight = stats.begin(message.deliveries() > 0);
         loop {
             let decision = match self.check_size(&message) {
                 Ok(()) => {
-                    let end = self.call(subscription, message.to_incoming()).await;
+                    let end = self.call_in_turn(subscription, message.to_incoming()).await;
                     let (deliveries, attempts) = (message.deliveries(), message.attempts());
-                    decide(
-                        &end,
-                        deliveries,
-                        attempts,
-                        subscription.max_deliveries(),
-                        subscription.backoff(),
-                    )
+                    let max = subscription.max_deliveries();
+                    decide(&end, deliveries, attempts, max, subscription.backoff())
                 }
                 Err(too_large) => Decision::DeadLetter(too_large),
             };
-            // In order: the message keeps its place, and those behind it wait.
-            if let Decision::Retry { delay, counts, why } = &decision
-                && subscription.ordered
-            {
-                self.report_problem(stats, &message, why);
-                stats.count(HandleResult::Retried);
-                message.count_delivery(*counts);
-                tokio::select! {
-                    () = tokio::time::sleep(*delay) => continue,
-                    // The next leader, or this host after a restart, goes on with it.
-                    () = self.services.fence.wait_drain() => return message.requeue().await,
+            match decision {
+                // In order: the message keeps its place, and those behind it wait.
+                Decision::Retry { delay, counts, why } if subscription.ordered => {
+                    self.report_problem(stats, &message, &why);
+                    stats.count(HandleResult::Retried);
+                    message.count_delivery(counts);
+                    if !self.pause(delay, stop, &message).await {
+                        return message.requeue().await;
+                    }
+                }
+                decision => {
+                    let settled = self.settle(subscription, stats, &message, &decision).await;
+                    let Err(delay) = settled else { return };
+                    self.pause(delay, stop, &message).await;
+                    message.requeue().await;
+                    return stats.count(HandleResult::Requeued);
                 }
             }
-            let result = self.settle(subscription, stats, &message, decision).await;
-            return stats.count(result);
         }
     }
 
-    /// Carries a decision out.
+    /// Waits before a message is handled again. Returns false if that is left to another consumer: this one is stopped, or
+    /// its connection is lost.
+    async fn pause(&self, delay: Duration, stop: &CancellationToken, message: &QueuedMessage) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(delay) => true,
+            () = stop.cancelled() => false,
+            () = message.wait_lost() => false,
+            () = self.services.fence.wait_drain() => false,
+        }
+    }
+
+    /// Carries a decision out. If that fails, nothing is lost: the error is the delay after which the message returns to its
+    /// queue, so that this does not spin.
     async fn settle(
         &self,
         subscription: &Subscription,
-        stats: &Arc<SubscriptionStats>,
+        stats: &SubscriptionStats,
         message: &QueuedMessage,
-        decision: Decision,
-    ) -> HandleResult {
-        let (settled, result) = match &decision {
+        decision: &Decision,
+    ) -> Result<(), Duration> {
+        let (settled, result) = match decision {
             Decision::Acknowledge => (message.acknowledge().await, HandleResult::Acknowledged),
             Decision::Retry { delay, counts, why } => {
                 self.report_problem(stats, message, why);
@@ -110,20 +123,16 @@ impl Handler {
                 (message.dead_letter(letter).await, HandleResult::DeadLettered)
             }
         };
-        let Err(e) = settled else { return result };
+        let Err(e) = settled else {
+            stats.count(result);
+            return Ok(());
+        };
         let why = format!("{}: {e}", result.as_str());
         warn!(plugin = &**self.plugin.name(), subscription = %subscription, error = why, "message stays in its queue");
         self.report_problem(stats, message, &why);
-        // Nothing is lost: it returns to the queue, after a delay so that this does not spin.
-        let delay = subscription
+        Err(subscription
             .backoff()
-            .delay(message.deliveries().saturating_add(1));
-        tokio::select! {
-            () = tokio::time::sleep(delay) => {}
-            () = self.services.fence.wait_drain() => {}
-        }
-        message.requeue().await;
-        HandleResult::Requeued
+            .delay(message.deliveries().saturating_add(1)))
     }
 
     fn report_problem(&self, stats: &SubscriptionStats, message: &QueuedMessage, why: &str) {
@@ -147,6 +156,14 @@ impl Handler {
             ));
         }
         Ok(())
+    }
+
+    /// Calls the handler once there is a worker for it.
+    async fn call_in_turn(&self, subscription: &Subscription, message: IncomingMessage) -> HandleEnd {
+        // Its own before the shared one: a plugin that waits for itself must not hold what others could use.
+        let _worker = self.workers.acquire().await;
+        let _slot = self.slots.acquire().await;
+        self.call(subscription, message).await
     }
 
     /// Calls the handler in a fresh instance.
@@ -206,7 +223,12 @@ impl Handler {
         if let Some(recorded) = recorded {
             let failed = !matches!(end, Ok(Ok(_)));
             self.services.recordings.store_call(recorded, failed);
+            if !self.registry.is_serving(plugin.name()) {
+                self.services.recordings.forget_plugin(plugin.name());
+            }
         }
+        // The next message is about other objects: what this one has applied need not be remembered.
+        self.services.api.writer.drop_unused_applies(&key);
         end
     }
 }

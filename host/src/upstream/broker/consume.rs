@@ -35,6 +35,7 @@ pub struct QueuedMessage {
     queue: String,
     delivery: Delivery,
     history: History,
+    link: Arc<Link>,
     /// Keeps the channel open until the message is acknowledged.
     _channel: Channel,
 }
@@ -179,6 +180,7 @@ impl QueueConsumer {
             queue: self.queue.clone(),
             history: History::read(&delivery.properties, delivery.redelivered, exchange, key),
             delivery,
+            link: self.link.clone(),
             _channel: self.channel.clone(),
         })
     }
@@ -216,6 +218,11 @@ impl QueuedMessage {
     pub fn count_delivery(&mut self, counts: bool) {
         self.history.deliveries = self.history.deliveries.saturating_add(1);
         self.history.attempts = self.history.attempts.saturating_add(counts.into());
+    }
+
+    /// Waits until the connection is lost. From then on the message is another delivery's.
+    pub async fn wait_lost(&self) {
+        self.link.wait_lost().await;
     }
 
     /// Acknowledges the message.
