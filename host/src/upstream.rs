@@ -27,6 +27,7 @@ mod answer;
 mod attempt;
 mod auth;
 mod breaker;
+mod challenge;
 mod client;
 mod coalesce;
 mod conditional;
@@ -57,6 +58,7 @@ use parking_lot::Mutex;
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
+    challenge::Challenge,
     health::HealthReport,
 };
 pub use self::{
