@@ -350,7 +350,10 @@ async fn serve_registry(realm: Option<String>) -> (String, Arc<AtomicU32>) {
             return (StatusCode::UNAUTHORIZED, axum::Json(json!({"details": query})));
         }
         let number = count.fetch_add(1, Ordering::SeqCst);
-        (StatusCode::OK, axum::Json(json!({"token": format!("registry-token-{number}")})))
+        (
+            StatusCode::OK,
+            axum::Json(json!({"token": format!("registry-token-{number}")})),
+        )
     };
     let app = Router::new().route("/v2/", get(api)).route("/token", get(login));
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -375,8 +378,13 @@ async fn challenge_of_registry_is_answered_with_one_token() {
     assert_eq!(issued.load(Ordering::SeqCst), 1);
     lab.vault.set("admin", "wrong-password");
     let refused = lab.send(request("/v2/")).await;
-    let Err(SendError::LoginFailed(why)) = refused else { panic!("{refused:?}") };
-    assert!(why.contains("HTTP 401") && !why.contains("wrong-password"), "{why}");
+    let Err(SendError::LoginFailed(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        why.contains("HTTP 401") && !why.contains("wrong-password"),
+        "{why}"
+    );
 }
 
 #[tokio::test]
@@ -384,7 +392,9 @@ async fn registry_that_names_a_foreign_token_server_gets_no_password() {
     let (thief, stolen) = serve_registry(None).await;
     let (lab, _) = registry_lab(Some(format!("{thief}/token"))).await;
     let refused = lab.send(request("/v2/")).await;
-    let Err(SendError::LoginFailed(why)) = refused else { panic!("{refused:?}") };
+    let Err(SendError::LoginFailed(why)) = refused else {
+        panic!("{refused:?}")
+    };
     assert!(why.contains("spec.auth.registry.tokenUrl"), "{why}");
     assert_eq!(stolen.load(Ordering::SeqCst), 0);
 }

@@ -171,7 +171,9 @@ impl TokenRequest {
         let origin = Origin::of_url(&realm);
         let origin = origin.map(|origin| if *unverified { origin.unverified() } else { origin });
         match origin {
-            None => Err(SendError::LoginFailed("the registry names a token server that is no URL".into())),
+            None => Err(SendError::LoginFailed(
+                "the registry names a token server that is no URL".into(),
+            )),
             Some(origin) if !origins.contains(&origin) => Err(SendError::LoginFailed(format!(
                 "the registry names the token server {origin}, to which no password is sent: set \
                  spec.auth.registry.tokenUrl to a URL of it"
@@ -222,7 +224,10 @@ impl TokenRequest {
                 let answer: Value = serde_json::from_slice(answer).map_err(|_| "the answer is not JSON")?;
                 // Token servers that know OAuth2 give both names.
                 let token = [&answer["token"], &answer["access_token"]];
-                let token = token.into_iter().filter_map(Value::as_str).find(|t| !t.is_empty());
+                let token = token
+                    .into_iter()
+                    .filter_map(Value::as_str)
+                    .find(|t| !t.is_empty());
                 let token = token.ok_or("the answer has no token")?;
                 let life = parse_lifetime(&answer["expires_in"]).unwrap_or(DEFAULT_REGISTRY_TOKEN_LIFETIME);
                 Ok((token.to_owned(), life))
@@ -266,7 +271,10 @@ impl TokenRequest {
         if let TokenRequestKind::Oauth2 { client, .. } = &self.kind {
             redactor.add_secret(format!("{}:{}", client.0, client.1).as_bytes());
         }
-        if let TokenRequestKind::Registry { username, password, .. } = &self.kind {
+        if let TokenRequestKind::Registry {
+            username, password, ..
+        } = &self.kind
+        {
             redactor.add_secret(format!("{username}:{password}").as_bytes());
         }
         // Checked before the text is cut: a cut password would no longer be recognized.
@@ -422,13 +430,15 @@ mod tests {
         let url = "https://r.example/v2/".into();
         let grant = TokenRequest::for_registry(url, &spec, "hush-hush".into(), origins, false);
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(
-                rustls::crypto::ring::default_provider(),
-            ))
-            .with_safe_default_protocol_versions()
-            .expect("protocol versions")
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth())
+            .tls_backend_preconfigured(
+                rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(
+                    rustls::crypto::ring::default_provider(),
+                ))
+                .with_safe_default_protocol_versions()
+                .expect("protocol versions")
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth(),
+            )
             .build()
             .expect("a client");
         let answer = |challenge: &str| {
@@ -442,7 +452,8 @@ mod tests {
                 panic!("{realm}");
             };
             let request = request.build().expect("a request");
-            let query = "client_id=ostler&service=r&scope=repository%3Aa%2Fb%3Apull&scope=repository%3Ac%3Apull";
+            let query =
+                "client_id=ostler&service=r&scope=repository%3Aa%2Fb%3Apull&scope=repository%3Ac%3Apull";
             assert_eq!(request.url().query(), Some(query));
             assert!(request.headers().contains_key("authorization"));
         }
@@ -469,7 +480,10 @@ mod tests {
         let parse = |answer: &str| grant.parse_token(answer.as_bytes());
         let minute = Duration::from_secs(60);
         assert_eq!(parse(r#"{"token":"t"}"#), Ok(("t".into(), minute)));
-        assert_eq!(parse(r#"{"token":"","access_token":"a"}"#), Ok(("a".into(), minute)));
+        assert_eq!(
+            parse(r#"{"token":"","access_token":"a"}"#),
+            Ok(("a".into(), minute))
+        );
         let hour = parse(r#"{"token":"t","expires_in":3600}"#);
         assert_eq!(hour, Ok(("t".into(), Duration::from_secs(3600))));
         assert!(parse("{}").is_err() && parse("<html>").is_err());

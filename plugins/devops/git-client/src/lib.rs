@@ -35,7 +35,10 @@ const MAX_PATH_COMPONENTS: usize = 16;
 /// `AuthenticationFailed`, `RepositoryNotFound` or `NotAGitRepository`; the server is unreachable or too old.
 pub fn read_capabilities(repository: &Upstream) -> Result<Capabilities, Failure> {
     let request = repository.get(ADVERTISEMENT_PATH);
-    let response = request.header(PROTOCOL_HEADER.0, PROTOCOL_HEADER.1).send().reason("GitFailed")?;
+    let response = request
+        .header(PROTOCOL_HEADER.0, PROTOCOL_HEADER.1)
+        .send()
+        .reason("GitFailed")?;
     check_response(&response, ADVERTISEMENT_TYPE)?;
     Capabilities::parse(response.bytes()).map_err(unsupported)
 }
@@ -57,7 +60,9 @@ pub fn resolve_revision(repository: &Upstream, revision: &str) -> Result<String,
     let names = candidate_names(revision);
     let prefixes: Vec<&str> = names.iter().map(String::as_str).collect();
     let references = list_references(repository, &prefixes)?;
-    let found = names.iter().find_map(|name| references.iter().find(|reference| reference.name == *name));
+    let found = names
+        .iter()
+        .find_map(|name| references.iter().find(|reference| reference.name == *name));
     let found = found.ok_or_else(|| {
         let message = format!("The repository has neither a branch nor a tag {revision}.");
         Failure::retry("RevisionNotFound", message)
@@ -70,7 +75,9 @@ fn candidate_names(revision: &str) -> Vec<String> {
     if revision == "HEAD" || revision.starts_with("refs/") {
         return vec![revision.to_owned()];
     }
-    ["refs/tags/", "refs/heads/"].map(|kind| [kind, revision].concat()).into()
+    ["refs/tags/", "refs/heads/"]
+        .map(|kind| [kind, revision].concat())
+        .into()
 }
 
 /// Reads a file of a commit.
@@ -84,9 +91,13 @@ pub fn read_file(repository: &Upstream, commit: &str, path: &str) -> Result<Vec<
                        uploadpack.allowFilter on it.";
         return Err(Failure::retry("FilterNotSupported", message));
     }
-    let components: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let components: Vec<&str> = path
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
     if components.is_empty() || components.len() > MAX_PATH_COMPONENTS || components.contains(&"..") {
-        let message = format!("{path} is not the path of a file with at most {MAX_PATH_COMPONENTS} components.");
+        let message =
+            format!("{path} is not the path of a file with at most {MAX_PATH_COMPONENTS} components.");
         return Err(Failure::terminal("InvalidSpec", message));
     }
     let tree = fetch(repository, commit, ObjectKind::Commit)?;
@@ -115,7 +126,10 @@ fn find_entry(
             let message = format!("{name} in {path} is a folder, a link or a submodule in the repository.");
             Err(Failure::retry("FileNotFound", message))
         }
-        None => Err(Failure::retry("FileNotFound", format!("The repository has no file {path}."))),
+        None => Err(Failure::retry(
+            "FileNotFound",
+            format!("The repository has no file {path}."),
+        )),
     }
 }
 
@@ -145,7 +159,8 @@ fn check_response(response: &Response, content_type: &str) -> Result<(), Failure
     let message = match response.status() {
         200 if response.header("content-type") == Some(content_type) => return Ok(()),
         200 => {
-            let message = "The server responds with something else than git: check the URL of the repository.";
+            let message =
+                "The server responds with something else than git: check the URL of the repository.";
             return Err(Failure::retry("NotAGitRepository", message));
         }
         status @ (401 | 403) => {
@@ -156,16 +171,24 @@ fn check_response(response: &Response, content_type: &str) -> Result<(), Failure
             let message = "The git server has no such repository, or hides it from this user (HTTP 404).";
             return Err(Failure::retry("RepositoryNotFound", message));
         }
-        status @ 300..400 => format!("The git server redirects (HTTP {status}): set the URL it redirects to."),
+        status @ 300..=399 => {
+            format!("The git server redirects (HTTP {status}): set the URL it redirects to.")
+        }
         status => format!("The git server responded with HTTP {status}."),
     };
     Err(Failure::retry("GitFailed", message))
 }
 
 fn broken(what: String) -> Failure {
-    Failure::retry("GitFailed", format!("The response of the git server is not understood: {what}."))
+    Failure::retry(
+        "GitFailed",
+        format!("The response of the git server is not understood: {what}."),
+    )
 }
 
 fn unsupported(what: String) -> Failure {
-    Failure::retry("ProtocolNotSupported", format!("The git server cannot be used: {what}."))
+    Failure::retry(
+        "ProtocolNotSupported",
+        format!("The git server cannot be used: {what}."),
+    )
 }

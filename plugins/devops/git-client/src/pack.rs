@@ -53,7 +53,9 @@ pub struct Object {
 /// The pack is malformed, has another number of objects, or one that is too large.
 pub fn parse_single(pack: &[u8]) -> Result<Object, String> {
     let malformed = || "the pack is malformed".to_owned();
-    let rest = pack.strip_prefix(SINGLE_HEADER).ok_or("the pack does not consist of one object")?;
+    let rest = pack
+        .strip_prefix(SINGLE_HEADER)
+        .ok_or("the pack does not consist of one object")?;
     let end = rest.len().checked_sub(CHECKSUM_BYTES).ok_or_else(malformed)?;
     let mut bytes = rest[..end].iter();
     let first = *bytes.next().ok_or_else(malformed)?;
@@ -78,7 +80,8 @@ pub fn parse_single(pack: &[u8]) -> Result<Object, String> {
     if size > MAX_OBJECT_BYTES as u64 {
         return Err(format!("an object of {size} bytes is too large"));
     }
-    let data = decompress_to_vec_zlib_with_limit(bytes.as_slice(), MAX_OBJECT_BYTES).map_err(|_| malformed())?;
+    let data =
+        decompress_to_vec_zlib_with_limit(bytes.as_slice(), MAX_OBJECT_BYTES).map_err(|_| malformed())?;
     if data.len() as u64 != size {
         return Err(malformed());
     }
@@ -92,7 +95,8 @@ pub fn parse_single(pack: &[u8]) -> Result<Object, String> {
 pub fn tree_of_commit(commit: &[u8]) -> Result<String, String> {
     let text = String::from_utf8_lossy(commit);
     let tree = text.lines().next().and_then(|line| line.strip_prefix("tree "));
-    tree.map(str::to_owned).ok_or_else(|| "a commit is malformed".into())
+    tree.map(str::to_owned)
+        .ok_or_else(|| "a commit is malformed".into())
 }
 
 /// Id and kind of an entry of a tree.

@@ -209,9 +209,15 @@ impl<'a> Packets<'a> {
         let length = length.ok_or_else(malformed)?;
         if length < LENGTH_BYTES {
             self.0 = rest;
-            return if length < 3 { Ok(Packet::Special) } else { Err(malformed()) };
+            return if length < 3 {
+                Ok(Packet::Special)
+            } else {
+                Err(malformed())
+            };
         }
-        let (line, rest) = rest.split_at_checked(length - LENGTH_BYTES).ok_or_else(malformed)?;
+        let (line, rest) = rest
+            .split_at_checked(length - LENGTH_BYTES)
+            .ok_or_else(malformed)?;
         self.0 = rest;
         match line.strip_prefix(b"ERR ") {
             Some(message) => Err(format!("it reports {}", text(message))),
@@ -241,14 +247,25 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&command), expected);
         let id = "a".repeat(40);
         let commit = String::from_utf8(fetch_command(&id, true)).expect("text");
-        assert!(commit.contains("deepen 1\n") && commit.contains(&format!("want {id}\n")), "{commit}");
+        assert!(
+            commit.contains("deepen 1\n") && commit.contains(&format!("want {id}\n")),
+            "{commit}"
+        );
         assert!(!String::from_utf8_lossy(&fetch_command(&id, false)).contains("deepen"));
     }
 
     #[test]
     fn capabilities_require_version_2_and_sha1() {
-        let full = ["version 2", "agent=git/2.47", "fetch=shallow wait-for-done filter", "object-format=sha1"];
-        assert_eq!(Capabilities::parse(&message(&full)), Ok(Capabilities { can_filter: true }));
+        let full = [
+            "version 2",
+            "agent=git/2.47",
+            "fetch=shallow wait-for-done filter",
+            "object-format=sha1",
+        ];
+        assert_eq!(
+            Capabilities::parse(&message(&full)),
+            Ok(Capabilities { can_filter: true })
+        );
         let bare = Capabilities::parse(&message(&["version 2", "fetch=shallow"]));
         assert_eq!(bare, Ok(Capabilities { can_filter: false }));
         let first = message(&["# service=git-upload-pack"]);

@@ -1,8 +1,7 @@
 //! The commands against a real git server.
 
 use devops_git_client::{
-    ADVERTISEMENT_PATH, COMMAND_PATH, COMMAND_TYPE, Capabilities, PROTOCOL_HEADER, pack,
-    pack::ObjectKind,
+    ADVERTISEMENT_PATH, COMMAND_PATH, COMMAND_TYPE, Capabilities, PROTOCOL_HEADER, pack, pack::ObjectKind,
     packet,
 };
 use devops_simulators::git::GitServer;
@@ -31,7 +30,8 @@ impl Client {
 
     async fn command(&self, command: Vec<u8>) -> Vec<u8> {
         let request = self.http.post(format!("{}{COMMAND_PATH}", self.url));
-        self.send(request.header("content-type", COMMAND_TYPE).body(command)).await
+        self.send(request.header("content-type", COMMAND_TYPE).body(command))
+            .await
     }
 
     async fn capabilities(&self) -> Capabilities {
@@ -51,16 +51,25 @@ async fn one_file_is_read_object_by_object() {
     let server = GitServer::start_public().await;
     server.create_repository("app");
     let large = "large\n".repeat(100_000);
-    server.commit("app", "main", &[("ci/jobs/devops.yaml", "old"), ("large.txt", &large)]);
+    server.commit(
+        "app",
+        "main",
+        &[("ci/jobs/devops.yaml", "old"), ("large.txt", &large)],
+    );
     let commit = server.commit("app", "main", &[("ci/jobs/devops.yaml", "pipelines: []\n")]);
     server.tag("app", "v1", &commit);
     let client = Client::new(&server, "app");
     assert!(client.capabilities().await.can_filter);
 
-    let references = client.command(packet::list_command(&["refs/tags/v1", "HEAD"])).await;
+    let references = client
+        .command(packet::list_command(&["refs/tags/v1", "HEAD"]))
+        .await;
     let references = packet::parse_references(&references).expect("references");
     assert_eq!(references[0].target.as_deref(), Some("refs/heads/main"));
-    assert!(references.iter().all(|reference| reference.commit() == commit), "{references:?}");
+    assert!(
+        references.iter().all(|reference| reference.commit() == commit),
+        "{references:?}"
+    );
 
     let mut id = pack::tree_of_commit(&client.object(&commit, true).await.data).expect("a tree");
     for (name, kind) in [

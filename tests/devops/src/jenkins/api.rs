@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     JENKINS_USER, Model, Simulation,
     builds::job_url,
-    items::{FOLDER_CLASS, Item, PIPELINE_CLASS, Refusal},
+    items::{FOLDER_CLASS, PIPELINE_CLASS, Refusal},
     tree, xml,
 };
 use crate::{
@@ -147,49 +147,41 @@ impl Model {
     }
 
     fn describe(&self, call: &Call) -> Value {
-        let class = |item: &Item| {
-            if item.is_folder() {
-                FOLDER_CLASS
-            } else {
-                PIPELINE_CLASS
+        match call.item.as_str() {
+            "" => {
+                json!({"_class": "hudson.model.Hudson", "mode": "NORMAL", "nodeName": "", "useSecurity": true,
+                "jobs": self.describe_children("", &call.url), "url": format!("{}/", call.url)})
             }
-        };
-        let is_child = |path: &str| match (call.item.as_str(), path.rsplit_once('/')) {
-            ("", None) => true,
-            (folder, Some((parent, _))) => parent == folder,
-            _ => false,
-        };
-        let children = self.items.iter().filter(|(path, _)| is_child(path));
-        let jobs: Vec<Value> = children
-            .map(|(path, item)| {
-                let name = path.rsplit('/').next().unwrap_or(path);
-                json!({"_class": class(item), "name": name, "url": job_url(&call.url, path)})
-            })
-            .collect();
-        if call.item.is_empty() {
-            return json!({"_class": "hudson.model.Hudson", "mode": "NORMAL", "nodeName": "", "jobs": jobs,
-                "useSecurity": true, "url": format!("{}/", call.url)});
+            item => self.describe_item(item, &call.url),
         }
-        let item = &self.items[&call.item];
-        let mut json = json!({"_class": class(item), "name": call.item.rsplit('/').next(),
-            "fullName": call.item, "url": job_url(&call.url, &call.item),
-            "description": xml::child_text(&item.config, "description")});
-        if item.is_folder() {
-            json["jobs"] = jobs.into();
+    }
+
+    fn describe_children(&self, folder: &str, url: &str) -> Vec<Value> {
+        let is_child = |path: &str| path.rsplit_once('/').map_or("", |(parent, _)| parent) == folder;
+        let children = self.items.keys().filter(|path| is_child(path));
+        children.map(|path| self.describe_item(path, url)).collect()
+    }
+
+    fn describe_item(&self, path: &str, url: &str) -> Value {
+        let item = &self.items[path];
+        let class = if item.is_folder() {
+            FOLDER_CLASS
         } else {
-            let builds: Vec<Value> = item
-                .builds
-                .values()
-                .rev()
-                .map(|b| b.json(&call.item, &call.url))
-                .collect();
+            PIPELINE_CLASS
+        };
+        let mut json = json!({"_class": class, "name": path.rsplit('/').next(), "fullName": path,
+            "url": job_url(url, path), "description": xml::child_text(&item.config, "description")});
+        if item.is_folder() {
+            json["jobs"] = self.describe_children(path, url).into();
+        } else {
+            let builds: Vec<Value> = item.builds.values().rev().map(|b| b.json(path, url)).collect();
             json["lastBuild"] = builds.first().cloned().unwrap_or_default();
             json["builds"] = builds.into();
             json["buildable"] = (!item.is_disabled()).into();
             json["inQueue"] = self
                 .queue
                 .values()
-                .any(|q| q.is_waiting() && q.job == call.item)
+                .any(|q| q.is_waiting() && q.job == path)
                 .into();
             json["nextBuildNumber"] = item.builds.keys().next_back().map_or(1, |last| last + 1).into();
         }
