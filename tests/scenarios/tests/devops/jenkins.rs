@@ -24,13 +24,14 @@ const COMPONENTS: [&str; 2] = ["devops/devops-git", "devops/devops-jenkins"];
 const REGISTRY_PASSWORD: &str = "registry<pass>&word-0042";
 const DEFINITION: &str = "pipelines:\n- name: build\n  stages: [{name: Test, steps: [make test]}]\n";
 
-struct Servers {
-    jenkins: Jenkins,
-    git: GitServer,
+/// A Jenkins, and a git server with the repository `app`.
+pub struct Servers {
+    pub jenkins: Jenkins,
+    pub git: GitServer,
 }
 
 impl Servers {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let git = GitServer::start_private().await;
         git.create_repository("app");
         git.commit("app", "main", &[("devops.yaml", DEFINITION)]);

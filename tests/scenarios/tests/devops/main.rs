@@ -1,6 +1,7 @@
 //! The settings of the DevOps pack: the whole host with a Jenkins simulator, a real git server and a real registry.
 
 mod jenkins;
+mod project;
 mod registry;
 
 use ostler::testing::{grants::Grants, key::Gvk};
