@@ -3,6 +3,7 @@
 pub mod git;
 pub mod jenkins;
 mod server;
+pub mod tokens;
 
 pub use concourse_simulator::{Answer, Faults};
 pub use server::Exchange;
