@@ -157,6 +157,10 @@ pub struct Bearer {
 pub struct Header {
     /// Name of the header.
     pub name: String,
+    /// Text before the value of the Secret, such as the scheme `sso-key ` of an `Authorization` header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[ -~]*$"), length(max = 64))]
+    pub prefix: Option<String>,
     /// Secret key with the value of the header.
     pub value_secret_ref: SecretKeySelector,
 }
