@@ -157,7 +157,7 @@ pub struct Bearer {
 pub struct Header {
     /// Name of the header.
     pub name: String,
-    /// Text before the value of the Secret, such as the scheme `sso-key ` of an `Authorization` header.
+    /// Text before the value, for example the scheme `sso-key `.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[ -~]*$"), length(max = 64))]
     pub prefix: Option<String>,
