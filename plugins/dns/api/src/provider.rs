@@ -59,7 +59,7 @@ pub struct DnsProviderSpec {
     #[serde(default = "default_poll_interval")]
     #[schemars(extend("type" = "string"))]
     pub poll_interval: String,
-    /// Suspends reconciliation of this provider. Its records are reconciled nevertheless.
+    /// Suspends reconciliation of this provider; its records wait meanwhile.
     #[serde(default)]
     pub suspend: bool,
 }

@@ -2,6 +2,7 @@
 
 mod deletion;
 mod front;
+mod hosted;
 mod records;
 
 use front::Front;
