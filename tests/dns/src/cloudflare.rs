@@ -63,7 +63,6 @@ impl Simulator<Cloudflare> {
 }
 
 impl Api for Cloudflare {
-    #[allow(private_interfaces)]
     fn answer(&mut self, call: &Call) -> Answer {
         if call.authorization != format!("Bearer {}", self.token) {
             return failure(if call.path.ends_with("/verify") { 401 } else { 403 }, 10000, "Authentication error");

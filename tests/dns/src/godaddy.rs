@@ -57,7 +57,6 @@ impl Simulator<GoDaddy> {
 }
 
 impl Api for GoDaddy {
-    #[allow(private_interfaces)]
     fn answer(&mut self, call: &Call) -> Answer {
         if call.authorization != format!("sso-key {}", self.credentials) {
             return failure(401, "UNABLE_TO_AUTHENTICATE", "Unauthorized : Could not authenticate API key/secret");

@@ -25,7 +25,7 @@ pub enum Fault {
 }
 
 /// A request as an API sees it.
-pub(crate) struct Call {
+pub struct Call {
     pub method: String,
     pub path: String,
     pub query: Vec<(String, String)>,
@@ -47,16 +47,13 @@ impl Call {
 }
 
 /// The status and body of a response.
-pub(crate) type Answer = (u16, Value);
+pub type Answer = (u16, Value);
 
 /// An API that is simulated.
 pub trait Api: Send + 'static {
     /// Answers a request.
-    #[doc(hidden)]
-    #[allow(private_interfaces)]
     fn answer(&mut self, call: &Call) -> Answer;
     /// The body of HTTP 429.
-    #[doc(hidden)]
     fn throttled(&self, seconds: u32) -> Value;
 }
 

@@ -13,7 +13,8 @@ use ostler_sdk::{Response, Selection, prelude::*, serde_json::Value};
 const DIGEST_CHARS: usize = 16;
 
 const AUTHENTICATION_FAILED: &str = "AuthenticationFailed";
-const PROBE: Operation = Operation::new("probe the provider", "ProbeFailed");
+const PROBE_FAILED: &str = "ProbeFailed";
+const PROBE: Operation = Operation::new("probe the provider", PROBE_FAILED);
 
 /// Reconciles DnsProviders.
 pub struct DnsProviders;
@@ -29,12 +30,14 @@ impl Reconciler for DnsProviders {
         let url = upstream::api_url(&provider.spec)?;
         ctx.apply_owned(&upstream::build(provider, &url))?;
         let resolver_url = apply_resolver(ctx, provider)?;
+        // Before the probe, so that a changed Secret is a reason to repeat a failed one.
+        let credentials_digest = digest_credentials(ctx, provider)?;
         let body = probe(ctx, provider)?;
         let status = DnsProviderStatus {
             url: Some(url),
             version: body["version"].as_str().map(first_line),
             resolver_url,
-            credentials_digest: digest_credentials(ctx, provider)?,
+            credentials_digest,
         };
         Ok(Outcome::poll(driver::poll_interval(&provider.spec))
             .with(Condition::new_true(
@@ -91,8 +94,6 @@ fn probe(ctx: &Context, provider: &DnsProvider) -> Result<Value, Failure> {
         _ => Err(PROBE.failure(&response).reason(PROBE_FAILED)),
     }
 }
-
-const PROBE_FAILED: &str = "ProbeFailed";
 
 fn credentials_refused(provider: &DnsProvider, response: &Response) -> Failure {
     let hint = match (provider.spec.class, response.status()) {

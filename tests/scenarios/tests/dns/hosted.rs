@@ -10,7 +10,7 @@ use crate::{ZONE, grants, kind};
 scenarios!(
     cloudflare_records_come_and_go_with_their_marks,
     cloudflare_leaves_foreign_records_alone,
-    cloudflare_polls_share_a_listing,
+    cloudflare_records_share_the_search_for_their_zone,
     cloudflare_lost_response_doubles_nothing,
     godaddy_records_come_and_go_with_their_marks,
     godaddy_leaves_foreign_records_alone,
@@ -144,7 +144,7 @@ async fn cloudflare_leaves_foreign_records_alone(mut lab: Lab) {
     assert_eq!(server.records(), ["app.example.test A 1 198.51.100.1"]);
 }
 
-async fn cloudflare_polls_share_a_listing(mut lab: Lab) {
+async fn cloudflare_records_share_the_search_for_their_zone(mut lab: Lab) {
     let server = start_cloudflare(&mut lab).await;
     let names: Vec<String> = (0..10).map(|number| format!("app-{number}")).collect();
     for name in &names {
