@@ -44,7 +44,15 @@ impl Simulator<Cloudflare> {
             let mut lines: Vec<String> = api
                 .records
                 .values()
-                .map(|r| format!("{} {} {} {}", text(r, "name"), text(r, "type"), r["ttl"], text(r, "content")))
+                .map(|r| {
+                    format!(
+                        "{} {} {} {}",
+                        text(r, "name"),
+                        text(r, "type"),
+                        r["ttl"],
+                        text(r, "content")
+                    )
+                })
                 .collect();
             lines.sort_unstable();
             lines
@@ -65,7 +73,11 @@ impl Simulator<Cloudflare> {
 impl Api for Cloudflare {
     fn answer(&mut self, call: &Call) -> Answer {
         if call.authorization != format!("Bearer {}", self.token) {
-            return failure(if call.path.ends_with("/verify") { 401 } else { 403 }, 10000, "Authentication error");
+            return failure(
+                if call.path.ends_with("/verify") { 401 } else { 403 },
+                10000,
+                "Authentication error",
+            );
         }
         let path = call.path.strip_prefix(BASE).unwrap_or_default().to_owned();
         let segments: Vec<&str> = path.split('/').skip(1).collect();
@@ -93,13 +105,18 @@ type Refusal = (u32, String);
 impl Cloudflare {
     fn list(&self, call: &Call) -> Answer {
         let is_asked = |record: &&Value| {
-            let matches = |parameter: &str, field: &str| call.parameter(parameter).is_none_or(|v| record[field] == v);
+            let matches =
+                |parameter: &str, field: &str| call.parameter(parameter).is_none_or(|v| record[field] == v);
             matches("name.exact", "name") && matches("name", "name") && matches("type", "type")
         };
         let found: Vec<Value> = self.records.values().filter(is_asked).cloned().collect();
         let (page, per_page) = (call.number("page", 1).max(1), call.number("per_page", 100).max(1));
         let pages = found.len().div_ceil(per_page).max(1);
-        let items: Vec<Value> = found.into_iter().skip((page - 1) * per_page).take(per_page).collect();
+        let items: Vec<Value> = found
+            .into_iter()
+            .skip((page - 1) * per_page)
+            .take(per_page)
+            .collect();
         success(Value::from(items), page, pages)
     }
 
@@ -119,11 +136,16 @@ impl Cloudflare {
         let items = |name: &str| batch[name].as_array().cloned().unwrap_or_default();
         for item in items("deletes") {
             let id = item["id"].as_str().unwrap_or_default();
-            self.records.remove(id).ok_or((81044, "Record does not exist.".to_owned()))?;
+            self.records
+                .remove(id)
+                .ok_or((81044, "Record does not exist.".to_owned()))?;
         }
         for item in items("patches") {
             let id = item["id"].as_str().unwrap_or_default();
-            let mut record = self.records.remove(id).ok_or((81044, "Record does not exist.".to_owned()))?;
+            let mut record = self
+                .records
+                .remove(id)
+                .ok_or((81044, "Record does not exist.".to_owned()))?;
             for (field, value) in item.as_object().into_iter().flatten() {
                 record[field] = value.clone();
             }
@@ -150,13 +172,19 @@ impl Cloudflare {
         let refuse = |code: u32, message: &str| Err((code, message.to_owned()));
         let mut record = record.clone();
         let text = |field: &str| record[field].as_str().unwrap_or_default().to_ascii_lowercase();
-        let (name, kind) = (text("name"), record["type"].as_str().unwrap_or_default().to_owned());
+        let (name, kind) = (
+            text("name"),
+            record["type"].as_str().unwrap_or_default().to_owned(),
+        );
         if name != self.zone && !name.ends_with(&format!(".{}", self.zone)) {
             return refuse(9000, "DNS name is invalid.");
         }
         let ttl = record["ttl"].as_u64().unwrap_or(1);
         if ttl != 1 && !(60..=86_400).contains(&ttl) {
-            return refuse(9021, "Invalid TTL. Must be between 60 and 86400 seconds, or 1 for Automatic.");
+            return refuse(
+                9021,
+                "Invalid TTL. Must be between 60 and 86400 seconds, or 1 for Automatic.",
+            );
         }
         let is_proxied = record["proxied"] == true;
         if is_proxied && !matches!(&*kind, "A" | "AAAA" | "CNAME") {
@@ -180,11 +208,17 @@ impl Cloudflare {
         record["proxied"] = is_proxied.into();
         record["ttl"] = if is_proxied { 1 } else { ttl }.into();
         for other in self.records.values().filter(|other| other["name"] == name) {
-            if other["type"] == *kind && other["content"] == record["content"] && other["priority"] == record["priority"] {
+            if other["type"] == *kind
+                && other["content"] == record["content"]
+                && other["priority"] == record["priority"]
+            {
                 return refuse(81058, "An identical record already exists.");
             }
             if (kind == "CNAME") != (other["type"] == "CNAME") {
-                return refuse(81053, "An A, AAAA, or CNAME record with that host already exists.");
+                return refuse(
+                    81053,
+                    "An A, AAAA, or CNAME record with that host already exists.",
+                );
             }
         }
         Ok(record)

@@ -38,7 +38,15 @@ impl Simulator<GoDaddy> {
             let mut lines: Vec<String> = api
                 .records
                 .iter()
-                .map(|r| format!("{} {} {} {}", text(r, "name"), text(r, "type"), r["ttl"], text(r, "data")))
+                .map(|r| {
+                    format!(
+                        "{} {} {} {}",
+                        text(r, "name"),
+                        text(r, "type"),
+                        r["ttl"],
+                        text(r, "data")
+                    )
+                })
                 .collect();
             lines.sort_unstable();
             lines
@@ -59,18 +67,29 @@ impl Simulator<GoDaddy> {
 impl Api for GoDaddy {
     fn answer(&mut self, call: &Call) -> Answer {
         if call.authorization != format!("sso-key {}", self.credentials) {
-            return failure(401, "UNABLE_TO_AUTHENTICATE", "Unauthorized : Could not authenticate API key/secret");
+            return failure(
+                401,
+                "UNABLE_TO_AUTHENTICATE",
+                "Unauthorized : Could not authenticate API key/secret",
+            );
         }
         let path = call.path.clone();
         let segments: Vec<&str> = path.split('/').skip(1).collect();
         match (&*call.method, &segments[..]) {
             ("GET", ["v1", "domains"]) => (200, json!([{"domain": self.zone, "status": "ACTIVE"}])),
-            (_, ["v1", "domains", zone, ..]) if *zone != self.zone => {
-                failure(404, "UNKNOWN_DOMAIN", "The given domain is not registered, or does not have a zone file")
-            }
+            (_, ["v1", "domains", zone, ..]) if *zone != self.zone => failure(
+                404,
+                "UNKNOWN_DOMAIN",
+                "The given domain is not registered, or does not have a zone file",
+            ),
             ("GET", [_, _, _, "records"]) => (200, Value::from(self.records.clone())),
             ("GET", [_, _, _, "records", kind, name]) => {
-                let found: Vec<Value> = self.records.iter().filter(|r| is_at(r, kind, name)).cloned().collect();
+                let found: Vec<Value> = self
+                    .records
+                    .iter()
+                    .filter(|r| is_at(r, kind, name))
+                    .cloned()
+                    .collect();
                 (200, Value::from(found))
             }
             ("PUT", [_, _, _, "records", kind, name]) => self.replace(kind, name, &call.body),
@@ -98,7 +117,11 @@ impl GoDaddy {
             return failure(422, "INVALID_BODY", "Request body doesn't fulfill schema");
         };
         if !TYPES.contains(&kind) {
-            return failure(422, "INVALID_VALUE_ENUM", "type not any of: A, AAAA, CNAME, MX, SRV, TXT");
+            return failure(
+                422,
+                "INVALID_VALUE_ENUM",
+                "type not any of: A, AAAA, CNAME, MX, SRV, TXT",
+            );
         }
         let mut stored = Vec::new();
         for (index, record) in records.iter().enumerate() {
@@ -128,7 +151,11 @@ impl GoDaddy {
         }
         let is_other = |r: &&Value| r["name"] == name && (kind == "CNAME") != (r["type"] == "CNAME");
         if self.records.iter().any(|r| is_other(&r)) {
-            return failure(422, "DUPLICATE_RECORD", "Another record with the same attributes already exists");
+            return failure(
+                422,
+                "DUPLICATE_RECORD",
+                "Another record with the same attributes already exists",
+            );
         }
         self.records.retain(|r| !is_at(r, kind, name));
         self.records.append(&mut stored);

@@ -42,7 +42,9 @@ impl Call {
 
     /// A query parameter as a number.
     pub fn number(&self, name: &str, default: usize) -> usize {
-        self.parameter(name).and_then(|value| value.parse().ok()).unwrap_or(default)
+        self.parameter(name)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(default)
     }
 }
 
@@ -92,7 +94,11 @@ impl<A: Api> Simulator<A> {
         let task = tokio::spawn(async move {
             let _ = axum::serve(listener, app).await;
         });
-        Self { address, shared, task }
+        Self {
+            address,
+            shared,
+            task,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared<A>> {
@@ -139,13 +145,19 @@ async fn respond<A: Api>(State(shared): State<Arc<Mutex<Shared<A>>>>, request: R
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
-        authorization: header.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned(),
+        authorization: header
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
         body: serde_json::from_slice(&bytes).unwrap_or_default(),
     };
     let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let full = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let line = format!("{} {full}", call.method);
-    let fault = shared.faults.iter_mut().find(|(left, text, _)| *left > 0 && line.contains(&**text));
+    let fault = shared
+        .faults
+        .iter_mut()
+        .find(|(left, text, _)| *left > 0 && line.contains(&**text));
     let fault = fault.map(|(left, _, fault)| {
         *left -= 1;
         fault.clone()
@@ -173,7 +185,11 @@ async fn respond<A: Api>(State(shared): State<Arc<Mutex<Shared<A>>>>, request: R
 }
 
 fn build_response(status: u16, retry_after: Option<u32>, body: &Value) -> Response {
-    let text = if body.is_null() { String::new() } else { body.to_string() };
+    let text = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     let headers = response.headers_mut();

@@ -128,7 +128,11 @@ impl PowerDns {
     async fn request(&self, method: Method, path: &str, body: Value) -> (StatusCode, Value) {
         let url = format!("{}/api/v1/servers/localhost{path}", self.url());
         let request = self.http.request(method, url).header("X-API-Key", POWERDNS_KEY);
-        let response = request.body(body.to_string()).send().await.expect("PowerDNS responds");
+        let response = request
+            .body(body.to_string())
+            .send()
+            .await
+            .expect("PowerDNS responds");
         let status = response.status();
         let bytes = response.bytes().await.expect("a body");
         (status, serde_json::from_slice(&bytes).unwrap_or_default())
@@ -136,24 +140,35 @@ impl PowerDns {
 
     /// Creates a zone, named without a dot at its end.
     pub async fn create_zone(&self, zone: &str) {
-        let body = json!({"name": format!("{zone}."), "kind": "Native", "nameservers": [format!("ns1.{zone}.")]});
+        let body =
+            json!({"name": format!("{zone}."), "kind": "Native", "nameservers": [format!("ns1.{zone}.")]});
         let (status, answer) = self.request(Method::POST, "/zones", body).await;
         assert_eq!(status, StatusCode::CREATED, "{answer}");
     }
 
     /// Returns the record sets of a zone besides SOA and NS, each as `NAME TYPE TTL CONTENT, …`, sorted.
     pub async fn record_sets(&self, zone: &str) -> Vec<String> {
-        let (status, answer) = self.request(Method::GET, &format!("/zones/{zone}."), Value::Null).await;
+        let (status, answer) = self
+            .request(Method::GET, &format!("/zones/{zone}."), Value::Null)
+            .await;
         assert_eq!(status, StatusCode::OK, "{answer}");
         let sets = answer["rrsets"].as_array().expect("record sets");
-        let sets = sets.iter().filter(|set| set["type"] != "SOA" && set["type"] != "NS");
+        let sets = sets
+            .iter()
+            .filter(|set| set["type"] != "SOA" && set["type"] != "NS");
         let mut lines: Vec<String> = sets
             .map(|set| {
                 let records = set["records"].as_array().expect("records").iter();
                 let mut contents: Vec<&str> = records.filter_map(|r| r["content"].as_str()).collect();
                 contents.sort_unstable();
                 let text = |field: &str| set[field].as_str().unwrap_or_default();
-                format!("{} {} {} {}", text("name"), text("type"), set["ttl"], contents.join(", "))
+                format!(
+                    "{} {} {} {}",
+                    text("name"),
+                    text("type"),
+                    set["ttl"],
+                    contents.join(", ")
+                )
             })
             .collect();
         lines.sort_unstable();
@@ -169,7 +184,9 @@ impl PowerDns {
         let change = if contents.is_empty() { "DELETE" } else { "REPLACE" };
         let body = json!({"rrsets": [{"name": format!("{name}."), "type": kind, "ttl": 60, "changetype": change,
             "records": records}]});
-        let (status, answer) = self.request(Method::PATCH, &format!("/zones/{zone}."), body).await;
+        let (status, answer) = self
+            .request(Method::PATCH, &format!("/zones/{zone}."), body)
+            .await;
         assert_eq!(status, StatusCode::NO_CONTENT, "{answer}");
     }
 
@@ -188,7 +205,9 @@ impl PowerDns {
 
     /// Sends a DNS message, as a resolver does.
     pub async fn forward(&self, query: &[u8]) -> DnsResponse {
-        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0")
+            .await
+            .expect("a socket");
         socket.send_to(query, self.dns).await.expect("sent");
         let mut message = vec![0; 4096];
         let received = tokio::time::timeout(QUERY_TIMEOUT, socket.recv(&mut message)).await;

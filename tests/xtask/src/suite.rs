@@ -136,9 +136,13 @@ impl Dependency {
     fn of_tier(tier: Tier) -> &'static [Self] {
         match tier {
             Tier::Pure => &[Self::Host],
-            Tier::Embedded | Tier::Hostile | Tier::Real => {
-                &[Self::Components, Self::Registry, Self::RabbitMq, Self::PowerDns, Self::Host]
-            }
+            Tier::Embedded | Tier::Hostile | Tier::Real => &[
+                Self::Components,
+                Self::Registry,
+                Self::RabbitMq,
+                Self::PowerDns,
+                Self::Host,
+            ],
         }
     }
 

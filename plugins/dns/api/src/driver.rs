@@ -5,8 +5,8 @@
 use std::{collections::BTreeSet, ops::Deref};
 
 use ostler_sdk::{
-    Condition, Context, Failure, Object, ObjectRef, Outcome, Resolution, Resource, Upstream, duration, from_rfc3339, gvk,
-    rfc3339,
+    Condition, Context, Failure, Object, ObjectRef, Outcome, Resolution, Resource, Upstream, duration,
+    from_rfc3339, gvk, rfc3339,
 };
 
 use crate::{
@@ -141,10 +141,7 @@ enum Ownership {
     /// The mark is that of this object.
     Ours,
     /// Somebody else made them.
-    Foreign {
-        reason: &'static str,
-        message: String,
-    },
+    Foreign { reason: &'static str, message: String },
 }
 
 /// Reconciles a record set.
@@ -326,8 +323,12 @@ fn observe<D: Driver>(
 fn judge(observed: &Observed, mark: &Mark, desired: &Desired) -> Ownership {
     let name = format!("{} {}", desired.fqdn, desired.kind.as_str());
     match observed {
-        Observed { mark: Some(found), .. } if is_our_mark(found, mark) => Ownership::Ours,
-        Observed { mark: Some(found), .. } => {
+        Observed {
+            mark: Some(found), ..
+        } if is_our_mark(found, mark) => Ownership::Ours,
+        Observed {
+            mark: Some(found), ..
+        } => {
             let texts: Vec<&str> = found.values.iter().map(String::as_str).collect();
             let texts: String = texts.join("; ").chars().take(300).collect();
             Ownership::Foreign {
@@ -339,9 +340,7 @@ fn judge(observed: &Observed, mark: &Mark, desired: &Desired) -> Ownership {
                 ),
             }
         }
-        Observed {
-            records: Some(_), ..
-        } => Ownership::Foreign {
+        Observed { records: Some(_), .. } => Ownership::Foreign {
             reason: "ForeignRecord",
             message: format!(
                 "{name} is left alone: it exists and has no mark. Delete it at the provider, or hand it over by creating \
@@ -486,12 +485,14 @@ mod tests {
     #[test]
     fn records_are_ours_only_with_exactly_our_mark() {
         let desired = desired();
-        let judge = |records: Option<Found>, mark: Option<Found>| {
-            match judge(&Observed { records, mark }, &desired.mark, &desired) {
-                Ownership::Free => "Free",
-                Ownership::Ours => "Ours",
-                Ownership::Foreign { reason, .. } => reason,
-            }
+        let judge = |records: Option<Found>, mark: Option<Found>| match judge(
+            &Observed { records, mark },
+            &desired.mark,
+            &desired,
+        ) {
+            Ownership::Free => "Free",
+            Ownership::Ours => "Ours",
+            Ownership::Foreign { reason, .. } => reason,
         };
         let ours = || found(RecordType::TXT, &desired.mark.text);
         let records = || found(RecordType::A, "192.0.2.9");

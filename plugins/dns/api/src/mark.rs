@@ -50,7 +50,9 @@ impl Mark {
         }
         Ok(Self {
             fqdn,
-            text: format!("heritage=ostler,ostler/owner={owner},ostler/resource=dnsrecord/{namespace}/{name}"),
+            text: format!(
+                "heritage=ostler,ostler/owner={owner},ostler/resource=dnsrecord/{namespace}/{name}"
+            ),
         })
     }
 }

@@ -30,7 +30,9 @@ pub fn resolve_name(name: &str, zone: &str) -> Result<String, String> {
     let labels = full.strip_prefix("*.").unwrap_or(&full);
     check_name(labels).map_err(|problem| format!("spec.name {problem}"))?;
     if full.len() > MAX_NAME_BYTES {
-        return Err(format!("spec.name {full} has more than {MAX_NAME_BYTES} characters"));
+        return Err(format!(
+            "spec.name {full} has more than {MAX_NAME_BYTES} characters"
+        ));
     }
     Ok(full)
 }

@@ -73,7 +73,9 @@ impl Operation {
 
 /// The wait that the provider asks for, in milliseconds.
 fn retry_after(response: &Response, body: &Value) -> u64 {
-    let header = response.header("retry-after").and_then(|value| value.parse().ok());
+    let header = response
+        .header("retry-after")
+        .and_then(|value| value.parse().ok());
     let seconds: Option<u64> = header.or_else(|| body["retryAfterSec"].as_u64());
     seconds.map_or(DEFAULT_THROTTLE_MS, |seconds| seconds.saturating_mul(1000))
 }

@@ -33,14 +33,7 @@ pub enum RecordType {
 
 impl RecordType {
     /// All types.
-    pub const ALL: [Self; 6] = [
-        Self::A,
-        Self::AAAA,
-        Self::CNAME,
-        Self::TXT,
-        Self::MX,
-        Self::SRV,
-    ];
+    pub const ALL: [Self; 6] = [Self::A, Self::AAAA, Self::CNAME, Self::TXT, Self::MX, Self::SRV];
 
     /// The type as DNS writes it.
     #[must_use]

@@ -13,7 +13,10 @@ fn checked_in_crds_match_generated_ones() {
             fs::write(&path, &text).expect("written");
         }
         let checked_in = fs::read_to_string(&path).expect("is checked in");
-        assert_eq!(checked_in, text, "{name}: UPDATE_CRDS=1 cargo test -p dns-api --test crds");
+        assert_eq!(
+            checked_in, text,
+            "{name}: UPDATE_CRDS=1 cargo test -p dns-api --test crds"
+        );
     }
 }
 

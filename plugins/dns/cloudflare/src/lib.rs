@@ -55,10 +55,7 @@ impl Driver for CloudflareRecordSets {
         if !desired.proxied {
             return Ok(());
         }
-        if !matches!(
-            desired.kind,
-            RecordType::A | RecordType::AAAA | RecordType::CNAME
-        ) {
+        if !matches!(desired.kind, RecordType::A | RecordType::AAAA | RecordType::CNAME) {
             return Err(format!(
                 "spec.proxied is set, but Cloudflare proxies only A, AAAA and CNAME, not {}: remove it",
                 desired.kind.as_str()
@@ -151,7 +148,8 @@ fn find_zone(api: &Upstream, zone: &str) -> Result<String, Failure> {
     if let Some(id) = found.and_then(|found| found["id"].as_str()) {
         return Ok(id.to_owned());
     }
-    let message = format!("The token shows no zone {zone}: it needs Zone:Read for it, or the zone is not there.");
+    let message =
+        format!("The token shows no zone {zone}: it needs Zone:Read for it, or the zone is not there.");
     Err(Failure::throttled(ZONE_WAIT_MS, "ZoneNotVisible", message))
 }
 
@@ -178,7 +176,12 @@ fn list_zone(api: &Upstream, zone_id: &str) -> Result<Option<Vec<Value>>, Failur
 
 /// The records at the names of the record and its mark.
 fn read_names(api: &Upstream, zone_id: &str, desired: &Desired) -> Result<Vec<Value>, Failure> {
-    let read = |name: &str| api.get(format!("{}?name.exact={name}&per_page=100", records_path(zone_id)));
+    let read = |name: &str| {
+        api.get(format!(
+            "{}?name.exact={name}&per_page=100",
+            records_path(zone_id)
+        ))
+    };
     let answers = api.send_all([read(&desired.fqdn), read(&desired.mark.fqdn)]);
     let mut objects = Vec::new();
     for answer in answers {

@@ -50,7 +50,12 @@ fn cluster() -> Host {
     host.put(json!({
         "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream", "metadata": { "name": "dns", "namespace": "infra" },
     }));
-    host.answer("GET", FIND_ZONE, 200, envelope(&[json!({ "id": "z1", "name": "example.com" })]));
+    host.answer(
+        "GET",
+        FIND_ZONE,
+        200,
+        envelope(&[json!({ "id": "z1", "name": "example.com" })]),
+    );
     host.answer("POST", BATCH, 200, envelope(&[]));
     host
 }
@@ -101,8 +106,13 @@ fn absent_records_are_posted_with_their_mark_in_one_batch() {
 #[test]
 fn difference_is_written_by_the_ids_of_the_values() {
     let host = cluster();
-    serve(&host, &[object("r1", "192.0.2.1"), object("r9", "192.0.2.9")], &[mark("a")]);
-    host.reconcile(&CloudflareRecordSets, &claimed(NOW)).expect("is ready");
+    serve(
+        &host,
+        &[object("r1", "192.0.2.1"), object("r9", "192.0.2.9")],
+        &[mark("a")],
+    );
+    host.reconcile(&CloudflareRecordSets, &claimed(NOW))
+        .expect("is ready");
     assert_eq!(
         batches(&host),
         [json!({
@@ -152,7 +162,8 @@ fn records_in_fields_are_written_and_read() {
         let host = cluster();
         host.answer("GET", RECORDS, 200, envelope(&[]));
         host.answer("GET", &mark_path(&low), 200, envelope(&[]));
-        host.reconcile(&CloudflareRecordSets, &record_set(kind, &[value])).expect("is ready");
+        host.reconcile(&CloudflareRecordSets, &record_set(kind, &[value]))
+            .expect("is ready");
         let posted = &batches(&host)[0]["posts"][1];
         for (field, expected) in post.as_object().expect("fields") {
             assert_eq!(&posted[field], expected, "{kind}");
@@ -164,7 +175,8 @@ fn records_in_fields_are_written_and_read() {
         }
         host.answer("GET", RECORDS, 200, envelope(&[record]));
         host.answer("GET", &mark_path(&low), 200, envelope(&[mark(&low)]));
-        host.reconcile(&CloudflareRecordSets, &record_set(kind, &[value])).expect("is ready");
+        host.reconcile(&CloudflareRecordSets, &record_set(kind, &[value]))
+            .expect("is ready");
         assert!(batches(&host).is_empty(), "{kind}");
     }
 }
@@ -177,10 +189,15 @@ fn polls_share_the_listing_of_the_zone() {
     first["result_info"]["total_pages"] = 2.into();
     host.answer("GET", &listing(1), 200, first);
     host.answer("GET", &listing(2), 200, envelope(&in_sync[1..]));
-    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 61)).expect("is ready");
+    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 61))
+        .expect("is ready");
     assert_eq!(
         host.requests(),
-        [format!("GET {FIND_ZONE}"), format!("GET {}", listing(1)), format!("GET {}", listing(2))]
+        [
+            format!("GET {FIND_ZONE}"),
+            format!("GET {}", listing(1)),
+            format!("GET {}", listing(2))
+        ]
     );
     let ages: Vec<String> = host
         .sent()
@@ -192,13 +209,19 @@ fn polls_share_the_listing_of_the_zone() {
     // A listing may be older than the last write: what it shows must not count then.
     host.forget();
     serve(&host, &in_sync[..2], &in_sync[2..]);
-    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 60)).expect("is ready");
-    assert!(host.requests().iter().all(|request| !request.contains("page=1&") && !request.ends_with("page=1")));
+    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 60))
+        .expect("is ready");
+    assert!(
+        host.requests()
+            .iter()
+            .all(|request| !request.contains("page=1&") && !request.ends_with("page=1"))
+    );
 
     // A difference in the listing is looked at by name before anything is written.
     host.forget();
     host.answer("GET", &listing(1), 200, envelope(&[]));
-    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 61)).expect("is ready");
+    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 61))
+        .expect("is ready");
     assert!(batches(&host).is_empty());
 
     // A zone with too many pages is read by name.
@@ -206,7 +229,8 @@ fn polls_share_the_listing_of_the_zone() {
     let mut huge = envelope(&[]);
     huge["result_info"]["total_pages"] = 11.into();
     host.answer("GET", &listing(1), 200, huge);
-    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 61)).expect("is ready");
+    host.reconcile(&CloudflareRecordSets, &claimed(NOW - 61))
+        .expect("is ready");
     assert!(host.requests().contains(&format!("GET {RECORDS}")));
 }
 
@@ -227,7 +251,10 @@ fn invalid_specs_are_terminal_and_send_nothing() {
     ] {
         let host = cluster();
         let failure = host.reconcile(&CloudflareRecordSets, &set).expect_err("refused");
-        assert_eq!((&*failure.reason, failure.resolution), ("InvalidSpec", Resolution::Terminal));
+        assert_eq!(
+            (&*failure.reason, failure.resolution),
+            ("InvalidSpec", Resolution::Terminal)
+        );
         assert!(host.requests().is_empty());
     }
 }
@@ -236,7 +263,11 @@ fn invalid_specs_are_terminal_and_send_nothing() {
 fn failures_have_distinct_reasons_and_resolutions() {
     let failed = json!({ "success": false, "errors": [{ "code": 81053, "message": "An A record exists." }] });
     for (answer, reason, resolution) in [
-        (response(400, &[], failed.clone()), "Refused", Resolution::Terminal),
+        (
+            response(400, &[], failed.clone()),
+            "Refused",
+            Resolution::Terminal,
+        ),
         (response(200, &[], failed), "WriteFailed", Resolution::Retry),
         (
             response(429, &[("retry-after", "300")], json!({ "success": false })),
@@ -268,8 +299,13 @@ fn failures_have_distinct_reasons_and_resolutions() {
 #[test]
 fn cleanup_deletes_records_and_mark_by_id() {
     let host = cluster();
-    serve(&host, &[object("r1", "192.0.2.1"), object("r2", "192.0.2.2")], &[mark("a")]);
-    host.cleanup(&CloudflareRecordSets, &claimed(NOW)).expect("is cleaned up");
+    serve(
+        &host,
+        &[object("r1", "192.0.2.1"), object("r2", "192.0.2.2")],
+        &[mark("a")],
+    );
+    host.cleanup(&CloudflareRecordSets, &claimed(NOW))
+        .expect("is cleaned up");
     assert_eq!(
         batches(&host),
         [json!({ "deletes": [{ "id": "r1" }, { "id": "r2" }, { "id": "m1" }] })]
@@ -282,7 +318,9 @@ fn marks_of_two_owners_stop_both() {
     let mut other = mark("a");
     other["content"] = "\"heritage=ostler,ostler/owner=other\"".into();
     serve(&host, &[object("r1", "192.0.2.1")], &[mark("a"), other]);
-    let outcome = host.reconcile(&CloudflareRecordSets, &claimed(NOW)).expect("an outcome");
+    let outcome = host
+        .reconcile(&CloudflareRecordSets, &claimed(NOW))
+        .expect("an outcome");
     assert_eq!(outcome.conditions[0].reason, "OwnedByAnother");
     assert!(batches(&host).is_empty());
 }

@@ -161,7 +161,10 @@ fn mark_path(desired: &Desired) -> String {
 
 /// Returns whether a record of the response has this name and type.
 fn is_record(record: &Value, kind: RecordType, name: &str) -> bool {
-    if record["type"].as_str().is_some_and(|found| found != kind.as_str()) {
+    if record["type"]
+        .as_str()
+        .is_some_and(|found| found != kind.as_str())
+    {
         return false;
     }
     let is_name = |name: &str| {
@@ -201,7 +204,9 @@ fn read_other_services(api: &Upstream, desired: &Desired) -> Result<Vec<Value>, 
         return Ok(Vec::new());
     }
     let name = record_name(desired);
-    let records = READ_RECORDS.check(api.get(records_path(desired)).send())?.value()?;
+    let records = READ_RECORDS
+        .check(api.get(records_path(desired)).send())?
+        .value()?;
     let records = records.as_array().into_iter().flatten();
     let others = records.filter(|record| !is_record(record, desired.kind, &name));
     Ok(others.cloned().collect())

@@ -73,7 +73,10 @@ fn writes(host: &Host) -> Vec<(String, Value)> {
     let writes = sent.iter().filter(|r| r.method.as_str() != "GET");
     writes
         .map(|r| {
-            let body = r.body.as_deref().map_or(Value::Null, |body| from_slice(body).expect("JSON"));
+            let body = r
+                .body
+                .as_deref()
+                .map_or(Value::Null, |body| from_slice(body).expect("JSON"));
             (format!("{} {}", r.method.as_str(), r.path_and_query), body)
         })
         .collect()
@@ -88,7 +91,10 @@ fn mark_is_written_before_the_records() {
         writes(&host),
         [
             (format!("PUT {MARK}"), json!([{ "data": TEXT, "ttl": 600 }])),
-            (format!("PUT {RECORDS}"), json!([{ "data": "192.0.2.1", "ttl": 600 }])),
+            (
+                format!("PUT {RECORDS}"),
+                json!([{ "data": "192.0.2.1", "ttl": 600 }])
+            ),
         ]
     );
     assert_eq!(host.checkpoints().len(), 1);
@@ -96,7 +102,8 @@ fn mark_is_written_before_the_records() {
     // The host was killed between the two: the mark shows that the name is ours.
     let host = cluster();
     serve(&host, (RECORDS, MARK), json!([]), true);
-    host.reconcile(&GoDaddyRecordSets, &claimed(app(), "_ostler-a.app", NOW)).expect("is ready");
+    host.reconcile(&GoDaddyRecordSets, &claimed(app(), "_ostler-a.app", NOW))
+        .expect("is ready");
     assert_eq!(writes(&host).len(), 1);
 }
 
@@ -104,9 +111,17 @@ fn mark_is_written_before_the_records() {
 fn refused_mark_leaves_the_records_alone() {
     let host = cluster();
     serve(&host, (RECORDS, MARK), json!([]), false);
-    host.answer("PUT", MARK, 409, json!({ "code": "CONFLICT", "message": "not eligible" }));
+    host.answer(
+        "PUT",
+        MARK,
+        409,
+        json!({ "code": "CONFLICT", "message": "not eligible" }),
+    );
     let failure = host.reconcile(&GoDaddyRecordSets, &app()).expect_err("refused");
-    assert_eq!((&*failure.reason, failure.resolution), ("Refused", Resolution::Terminal));
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("Refused", Resolution::Terminal)
+    );
     assert_eq!(writes(&host).len(), 1);
 }
 
@@ -125,7 +140,8 @@ fn records_are_deleted_before_the_mark() {
     host.cleanup(&GoDaddyRecordSets, &set).expect_err("is retried");
     assert_eq!(writes(&host).len(), 1);
     host.answer("DELETE", RECORDS, 404, json!({ "code": "NOT_FOUND" }));
-    host.cleanup(&GoDaddyRecordSets, &set).expect("somebody was faster");
+    host.cleanup(&GoDaddyRecordSets, &set)
+        .expect("somebody was faster");
 }
 
 #[test]
@@ -179,20 +195,33 @@ fn services_at_one_host_are_kept_apart() {
 
     let host = cluster();
     serve(&host, (PATH, MARK), json!([ldap]), false);
-    host.reconcile(&GoDaddyRecordSets, &set).expect("is ready: the other service is another name");
+    host.reconcile(&GoDaddyRecordSets, &set)
+        .expect("is ready: the other service is another name");
     let (_, body) = writes(&host).remove(1);
     assert_eq!(body[0], ldap, "a write replaces all services of the host");
-    assert_eq!((&body[1]["service"], &body[1]["data"]), (&json!("_sip"), &json!("sip.example.com")));
+    assert_eq!(
+        (&body[1]["service"], &body[1]["data"]),
+        (&json!("_sip"), &json!("sip.example.com"))
+    );
     assert_eq!(body.as_array().map(Vec::len), Some(2));
 
     host.forget();
-    serve(&host, (PATH, MARK), json!([ldap, service("_sip", "sip.example.com")]), true);
+    serve(
+        &host,
+        (PATH, MARK),
+        json!([ldap, service("_sip", "sip.example.com")]),
+        true,
+    );
     host.reconcile(&GoDaddyRecordSets, &set).expect("is ready");
     assert!(writes(&host).is_empty());
-    host.cleanup(&GoDaddyRecordSets, &claimed(set, "_ostler-srv._sip._tcp", NOW)).expect("is cleaned up");
+    host.cleanup(&GoDaddyRecordSets, &claimed(set, "_ostler-srv._sip._tcp", NOW))
+        .expect("is cleaned up");
     assert_eq!(
         writes(&host),
-        [(format!("PUT {PATH}"), json!([ldap])), (format!("DELETE {MARK}"), Value::Null)]
+        [
+            (format!("PUT {PATH}"), json!([ldap])),
+            (format!("DELETE {MARK}"), Value::Null)
+        ]
     );
 }
 
@@ -226,12 +255,21 @@ fn invalid_specs_are_terminal_and_send_nothing() {
     for (set, remedy) in [
         (with(app(), "ttl", 300.into()), "600 to 604800"),
         (with(app(), "proxied", true.into()), "Cloudflare"),
-        (record_set("example.com", "CNAME", &["www.example.com"]), "use A and AAAA"),
-        (record_set("sip.example.com", "SRV", &["0 5 5060 sip.example.com"]), "_service._protocol"),
+        (
+            record_set("example.com", "CNAME", &["www.example.com"]),
+            "use A and AAAA",
+        ),
+        (
+            record_set("sip.example.com", "SRV", &["0 5 5060 sip.example.com"]),
+            "_service._protocol",
+        ),
     ] {
         let host = cluster();
         let failure = host.reconcile(&GoDaddyRecordSets, &set).expect_err("refused");
-        assert_eq!((&*failure.reason, failure.resolution), ("InvalidSpec", Resolution::Terminal));
+        assert_eq!(
+            (&*failure.reason, failure.resolution),
+            ("InvalidSpec", Resolution::Terminal)
+        );
         assert!(failure.message.contains(remedy), "{}", failure.message);
         assert!(host.requests().is_empty());
     }
@@ -241,7 +279,11 @@ fn invalid_specs_are_terminal_and_send_nothing() {
 fn failures_have_distinct_reasons_and_resolutions() {
     for (answer, reason, resolution) in [
         (
-            response(429, &[], json!({ "code": "TOO_MANY_REQUESTS", "retryAfterSec": 30 })),
+            response(
+                429,
+                &[],
+                json!({ "code": "TOO_MANY_REQUESTS", "retryAfterSec": 30 }),
+            ),
             "Throttled",
             Resolution::Throttled(30_000),
         ),
@@ -251,12 +293,20 @@ fn failures_have_distinct_reasons_and_resolutions() {
             Resolution::Throttled(3_600_000),
         ),
         (
-            response(403, &[], json!({ "code": "ACCESS_DENIED", "message": "Authenticated user is not allowed" })),
+            response(
+                403,
+                &[],
+                json!({ "code": "ACCESS_DENIED", "message": "Authenticated user is not allowed" }),
+            ),
             "AccessDenied",
             Resolution::Throttled(300_000),
         ),
         (
-            response(404, &[], json!({ "code": "UNKNOWN_DOMAIN", "message": "not registered" })),
+            response(
+                404,
+                &[],
+                json!({ "code": "UNKNOWN_DOMAIN", "message": "not registered" }),
+            ),
             "ZoneNotFound",
             Resolution::Throttled(300_000),
         ),
@@ -273,6 +323,9 @@ fn failures_have_distinct_reasons_and_resolutions() {
         "fields": [{ "path": "records[0].data", "message": "is too long" }] });
     host.answer("PUT", RECORDS, 422, body);
     let failure = host.reconcile(&GoDaddyRecordSets, &app()).expect_err("refused");
-    assert_eq!((&*failure.reason, failure.resolution), ("Refused", Resolution::Terminal));
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("Refused", Resolution::Terminal)
+    );
     assert!(failure.message.contains("is too long"), "{}", failure.message);
 }

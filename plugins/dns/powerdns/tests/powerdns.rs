@@ -57,7 +57,9 @@ fn cluster() -> Host {
 }
 
 fn rrset(name: &str, kind: &str, contents: &[&str]) -> Value {
-    let records = contents.iter().map(|content| json!({ "content": content, "disabled": false }));
+    let records = contents
+        .iter()
+        .map(|content| json!({ "content": content, "disabled": false }));
     json!({ "name": name, "type": kind, "ttl": 60, "records": records.collect::<Vec<_>>() })
 }
 
@@ -104,11 +106,17 @@ fn resolution(failure: &Failure) -> (&str, &Resolution) {
 fn absent_records_are_claimed_and_written_in_one_transaction() {
     let host = cluster();
     serve(&host, &[], None);
-    let outcome = host.reconcile(&PowerDnsRecordSets, &record_set()).expect("is ready");
+    let outcome = host
+        .reconcile(&PowerDnsRecordSets, &record_set())
+        .expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(120_000)));
     assert_eq!(
         host.requests(),
-        [format!("GET {RECORDS}"), format!("GET {MARK}"), format!("PATCH {ZONE}")]
+        [
+            format!("GET {RECORDS}"),
+            format!("GET {MARK}"),
+            format!("PATCH {ZONE}")
+        ]
     );
     let mark = json!({ "fqdn": "_ostler-a.app.example.com", "text": TEXT });
     assert_eq!(host.checkpoints(), [json!({ "mark": mark })], "before the write");
@@ -162,7 +170,9 @@ fn drift_is_corrected_without_writing_the_mark() {
 fn foreign_records_are_left_alone_with_remedy() {
     let host = cluster();
     serve(&host, &[current()], None);
-    let outcome = host.reconcile(&PowerDnsRecordSets, &record_set()).expect("an outcome");
+    let outcome = host
+        .reconcile(&PowerDnsRecordSets, &record_set())
+        .expect("an outcome");
     let (is_ready, reason, message) = ready(&outcome.conditions);
     assert_eq!((is_ready, reason), (ConditionStatus::False, "ForeignRecord"));
     assert!(
@@ -198,11 +208,14 @@ fn records_of_another_owner_are_left_alone() {
     ] {
         let host = cluster();
         serve(&host, &[], Some(text));
-        let outcome = host.reconcile(&PowerDnsRecordSets, &claimed()).expect("an outcome");
+        let outcome = host
+            .reconcile(&PowerDnsRecordSets, &claimed())
+            .expect("an outcome");
         assert_eq!(ready(&outcome.conditions).1, "OwnedByAnother");
         assert!(ready(&outcome.conditions).2.contains(text));
         assert!(patches(&host).is_empty());
-        host.cleanup(&PowerDnsRecordSets, &claimed()).expect("is cleaned up");
+        host.cleanup(&PowerDnsRecordSets, &claimed())
+            .expect("is cleaned up");
         assert!(patches(&host).is_empty());
     }
 }
@@ -229,7 +242,12 @@ fn contents_have_the_form_of_the_server() {
 
         // What the server shows then is no difference.
         host.forget();
-        host.answer("GET", RECORDS, 200, zone(&[rrset("app.example.com.", kind, &[content])]));
+        host.answer(
+            "GET",
+            RECORDS,
+            200,
+            zone(&[rrset("app.example.com.", kind, &[content])]),
+        );
         let name = mark.rsplit('=').next().expect("a name");
         let text = format!("\"{TEXT}\"");
         host.answer("GET", &mark, 200, zone(&[rrset(name, "TXT", &[&text])]));
@@ -250,7 +268,8 @@ fn wildcard_and_apex_have_marks_in_the_zone() {
         host.answer("GET", &path(fqdn), 200, zone(&[]));
         host.answer("GET", &path(mark), 200, zone(&[]));
         host.answer("PATCH", ZONE, 204, Value::Null);
-        host.reconcile(&PowerDnsRecordSets, &with("fqdn", fqdn)).expect("is ready");
+        host.reconcile(&PowerDnsRecordSets, &with("fqdn", fqdn))
+            .expect("is ready");
         assert_eq!(patches(&host)[0]["rrsets"][0]["name"], format!("{mark}."));
     }
 }
@@ -275,7 +294,9 @@ fn invalid_specs_are_terminal_and_send_nothing() {
     }
     let mut elsewhere = record_set();
     elsewhere["metadata"]["namespace"] = "other".into();
-    let failure = cluster().reconcile(&PowerDnsRecordSets, &elsewhere).expect_err("refused");
+    let failure = cluster()
+        .reconcile(&PowerDnsRecordSets, &elsewhere)
+        .expect_err("refused");
     assert_eq!(failure.reason, "NamespaceNotAllowed");
 }
 
@@ -283,9 +304,21 @@ fn invalid_specs_are_terminal_and_send_nothing() {
 fn failures_have_distinct_reasons_and_resolutions() {
     let text = |status, body: &str| response(status, &[], body);
     for (answer, reason, expected) in [
-        (text(401, "Unauthorized"), "AuthenticationFailed", Resolution::Throttled(300_000)),
-        (text(403, "Forbidden"), "AccessDenied", Resolution::Throttled(300_000)),
-        (text(404, "Not Found"), "ZoneNotFound", Resolution::Throttled(300_000)),
+        (
+            text(401, "Unauthorized"),
+            "AuthenticationFailed",
+            Resolution::Throttled(300_000),
+        ),
+        (
+            text(403, "Forbidden"),
+            "AccessDenied",
+            Resolution::Throttled(300_000),
+        ),
+        (
+            text(404, "Not Found"),
+            "ZoneNotFound",
+            Resolution::Throttled(300_000),
+        ),
         (text(500, "oops"), "ReadFailed", Resolution::Retry),
         (
             response(429, &[("retry-after", "7")], "slow down"),
@@ -297,7 +330,9 @@ fn failures_have_distinct_reasons_and_resolutions() {
         let host = cluster();
         serve(&host, &[], None);
         host.answers("GET", RECORDS, [Ok(answer)]);
-        let failure = host.reconcile(&PowerDnsRecordSets, &record_set()).expect_err("fails");
+        let failure = host
+            .reconcile(&PowerDnsRecordSets, &record_set())
+            .expect_err("fails");
         assert_eq!(resolution(&failure), (reason, &expected));
         assert!(patches(&host).is_empty());
     }
@@ -310,16 +345,24 @@ fn failures_have_distinct_reasons_and_resolutions() {
         422,
         json!({ "error": "RRset app.example.com. IN CNAME: Conflicts with pre-existing RRset" }),
     );
-    let failure = host.reconcile(&PowerDnsRecordSets, &record_set()).expect_err("refused");
+    let failure = host
+        .reconcile(&PowerDnsRecordSets, &record_set())
+        .expect_err("refused");
     assert_eq!(resolution(&failure), ("Refused", &Resolution::Terminal));
-    assert!(failure.message.contains("Conflicts with pre-existing"), "{}", failure.message);
+    assert!(
+        failure.message.contains("Conflicts with pre-existing"),
+        "{}",
+        failure.message
+    );
     let kept: Value = from_slice(failure.status.as_deref().expect("a status")).expect("JSON");
     assert_eq!(kept["mark"]["text"], TEXT, "the claim stays");
 
     let host = cluster();
     host.answers("GET", MARK, [Err(Error::Unavailable("refused".into()))]);
     host.answer("GET", RECORDS, 200, zone(&[]));
-    let failure = host.reconcile(&PowerDnsRecordSets, &record_set()).expect_err("down");
+    let failure = host
+        .reconcile(&PowerDnsRecordSets, &record_set())
+        .expect_err("down");
     assert_eq!(resolution(&failure), ("ReadFailed", &Resolution::Retry));
 }
 
@@ -328,7 +371,8 @@ fn lost_checkpoint_prevents_the_write() {
     let host = cluster();
     serve(&host, &[], None);
     host.deny("status.checkpoint");
-    host.reconcile(&PowerDnsRecordSets, &record_set()).expect_err("fails");
+    host.reconcile(&PowerDnsRecordSets, &record_set())
+        .expect_err("fails");
     assert!(patches(&host).is_empty());
 }
 
@@ -339,9 +383,13 @@ fn unready_provider_is_waited_for() {
         "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsProvider",
         "metadata": { "name": "dns", "namespace": "infra" },
     }));
-    let failure = host.reconcile(&PowerDnsRecordSets, &record_set()).expect_err("waits");
+    let failure = host
+        .reconcile(&PowerDnsRecordSets, &record_set())
+        .expect_err("waits");
     assert_eq!(resolution(&failure), ("ProviderNotReady", &Resolution::Wait));
-    let outcome = host.reconcile(&PowerDnsRecordSets, &with("suspend", true)).expect("an outcome");
+    let outcome = host
+        .reconcile(&PowerDnsRecordSets, &with("suspend", true))
+        .expect("an outcome");
     assert_eq!(ready(&outcome.conditions).1, "Suspended");
 }
 
@@ -349,7 +397,9 @@ fn unready_provider_is_waited_for() {
 fn cleanup_deletes_records_and_mark_in_one_transaction() {
     let host = cluster();
     serve(&host, &[current()], Some(TEXT));
-    let outcome = host.cleanup(&PowerDnsRecordSets, &claimed()).expect("is cleaned up");
+    let outcome = host
+        .cleanup(&PowerDnsRecordSets, &claimed())
+        .expect("is cleaned up");
     assert_eq!(outcome.next, Next::AwaitChange);
     assert_eq!(
         patches(&host),
@@ -363,11 +413,13 @@ fn cleanup_deletes_records_and_mark_in_one_transaction() {
 #[test]
 fn cleanup_deletes_nothing_without_claim_or_mark() {
     let host = cluster();
-    host.cleanup(&PowerDnsRecordSets, &record_set()).expect("is cleaned up");
+    host.cleanup(&PowerDnsRecordSets, &record_set())
+        .expect("is cleaned up");
     assert!(host.requests().is_empty(), "nothing was claimed");
 
     serve(&host, &[current()], None);
-    host.cleanup(&PowerDnsRecordSets, &claimed()).expect("is cleaned up");
+    host.cleanup(&PowerDnsRecordSets, &claimed())
+        .expect("is cleaned up");
     assert!(patches(&host).is_empty(), "the mark was taken away");
     assert_eq!(host.events()[0].0, "Orphaned");
 
@@ -383,7 +435,9 @@ fn cleanup_is_retried_until_the_provider_answers() {
     let host = cluster();
     serve(&host, &[current()], Some(TEXT));
     host.answer("PATCH", ZONE, 422, json!({ "error": "not now" }));
-    let failure = host.cleanup(&PowerDnsRecordSets, &claimed()).expect_err("is retried");
+    let failure = host
+        .cleanup(&PowerDnsRecordSets, &claimed())
+        .expect_err("is retried");
     assert_eq!(resolution(&failure), ("Refused", &Resolution::Retry));
 
     host.answers("GET", MARK, [Err(Error::NotFound("Secret infra/dns".into()))]);
@@ -391,11 +445,13 @@ fn cleanup_is_retried_until_the_provider_answers() {
     assert_eq!(failure.resolution, Resolution::Wait, "the Secret may come back");
 
     host.answer("GET", MARK, 404, "Not Found");
-    host.cleanup(&PowerDnsRecordSets, &claimed()).expect("the zone is gone");
+    host.cleanup(&PowerDnsRecordSets, &claimed())
+        .expect("the zone is gone");
 
     host.remove(&ostler_sdk::gvk("ostler.dev", "v1alpha1", "Upstream").named("infra", "dns"));
     host.forget();
-    host.cleanup(&PowerDnsRecordSets, &claimed()).expect("is abandoned");
+    host.cleanup(&PowerDnsRecordSets, &claimed())
+        .expect("is abandoned");
     assert!(host.requests().is_empty());
     assert_eq!(host.events()[0].0, "Orphaned");
 }

@@ -124,7 +124,11 @@ fn list_records(ctx: &Context, provider: &DnsProvider) -> Result<Vec<String>, Er
         fields: Some(&fields),
         ..Selection::default()
     };
-    let records = ctx.list_json(&DnsRecordSpec::gvk(), &selection, &["metadata", "spec.providerRef"])?;
+    let records = ctx.list_json(
+        &DnsRecordSpec::gvk(),
+        &selection,
+        &["metadata", "spec.providerRef"],
+    )?;
     let of_provider = records.iter().filter_map(|record| {
         let own = record["metadata"]["namespace"].as_str()?;
         let namespace = record["spec"]["providerRef"]["namespace"].as_str();

@@ -83,7 +83,10 @@ fn limits_and_authority_of_the_spec_are_used() {
     host.reconcile(&DnsProviders, &object).expect("is ready");
     let spec = upstream(&host, "dns").expect("applied")["spec"].clone();
     assert_eq!(spec["limits"], json!({ "requestsPerSecond": 3, "burst": 3 }));
-    assert_eq!(spec["tls"], json!({ "caSecretRef": { "name": "ca", "key": "ca.crt" } }));
+    assert_eq!(
+        spec["tls"],
+        json!({ "caSecretRef": { "name": "ca", "key": "ca.crt" } })
+    );
 }
 
 #[test]
@@ -108,8 +111,18 @@ fn refused_credentials_are_reported_with_a_hint() {
     for (object, path, code, hint) in [
         (powerdns(), "/api/v1/servers/localhost", 401, "api-key"),
         (provider("Cloudflare"), "/user/tokens/verify", 403, "DNS:Edit"),
-        (provider("GoDaddy"), "/v1/domains?statuses=ACTIVE&limit=1", 401, "KEY:SECRET"),
-        (provider("GoDaddy"), "/v1/domains?statuses=ACTIVE&limit=1", 403, "10 domains"),
+        (
+            provider("GoDaddy"),
+            "/v1/domains?statuses=ACTIVE&limit=1",
+            401,
+            "KEY:SECRET",
+        ),
+        (
+            provider("GoDaddy"),
+            "/v1/domains?statuses=ACTIVE&limit=1",
+            403,
+            "10 domains",
+        ),
     ] {
         let host = Host::new();
         host.answer("GET", path, code, "no");
@@ -125,7 +138,10 @@ fn other_failures_of_the_probe_have_their_own_reason() {
     let host = Host::new();
     host.answer("GET", "/api/v1/servers/localhost", 503, "down");
     let failure = host.reconcile(&DnsProviders, &powerdns()).expect_err("down");
-    assert_eq!((&*failure.reason, failure.resolution), ("ProbeFailed", Resolution::Retry));
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("ProbeFailed", Resolution::Retry)
+    );
 
     host.answers(
         "GET",
@@ -138,8 +154,13 @@ fn other_failures_of_the_probe_have_their_own_reason() {
         ("AuthenticationFailed", Resolution::Wait)
     );
 
-    let failure = host.reconcile(&DnsProviders, &provider("PowerDNS")).expect_err("no URL");
-    assert_eq!((&*failure.reason, failure.resolution), ("InvalidSpec", Resolution::Terminal));
+    let failure = host
+        .reconcile(&DnsProviders, &provider("PowerDNS"))
+        .expect_err("no URL");
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("InvalidSpec", Resolution::Terminal)
+    );
 }
 
 #[test]
@@ -150,9 +171,17 @@ fn cleanup_waits_for_the_records() {
                 "metadata": { "name": name, "namespace": namespace }, "spec": { "providerRef": provider } })
     };
     host.put(record("apps", "other", json!({ "name": "dns" })));
-    host.cleanup(&DnsProviders, &powerdns()).expect("not in its namespace");
-    host.put(record("apps", "app", json!({ "name": "dns", "namespace": "infra" })));
+    host.cleanup(&DnsProviders, &powerdns())
+        .expect("not in its namespace");
+    host.put(record(
+        "apps",
+        "app",
+        json!({ "name": "dns", "namespace": "infra" }),
+    ));
     let failure = host.cleanup(&DnsProviders, &powerdns()).expect_err("waits");
-    assert_eq!((&*failure.reason, failure.resolution), ("RecordsRemain", Resolution::Wait));
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("RecordsRemain", Resolution::Wait)
+    );
     assert!(failure.message.contains("apps/app") && !failure.message.contains("other"));
 }

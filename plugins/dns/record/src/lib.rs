@@ -31,7 +31,9 @@ impl Reconciler for DnsRecords {
         let text = |path: &str| set.pointer(path).and_then(Value::as_str).map(str::to_owned);
         let status = DnsRecordStatus {
             fqdn: Some(fqdn),
-            ttl: set["status"]["ttl"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()),
+            ttl: set["status"]["ttl"]
+                .as_u64()
+                .and_then(|ttl| u32::try_from(ttl).ok()),
             mark: text("/status/mark/fqdn"),
             last_applied: text("/status/lastApplied"),
         };
@@ -48,7 +50,10 @@ impl Reconciler for DnsRecords {
         // A provider that is gone does not tell the class any more.
         let class = provider.and_then(|provider| parse_class(&provider["spec"]["class"]));
         let classes = [Class::PowerDNS, Class::Cloudflare, Class::GoDaddy];
-        for class in classes.into_iter().filter(|c| class.is_none_or(|class| class == *c)) {
+        for class in classes
+            .into_iter()
+            .filter(|c| class.is_none_or(|class| class == *c))
+        {
             delete_record_set(ctx, record, class)?;
         }
         Ok(Outcome::await_change())
@@ -175,9 +180,17 @@ fn delete_record_set(ctx: &Context, record: &DnsRecord, class: Class) -> Result<
         ctx.delete_with(&reference, &options)?;
     }
     let ready = set["status"]["conditions"].as_array();
-    let ready = ready.and_then(|all| all.iter().find(|c| c["type"] == "Ready" && c["status"] == "False"));
-    let cause = ready.and_then(|ready| ready["message"].as_str()).unwrap_or_default();
-    let message = format!("Waiting for {} {} to delete the records. {cause}", reference.gvk.kind, reference.name);
+    let ready = ready.and_then(|all| {
+        all.iter()
+            .find(|c| c["type"] == "Ready" && c["status"] == "False")
+    });
+    let cause = ready
+        .and_then(|ready| ready["message"].as_str())
+        .unwrap_or_default();
+    let message = format!(
+        "Waiting for {} {} to delete the records. {cause}",
+        reference.gvk.kind, reference.name
+    );
     Err(Failure::wait("RecordSetRemains", message.trim_end()))
 }
 

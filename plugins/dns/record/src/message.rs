@@ -61,7 +61,10 @@ pub fn encode_base64url(bytes: &[u8]) -> String {
 
 /// Reads the records of a type in a response; none if it is malformed.
 pub fn decode_answer(message: &[u8], kind: RecordType) -> Option<Answer> {
-    let mut reader = Reader { message, at: HEADER_BYTES };
+    let mut reader = Reader {
+        message,
+        at: HEADER_BYTES,
+    };
     let is_response = message.get(2)? & 0x80 != 0;
     if !is_response {
         return None;
@@ -219,7 +222,10 @@ mod tests {
         (address[0], address[1], address[15]) = (0x20, 0x01, 1);
         assert_eq!(value(RecordType::AAAA, &address), "2001::1");
         assert_eq!(value(RecordType::CNAME, b"\x03WWW\xc0\x10"), "www.example.com");
-        assert_eq!(value(RecordType::MX, b"\x00\x0a\x04mail\xc0\x10"), "10 mail.example.com");
+        assert_eq!(
+            value(RecordType::MX, b"\x00\x0a\x04mail\xc0\x10"),
+            "10 mail.example.com"
+        );
         assert_eq!(value(RecordType::MX, b"\x00\x00\x00"), "0 .");
         assert_eq!(
             value(RecordType::SRV, b"\x00\x00\x00\x05\x13\xc4\x03sip\x00"),
@@ -232,7 +238,13 @@ mod tests {
     fn records_of_another_type_are_skipped() {
         let message = response(5, 3, &[b"\x03www\xc0\x10"]);
         let answer = decode_answer(&message, RecordType::A).expect("a message");
-        assert_eq!(answer, Answer { code: 3, values: Vec::new() });
+        assert_eq!(
+            answer,
+            Answer {
+                code: 3,
+                values: Vec::new()
+            }
+        );
     }
 
     #[test]
@@ -241,7 +253,11 @@ mod tests {
         assert_eq!(decode_answer(&query, RecordType::A), None, "a query");
         let whole = response(1, 0, &[&[192, 0, 2, 1]]);
         for length in 0..whole.len() {
-            assert_eq!(decode_answer(&whole[..length], RecordType::A), None, "{length} bytes");
+            assert_eq!(
+                decode_answer(&whole[..length], RecordType::A),
+                None,
+                "{length} bytes"
+            );
         }
         // A name that points to itself.
         let looped = response(5, 0, &[b"\xc0\x2d"]);

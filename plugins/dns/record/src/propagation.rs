@@ -5,7 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use dns_api::{DnsProvider, DnsRecord, DnsRecordStatus, RecordType, Resolver, canonical_values, driver, resolver_name};
+use dns_api::{
+    DnsProvider, DnsRecord, DnsRecordStatus, RecordType, Resolver, canonical_values, driver, resolver_name,
+};
 use ostler_sdk::{Response, from_rfc3339, prelude::*};
 
 use crate::message::{self, Answer};
@@ -56,7 +58,11 @@ fn query(
 ) -> Result<Answer, String> {
     let name = status.fqdn.as_deref().unwrap_or_default();
     let query = message::encode_query(name, record.spec.r#type);
-    let path = format!("{}?dns={}", resolver.query_path(), message::encode_base64url(&query));
+    let path = format!(
+        "{}?dns={}",
+        resolver.query_path(),
+        message::encode_base64url(&query)
+    );
     let upstream = ctx.upstream_in(provider.namespace(), &resolver_name(provider.name()));
     let request = upstream.get(path).header("Accept", "application/dns-message");
     let response: Response = request.send().map_err(|error| error.text())?;
@@ -74,7 +80,11 @@ fn judge(record: &DnsRecord, answer: &Answer) -> Condition {
     // A proxied name has the addresses of the proxy.
     let is_proxied = spec.proxied == Some(true) && matches!(spec.r#type, RecordType::A | RecordType::AAAA);
     if visible == wanted || (is_proxied && !visible.is_empty()) {
-        return Condition::new_true(CONDITION_TYPE, "Propagated", "The resolver answers with the records.");
+        return Condition::new_true(
+            CONDITION_TYPE,
+            "Propagated",
+            "The resolver answers with the records.",
+        );
     }
     let message = match (answer.code, visible.is_empty()) {
         (0, true) => "The resolver knows no such records yet.".to_owned(),

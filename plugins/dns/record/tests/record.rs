@@ -46,9 +46,7 @@ fn set_ref(class: &str) -> ObjectRef {
 /// Gives the record set a condition, as its driver does.
 fn set_condition(host: &Host, status: &str, reason: &str, stalled: bool) {
     let mut set = host.object(&set_ref("PowerDns")).expect("applied");
-    let condition = |kind: &str, status: &str| {
-        json!({ "type": kind, "status": status, "reason": reason, "message": "because", "observedGeneration": 1 })
-    };
+    let condition = |kind: &str, status: &str| json!({ "type": kind, "status": status, "reason": reason, "message": "because", "observedGeneration": 1 });
     set["metadata"]["generation"] = 1.into();
     set["status"] = json!({
         "ttl": 60, "lastApplied": "2001-09-09T01:46:40Z", "mark": { "fqdn": "_ostler-a.app.example.com", "text": "t" },
@@ -63,13 +61,18 @@ fn set_condition(host: &Host, status: &str, reason: &str, stalled: bool) {
 
 fn applied(resolver: Value) -> Host {
     let host = cluster("PowerDNS", resolver);
-    host.reconcile(&DnsRecords, &record()).expect_err("waits for the driver");
+    host.reconcile(&DnsRecords, &record())
+        .expect_err("waits for the driver");
     set_condition(&host, "True", "Ready", false);
     host
 }
 
 fn propagated(outcome: &Outcome) -> (ConditionStatus, &str) {
-    let found = outcome.conditions.iter().find(|c| c.type_ == "Propagated").expect("Propagated");
+    let found = outcome
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Propagated")
+        .expect("Propagated");
     (found.status, &found.reason)
 }
 
@@ -82,7 +85,10 @@ fn record_set_of_the_class_is_applied() {
     ] {
         let host = cluster(class, Value::Null);
         let failure = host.reconcile(&DnsRecords, &record()).expect_err("waits");
-        assert_eq!((&*failure.reason, failure.resolution), ("Applying", Resolution::Wait));
+        assert_eq!(
+            (&*failure.reason, failure.resolution),
+            ("Applying", Resolution::Wait)
+        );
         assert_eq!(host.writes(), [format!("apply {kind}RecordSet app owned")]);
         assert_eq!(
             host.object(&set_ref(kind)).expect("applied")["spec"],
@@ -116,7 +122,10 @@ fn result_of_the_driver_becomes_that_of_the_record() {
     );
     set_condition(&host, "False", "Refused", true);
     let failure = host.reconcile(&DnsRecords, &record()).expect_err("is refused");
-    assert_eq!((&*failure.reason, failure.resolution), ("Refused", Resolution::Terminal));
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("Refused", Resolution::Terminal)
+    );
 
     // A condition of an earlier generation says nothing about this one.
     let mut set = host.object(&set_ref("PowerDns")).expect("there");
@@ -136,23 +145,38 @@ fn invalid_specs_are_terminal_and_apply_nothing() {
     ] {
         let host = cluster("PowerDNS", Value::Null);
         let failure = host.reconcile(&DnsRecords, &object).expect_err("refused");
-        assert_eq!((&*failure.reason, failure.resolution), (reason, Resolution::Terminal));
+        assert_eq!(
+            (&*failure.reason, failure.resolution),
+            (reason, Resolution::Terminal)
+        );
         assert!(host.writes().is_empty());
     }
     let mut elsewhere = record();
     elsewhere["metadata"]["namespace"] = "other".into();
-    let failure = cluster("PowerDNS", Value::Null).reconcile(&DnsRecords, &elsewhere).expect_err("refused");
+    let failure = cluster("PowerDNS", Value::Null)
+        .reconcile(&DnsRecords, &elsewhere)
+        .expect_err("refused");
     assert_eq!(failure.reason, "NamespaceNotAllowed");
-    let failure = Host::new().reconcile(&DnsRecords, &record()).expect_err("no provider");
-    assert_eq!((&*failure.reason, failure.resolution), ("ProviderNotReady", Resolution::Wait));
+    let failure = Host::new()
+        .reconcile(&DnsRecords, &record())
+        .expect_err("no provider");
+    assert_eq!(
+        (&*failure.reason, failure.resolution),
+        ("ProviderNotReady", Resolution::Wait)
+    );
 }
 
 #[test]
 fn suspension_reaches_the_record_set() {
     let host = cluster("PowerDNS", Value::Null);
-    let outcome = host.reconcile(&DnsRecords, &with("suspend", true)).expect("an outcome");
+    let outcome = host
+        .reconcile(&DnsRecords, &with("suspend", true))
+        .expect("an outcome");
     assert_eq!(outcome.conditions[0].reason, "Suspended");
-    assert_eq!(host.object(&set_ref("PowerDns")).expect("applied")["spec"]["suspend"], true);
+    assert_eq!(
+        host.object(&set_ref("PowerDns")).expect("applied")["spec"]["suspend"],
+        true
+    );
 }
 
 /// The path of the query for `app.example.com` A.
@@ -160,7 +184,20 @@ const QUERY: &str = "/dns-query?dns=AAABAAABAAAAAAAAA2FwcAdleGFtcGxlA2NvbQAAAQAB
 
 /// A response to it: one address or none.
 fn dns_response(code: u8, address: Option<[u8; 4]>) -> Vec<u8> {
-    let mut message = vec![0, 0, 0x81, 0x80 | code, 0, 1, 0, u8::from(address.is_some()), 0, 0, 0, 0];
+    let mut message = vec![
+        0,
+        0,
+        0x81,
+        0x80 | code,
+        0,
+        1,
+        0,
+        u8::from(address.is_some()),
+        0,
+        0,
+        0,
+        0,
+    ];
     message.extend_from_slice(b"\x03app\x07example\x03com\x00\x00\x01\x00\x01");
     if let Some(address) = address {
         message.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
@@ -173,8 +210,18 @@ fn dns_response(code: u8, address: Option<[u8; 4]>) -> Vec<u8> {
 fn resolver_decides_whether_the_record_is_visible() {
     let resolver = || json!({ "url": "https://resolver" });
     for (code, address, expected, next) in [
-        (0, Some([192, 0, 2, 1]), (ConditionStatus::True, "Propagated"), 120_000),
-        (0, Some([192, 0, 2, 9]), (ConditionStatus::False, "NotVisible"), 10_000),
+        (
+            0,
+            Some([192, 0, 2, 1]),
+            (ConditionStatus::True, "Propagated"),
+            120_000,
+        ),
+        (
+            0,
+            Some([192, 0, 2, 9]),
+            (ConditionStatus::False, "NotVisible"),
+            10_000,
+        ),
         (0, None, (ConditionStatus::False, "NotVisible"), 10_000),
         (3, None, (ConditionStatus::False, "NotVisible"), 10_000),
         (2, None, (ConditionStatus::Unknown, "ResolverFailed"), 10_000),
@@ -185,7 +232,11 @@ fn resolver_decides_whether_the_record_is_visible() {
         host.answers("GET", QUERY, [Ok(answer)]);
         let outcome = host.reconcile(&DnsRecords, &record()).expect("is ready");
         assert_eq!(propagated(&outcome), expected, "{code} {address:?}");
-        assert_eq!(outcome.next, Next::Poll(Some(next)), "as long as it has been written");
+        assert_eq!(
+            outcome.next,
+            Next::Poll(Some(next)),
+            "as long as it has been written"
+        );
     }
     for answer in [
         Ok(response(502, &[], "bad gateway")),
@@ -194,7 +245,9 @@ fn resolver_decides_whether_the_record_is_visible() {
     ] {
         let host = applied(resolver());
         host.answers("GET", QUERY, [answer]);
-        let outcome = host.reconcile(&DnsRecords, &record()).expect("is ready nevertheless");
+        let outcome = host
+            .reconcile(&DnsRecords, &record())
+            .expect("is ready nevertheless");
         assert_eq!(propagated(&outcome), (ConditionStatus::Unknown, "ResolverFailed"));
     }
 }
@@ -205,7 +258,9 @@ fn proxied_name_is_visible_with_any_address() {
     let mut answer = response(200, &[], Value::Null);
     answer.body = dns_response(0, Some([198, 51, 100, 1]));
     host.answers("GET", &QUERY.replace("/dns-query", "/q"), [Ok(answer)]);
-    let outcome = host.reconcile(&DnsRecords, &with("proxied", true)).expect("is ready");
+    let outcome = host
+        .reconcile(&DnsRecords, &with("proxied", true))
+        .expect("is ready");
     assert_eq!(propagated(&outcome), (ConditionStatus::True, "Propagated"));
 }
 
@@ -220,12 +275,16 @@ fn cleanup_deletes_the_record_set_and_waits_for_it() {
                 "status": { "conditions": [{ "type": "Ready", "status": "False", "message": "It is down." }] } })
     };
     host.put(set("somebody", Value::Null));
-    host.cleanup(&DnsRecords, &record()).expect("it is of another object");
+    host.cleanup(&DnsRecords, &record())
+        .expect("it is of another object");
     assert!(host.writes().is_empty());
 
     host.put(set("record-uid", "2001-09-09T01:46:40Z".into()));
     let failure = host.cleanup(&DnsRecords, &record()).expect_err("waits");
-    assert_eq!((&*failure.reason, &failure.resolution), ("RecordSetRemains", &Resolution::Wait));
+    assert_eq!(
+        (&*failure.reason, &failure.resolution),
+        ("RecordSetRemains", &Resolution::Wait)
+    );
     assert!(failure.message.ends_with("It is down."), "{}", failure.message);
     assert!(host.writes().is_empty(), "it is being deleted already");
 

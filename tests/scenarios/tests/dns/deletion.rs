@@ -15,14 +15,20 @@ scenarios!(
 async fn start_with_records(lab: Lab) -> DnsLab {
     let dns = DnsLab::start_with_provider(lab).await;
     dns.apply_visible(dns.record("app", "A", &["192.0.2.1"])).await;
-    dns.apply_visible(dns.record("www", "CNAME", &["app.example.test"])).await;
+    dns.apply_visible(dns.record("www", "CNAME", &["app.example.test"]))
+        .await;
     // Records of others.
-    dns.dns.replace(ZONE, "other.example.test", "A", &["198.51.100.1"]).await;
+    dns.dns
+        .replace(ZONE, "other.example.test", "A", &["198.51.100.1"])
+        .await;
     dns
 }
 
 async fn assert_only_foreign_records_remain(dns: &DnsLab) {
-    assert_eq!(dns.dns.record_sets(ZONE).await, ["other.example.test. A 60 198.51.100.1"]);
+    assert_eq!(
+        dns.dns.record_sets(ZONE).await,
+        ["other.example.test. A 60 198.51.100.1"]
+    );
 }
 
 async fn deleted_record_is_gone_with_its_mark(lab: Lab) {
@@ -33,7 +39,11 @@ async fn deleted_record_is_gone_with_its_mark(lab: Lab) {
         assert!(dns.lab.get(&kind("PowerDnsRecordSet"), name).await.is_none());
     }
     assert_only_foreign_records_remain(&dns).await;
-    assert_eq!(dns.dns.resolve("app.example.test", 1).await.code(), 3, "no such name");
+    assert_eq!(
+        dns.dns.resolve("app.example.test", 1).await.code(),
+        3,
+        "no such name"
+    );
 }
 
 async fn provider_deleted_first_waits_for_its_records(lab: Lab) {
@@ -90,7 +100,11 @@ async fn orphaned_record_stays_with_its_mark(lab: Lab) {
     let dns = start_with_records(lab).await;
     let before = dns.dns.record_sets(ZONE).await;
     dns.lab
-        .patch(&kind("DnsRecord"), "app", json!({"spec": {"reclaimPolicy": "Orphan"}}))
+        .patch(
+            &kind("DnsRecord"),
+            "app",
+            json!({"spec": {"reclaimPolicy": "Orphan"}}),
+        )
         .await;
     dns.lab.wait_ready(&kind("DnsRecord"), "app").await;
     dns.lab.delete(&kind("DnsRecord"), "app").await;

@@ -37,7 +37,9 @@ impl Front {
             requests: Mutex::default(),
             is_down: Mutex::default(),
         });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let address = listener.local_addr().expect("it is bound");
         let app = Router::new().fallback(serve).with_state(shared.clone());
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -50,7 +52,11 @@ impl Front {
 
     /// Requests about zones since the last call, as `METHOD /path?query`.
     pub fn take_requests(&self) -> Vec<String> {
-        let mut requests = self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self
+            .shared
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *requests)
     }
 
@@ -62,13 +68,21 @@ impl Front {
 
 async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let path = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |path| path.as_str())
+        .to_owned();
     if let Some(query) = path.strip_prefix("/dns-query?dns=") {
         return resolve(&shared, query).await;
     }
     if path.contains("/zones/") {
         let line = format!("{} {path}", parts.method);
-        shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        shared
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(line);
     }
     if *shared.is_down.lock().unwrap_or_else(PoisonError::into_inner) {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
@@ -102,7 +116,9 @@ async fn resolve(shared: &Shared, query: &str) -> Response {
     let Ok(query) = URL_SAFE_NO_PAD.decode(query) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
-    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0")
+        .await
+        .expect("a socket");
     socket.send_to(&query, shared.dns).await.expect("sent");
     let mut message = vec![0; 4096];
     let length = socket.recv(&mut message).await.expect("PowerDNS responds");

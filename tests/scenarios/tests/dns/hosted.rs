@@ -27,9 +27,11 @@ async fn start(lab: &mut Lab, class: &str, url: &str, credentials: &str) {
     let driver = format!("dns/dns-{}", class.to_lowercase());
     lab.install(&["dns/dns-provider", "dns/dns-record", &driver]);
     lab.start_host().await;
-    lab.apply(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "dns", "namespace": lab.namespace},
-        "stringData": {"credentials": credentials}}))
-        .await;
+    lab.apply(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "dns", "namespace": lab.namespace},
+        "stringData": {"credentials": credentials}}),
+    )
+    .await;
     // The default limit of GoDaddy would make the tests slow; the simulator has one of its own.
     let spec = json!({"class": class, "url": url, "ownerID": "tests", "limits": {"requestsPerSecond": 1000},
         "credentialsRef": {"name": "dns", "key": "credentials"}});
@@ -57,7 +59,8 @@ fn object(lab: &Lab, kind: &str, name: &str, spec: Value) -> Value {
 }
 
 fn record(lab: &Lab, object_name: &str, name: &str, kind: &str, values: &[&str]) -> Value {
-    let spec = json!({"providerRef": {"name": "dns"}, "zone": ZONE, "name": name, "type": kind, "values": values});
+    let spec =
+        json!({"providerRef": {"name": "dns"}, "zone": ZONE, "name": name, "type": kind, "values": values});
     object(lab, "DnsRecord", object_name, spec)
 }
 
@@ -117,18 +120,31 @@ async fn cloudflare_records_come_and_go_with_their_marks(mut lab: Lab) {
             "www.example.test CNAME 1 app.example.test",
         ]
     );
-    lab.patch(&kind("DnsRecord"), "app", json!({"spec": {"values": ["192.0.2.2", "192.0.2.3"], "ttl": 300}}))
-        .await;
+    lab.patch(
+        &kind("DnsRecord"),
+        "app",
+        json!({"spec": {"values": ["192.0.2.2", "192.0.2.3"], "ttl": 300}}),
+    )
+    .await;
     lab.wait_ready(&kind("DnsRecord"), "app").await;
     let changed = without_marks(server.records());
-    assert!(changed.contains(&"app.example.test A 300 192.0.2.3".to_owned()), "{changed:?}");
-    assert!(!changed.iter().any(|line| line.ends_with("192.0.2.1")), "{changed:?}");
+    assert!(
+        changed.contains(&"app.example.test A 300 192.0.2.3".to_owned()),
+        "{changed:?}"
+    );
+    assert!(
+        !changed.iter().any(|line| line.ends_with("192.0.2.1")),
+        "{changed:?}"
+    );
     server.take_requests();
     for (object_name, ..) in OF_EVERY_TYPE {
         poll(&lab, "CloudflareRecordSet", object_name).await;
     }
     let requests = server.take_requests();
-    assert!(requests.iter().all(|request| request.starts_with("GET")), "no difference: {requests:?}");
+    assert!(
+        requests.iter().all(|request| request.starts_with("GET")),
+        "no difference: {requests:?}"
+    );
     delete_every_type(&lab).await;
     assert!(server.records().is_empty(), "{:?}", server.records());
 }
@@ -166,7 +182,10 @@ async fn cloudflare_lost_response_doubles_nothing(mut lab: Lab) {
     server.fail_next(1, "/batch", Fault::LoseResponse);
     lab.apply(record(&lab, "app", "app", "A", &["192.0.2.1"])).await;
     lab.wait_ready(&kind("DnsRecord"), "app").await;
-    assert_eq!(without_marks(server.records()), ["app.example.test A 1 192.0.2.1"]);
+    assert_eq!(
+        without_marks(server.records()),
+        ["app.example.test A 1 192.0.2.1"]
+    );
     server.fail_next(1, "/batch", Fault::LoseResponse);
     lab.delete(&kind("DnsRecord"), "app").await;
     lab.wait_gone(&kind("DnsRecord"), "app").await;
@@ -175,8 +194,10 @@ async fn cloudflare_lost_response_doubles_nothing(mut lab: Lab) {
 
 async fn godaddy_records_come_and_go_with_their_marks(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
-    server.put_record(&json!({"type": "SRV", "name": "@", "service": "_ldap", "protocol": "_tcp",
-        "data": "ldap.example.test", "priority": 0, "weight": 1, "port": 389, "ttl": 600}));
+    server.put_record(
+        &json!({"type": "SRV", "name": "@", "service": "_ldap", "protocol": "_tcp",
+        "data": "ldap.example.test", "priority": 0, "weight": 1, "port": 389, "ttl": 600}),
+    );
     apply_every_type(&lab).await;
     assert_eq!(
         without_marks(server.records()),
@@ -196,7 +217,10 @@ async fn godaddy_records_come_and_go_with_their_marks(mut lab: Lab) {
         poll(&lab, "GoDaddyRecordSet", object_name).await;
     }
     let requests = server.take_requests();
-    assert!(requests.iter().all(|request| request.starts_with("GET")), "no difference: {requests:?}");
+    assert!(
+        requests.iter().all(|request| request.starts_with("GET")),
+        "no difference: {requests:?}"
+    );
     delete_every_type(&lab).await;
     assert_eq!(server.records(), ["@ SRV 600 ldap.example.test"]);
 }
@@ -214,15 +238,25 @@ async fn godaddy_leaves_foreign_records_alone(mut lab: Lab) {
 
 async fn godaddy_write_interrupted_after_the_mark_is_finished(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
-    server.fail_next(2, "PUT /v1/domains/example.test/records/A/", Fault::Status(500, None, Value::Null));
+    server.fail_next(
+        2,
+        "PUT /v1/domains/example.test/records/A/",
+        Fault::Status(500, None, Value::Null),
+    );
     lab.apply(record(&lab, "app", "app", "A", &["192.0.2.1"])).await;
     lab.wait_ready(&kind("DnsRecord"), "app").await;
     assert_eq!(without_marks(server.records()), ["app A 600 192.0.2.1"]);
     let marks = server.take_requests();
-    let marks = marks.iter().filter(|request| request.starts_with("PUT") && request.contains("/TXT/"));
+    let marks = marks
+        .iter()
+        .filter(|request| request.starts_with("PUT") && request.contains("/TXT/"));
     assert_eq!(marks.count(), 1, "the mark is written once");
     // The record is deleted first: what interrupts the deletion leaves the mark.
-    server.fail_next(1, "DELETE /v1/domains/example.test/records/TXT/", Fault::Status(500, None, Value::Null));
+    server.fail_next(
+        1,
+        "DELETE /v1/domains/example.test/records/TXT/",
+        Fault::Status(500, None, Value::Null),
+    );
     lab.delete(&kind("DnsRecord"), "app").await;
     lab.wait_gone(&kind("DnsRecord"), "app").await;
     assert!(server.records().is_empty());
@@ -247,9 +281,17 @@ async fn godaddy_refusal_names_the_cause(mut lab: Lab) {
     let refused = lab
         .wait_condition(&kind("DnsRecord"), "app", "Ready", "False", "Refused")
         .await;
-    assert!(find_condition(&refused, "Ready")["message"].to_string().contains("already exists"));
+    assert!(
+        find_condition(&refused, "Ready")["message"]
+            .to_string()
+            .contains("already exists")
+    );
     assert_eq!(find_condition(&refused, "Stalled")["status"], "True");
     lab.delete(&kind("DnsRecord"), "app").await;
     lab.wait_gone(&kind("DnsRecord"), "app").await;
-    assert_eq!(server.records(), ["app CNAME 600 other.example.test"], "the mark is gone, too");
+    assert_eq!(
+        server.records(),
+        ["app CNAME 600 other.example.test"],
+        "the mark is gone, too"
+    );
 }

@@ -36,7 +36,12 @@ fn grants() -> String {
         let mut grant = grant.clone();
         let fields = grant.as_object_mut().expect("fields");
         fields.remove("serviceAccount");
-        for secret in fields.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+        for secret in fields
+            .get_mut("secrets")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             secret["origins"] = json!(["*", "http://*:*"]);
         }
         all["plugins"][name] = grant;
@@ -91,7 +96,10 @@ impl DnsLab {
     fn record(&self, name: &str, kind: &str, values: &[&str]) -> Value {
         let spec = json!({"providerRef": {"name": "dns"}, "zone": ZONE, "name": name, "type": kind, "values": values,
             "ttl": 60});
-        let object_name = name.replace(['*', '@', '_'], "x").replace('.', "-").to_lowercase();
+        let object_name = name
+            .replace(['*', '@', '_'], "x")
+            .replace('.', "-")
+            .to_lowercase();
         self.object("DnsRecord", &object_name, spec)
     }
 

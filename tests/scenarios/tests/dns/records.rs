@@ -17,7 +17,10 @@ scenarios!(
 );
 
 fn mark(lab: &Lab, name: &str) -> String {
-    format!("\"heritage=ostler,ostler/owner=tests,ostler/resource=dnsrecord/{}/{name}\"", lab.namespace)
+    format!(
+        "\"heritage=ostler,ostler/owner=tests,ostler/resource=dnsrecord/{}/{name}\"",
+        lab.namespace
+    )
 }
 
 async fn records_of_every_type_are_served(lab: Lab) {
@@ -70,9 +73,15 @@ async fn changed_values_are_served(lab: Lab) {
     dns.lab.patch(&kind("DnsRecord"), &name, spec).await;
     dns.lab.wait_ready(&kind("DnsRecord"), &name).await;
     let sets = dns.dns.record_sets(ZONE).await;
-    assert!(sets.contains(&"app.example.test. A 120 192.0.2.7".to_owned()), "{sets:?}");
+    assert!(
+        sets.contains(&"app.example.test. A 120 192.0.2.7".to_owned()),
+        "{sets:?}"
+    );
     assert_eq!(sets.len(), 2, "the record and its mark: {sets:?}");
-    let refused = dns.lab.try_apply(dns.record("app", "AAAA", &["2001:db8::1"])).await;
+    let refused = dns
+        .lab
+        .try_apply(dns.record("app", "AAAA", &["2001:db8::1"]))
+        .await;
     let error = refused.expect_err("the type is immutable").to_string();
     assert!(error.contains("immutable"), "{error}");
 }
@@ -88,22 +97,33 @@ async fn unchanged_records_write_nothing(lab: Lab) {
     }
     let requests = dns.front.take_requests();
     assert_eq!(requests.len(), 10, "two reads each: {requests:?}");
-    assert!(requests.iter().all(|request| request.starts_with("GET")), "{requests:?}");
+    assert!(
+        requests.iter().all(|request| request.starts_with("GET")),
+        "{requests:?}"
+    );
     assert_eq!(dns.lab.api_writes(), writes, "writes to the API server");
 }
 
 async fn foreign_record_is_left_alone_until_it_is_handed_over(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
-    dns.dns.replace(ZONE, "app.example.test", "A", &["198.51.100.1"]).await;
+    dns.dns
+        .replace(ZONE, "app.example.test", "A", &["198.51.100.1"])
+        .await;
     let before = dns.dns.record_sets(ZONE).await;
     dns.lab.apply(dns.record("app", "A", &["192.0.2.1"])).await;
     let refused = dns
         .lab
         .wait_condition(&kind("DnsRecord"), "app", "Ready", "False", "ForeignRecord")
         .await;
-    let message = find_condition(&refused, "Ready")["message"].as_str().unwrap_or_default().to_owned();
+    let message = find_condition(&refused, "Ready")["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let text = mark(&dns.lab, "app");
-    assert!(message.contains("_ostler-a.app.example.test") && message.contains(&text), "{message}");
+    assert!(
+        message.contains("_ostler-a.app.example.test") && message.contains(&text),
+        "{message}"
+    );
     dns.lab.wait_idle().await;
     assert_eq!(dns.dns.record_sets(ZONE).await, before);
     let events = dns.lab.list(&Gvk::new("", "v1", "Event")).await;
@@ -118,7 +138,9 @@ async fn foreign_record_is_left_alone_until_it_is_handed_over(lab: Lab) {
     dns.lab
         .wait_condition(&kind("DnsRecord"), "app", "Ready", "False", "ForeignRecord")
         .await;
-    dns.dns.replace(ZONE, "_ostler-a.app.example.test", "TXT", &[&text]).await;
+    dns.dns
+        .replace(ZONE, "_ostler-a.app.example.test", "TXT", &[&text])
+        .await;
     dns.poll("app").await;
     dns.lab.wait_ready(&kind("DnsRecord"), "app").await;
     assert!(dns.dns.resolve("app.example.test", 1).await.has(&[192, 0, 2, 1]));
@@ -155,15 +177,24 @@ async fn drift_is_corrected_at_the_poll(lab: Lab) {
     }
     // Somebody else took the name over: it is theirs now.
     let other = "\"heritage=external-dns,external-dns/owner=other\"";
-    dns.dns.replace(ZONE, "_ostler-a.app.example.test", "TXT", &[other]).await;
-    dns.dns.replace(ZONE, "app.example.test", "A", &["198.51.100.1"]).await;
+    dns.dns
+        .replace(ZONE, "_ostler-a.app.example.test", "TXT", &[other])
+        .await;
+    dns.dns
+        .replace(ZONE, "app.example.test", "A", &["198.51.100.1"])
+        .await;
     dns.poll(&name).await;
     dns.lab
         .wait_condition(&kind("DnsRecord"), &name, "Ready", "False", "OwnedByAnother")
         .await;
     dns.lab.delete(&kind("DnsRecord"), &name).await;
     dns.lab.wait_gone(&kind("DnsRecord"), &name).await;
-    assert!(dns.dns.resolve("app.example.test", 1).await.has(&[198, 51, 100, 1]));
+    assert!(
+        dns.dns
+            .resolve("app.example.test", 1)
+            .await
+            .has(&[198, 51, 100, 1])
+    );
 }
 
 async fn ten_records_cost_few_requests(lab: Lab) {
@@ -178,7 +209,12 @@ async fn ten_records_cost_few_requests(lab: Lab) {
     }
     dns.lab.wait_idle().await;
     let requests = dns.front.take_requests();
-    let count = |method: &str| requests.iter().filter(|request| request.starts_with(method)).count();
+    let count = |method: &str| {
+        requests
+            .iter()
+            .filter(|request| request.starts_with(method))
+            .count()
+    };
     assert_eq!((count("PATCH"), count("GET")), (10, 20), "{requests:?}");
     assert_eq!(dns.dns.record_sets(ZONE).await.len(), 20);
 }
@@ -189,7 +225,13 @@ async fn rotated_credentials_are_used(lab: Lab) {
     dns.lab.apply(dns.provider()).await;
     let refused = dns
         .lab
-        .wait_condition(&kind("DnsProvider"), "dns", "Ready", "False", "AuthenticationFailed")
+        .wait_condition(
+            &kind("DnsProvider"),
+            "dns",
+            "Ready",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     assert!(!refused.to_string().contains("another-key"), "{refused}");
     dns.lab.apply(dns.record("app", "A", &["192.0.2.1"])).await;
