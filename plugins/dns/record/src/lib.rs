@@ -6,7 +6,7 @@ mod propagation;
 
 use dns_api::{
     Class, CloudflareRecordSetSpec, DnsProvider, DnsProviderSpec, DnsRecord, DnsRecordSpec, DnsRecordStatus,
-    GoDaddyRecordSetSpec, PowerDnsRecordSetSpec, canonical_values, canonical_zone, driver, resolve_name,
+    GoDaddyRecordSetSpec, PowerDnsRecordSetSpec, canonical_values, canonical_zone, resolve_name,
     suspended_outcome,
 };
 use ostler_sdk::{DeleteOptions, Gvk, ObjectRef, Preconditions, prelude::*, serde_json::Value};
