@@ -28,14 +28,17 @@ fn secret_kind() -> Gvk {
     Gvk::new("", "v1", "Secret")
 }
 
-/// The grants of `deploy/`, for any server and with the identity of the host.
-fn grants() -> String {
+/// The grants of `deploy/`, for any server; with the identity of the host, or with accounts in this namespace.
+fn grants(accounts: Option<&str>) -> String {
     let parse = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML");
     let (mut all, dns) = (parse(PACK_GRANTS), parse(GRANTS));
     for (name, grant) in dns["plugins"].as_object().expect("plugins") {
         let mut grant = grant.clone();
         let fields = grant.as_object_mut().expect("fields");
-        fields.remove("serviceAccount");
+        match accounts {
+            Some(namespace) => fields["serviceAccount"]["namespace"] = namespace.into(),
+            None => drop(fields.remove("serviceAccount")),
+        }
         for secret in fields
             .get_mut("secrets")
             .and_then(Value::as_array_mut)
@@ -58,11 +61,16 @@ struct DnsLab {
 }
 
 impl DnsLab {
-    async fn start(mut lab: Lab) -> Self {
+    async fn start(lab: Lab) -> Self {
+        Self::start_as(lab, None).await
+    }
+
+    /// Starts with the accounts of the plugins in a namespace.
+    async fn start_as(mut lab: Lab, accounts: Option<&str>) -> Self {
         let dns = PowerDns::start().await;
         dns.create_zone(ZONE).await;
         let front = Front::start(dns.url(), dns.dns_address()).await;
-        lab.settings.grants = Grants::parse(&grants(), "dns-grants.yaml").expect("the shipped grants parse");
+        lab.settings.grants = Grants::parse(&grants(accounts), "dns-grants.yaml").expect("the grants parse");
         lab.install(&COMPONENTS);
         lab.start_host().await;
         Self { lab, dns, front }

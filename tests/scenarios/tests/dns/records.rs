@@ -14,7 +14,10 @@ scenarios!(
     ten_records_cost_few_requests,
     rotated_credentials_are_used,
     samples_become_ready,
+    shipped_accounts_are_enough,
 );
+
+const DEPLOYMENT: &str = include_str!("../../../../deploy/dns.yaml");
 
 fn mark(lab: &Lab, name: &str) -> String {
     format!(
@@ -249,6 +252,34 @@ async fn rotated_credentials_are_used(lab: Lab) {
 
 async fn samples_become_ready(lab: Lab) {
     let dns = DnsLab::start(lab).await;
+    apply_samples(&dns).await;
+    assert_eq!(dns.dns.record_sets(ZONE).await.len(), 12);
+}
+
+/// Plugins act as their service accounts, with the roles of `deploy/`.
+async fn shipped_accounts_are_enough(mut lab: Lab) {
+    let namespace = lab.namespace.clone();
+    let local = DEPLOYMENT
+        .replace("namespace: dns\n", &format!("namespace: {namespace}\n"))
+        .replace("namespace: ostler-system", &format!("namespace: {namespace}"));
+    lab.apply_yaml(&local).await;
+    lab.settings.require_service_account = true;
+    let dns = DnsLab::start_as(lab, Some(&namespace)).await;
+    apply_samples(&dns).await;
+    for name in SAMPLES {
+        dns.lab.delete(&kind("DnsRecord"), name).await;
+    }
+    for name in SAMPLES {
+        dns.lab.wait_gone(&kind("DnsRecord"), name).await;
+    }
+    dns.lab.delete(&kind("DnsProvider"), "powerdns").await;
+    dns.lab.wait_gone(&kind("DnsProvider"), "powerdns").await;
+    assert!(dns.dns.record_sets(ZONE).await.is_empty());
+}
+
+const SAMPLES: [&str; 6] = ["app", "www", "spf", "mail", "sip", "wildcard"];
+
+async fn apply_samples(dns: &DnsLab) {
     let text = include_str!("../../../../deploy/examples/dns.yaml")
         .replace("namespace: dns\n", &format!("namespace: {}\n", dns.lab.namespace))
         .replace("\n  name: dns\n", &format!("\n  name: {}\n", dns.lab.namespace))
@@ -256,18 +287,16 @@ async fn samples_become_ready(lab: Lab) {
         .replace("${POWERDNS_KEY}", POWERDNS_KEY)
         .replace("${DNS_ZONE}", ZONE);
     dns.lab.apply_yaml(&text).await;
-    for name in ["app", "www", "spf", "mail", "sip", "wildcard"] {
+    for name in SAMPLES {
         dns.lab.wait_ready(&kind("DnsRecord"), name).await;
     }
-    assert_eq!(dns.dns.record_sets(ZONE).await.len(), 12);
 }
 
 /// Each plugin of the grants has its account and roles.
 #[test]
 fn grants_have_accounts_and_roles() {
     let grants: serde_json::Value = serde_saphyr::from_str(GRANTS).expect("YAML");
-    let deployment = include_str!("../../../../deploy/dns.yaml");
-    let documents: Vec<serde_json::Value> = deployment
+    let documents: Vec<serde_json::Value> = DEPLOYMENT
         .split("\n---\n")
         .map(|document| serde_saphyr::from_str(document).expect("YAML"))
         .collect();
