@@ -344,7 +344,7 @@ fn judge(observed: &Observed, mark: &Mark, desired: &Desired) -> Ownership {
             reason: "ForeignRecord",
             message: format!(
                 "{name} is left alone: it exists and has no mark. Delete it at the provider, or hand it over by creating \
-                 TXT {} with the value {:?}.",
+                 TXT {} with the value \"{}\".",
                 mark.fqdn, mark.text
             ),
         },

@@ -56,7 +56,7 @@ impl RecordType {
 /// The text of the problem.
 pub fn canonical_value(kind: RecordType, value: &str) -> Result<String, String> {
     let value = value.trim();
-    let problem = |expected: &str| format!("{value:?} is not {expected}");
+    let problem = |expected: &str| format!("{value} is not {expected}");
     match kind {
         RecordType::A => {
             let address: Result<Ipv4Addr, _> = value.parse();
