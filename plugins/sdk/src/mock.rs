@@ -51,12 +51,14 @@ use crate::{
 /// Group, kind, namespace and name.
 type Key = (String, String, String, String);
 type Answers = VecDeque<Result<http::Response, Error>>;
+type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 
 /// The simulated cluster and upstreams, and the record of what a plugin did.
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Key, Value>,
     answers: BTreeMap<(String, String), Answers>,
+    server: Option<Server>,
     requests: Vec<http::Request>,
     writes: Vec<String>,
     events: Vec<(String, String)>,
@@ -153,6 +155,15 @@ impl Host {
         let key = (method.to_owned(), path.to_owned());
         let answers = answers.into_iter().collect();
         self.0.borrow_mut().answers.insert(key, answers);
+        self
+    }
+
+    /// Answers the requests that have no response of their own, for example by a simulator.
+    pub fn serve(
+        &self,
+        server: impl Fn(&http::Request) -> Result<http::Response, Error> + 'static,
+    ) -> &Self {
+        self.0.borrow_mut().server = Some(Box::new(server));
         self
     }
 
@@ -715,7 +726,10 @@ impl Capabilities for Host {
         }
         let key = (request.method.as_str().to_owned(), request.path_and_query.clone());
         let Some(answers) = state.answers.get_mut(&key) else {
-            panic!("unexpected request: {} {}", key.0, key.1);
+            let Some(server) = &state.server else {
+                panic!("unexpected request: {} {}", key.0, key.1);
+            };
+            return server(request);
         };
         match answers.len() {
             0 => panic!("no response left for {} {}", key.0, key.1),
