@@ -2,9 +2,9 @@
 
 use concourse_api::{
     Instance, InstanceSpec, NamespacedName, Operation, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec,
-    TeamStatus, check_namespace_allowed, concourse_name, config_warning_condition, delete_claimed,
-    encode_segment, find_server_url, list_dependents, read_warnings, rest, server_url, suspended_outcome,
-    team_path,
+    TeamStatus, check_namespace_allowed, concourse_name, concourse_status, config_warning_condition, delete_claimed,
+    encode_segment, find_server_url, is_on_server, list_dependents, read_warnings, rest,
+    server_url, suspended_outcome, team_path,
 };
 use ostler_sdk::{Upstream, prelude::*, rfc3339};
 
@@ -75,9 +75,7 @@ fn delete(ctx: &Context, team: &Team, names: &[&str]) -> Result<Outcome, Failure
     let instance = instance_of(team);
     let what = format!("team {}", names[0]);
     let server = find_server_url(ctx, instance)?;
-    if !team.status.is_claimed(server.as_deref()) {
-        let note = format!("The {what} stays on the server it was created on: the Instance has another URL.");
-        ctx.warn("Orphaned", &note);
+    if !is_on_server(ctx, server.as_deref(), team.status.claimed_server.as_deref(), &what) {
         return Ok(Outcome::await_change());
     }
     let paths: Vec<String> = names.iter().map(|name| team_path(name)).collect();
@@ -164,15 +162,11 @@ fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Res
     }
     let request = concourse.put(team_path(name)).json(&json!({ "auth": auth }));
     let response = request.send().reason(WRITE_TEAM.reason())?;
-    if !response.is_success() {
-        let failure = WRITE_TEAM.failure(&response);
+    match concourse_status(&response) {
+        Some(200..=299) => {}
         // Nothing was written, so there is no claim either.
-        let is_refused = (400..500).contains(&response.status()) && !is_claimed;
-        return Err(if is_refused {
-            failure.status(&team.status)
-        } else {
-            failure
-        });
+        Some(400..=499) if !is_claimed => return Err(WRITE_TEAM.failure(&response).status(&team.status)),
+        _ => return Err(WRITE_TEAM.failure(&response)),
     }
     let body = response.value()?;
     Ok(Applied::Written {
