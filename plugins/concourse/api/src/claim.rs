@@ -8,16 +8,6 @@ use ostler_sdk::{Context, Error, Failure, Outcome, Upstream};
 
 use crate::{NamespacedName, concourse_status, finish_cleanup, location::upstream_ref};
 
-/// Returns whether a claim is valid on this server, by the fields of the status: the server of the claim, and the
-/// presence of an ID. A status of before claims were recorded has an ID only. IDs of two servers are unrelated.
-pub(crate) fn is_valid(claimed_server: Option<&str>, has_id: bool, server: Option<&str>) -> bool {
-    match (claimed_server, server) {
-        (Some(claimed), Some(server)) => claimed == server,
-        (Some(_), None) => true,
-        (None, _) => has_id,
-    }
-}
-
 /// The URL of an Instance's server, as claims record it.
 #[must_use]
 pub fn server_url(url: &str) -> &str {
@@ -80,20 +70,4 @@ pub fn delete_claimed(
         return finish_cleanup(ctx, instance, answer, "delete", what);
     }
     Ok(Outcome::await_change())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn claim_is_valid_on_its_server_only() {
-        let (old, new) = (Some("https://old"), Some("https://new"));
-        assert!(is_valid(old, false, old) && is_valid(old, true, None));
-        assert!(!is_valid(old, true, new) && !is_valid(None, false, new));
-        assert!(
-            is_valid(None, true, new),
-            "the status was written before claims were"
-        );
-    }
 }

@@ -46,7 +46,7 @@ impl Reconciler for Pipelines {
                 return Err(Failure::wait("DependentsRemain", message));
             }
         }
-        if !pipeline.status.is_claimed(None) {
+        if !pipeline.status.is_claimed() {
             return Ok(Outcome::await_change());
         }
         if pipeline.spec.reclaim_policy == ReclaimPolicy::Orphan {

@@ -178,7 +178,7 @@ impl<'a> RemotePipeline<'a> {
     /// The name that the claimed pipeline had at the last reconcile, if that is not the name that it is to have.
     fn former_name<'s>(&self, status: &'s PipelineStatus) -> Option<&'s str> {
         let name = status.resolved_name.as_deref()?;
-        (status.is_claimed(None) && !name.is_empty() && name != self.name).then_some(name)
+        (status.is_claimed() && !name.is_empty() && name != self.name).then_some(name)
     }
 
     /// The status as far as it is about the pipeline that the spec names: nothing of it after the Instance's URL was
@@ -191,7 +191,7 @@ impl<'a> RemotePipeline<'a> {
         if !self.is_on_claimed_server(last) {
             return Ok(PipelineStatus::default());
         }
-        if !last.is_claimed(None) || last.instance_vars == *self.instance_vars {
+        if !last.is_claimed() || last.instance_vars == *self.instance_vars {
             return Ok(last.clone());
         }
         let name = self.former_name(last).unwrap_or(self.name);
@@ -327,7 +327,7 @@ impl<'a> RemotePipeline<'a> {
     /// Records that the object is about to create the pipeline. One that exists is claimed when it has been written: until
     /// then the object must not delete it.
     fn claim(&self, state: &State, last: &PipelineStatus) -> Result<(), Failure> {
-        if last.is_claimed(None) || state.pipeline.is_some() {
+        if last.is_claimed() || state.pipeline.is_some() {
             return Ok(());
         }
         let claim = json!({
@@ -412,7 +412,7 @@ impl<'a> RemotePipeline<'a> {
         let failure = failure.with(condition);
         // Concourse has refused the first write, so there is no claim either.
         Err(match status {
-            Some(400..=499) if !last.is_claimed(None) => failure.status(last),
+            Some(400..=499) if !last.is_claimed() => failure.status(last),
             _ => failure,
         })
     }

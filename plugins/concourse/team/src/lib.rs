@@ -36,7 +36,7 @@ impl Reconciler for Teams {
         let is_orphaned = team.spec.reclaim_policy == ReclaimPolicy::Orphan;
         let names = claimed_names(team);
         let is_main = names.contains(&"main");
-        if is_main && team.status.is_claimed(None) && !is_orphaned && !team.spec.allow_destroy {
+        if is_main && team.status.is_claimed() && !is_orphaned && !team.spec.allow_destroy {
             let message = "The team main is not deleted: set spec.allowDestroy to true to delete \
                            it, or spec.reclaimPolicy to Orphan to keep it.";
             return Err(Failure::terminal("DeleteRefused", message));
@@ -47,7 +47,7 @@ impl Reconciler for Teams {
             let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
             return Err(Failure::wait("PipelinesRemain", message));
         }
-        if !team.status.is_claimed(None) {
+        if !team.status.is_claimed() {
             return Ok(Outcome::await_change());
         }
         if is_orphaned {
@@ -145,7 +145,9 @@ enum Applied {
 fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Result<Applied, Failure> {
     let concourse = upstream_of(ctx, team);
     let name = concourse_name(team);
-    let is_claimed = team.status.is_claimed(Some(server));
+    let claimed_server = team.status.claimed_server.as_deref();
+    let is_here = is_on_server(ctx, Some(server), claimed_server, &format!("team {name}"));
+    let is_claimed = is_here && team.status.is_claimed();
     let mut found = read(&concourse, name)?;
     if found.is_none() && is_claimed && rename(ctx, &concourse, team)? {
         found = read(&concourse, name)?;
@@ -183,15 +185,17 @@ fn read(concourse: &Upstream, name: &str) -> Result<Option<rest::Team>, Failure>
 /// Renames the team that was created under the object's name, with its pipelines, after `spec.teamName` was set.
 /// Returns whether it was renamed.
 fn rename(ctx: &Context, concourse: &Upstream, team: &Team) -> Result<bool, Failure> {
-    let (Some(id), Some(before)) = (team.status.team_id, &team.status.resolved_name) else {
+    let Some(before) = &team.status.resolved_name else {
         return Ok(false);
     };
     let name = concourse_name(team);
     if before == name {
         return Ok(false);
     }
-    let found = read(concourse, before)?;
-    if found.is_none_or(|found| found.id != Some(id)) {
+    // Without an ID, the claimed team is the one of the former name: there was none before the claim.
+    let id = team.status.team_id;
+    let is_claimed_one = |found: rest::Team| id.is_none() || found.id == id;
+    if !read(concourse, before)?.is_some_and(is_claimed_one) {
         return Ok(false);
     }
     let request = concourse.put(format!("{}/rename", team_path(before)));

@@ -398,6 +398,23 @@ fn name_set_later_renames_owned_team() {
     host.answer("PUT", NEW, 201, json!({ "team": shown("beta", 9) }));
     host.reconcile(&Teams, &team).expect("is ready");
 
+    // The response to the first write was lost, so its id is not known.
+    let mut lost = team.clone();
+    lost["status"] = json!({ "claimedServer": "http://ci", "resolvedName": "alpha" });
+    let host = cluster("True");
+    host.answers(
+        "GET",
+        NEW,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], shown("beta", 7))),
+        ],
+    );
+    host.answer("GET", PATH, 200, shown("alpha", 7));
+    host.answer("PUT", "/api/v1/teams/alpha/rename", 200, json!({}));
+    host.reconcile(&Teams, &lost).expect("is ready");
+    assert_eq!(host.events()[0].0, "Renamed");
+
     // The team is deleted before it was renamed.
     let host = cluster("True");
     host.answer("GET", PATH, 200, shown("alpha", 7));

