@@ -32,10 +32,15 @@ impl Reconciler for Pipelines {
         }
         let Dereferenced { team, default_image } = dereference(ctx, pipeline)?;
         let remote = RemotePipeline::new(ctx, pipeline, &team)?;
-        let last = remote.find_own_status(pipeline)?;
+        let unclaimed = PipelineStatus::default();
+        let last = if remote.has_status(&pipeline.status)? {
+            &pipeline.status
+        } else {
+            &unclaimed
+        };
         let desired = desired::build(ctx, pipeline, default_image.as_ref())?;
-        remote.rename(pipeline, &last)?;
-        let status = remote.apply(&pipeline.spec, &desired, &last)?;
+        remote.rename(pipeline, last)?;
+        let status = remote.apply(&pipeline.spec, &desired, last)?;
         Ok(update_status(&status))
     }
 

@@ -181,23 +181,22 @@ impl<'a> RemotePipeline<'a> {
         (status.is_claimed() && !name.is_empty() && name != self.name).then_some(name)
     }
 
-    /// The status as far as it is about the pipeline that the spec names: nothing of it after the Instance's URL was
-    /// changed, or if the claimed pipeline was never created and the spec has other instance vars by now.
+    /// Returns whether a status is of the pipeline that the spec names. It is not after the Instance's URL was changed,
+    /// or if the claimed pipeline does not exist and the spec has other instance vars by now.
     ///
     /// # Errors
-    /// The pipeline exists with other instance vars, which is terminal.
-    pub fn find_own_status(&self, pipeline: &Pipeline) -> Result<PipelineStatus, Failure> {
-        let last = &pipeline.status;
+    /// The claimed pipeline exists and the spec has other instance vars, which is terminal.
+    pub fn has_status(&self, last: &PipelineStatus) -> Result<bool, Failure> {
         if !self.is_on_claimed_server(last) {
-            return Ok(PipelineStatus::default());
+            return Ok(false);
         }
         if !last.is_claimed() || last.instance_vars == *self.instance_vars {
-            return Ok(last.clone());
+            return Ok(true);
         }
         let name = self.former_name(last).unwrap_or(self.name);
         let path = self.former_path(name, &last.instance_vars);
         if self.read_id(&READ_PIPELINE, path)?.is_none() {
-            return Ok(PipelineStatus::default());
+            return Ok(false);
         }
         let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
                        or create another Pipeline with the new ones.";
@@ -306,7 +305,9 @@ impl<'a> RemotePipeline<'a> {
             self.claim(&state, last)?;
         }
         if is_save_due {
-            warnings = self.save(desired, &state, last)?;
+            // Concourse creates nothing if it refuses the first write, so there is no claim either.
+            let unclaimed = Some(last).filter(|last| !last.is_claimed());
+            warnings = self.save(desired, &state, unclaimed)?;
         }
         for (path, operation) in &switches {
             self.send_checked(operation, self.concourse.put(self.path(path)))?;
@@ -316,7 +317,7 @@ impl<'a> RemotePipeline<'a> {
             let parts = [Part::Pipeline, Part::Config, Part::Jobs, Part::Resources];
             state = self.read_parts(&parts, desired)?;
             if is_save_due && !state.shows(desired) {
-                self.save_again(desired, &mut state, last)?;
+                self.save_again(desired, &mut state)?;
             }
         } else if let Some(fingerprint) = state.cacheable_fingerprint(desired) {
             self.ctx.cache_set(CONFIG_KEY, fingerprint.as_bytes())?;
@@ -391,12 +392,12 @@ impl<'a> RemotePipeline<'a> {
     }
 
     /// Saves the config and returns Concourse's warnings. If another user has saved at the same time, it is saved once
-    /// more on top of theirs.
+    /// more on top of theirs. The failure of a refusal has the status that is given for it.
     fn save(
         &self,
         desired: &DesiredConfig,
         state: &State,
-        last: &PipelineStatus,
+        refused: Option<&PipelineStatus>,
     ) -> Result<Vec<String>, Failure> {
         let mut response = self.put_config(desired, state.version.as_deref())?;
         if response.status() == 500 && is_version_conflict(response.bytes()) {
@@ -410,30 +411,20 @@ impl<'a> RemotePipeline<'a> {
         let failure = SAVE_CONFIG.failure(&response);
         let condition = Condition::new_false("ConfigSynced", SAVE_CONFIG.reason(), failure.message.clone());
         let failure = failure.with(condition);
-        // Concourse has refused the first write, so there is no claim either.
-        Err(match status {
-            Some(400..=499) if !last.is_claimed() => failure.status(last),
+        Err(match (status, refused) {
+            (Some(400..=499), Some(refused)) => failure.status(refused),
             _ => failure,
         })
     }
 
     /// Saves a config once more that Concourse shows differently after the first time: either in another wording, or
     /// because another user has saved theirs since. It shows the same again in the first case only.
-    fn save_again(
-        &self,
-        desired: &DesiredConfig,
-        state: &mut State,
-        last: &PipelineStatus,
-    ) -> Result<(), Failure> {
+    fn save_again(&self, desired: &DesiredConfig, state: &mut State) -> Result<(), Failure> {
         if state.config.is_none() {
             return Ok(());
         }
-        // A refusal of the second save takes nothing back: the first one was accepted.
-        let claimed = PipelineStatus {
-            claimed_server: self.server.clone(),
-            ..last.clone()
-        };
-        self.save(desired, state, &claimed)?;
+        // A refusal takes nothing back: the first save was accepted.
+        self.save(desired, state, None)?;
         let again = self.read_parts(&[Part::Config], desired)?;
         state.is_config_reworded = again.config == state.config;
         (state.config, state.version) = (again.config, again.version);
