@@ -269,7 +269,8 @@ mod tests {
     #[test]
     fn status_field_of_another_type_counts_as_missing() {
         let read = |status: Value| read_status::<ThingStatus>(status);
-        let full = serde_json::json!({ "count": "3", "names": ["a"], "inner": { "names": [{}] }, "other": 1 });
+        let full =
+            serde_json::json!({ "count": "3", "names": ["a"], "inner": { "names": [{}] }, "other": 1 });
         let expected = ThingStatus {
             names: vec!["a".into()],
             ..ThingStatus::default()

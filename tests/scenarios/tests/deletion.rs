@@ -227,8 +227,14 @@ async fn responses_of_a_proxy_create_nothing(mut lab: Lab) {
         .faults()
         .fail_next(usize::MAX, "GET", "/api/v1/teams/", page);
     lab.apply(lab.team_object()).await;
-    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "CreateOrUpdateFailed")
-        .await;
+    lab.wait_condition(
+        &kind("Team"),
+        "platform",
+        "Ready",
+        "False",
+        "CreateOrUpdateFailed",
+    )
+    .await;
     let team = lab.get(&kind("Team"), "platform").await.expect("a Team");
     assert_eq!(team["status"].get("claimedServer"), None, "nothing was written");
     assert!(lab.concourse.team("platform").is_none());
@@ -255,7 +261,11 @@ async fn instance_with_another_url_keeps_pipelines_of_both_servers(lab: Lab) {
     }
     lab.wait_ready(&kind("Pipeline"), "other-app").await;
     let first = lab.concourse.pipeline("platform", "app").expect("there");
-    let ids = other.pipelines("platform").iter().map(|p| p.id).collect::<Vec<_>>();
+    let ids = other
+        .pipelines("platform")
+        .iter()
+        .map(|p| p.id)
+        .collect::<Vec<_>>();
     assert_eq!(ids, [first.id], "of another user, with the same id");
 
     // The Team is not reconciled any more, so its status keeps the first server.
@@ -280,7 +290,9 @@ async fn instance_with_another_url_keeps_pipelines_of_both_servers(lab: Lab) {
     lab.patch(&kind("Instance"), "ci", json!({"spec": {"url": other.url()}}))
         .await;
     lab.wait_until("the Upstream has the other URL", async || {
-        let upstream = lab.get(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci").await;
+        let upstream = lab
+            .get(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
+            .await;
         upstream.is_some_and(|upstream| upstream["spec"]["url"] == other.url())
     })
     .await;

@@ -31,7 +31,8 @@ pub fn find_server_url(ctx: &Context, instance: NamespacedName) -> Result<Option
 pub fn is_on_server(ctx: &Context, server: Option<&str>, claimed: Option<&str>, what: &str) -> bool {
     match (claimed, server) {
         (Some(claimed), Some(server)) if claimed != server => {
-            let note = format!("The {what} stays as it is on {claimed}: its Instance has another URL, {server}.");
+            let note =
+                format!("The {what} stays as it is on {claimed}: its Instance has another URL, {server}.");
             ctx.warn("Orphaned", &note);
             false
         }

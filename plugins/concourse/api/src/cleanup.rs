@@ -5,9 +5,7 @@ use ostler_sdk::{
     Response, ResultExt, Selection, serde_json::Value,
 };
 
-use crate::{
-    InstanceSpec, NamespacedName, concourse_status, location::upstream_ref, unexpected_status,
-};
+use crate::{InstanceSpec, NamespacedName, concourse_status, location::upstream_ref, unexpected_status};
 
 const DELETE_FAILED: &str = "DeleteFailed";
 
@@ -91,7 +89,9 @@ pub fn list_dependents<S: Resource>(
     let dependents = list_dependents_json(ctx, kind, field, referred)?;
     let is_in_use = |object: &&Value| {
         metadata_of(object).namespace == referred.namespace()
-            || CLAIM_FIELDS.iter().any(|field| !object["status"][*field].is_null())
+            || CLAIM_FIELDS
+                .iter()
+                .any(|field| !object["status"][*field].is_null())
     };
     let in_use = dependents.iter().filter(is_in_use);
     Ok(in_use.map(|object| metadata_of(object).to_string()).collect())

@@ -39,18 +39,9 @@ fn wrong_fields(kind: &str) -> Map<String, Value> {
 
 fn check_kind<S: Resource>(spec: &Value, good: &Value) {
     let wrong = wrong_fields(S::KIND);
-    assert!(
-        wrong.len() > 5,
-        "{} has only these fields: {wrong:?}",
-        S::KIND
-    );
+    assert!(wrong.len() > 5, "{} has only these fields: {wrong:?}", S::KIND);
     let nothing = read_back::<S>(spec, json!({}));
-    assert_eq!(
-        read_back::<S>(spec, wrong.clone().into()),
-        nothing,
-        "{}",
-        S::KIND
-    );
+    assert_eq!(read_back::<S>(spec, wrong.clone().into()), nothing, "{}", S::KIND);
     for (name, value) in wrong.into_iter().filter(|(name, _)| good.get(name).is_none()) {
         let mut status = good.clone();
         status[&name] = value;

@@ -95,7 +95,12 @@ fn abort(
     what: &str,
 ) -> Result<Outcome, Failure> {
     let server = find_server_url(ctx, instance)?;
-    if !is_on_server(ctx, server.as_deref(), build.status.claimed_server.as_deref(), what) {
+    if !is_on_server(
+        ctx,
+        server.as_deref(),
+        build.status.claimed_server.as_deref(),
+        what,
+    ) {
         return Ok(Outcome::await_change());
     }
     let concourse = ctx.upstream_in(instance.namespace, instance.name);

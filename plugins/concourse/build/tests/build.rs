@@ -487,12 +487,8 @@ fn response_of_a_proxy_is_no_build_and_no_abort() {
 fn response_of_a_proxy_to_a_trigger_starts_search() {
     for status in [200, 404] {
         let host = create_host();
-        host.set_response_headers(&[]).answer(
-            "POST",
-            &builds_path(""),
-            status,
-            remote_build(42, "pending"),
-        );
+        host.set_response_headers(&[])
+            .answer("POST", &builds_path(""), status, remote_build(42, "pending"));
         let lost = host.reconcile(&Builds, &build("b", json!({})));
         assert_eq!(self::status(&lost)["trigger"]["state"], "Unknown");
         assert_eq!(failure(lost), ("TriggerFailed".into(), Resolution::Retry));

@@ -282,7 +282,11 @@ fn cleanup_waits_for_teams_of_all_namespaces() {
         (failure.reason.as_str(), failure.resolution),
         ("TeamsRemain", Resolution::Wait)
     );
-    assert!(failure.message.contains(": apps/b, infra/a."), "{}", failure.message);
+    assert!(
+        failure.message.contains(": apps/b, infra/a."),
+        "{}",
+        failure.message
+    );
 
     let teams = || gvk("concourse-ci.org", "v1alpha1", "Team");
     host.remove(&teams().named("infra", "a"))

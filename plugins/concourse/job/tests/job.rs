@@ -301,7 +301,10 @@ fn pause_on_another_server_is_neither_removed_nor_owned() {
     assert!(host.requests().is_empty());
     let (reason, note) = &host.events()[0];
     assert_eq!(reason, "Orphaned");
-    assert!(note.contains("job unit") && note.contains("http://before"), "{note}");
+    assert!(
+        note.contains("job unit") && note.contains("http://before"),
+        "{note}"
+    );
 
     // Another user has paused the job of this name on the present server.
     host.forget();

@@ -12,8 +12,7 @@ mod yaml;
 
 use concourse_api::{
     ContainerImage, InstanceSpec, JobSpec, NamespacedName, Pipeline, PipelineSpec, PipelineStatus,
-    ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents,
-    suspended_outcome,
+    ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents, suspended_outcome,
 };
 use ostler_sdk::prelude::*;
 use parent::ParentTeam;

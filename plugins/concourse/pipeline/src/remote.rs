@@ -211,7 +211,9 @@ impl<'a> RemotePipeline<'a> {
         }
         let former = self.former_name(status);
         let names = former.into_iter().chain([self.name]);
-        let paths: Vec<_> = names.map(|name| self.former_path(name, &status.instance_vars)).collect();
+        let paths: Vec<_> = names
+            .map(|name| self.former_path(name, &status.instance_vars))
+            .collect();
         let (instance, id) = (self.team.instance(), status.pipeline_id);
         let what = format!("pipeline {}", former.unwrap_or(self.name));
         delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)

@@ -974,7 +974,11 @@ fn claim_without_pipeline_does_not_lock_instance_vars() {
     host.answer("GET", &claimed_path, 404, Value::Null);
     host.answer("GET", &at(""), 404, Value::Null);
     host.answer("GET", &at("/config"), 404, Value::Null);
-    host.answers("PUT", &at("/config"), [Err(Error::Unavailable("timed out".into()))]);
+    host.answers(
+        "PUT",
+        &at("/config"),
+        [Err(Error::Unavailable("timed out".into()))],
+    );
     let (reason, ..) = failure(&host, &claimed);
     assert_eq!(reason, "SetPipelineFailed");
     assert_eq!(

@@ -77,7 +77,12 @@ impl<'a> RemoteResource<'a> {
     /// Returns whether the changes that a status records are on the server that requests go to.
     pub fn is_on_claimed_server(&self, status: &ResourceStatus, what: &str) -> Result<bool, Failure> {
         let server = self.find_server()?;
-        Ok(is_on_server(self.ctx, server.as_deref(), status.claimed_server.as_deref(), what))
+        Ok(is_on_server(
+            self.ctx,
+            server.as_deref(),
+            status.claimed_server.as_deref(),
+            what,
+        ))
     }
 
     /// Finds a build of a check; none if Concourse has deleted it.

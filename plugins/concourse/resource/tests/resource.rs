@@ -463,7 +463,12 @@ fn changes_on_another_server_are_neither_undone_nor_owned() {
     assert_eq!(host.requests(), reads(), "nothing is unpinned or enabled");
     assert_eq!(host.events()[0].0, "Orphaned");
     let after = status(outcome.status.as_deref());
-    for field in ["pinOwned", "pinnedVersionID", "disabledVersionIDs", "claimedServer"] {
+    for field in [
+        "pinOwned",
+        "pinnedVersionID",
+        "disabledVersionIDs",
+        "claimedServer",
+    ] {
         assert_eq!(after[field], Value::Null, "{field}");
     }
 }

@@ -2,8 +2,8 @@
 
 use concourse_api::{
     Instance, InstanceSpec, NamespacedName, Operation, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec,
-    TeamStatus, check_namespace_allowed, concourse_name, concourse_status, config_warning_condition, delete_claimed,
-    encode_segment, find_server_url, is_on_server, list_dependents, read_warnings, rest,
+    TeamStatus, check_namespace_allowed, concourse_name, concourse_status, config_warning_condition,
+    delete_claimed, encode_segment, find_server_url, is_on_server, list_dependents, read_warnings, rest,
     server_url, suspended_outcome, team_path,
 };
 use ostler_sdk::{Upstream, prelude::*, rfc3339};
@@ -75,7 +75,12 @@ fn delete(ctx: &Context, team: &Team, names: &[&str]) -> Result<Outcome, Failure
     let instance = instance_of(team);
     let what = format!("team {}", names[0]);
     let server = find_server_url(ctx, instance)?;
-    if !is_on_server(ctx, server.as_deref(), team.status.claimed_server.as_deref(), &what) {
+    if !is_on_server(
+        ctx,
+        server.as_deref(),
+        team.status.claimed_server.as_deref(),
+        &what,
+    ) {
         return Ok(Outcome::await_change());
     }
     let paths: Vec<String> = names.iter().map(|name| team_path(name)).collect();

@@ -225,7 +225,10 @@ fn cleanup_keeps_team_with_another_id_or_server() {
     assert!(host.requests().is_empty());
     let (reason, note) = &host.events()[0];
     assert_eq!(reason, "Orphaned");
-    assert!(note.contains("team alpha") && note.contains("http://before"), "{note}");
+    assert!(
+        note.contains("team alpha") && note.contains("http://before"),
+        "{note}"
+    );
 }
 
 #[test]

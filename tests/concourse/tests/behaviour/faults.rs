@@ -38,9 +38,12 @@ async fn fault_replaces_response_by_status() {
 #[tokio::test]
 async fn fault_of_a_proxy_lacks_headers_of_concourse() {
     let (simulator, client) = start().await;
-    simulator
-        .faults()
-        .fail_next(1, "*", "/info$", Answer::Proxy(404, "default backend - 404".into()));
+    simulator.faults().fail_next(
+        1,
+        "*",
+        "/info$",
+        Answer::Proxy(404, "default backend - 404".into()),
+    );
     let ask = || client.ask("GET", "/api/v1/info").send();
     let answer = ask().await.expect("an answer");
     assert_eq!(answer.status().as_u16(), 404);
