@@ -30,16 +30,14 @@ const UNUSED_RULES: &[&str] = &[
     "ostler patch events",
     // An apply that creates the object is authorized for both verbs by the API server itself.
     "concourse-instance create upstreams.ostler.dev",
-    // A cleanup looks for the Instance and its Upstream when it cannot reach Concourse, because one is missing.
+    // A cleanup looks for the Instance when it cannot reach Concourse.
     "concourse-build get instances.concourse-ci.org",
-    "concourse-build get upstreams.ostler.dev",
     "concourse-job get instances.concourse-ci.org",
-    "concourse-job get upstreams.ostler.dev",
     "concourse-pipeline get instances.concourse-ci.org",
-    "concourse-pipeline get upstreams.ostler.dev",
     "concourse-resource get instances.concourse-ci.org",
+    // The server of a pause, a pin or a disabled version, of which there is none.
+    "concourse-job get upstreams.ostler.dev",
     "concourse-resource get upstreams.ostler.dev",
-    "concourse-team get upstreams.ostler.dev",
     // Another Pipeline object may have the same name in Concourse when one is deleted or renamed.
     "concourse-pipeline list pipelines.concourse-ci.org",
     "concourse-pipeline watch pipelines.concourse-ci.org",
