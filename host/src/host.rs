@@ -14,7 +14,10 @@ use crate::{
     },
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
     contract::memory_budget::MemoryBudget,
-    effect::{events::EventRecorder, writer::ApiWriter},
+    effect::{
+        events::EventRecorder,
+        writer::{ApiWriter, ChangeObserver},
+    },
     kube::{
         backoff::Backoff,
         key::ObjectRef,
@@ -139,6 +142,7 @@ impl Host {
         self.tasks.shutdown().await;
         self.services.fence.close();
         self.services.upstreams.streams.close_all();
+        self.services.upstreams.clients.close_brokers();
         if let Some(campaign) = self.campaign {
             if campaign.release(RELEASE_TIMEOUT).await {
                 info!("lease released");
@@ -229,7 +233,8 @@ fn build_services(
     let dispatcher = Arc::new(dispatcher);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
     let streams = build_streams(&fence, &dispatcher);
-    let on_change = build_change_handler(&dispatcher, &stats, &streams, registry, &fence);
+    let observer = build_change_observer(&dispatcher, &stats, &streams, registry);
+    let on_change = build_change_handler(&observer, &dispatcher, &stats, &fence);
     let services = Services {
         cache: SharedCache {
             store: store.clone(),
@@ -243,7 +248,7 @@ fn build_services(
         },
         api: ApiAccess {
             reviewer: AccessReviewer::new(cluster.clone()),
-            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone())),
+            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone()).with_observer(observer)),
             recorder: EventRecorder::default(),
         },
         upstreams: UpstreamAccess {
@@ -282,17 +287,16 @@ fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &N
         })
 }
 
-/// Builds the handler that the informers call for each change in the store.
-fn build_change_handler(
+/// Builds the observer of each change in the store, whether a watch or the response to a write brought it.
+fn build_change_observer(
     dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
-    fence: &WriteFence,
-) -> ChangeHandler {
+) -> ChangeObserver {
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
-    let (streams, registry, fence) = (streams.clone(), registry.clone(), fence.clone());
-    Arc::new(move |change, origin| {
+    let (streams, registry) = (streams.clone(), registry.clone());
+    Arc::new(move |change| {
         if change.new.is_some() && dispatcher.has_reconciler(&change.key.gvk) {
             stats.observe_object(&change.key);
         }
@@ -301,6 +305,20 @@ fn build_change_handler(
             registry.request_rescan();
         }
         streams.on_object_change(&change.key, change.new.as_deref());
+    })
+}
+
+/// Builds the handler that the informers call for each change in the store.
+fn build_change_handler(
+    observer: &ChangeObserver,
+    dispatcher: &Arc<Dispatcher>,
+    stats: &Arc<ReconcileStats>,
+    fence: &WriteFence,
+) -> ChangeHandler {
+    let (observer, dispatcher) = (observer.clone(), dispatcher.clone());
+    let (stats, fence) = (stats.clone(), fence.clone());
+    Arc::new(move |change, origin| {
+        observer(&change);
         dispatcher.on_change(&change, origin, None);
         // What the object held is released by its next reconcile, so that one stays queued.
         let held = |object: &Arc<Object>| object.annotation(bookkeeping::HOLDS).is_some();
@@ -389,15 +407,21 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
 /// Stops watches and upstream clients that no reconciler has needed for a while.
 async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Result<()> {
     let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
+    let informers = &services.cache.informers;
     loop {
-        sweep.tick().await;
-        let needed = services.dispatcher.scopes();
-        services.cache.informers.stop_unneeded(&needed, linger);
+        tokio::select! {
+            _ = sweep.tick() => {
+                let needed = services.dispatcher.scopes();
+                informers.stop_unneeded(&needed, linger);
+                services.upstreams.clients.drop_unused();
+            }
+            // The scope of a reconciled kind has no read that would try a narrower watch at once.
+            () = informers.wait_refused() => {}
+        }
         // A scope that became needed while the others were stopped must not stay without a watch.
         for scope in services.dispatcher.scopes() {
-            services.cache.informers.ensure_informer(&scope);
+            informers.ensure_informer(&scope);
         }
-        services.upstreams.clients.drop_unused();
     }
 }
 
@@ -410,6 +434,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
             () = services.fence.wait_drain() => return,
         }
         services.upstreams.streams.close_all();
+        services.upstreams.clients.close_brokers();
         services.api.writer.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {
@@ -481,7 +506,8 @@ mod tests {
         dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
         let stats = Arc::new(ReconcileStats::new(Arc::default()));
         let streams = build_streams(&fence, &dispatcher);
-        let handle = build_change_handler(&dispatcher, &stats, &streams, &Arc::default(), &fence);
+        let observer = build_change_observer(&dispatcher, &stats, &streams, &Arc::default());
+        let handle = build_change_handler(&observer, &dispatcher, &stats, &fence);
         for i in 0..10_000 {
             let json = format!(
                 r#"{{"metadata":{{"name":"a-{i}","namespace":"n","uid":"u","resourceVersion":"{}"}}}}"#,

@@ -14,6 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+pub use self::write_responses::ChangeObserver;
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},
@@ -86,6 +87,12 @@ impl ApiWriter {
             responses: WriteResponses::new(store, dispatcher),
             applied: Mutex::default(),
         }
+    }
+
+    /// Sets a callback for the changes that responses show.
+    pub fn with_observer(mut self, observer: ChangeObserver) -> Self {
+        self.responses.set_observer(observer);
+        self
     }
 
     /// Server-side apply. Suppressed if the same reconciled object's last apply was the same and its fields are still

@@ -58,12 +58,32 @@ pub fn list_holders(object: &Object) -> Vec<Holder> {
         .collect()
 }
 
-/// Reads the set of objects that an object holds from its annotation, of which the first `max` entries count. Whoever
-/// may edit the object may write there whatever they like.
-pub fn list_held(object: &Object, max: u32) -> BTreeSet<ObjectRef> {
+/// Reads the set of objects that an object holds from its annotation. Whoever may edit the object may write there whatever
+/// they like: a caller that sends a request for each limits their number.
+pub fn list_held(object: &Object) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
-    let entries = text.split(", ").take(max as usize);
-    entries.filter_map(parse_reference).collect()
+    text.split(", ").filter_map(parse_reference).collect()
+}
+
+/// A step from the objects that an object holds to those that it shall hold.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HoldsStep {
+    /// Objects to release now.
+    pub released: BTreeSet<ObjectRef>,
+    /// Objects that the annotation lists after it: those to hold, and those that are still to be released. One that it
+    /// dropped before its release would keep its finalizer for ever.
+    pub listed: BTreeSet<ObjectRef>,
+}
+
+/// Plans the next step from the holds `before` to the `wanted` ones. It releases at most `max` objects, since each costs a
+/// request and whoever may edit the holder may write into its annotation.
+pub fn plan_holds_step(before: &BTreeSet<ObjectRef>, wanted: &BTreeSet<ObjectRef>, max: usize) -> HoldsStep {
+    let released: BTreeSet<_> = before.difference(wanted).take(max).cloned().collect();
+    let listed = before.union(wanted).filter(|held| !released.contains(*held));
+    HoldsStep {
+        listed: listed.cloned().collect(),
+        released,
+    }
 }
 
 /// Formats the annotation for a set of held objects.
@@ -142,11 +162,29 @@ mod tests {
             HELD_BY,
         );
         let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
-        assert_eq!(list_held(&read, 100), held);
-        assert_eq!(list_held(&read, 2).len(), 2, "no more than the limit");
+        assert_eq!(list_held(&read), held);
         let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
         assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
+    }
+
+    /// A reconcile that fails adds its holds to those before, so that there may be any number of them.
+    #[test]
+    fn hold_beyond_the_limit_is_listed_until_it_is_released() {
+        let holds = |names: std::ops::Range<usize>| -> BTreeSet<_> {
+            names.map(|i| object(&format!("{i:02}"))).collect()
+        };
+        let (mut listed, wanted) = (holds(0..7), holds(5..8));
+        let mut released = BTreeSet::new();
+        while listed != wanted {
+            let step = plan_holds_step(&listed, &wanted, 2);
+            assert!(!step.released.is_empty() && step.released.len() <= 2, "{step:?}");
+            assert!(step.released.is_disjoint(&wanted));
+            released.extend(step.released);
+            listed = step.listed;
+            assert_eq!(&released | &listed, holds(0..8), "none is forgotten");
+        }
+        assert_eq!(released, holds(0..5));
     }
 
     #[test]

@@ -70,10 +70,6 @@ impl Controller {
             );
         }
         let dealt = report.generation == object.generation;
-        if !dealt {
-            // The object may come from the response to a write, which is not delivered to the informer's listeners.
-            self.registry.request_rescan();
-        }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // Loading usually takes less than the grace time.
             return Some(ReconcileOutcome::wait(

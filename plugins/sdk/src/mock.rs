@@ -1,5 +1,7 @@
 //! An in-memory host for native tests of a plugin.
 //!
+//! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
+//!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
 //! its requests, writes and Events. A request without a response fails the test and names the request.
 //!
@@ -48,6 +50,7 @@ use crate::{
 /// Group, kind, namespace and name.
 type Key = (String, String, String, String);
 type Answers = VecDeque<Result<http::Response, Error>>;
+type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 
 /// The simulated cluster and upstreams, and the record of what a plugin did.
 #[derive(Default)]
@@ -55,6 +58,7 @@ struct State {
     objects: BTreeMap<Key, Value>,
     answers: BTreeMap<(String, String), Answers>,
     response_headers: Vec<Header>,
+    server: Option<Server>,
     requests: Vec<http::Request>,
     writes: Vec<String>,
     events: Vec<(String, String)>,
@@ -144,6 +148,15 @@ impl Host {
     /// Sets headers that the responses set from now on carry in addition to their own.
     pub fn set_response_headers(&self, headers: &[(&str, &str)]) -> &Self {
         self.0.borrow_mut().response_headers = build_headers(headers);
+        self
+    }
+
+    /// Answers the requests that have no response of their own, for example by a simulator.
+    pub fn serve(
+        &self,
+        server: impl Fn(&http::Request) -> Result<http::Response, Error> + 'static,
+    ) -> &Self {
+        self.0.borrow_mut().server = Some(Box::new(server));
         self
     }
 
@@ -287,9 +300,10 @@ impl Host {
         self.0.borrow().writes.clone()
     }
 
-    /// Clears the recorded requests, subscriptions, writes and Events.
+    /// Clears the recorded requests, subscriptions, messages, writes and Events.
     pub fn forget(&self) {
         let mut state = self.0.borrow_mut();
+        state.messages.clear();
         state.requests.clear();
         state.subscriptions.clear();
         state.writes.clear();
@@ -658,7 +672,10 @@ impl Capabilities for Host {
         state.requests.push(request.clone());
         let key = (request.method.as_str().to_owned(), request.path_and_query.clone());
         let Some(answers) = state.answers.get_mut(&key) else {
-            panic!("unexpected request: {} {}", key.0, key.1);
+            let Some(server) = &state.server else {
+                panic!("unexpected request: {} {}", key.0, key.1);
+            };
+            return server(request);
         };
         match answers.len() {
             0 => panic!("no response left for {} {}", key.0, key.1),

@@ -166,19 +166,20 @@ impl Host for Call {
         let request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         self.charge_bytes_to_host(object.len())?;
-        if let Some((key, live)) = services
-            .api
-            .writer
-            .unchanged_since_last_apply(&by, request_digest)
-        {
+        let writer = &services.api.writer;
+        if let Some((key, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
             self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
             if key.gvk.is_same_kind(&upstream_gvk()) {
                 self.check_upstream_secrets(&key, &live.to_value(), None)?;
             }
             self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.record_apply(key, false)?;
-            return self.return_bytes(live.json.to_vec());
+            self.record_written_object(key.clone())?;
+            // From here on a change wakes the object. One from before it is seen now.
+            if let Some((_, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
+                self.record_apply(key, false)?;
+                return self.return_bytes(live.json.to_vec());
+            }
         }
         let (key, object) = self.prepare_object(object, options.owned, Verb::Apply)?;
         Span::current().record("object", tracing::field::display(&key));
@@ -217,14 +218,14 @@ impl Host for Call {
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        self.reserve_watch(&key)?;
+        self.record_written_object(key.clone())?;
         let written = services
             .api
             .writer
             .create(self.context.write_context(&by), &key, &object)
             .await;
         let written = written.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, written.sent)?;
+        self.effects.record_write(&key, written.sent);
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -282,14 +283,15 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        self.reserve_watch(&key)?;
+        self.record_written_object(key.clone())?;
         let context = self.context.write_context(&by);
         let deleted = services
             .api
             .writer
             .delete(context, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, true)
+        self.effects.record_write(&key, true);
+        Ok(())
     }
 }
 
@@ -401,24 +403,15 @@ impl Call {
         if !sent && let Some(metrics) = &self.context.metrics {
             metrics.record_suppressed(Suppressed::Apply);
         }
-        self.record_write(key, sent)
-    }
-
-    /// Records a write and a read of the same object, so that a change by another writer wakes the reconciled object.
-    fn record_write(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         self.effects.record_write(&key, sent);
-        self.record_read(Dependency::Object(key, CacheProjection::Full))
+        self.record_written_object(key)
     }
 
-    /// Starts the watch of an object that is about to be written: a limit must not fail the call after the write.
-    fn reserve_watch(&self, key: &ObjectRef) -> Result<(), Error> {
-        let Some(target) = &self.context.target else {
-            return Ok(());
-        };
-        let cache = &target.services.cache;
-        let scope = cache.namespaces.object_scope(key, CacheProjection::Full);
-        let informer = cache.informers.ensure_informer_for(&scope, self.reader());
-        informer.map(drop).map_err(|e| self.map_sync_error(e.into()))
+    /// Records an object that the call writes as read, so that a change by another writer wakes the reconciled object. It
+    /// comes before the request: a change while the response is on its way counts, and a limit of watches must not fail
+    /// the call after the write.
+    fn record_written_object(&mut self, key: ObjectRef) -> Result<(), Error> {
+        self.record_read(Dependency::Object(key, CacheProjection::Full))
     }
 
     /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.

@@ -8,7 +8,6 @@ mod injected;
 mod parent;
 mod remote;
 mod vars;
-mod yaml;
 
 use concourse_api::{
     ContainerImage, InstanceSpec, JobSpec, NamespacedName, Pipeline, PipelineSpec, PipelineStatus,
