@@ -35,6 +35,8 @@ struct Seen {
     password: Mutex<String>,
     /// Number of the accepted token.
     token: AtomicU32,
+    /// The header of the last request.
+    authorization: Mutex<String>,
     /// Requests with credentials to the target of a redirect.
     redirected: AtomicU32,
 }
@@ -65,6 +67,7 @@ async fn echo(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) ->
         .and_then(|v| v.to_str().ok())
         .unwrap_or_default()
         .to_owned();
+    seen.authorization.lock().unwrap().clone_from(&sent);
     let expected = format!("Bearer token-number-{}", seen.token.load(Ordering::SeqCst));
     let status = if sent == expected {
         StatusCode::OK
@@ -264,6 +267,26 @@ async fn credentials_stay_at_their_origin_and_out_of_response() {
     );
     assert!(!format!("{:?}", lab.upstream).contains(PASSWORD));
     assert_eq!(format!("{:?}", Secret::new(PASSWORD.into())), "***");
+}
+
+#[tokio::test]
+async fn header_has_its_prefix_and_neither_part_of_its_value_is_shown() {
+    let mut lab = lab().await;
+    lab.vault.set("keys", "key-of-account:secret-of-account\n");
+    lab.upstream.spec = serde_json::from_value(json!({
+        "url": lab.upstream.spec.url,
+        "auth": {"header": {"name": "Authorization", "prefix": "sso-key ",
+            "valueSecretRef": {"name": "keys", "key": "password"}}},
+    }))
+    .unwrap();
+    let mut parts = request("/echo");
+    parts.method = "POST".into();
+    parts.body = Some(b"key-of-account and secret-of-account".to_vec());
+    let echoed = lab.send(parts).await.unwrap();
+    let text = String::from_utf8_lossy(&echoed.body).into_owned();
+    assert!(!text.contains("of-account"), "{text}");
+    let sent = lab.seen.authorization.lock().unwrap().clone();
+    assert_eq!(sent, "sso-key key-of-account:secret-of-account");
 }
 
 fn secret(name: &str) -> SecretSource {

@@ -165,7 +165,14 @@ impl Credentials {
                         header.name
                     ))
                 })?;
-                AuthMethod::Fixed(name, sensitive_header(&text(&header.value_secret_ref)?)?)
+                let value = text(&header.value_secret_ref)?;
+                let prefix = header.prefix.as_deref().unwrap_or_default();
+                let sent = sensitive_header(&format!("{prefix}{value}"))?;
+                // A server that echoes `KEY:SECRET` shows one of them rather than both.
+                for part in value.split(':').filter(|part| part.len() >= MIN_REDACTED_BYTES) {
+                    redactor.add_secret(part.as_bytes());
+                }
+                AuthMethod::Fixed(name, sent)
             }
             Auth::Oauth2Password(grant) => {
                 let form = vec![

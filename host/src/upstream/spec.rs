@@ -159,6 +159,10 @@ pub struct Bearer {
 pub struct Header {
     /// Name of the header.
     pub name: String,
+    /// Text before the value, for example the scheme `sso-key `.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[ -~]*$"), length(max = 64))]
+    pub prefix: Option<String>,
     /// Secret key with the value of the header.
     pub value_secret_ref: SecretKeySelector,
 }
