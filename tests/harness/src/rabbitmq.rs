@@ -1,7 +1,7 @@
 //! A real message broker on loopback: Debian's rabbitmq-server.
 
 mod client;
-mod process;
+pub(crate) mod process;
 
 use std::{
     net::SocketAddr,
@@ -17,6 +17,9 @@ use tokio::{net::TcpSocket, process::Command};
 pub use self::client::RabbitMqClient;
 use self::process::BoundProcess;
 use crate::{WAIT_TIMEOUT, workspace_root};
+
+/// Timeout of one attempt to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// User of the broker, who administers it.
 pub const RABBITMQ_USER: &str = "ostler";
@@ -128,9 +131,11 @@ impl RabbitMq {
     pub async fn connect(&self) -> RabbitMqClient {
         let connecting = async {
             loop {
-                match RabbitMqClient::connect(self.amqp.address).await {
-                    Ok(client) => return client,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                // A node that is starting may accept a connection and never answer on it.
+                let attempt = RabbitMqClient::connect(self.amqp.address);
+                match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+                    Ok(Ok(client)) => return client,
+                    Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
                 self.check_running();
             }
