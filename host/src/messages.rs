@@ -89,8 +89,9 @@ impl MessageRunner {
                     () = fence.wait_drain() => break true,
                 }
             };
+            // All before any is awaited: none takes further messages meanwhile.
+            running.values().for_each(|one| one.stop.cancel());
             for (key, one) in running {
-                one.stop.cancel();
                 if is_drained {
                     // Messages that are being handled get the grace period of the drain.
                     let _ = one.task.await;
