@@ -248,10 +248,16 @@ export const retryAfter = (milliseconds) => ({ tag: "retry-after", val: millisec
 /** The message can never be handled, and is dead-lettered with this reason. */
 export const reject = (reason) => ({ tag: "reject", val: reason });
 
+// Integers of 64 bits are passed as BigInt, which JSON.stringify refuses.
+const number = (value) => (typeof value === "bigint" ? Number(value) : value);
+
 /** A message that was delivered. */
 class Delivery {
-  constructor(fields) {
-    Object.assign(this, fields);
+  constructor({ properties, ...fields }) {
+    const { expiration, timestamp } = properties;
+    Object.assign(this, fields, {
+      properties: { ...properties, expiration: number(expiration), timestamp: number(timestamp) },
+    });
   }
   text() {
     return decode(this.body);
@@ -261,7 +267,7 @@ class Delivery {
   }
   /** Returns the value of a header, or undefined. */
   header(name) {
-    return this.properties.headers.find((header) => header.name === name)?.value.val;
+    return number(this.properties.headers.find((header) => header.name === name)?.value.val);
   }
 }
 
