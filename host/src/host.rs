@@ -296,8 +296,8 @@ fn build_change_observer(
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
     Arc::new(move |change| {
-        if change.new.is_some() && dispatcher.has_reconciler(&change.key.gvk) {
-            stats.observe_object(&change.key);
+        if dispatcher.has_reconciler(&change.key.gvk) {
+            stats.observe_change(&change.key, change.new.as_deref());
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
         if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
