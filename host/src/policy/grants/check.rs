@@ -673,6 +673,11 @@ plugins:
                 "{error}"
             );
         }
+        for wrong in [-1, 101, 1000] {
+            let text = format!("plugins: {{team: {{reconcile: {{jitter: {wrong}}}}}}}");
+            let error = Grants::parse(&text, "g.yaml").unwrap_err();
+            assert!(error.contains(&format!("{wrong} is not a percentage")), "{error}");
+        }
     }
 
     #[test]
