@@ -142,6 +142,7 @@ impl Host {
         self.tasks.shutdown().await;
         self.services.fence.close();
         self.services.upstreams.streams.close_all();
+        self.services.upstreams.clients.close_brokers();
         if let Some(campaign) = self.campaign {
             if campaign.release(RELEASE_TIMEOUT).await {
                 info!("lease released");
@@ -434,6 +435,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
             () = services.fence.wait_drain() => return,
         }
         services.upstreams.streams.close_all();
+        services.upstreams.clients.close_brokers();
         services.api.writer.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {

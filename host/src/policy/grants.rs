@@ -4,13 +4,17 @@
 //! to the plugin's service account. The first two are decided here, without I/O; the third in [`crate::client::access_review`].
 
 mod check;
+mod topic;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::check::{Denied, PluginGrants};
+pub use self::{
+    check::{Denied, PluginGrants},
+    topic::covers_topic,
+};
 use crate::{
     contract::limits::{LimitsSpec, Time},
     kube::{key::Gvk, renamed_fields::explain_unknown_field},
@@ -87,6 +91,17 @@ pub enum Access<'a> {
         /// Path and query.
         path: &'a str,
     },
+    /// Publishing a message.
+    Publish {
+        /// Namespace of the Upstream.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+        /// The exchange; empty for the default exchange.
+        exchange: &'a str,
+        /// The routing key.
+        routing_key: &'a str,
+    },
     /// Naming a Secret for the host to use; the plugin does not see it.
     Secret {
         /// Its namespace.
@@ -132,6 +147,9 @@ pub struct Permissions {
     /// Requests to Upstreams.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<UpstreamGrant>,
+    /// Messages that the plugin may publish.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<MessageGrant>,
     /// Secrets that the plugin may name for the host to inject into requests. The plugin cannot read their contents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
@@ -258,6 +276,10 @@ fn match_all() -> Vec<String> {
     vec!["*".into()]
 }
 
+fn match_all_topics() -> Vec<String> {
+    vec!["#".into()]
+}
+
 fn same_namespace() -> Vec<String> {
     vec![SAME_NAMESPACE.into()]
 }
@@ -313,6 +335,26 @@ pub struct UpstreamGrant {
     pub paths: Vec<String>,
 }
 
+/// Messages that a plugin may publish.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct MessageGrant {
+    /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
+    pub names: Vec<String>,
+    /// Namespaces of Upstreams. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
+    /// Defaults to `Same`.
+    #[serde(default = "same_namespace")]
+    pub namespaces: Vec<String>,
+    /// Exchanges. `*` matches any exchange with a name, `foo*` a prefix. The default exchange, through which every queue can
+    /// be reached, is matched by the empty string only.
+    pub exchanges: Vec<String>,
+    /// Routing keys, with the patterns of topic exchanges: `*` matches one word between dots, `#` any number of words.
+    /// Defaults to `#`.
+    #[serde(default = "match_all_topics")]
+    pub routing_keys: Vec<String>,
+}
+
 /// Secrets that a plugin may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -349,6 +391,7 @@ impl Permissions {
             reconciles,
             kubernetes,
             upstreams,
+            messages,
             secrets,
             events: _,
             read_secrets: _,
@@ -388,6 +431,18 @@ impl Permissions {
             ] {
                 if empty(list) {
                     return Err(format!("upstreams[{i}].{field} is empty: it allows nothing"));
+                }
+            }
+        }
+        for (i, grant) in messages.iter().enumerate() {
+            for (field, nothing) in [
+                ("names", empty(&grant.names)),
+                ("namespaces", empty(&grant.namespaces)),
+                ("exchanges", grant.exchanges.is_empty()),
+                ("routingKeys", grant.routing_keys.is_empty()),
+            ] {
+                if nothing {
+                    return Err(format!("messages[{i}].{field} is empty: it allows nothing"));
                 }
             }
         }

@@ -110,8 +110,8 @@ impl Controller {
         }
         self.protect_upstream(key, object, &upstream).await;
         if !upstream.is_http() {
-            // The host has no client for that scheme, so there is no condition about a connection.
-            return (HealthReport::default(), None, reads);
+            let (report, again) = self.check_broker(&upstream).await;
+            return (report, again, reads);
         }
         let client = match services
             .upstreams
@@ -126,5 +126,18 @@ impl Controller {
         }
         let again = client.next_health_check(UNHEALTHY_BACKOFF, IDLE_TIMEOUT);
         (client.health_report(), Some(again), reads)
+    }
+    /// Checks a message broker: the host keeps a connection to it while it leads.
+    async fn check_broker(&self, upstream: &UpstreamObject) -> (HealthReport, Option<Duration>) {
+        let clients = &self.services.upstreams.clients;
+        let client = match clients.broker_for(upstream, &StoreSecrets(&self.services.cache.store)) {
+            Ok(client) => client,
+            Err(e) => return (HealthReport::from_error(&e), None),
+        };
+        if client.needs_health_check() {
+            clients.check_broker(&client).await;
+        }
+        let again = client.next_health_check(UNHEALTHY_BACKOFF.initial, IDLE_TIMEOUT);
+        (client.health_report(), Some(again))
     }
 }

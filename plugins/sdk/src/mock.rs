@@ -1,5 +1,7 @@
 //! An in-memory host for native tests of a plugin.
 //!
+//! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
+//!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
 //! its requests, writes and Events. A request without a response fails the test and names the request.
 //!
@@ -275,9 +277,10 @@ impl Host {
         self.0.borrow().writes.clone()
     }
 
-    /// Clears the recorded requests, subscriptions, writes and Events.
+    /// Clears the recorded requests, subscriptions, messages, writes and Events.
     pub fn forget(&self) {
         let mut state = self.0.borrow_mut();
+        state.messages.clear();
         state.requests.clear();
         state.subscriptions.clear();
         state.writes.clear();

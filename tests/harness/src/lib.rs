@@ -11,6 +11,7 @@ mod logs;
 pub mod probe;
 pub mod process;
 pub mod proxy;
+pub mod rabbitmq;
 pub mod registry;
 mod scenario;
 mod server;

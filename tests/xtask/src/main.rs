@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 mod components;
 mod control_plane;
+mod debian;
 mod demo;
 mod deny;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod dependencies;
 mod docs;
 mod paths;
 mod process;
+mod rabbitmq;
 mod registry;
 mod suite;
 

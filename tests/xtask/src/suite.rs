@@ -15,7 +15,7 @@ use crate::{
     control_plane::{self, ControlPlane},
     paths,
     progress::{print_result, print_status},
-    registry,
+    rabbitmq, registry,
 };
 
 /// A tier of tests, selected by the module a test is in.
@@ -126,15 +126,18 @@ enum Dependency {
     Components,
     Host,
     Registry,
+    RabbitMq,
 }
 
 impl Dependency {
-    /// Returns the dependencies of a tier. The registry belongs to each tier with scenarios: without it those about
-    /// OCI fail on a machine that has no docker-registry.
+    /// Returns the dependencies of a tier. The registry and the broker belong to each tier with scenarios: without them
+    /// those about OCI and messages fail.
     fn of_tier(tier: Tier) -> &'static [Self] {
         match tier {
             Tier::Pure => &[Self::Host],
-            Tier::Embedded | Tier::Hostile | Tier::Real => &[Self::Components, Self::Registry, Self::Host],
+            Tier::Embedded | Tier::Hostile | Tier::Real => {
+                &[Self::Components, Self::Registry, Self::RabbitMq, Self::Host]
+            }
         }
     }
 
@@ -144,6 +147,7 @@ impl Dependency {
             Self::Components => "OSTLER_COMPONENTS",
             Self::Host => "OSTLER_BIN",
             Self::Registry => "OSTLER_TEST_REGISTRY",
+            Self::RabbitMq => "OSTLER_TEST_RABBITMQ",
         }
     }
 }
@@ -156,9 +160,12 @@ fn prepare_environment(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>
         tiers.any(|tier| Dependency::of_tier(*tier).contains(&dependency))
     };
     let mut environment = BTreeMap::new();
-    // First, because it fails within seconds where the package can't be fetched.
+    // First, because they fail within seconds where a package can't be fetched.
     if needs(Dependency::Registry) {
         environment.insert(Dependency::Registry.variable(), registry::find_or_fetch()?);
+    }
+    if needs(Dependency::RabbitMq) {
+        environment.insert(Dependency::RabbitMq.variable(), rabbitmq::find_or_fetch()?);
     }
     if needs(Dependency::Components) {
         components::build_components(|_| true)?;

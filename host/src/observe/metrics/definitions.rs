@@ -156,6 +156,8 @@ definitions! {
         "Total number of requests to upstreams that were retried because the connection failed";
     UPSTREAM_NOT_MODIFIED = counter "ostler_upstream_not_modified" ["upstream"]
         "Total number of responses served from the cache because the upstream answered 304 Not Modified";
+    MESSAGES_PUBLISHED = counter "ostler_messages_published" ["upstream", "result"]
+        "Total number of messages that components published, by upstream and result: confirmed, unroutable or failed";
     EVENT_STREAMS = gauge "ostler_event_streams" ["state"]
         "Current number of event streams, by state: connecting, open, waiting, ended or outdated";
     EVENT_STREAM_OPENS = counter "ostler_event_stream_opens" []

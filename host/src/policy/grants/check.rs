@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, Permissions, ReconcileGrant, ReconcileSettings, SAME_NAMESPACE,
-    SecretGrant, ServiceAccount, UpstreamGrant, Verb,
+    Access, Grant, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, ReconcileSettings,
+    SAME_NAMESPACE, SecretGrant, ServiceAccount, UpstreamGrant, Verb, topic::matches_topic,
 };
 use crate::{contract::limits::Limits, kube::key::Gvk};
 
@@ -111,8 +111,8 @@ impl PluginGrants {
         Self { asks, used, ..self }
     }
 
-    /// The indexes of used entries of the permissions asked for (without them: granted): reconciles, kubernetes, upstreams
-    /// and secrets in their order, then events.
+    /// The indexes of used entries of the permissions asked for (without them: granted): reconciles, kubernetes, upstreams,
+    /// messages and secrets in their order, then events.
     pub fn used_entries(&self) -> Vec<usize> {
         let marked = |i: &usize| {
             let word = self.used.0.get(i / 64);
@@ -250,11 +250,12 @@ impl Permissions {
             reconciles,
             kubernetes,
             upstreams,
+            messages,
             secrets,
             events: _,
             read_secrets: _,
         } = self;
-        reconciles.len() + kubernetes.len() + upstreams.len() + secrets.len() + 1
+        reconciles.len() + kubernetes.len() + upstreams.len() + messages.len() + secrets.len() + 1
     }
 
     /// The index of the entry that allows an access, in the order of [`PluginGrants::used_entries`].
@@ -262,6 +263,7 @@ impl Permissions {
         let after_reconciles = self.reconciles.len();
         let after_kubernetes = after_reconciles + self.kubernetes.len();
         let after_upstreams = after_kubernetes + self.upstreams.len();
+        let after_messages = after_upstreams + self.messages.len();
         match *access {
             Access::Reconcile { gvk } => self.reconciles.iter().position(|g| g.covers(gvk)),
             Access::Kubernetes { verb, gvk, namespace } => {
@@ -290,6 +292,21 @@ impl Permissions {
                 let found = self.upstreams.iter().position(covers);
                 found.map(|i| i + after_kubernetes)
             }
+            Access::Publish {
+                namespace,
+                name,
+                exchange,
+                routing_key,
+            } => {
+                let covers = |g: &MessageGrant| {
+                    matches_any(&g.names, name)
+                        && matches_namespace(&g.namespaces, namespace, own)
+                        && matches_exchange(&g.exchanges, exchange)
+                        && g.routing_keys.iter().any(|p| matches_topic(p, routing_key))
+                };
+                let found = self.messages.iter().position(covers);
+                found.map(|i| i + after_upstreams)
+            }
             Access::Secret {
                 namespace,
                 name,
@@ -306,7 +323,7 @@ impl Permissions {
                         && origin.is_none_or(is_allowed)
                 };
                 let found = self.secrets.iter().position(covers);
-                found.map(|i| i + after_upstreams)
+                found.map(|i| i + after_messages)
             }
             Access::Events => self.events.then(|| self.entry_count() - 1),
         }
@@ -391,6 +408,28 @@ impl Access<'_> {
                     shown(namespace)
                 ),
             ),
+            Self::Publish {
+                namespace,
+                name,
+                exchange,
+                routing_key,
+            } => {
+                let exchange_name = match exchange {
+                    "" => "the default exchange".to_owned(),
+                    exchange => format!("exchange {exchange}"),
+                };
+                (
+                    format!(
+                        "publish to {exchange_name} with routing key {routing_key:?} at upstream {name}{}",
+                        namespace_suffix(namespace)
+                    ),
+                    format!(
+                        "messages: [{{names: [{name}], namespaces: [{}], exchanges: [{exchange:?}], routingKeys: \
+                         [{routing_key:?}]}}]`",
+                        shown(namespace)
+                    ),
+                )
+            }
             Self::Secret {
                 namespace,
                 name,
@@ -436,6 +475,15 @@ fn matches_namespace(patterns: &[String], namespace: &str, own: &str) -> bool {
     matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
 }
 
+/// Some pattern matches an exchange. No pattern with `*` matches the default exchange, through which a message reaches
+/// any queue.
+fn matches_exchange(patterns: &[String], exchange: &str) -> bool {
+    match exchange {
+        "" => patterns.iter().any(String::is_empty),
+        exchange => matches_any(patterns, exchange),
+    }
+}
+
 /// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`.
 fn matches_any(patterns: &[String], word: &str) -> bool {
     patterns
@@ -464,6 +512,48 @@ plugins:
 
     fn kubernetes<'a>(verb: Verb, gvk: &'a Gvk, namespace: &'a str) -> Access<'a> {
         Access::Kubernetes { verb, gvk, namespace }
+    }
+
+    #[test]
+    fn message_is_granted_by_exchange_and_routing_key() {
+        let file = "
+plugins:
+  p:
+    messages:
+    - {names: [mq], exchanges: [events, audit-*], routingKeys: [order.*, 'stock.#']}
+    - {names: [mq], exchanges: [''], routingKeys: [replies]}
+    - {names: [any], exchanges: ['*']}
+";
+        let grants = Grants::parse(file, "g.yaml").expect("parses");
+        let p = grants.grants_for("p");
+        for (name, exchange, routing_key, granted) in [
+            ("mq", "events", "order.created", true),
+            ("mq", "audit-2026", "stock", true),
+            ("mq", "events", "order.created.again", false),
+            ("mq", "events", "replies", false),
+            ("mq", "other", "order.created", false),
+            ("mq", "", "replies", true),
+            ("mq", "", "order.created", false),
+            ("any", "whatever", "a.b.c", true),
+            ("any", "", "a", false),
+        ] {
+            let access = Access::Publish {
+                namespace: "n",
+                name,
+                exchange,
+                routing_key,
+            };
+            let checked = p.check_access(&access, "n");
+            assert_eq!(
+                checked.is_ok(),
+                granted,
+                "{name} {exchange:?} {routing_key}: {checked:?}"
+            );
+            if let Err(denied) = checked {
+                let remedy = format!("exchanges: [{exchange:?}], routingKeys: [{routing_key:?}]");
+                assert!(denied.to_string().contains(&remedy), "{denied}");
+            }
+        }
     }
 
     #[test]

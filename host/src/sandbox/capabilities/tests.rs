@@ -32,6 +32,7 @@ use crate::{
 enum Need {
     Verb(Verb),
     Upstreams,
+    Messages,
     Secrets,
     Events,
 }
@@ -47,6 +48,7 @@ impl Need {
                 }
             }
             Self::Upstreams => all.upstreams.clear(),
+            Self::Messages => all.messages.clear(),
             Self::Secrets => all.secrets.clear(),
             Self::Events => all.events = false,
         }
@@ -62,13 +64,11 @@ enum Entry {
     Needs(Need, PollOnce),
     /// It needs no grant, for this reason.
     Free(&'static str),
-    /// It is not implemented yet, and fails with any grants.
-    Unsupported(PollOnce),
 }
 
 /// Lists the expectation for every function of the contract.
 fn list_entries() -> Vec<(&'static str, Entry)> {
-    use Entry::{Free, Needs, Unsupported};
+    use Entry::{Free, Needs};
     vec![
         (
             "kubernetes.get",
@@ -216,7 +216,9 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "messaging.publish",
-            Unsupported(|c| poll_once(messaging::Host::publish(c, upstream(), message()))),
+            Needs(Need::Messages, |c| {
+                poll_once(messaging::Host::publish(c, upstream(), message()))
+            }),
         ),
         (
             "events.emit",
@@ -356,6 +358,7 @@ fn all_permissions() -> Permissions {
     let text = "
 kubernetes: [{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}]
 upstreams: [{}]
+messages: [{exchanges: ['']}]
 secrets: [{}]
 events: true
 ";
@@ -469,13 +472,6 @@ async fn import_without_its_grant_is_denied() {
     for (name, entry) in list_entries() {
         match entry {
             Entry::Free(why) => assert!(!why.is_empty(), "{name}"),
-            Entry::Unsupported(call) => {
-                let answer = call(&mut cluster.call(all_permissions(), &all_permissions()));
-                assert!(
-                    matches!(answer, Some(Err(Error::Unsupported(_)))),
-                    "{name}: {answer:?}"
-                );
-            }
             Entry::Needs(need, call) => {
                 for (asks, granted, word) in [
                     (all_permissions(), need.without(), "grant it with"),
@@ -508,7 +504,7 @@ async fn import_without_its_grant_is_denied() {
         }
     }
     println!("{refused} imports refused without their grants");
-    assert!(refused >= 16);
+    assert!(refused >= 17);
 }
 
 #[tokio::test]
@@ -545,7 +541,7 @@ async fn describe_is_denied_every_capability() {
         limits: Limits::default(),
     });
     for (name, entry) in list_entries() {
-        let (Entry::Needs(_, call) | Entry::Unsupported(call)) = entry else {
+        let Entry::Needs(_, call) = entry else {
             continue;
         };
         if name != "events.emit" {
@@ -660,6 +656,9 @@ async fn unimplemented_uses_fail_as_unsupported() {
     let mut request = request(vec![]);
     request.upstream.cluster = elsewhere();
     answers.push(poll_once(http::Host::send(&mut call, request)));
+    let mut broker = upstream();
+    broker.cluster = elsewhere();
+    answers.push(poll_once(messaging::Host::publish(&mut call, broker, message())));
     for answer in answers {
         assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
     }
