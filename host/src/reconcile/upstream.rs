@@ -137,7 +137,7 @@ impl Controller {
         if client.needs_health_check() {
             clients.check_broker(&client).await;
         }
-        let again = client.next_health_check(UNHEALTHY_BACKOFF.initial, IDLE_TIMEOUT);
+        let again = client.next_health_check(UNHEALTHY_BACKOFF.max_delay(1), IDLE_TIMEOUT);
         (client.health_report(), Some(again))
     }
 }
