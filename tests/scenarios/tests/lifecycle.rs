@@ -3,6 +3,7 @@
 
 use ostler::testing::{
     admin::{explain::Explanation, question::Question},
+    dispatcher::Cause,
     grants::Grants,
     key::Gvk,
     plugin::HookState,
@@ -201,10 +202,15 @@ async fn revoked_grant_stops_upgrades(mut lab: Lab) {
     })
     .await;
     std::fs::write(&file, format!("{PACK_GRANTS}{revoked}")).expect("written");
-    beat(&lab, "old", "count").await;
     lab.wait_until("it is denied", async || {
         let old = lab.get(&beats(), "old").await.expect("it is there");
         find_condition(&old, "Ready")["reason"] == "PermissionDenied"
+    })
+    .await;
+    // The next version could be upgraded.
+    beat(&lab, "old", "count").await;
+    lab.wait_until("the host has seen it", async || {
+        lab.wake_causes(&beats(), "old").last() == Some(&Cause::Change)
     })
     .await;
     lab.wait_idle().await;
