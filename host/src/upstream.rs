@@ -28,6 +28,7 @@ mod attempt;
 mod auth;
 mod breaker;
 mod broker;
+mod challenge;
 mod client;
 mod coalesce;
 mod conditional;
@@ -58,6 +59,7 @@ use parking_lot::Mutex;
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
+    challenge::Challenge,
     health::HealthReport,
 };
 pub use self::{

@@ -8,6 +8,7 @@ mod component;
 pub mod concourse;
 mod lab;
 mod logs;
+pub mod powerdns;
 pub mod probe;
 pub mod process;
 pub mod proxy;

@@ -1,7 +1,7 @@
 //! A real message broker on loopback: Debian's rabbitmq-server.
 
 mod client;
-mod process;
+pub(crate) mod process;
 
 use std::{
     net::SocketAddr,

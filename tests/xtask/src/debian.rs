@@ -9,16 +9,34 @@ use crate::progress::Step;
 
 /// Extracts packages into a folder. They are not installed, because that would start their servers as services.
 pub fn extract_packages(packages: &[&str], folder: &Path) -> Result<()> {
+    let mut download = Command::new("apt-get");
+    download.args(["--quiet=2", "download"]).args(packages);
+    extract_downloaded(packages, folder, download)
+}
+
+/// Extracts packages into a folder, with those of their dependencies that are not installed: the names of libraries
+/// differ between releases.
+pub fn extract_with_dependencies(packages: &[&str], folder: &Path) -> Result<()> {
+    // apt-get keeps incomplete files there.
+    fs::create_dir_all(folder.join("partial"))?;
+    let mut download = Command::new("apt-get");
+    download
+        .args(["--quiet=2", "--yes", "--no-install-recommends", "--download-only"])
+        .args(["--option", "Debug::NoLocking=true", "--option"])
+        .arg(format!("Dir::Cache::archives={}", folder.display()))
+        .arg("install")
+        .args(packages);
+    extract_downloaded(packages, folder, download)
+}
+
+fn extract_downloaded(packages: &[&str], folder: &Path, command: Command) -> Result<()> {
     let name = packages.first().copied().unwrap_or_default();
     let step = Step::new(format!("Fetching Debian's {name} for the tests"));
     fs::create_dir_all(folder)?;
     let download = || {
-        let mut command = Command::new("apt-get");
-        command
-            .args(["--quiet=2", "download"])
-            .args(packages)
-            .current_dir(folder);
-        toolchain::run_logged("apt-get download", command)
+        let mut again = Command::new(command.get_program());
+        again.args(command.get_args()).current_dir(folder);
+        toolchain::run_logged("apt-get", again)
     };
     let fetch = || -> Result<()> {
         if download().is_err() {

@@ -14,6 +14,7 @@ mod deny;
 mod dependencies;
 mod docs;
 mod paths;
+mod powerdns;
 mod process;
 mod rabbitmq;
 mod registry;

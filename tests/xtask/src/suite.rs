@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use crate::{
     cargo, components,
     control_plane::{self, ControlPlane},
-    paths,
+    paths, powerdns,
     progress::{print_result, print_status},
     rabbitmq, registry,
 };
@@ -127,17 +127,22 @@ enum Dependency {
     Host,
     Registry,
     RabbitMq,
+    PowerDns,
 }
 
 impl Dependency {
-    /// Returns the dependencies of a tier. The registry and the broker belong to each tier with scenarios: without them
-    /// those about OCI and messages fail.
+    /// Returns the dependencies of a tier. The servers belong to each tier with scenarios: without them those
+    /// about OCI, messages and DNS fail.
     fn of_tier(tier: Tier) -> &'static [Self] {
         match tier {
             Tier::Pure => &[Self::Host],
-            Tier::Embedded | Tier::Hostile | Tier::Real => {
-                &[Self::Components, Self::Registry, Self::RabbitMq, Self::Host]
-            }
+            Tier::Embedded | Tier::Hostile | Tier::Real => &[
+                Self::Components,
+                Self::Registry,
+                Self::RabbitMq,
+                Self::PowerDns,
+                Self::Host,
+            ],
         }
     }
 
@@ -148,6 +153,7 @@ impl Dependency {
             Self::Host => "OSTLER_BIN",
             Self::Registry => "OSTLER_TEST_REGISTRY",
             Self::RabbitMq => "OSTLER_TEST_RABBITMQ",
+            Self::PowerDns => "OSTLER_TEST_POWERDNS",
         }
     }
 }
@@ -166,6 +172,9 @@ fn prepare_environment(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>
     }
     if needs(Dependency::RabbitMq) {
         environment.insert(Dependency::RabbitMq.variable(), rabbitmq::find_or_fetch()?);
+    }
+    if needs(Dependency::PowerDns) {
+        environment.insert(Dependency::PowerDns.variable(), powerdns::find_or_fetch()?);
     }
     if needs(Dependency::Components) {
         components::build_components(|_| true)?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tracing::{Span, field::Empty, instrument};
 
 use self::{
-    patch::{is_applied, meets_preconditions, parse_patch},
+    patch::{check_patched_status, is_applied, meets_preconditions, parse_patch},
     projection::{cache_projection, project_fields},
 };
 use super::{
@@ -258,6 +258,8 @@ impl Host for Call {
             ));
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        let resource = services.api.writer.discover_resource(&key.gvk).await?;
+        check_patched_status(&patch, resource.status)?;
         self.check_patch(&services, &key).await?;
         // A patch that would leave the cached object unchanged is not sent.
         if let Some(live) = self.get_cached(&services, &key, CacheProjection::Full).await?

@@ -99,9 +99,10 @@ pub struct DeploymentSync {
     /// Commit, branch or tag to sync to; defaults to the revision of the application.
     #[schemars(length(min = 1, max = 255))]
     pub revision: Option<String>,
-    /// Deletes objects that are no longer in the repository.
+    /// Keeps objects that are no longer in the repository. Argo CD then shows the application as OutOfSync, and the
+    /// deployment fails, if there are any.
     #[serde(default)]
-    pub prune: bool,
+    pub keep_removed: bool,
 }
 
 /// The address of a deployment: an IngressResource of the record's name is applied.
@@ -261,6 +262,9 @@ pub struct SyncStatus {
     /// Set when the operation has been seen in Argo CD.
     #[serde(default)]
     pub started: bool,
+    /// Time at which the operation finished, as Argo CD shows it.
+    #[schemars(extend("format" = "date-time"))]
+    pub finish_time: Option<String>,
     /// Phase of the operation, as Argo CD shows it.
     pub phase: Option<String>,
     /// Commit that was synced.

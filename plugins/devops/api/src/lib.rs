@@ -18,7 +18,8 @@ pub use argo::{
     HelmSource, OWNER_ANNOTATION, OWNER_LABEL, default_server, is_used_by,
 };
 pub use common::{
-    LocalReference, SecretKey, UpstreamReference, git_upstream, jenkins_upstream, registry_upstream,
+    LocalReference, SecretKey, UpstreamReference, check_secure_url, git_upstream, jenkins_upstream,
+    registry_upstream, secret_selector, upstream_manifest, with_authenticated,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
@@ -42,7 +43,7 @@ pub use jenkins::{
 };
 pub use project::{
     DevOpsProject, DevOpsProjectSpec, DevOpsProjectStatus, ProjectArgo, ProjectEnvironment, ProjectGit,
-    ProjectJenkins, ProjectRegistry,
+    ProjectJenkins, ProjectRegistry, application_name,
 };
 pub use registry::{
     ContainerRegistry, ContainerRegistrySpec, ContainerRegistryStatus, ImagePullSecret, PullSecretState,

@@ -2,7 +2,9 @@
 
 use ostler_sdk::{api, resource};
 
-use crate::{ArgoDestination, AutomatedSync, IngressResourceSpec, JenkinsCredential, SecretKey};
+use crate::{
+    ArgoDestination, AutomatedSync, ImagePullSecret, IngressResourceSpec, JenkinsCredential, SecretKey,
+};
 
 /// A project: its repository, registry, pipelines and environments. It applies the four settings.
 #[resource(
@@ -80,6 +82,13 @@ pub struct ProjectRegistry {
     pub username: Option<String>,
     /// Password or token.
     pub password_ref: Option<SecretKey>,
+    /// URL of the token server if it is on another host, as in a ContainerRegistry.
+    #[serde(rename = "tokenURL", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048), regex(pattern = r"^https?://[^?#@]+$"))]
+    pub token_url: Option<String>,
+    /// Secrets for pulling images, of type `kubernetes.io/dockerconfigjson`.
+    #[schemars(length(max = 100))]
+    pub image_pull_secrets: Vec<ImagePullSecret>,
 }
 
 /// The Argo CD of a project.
@@ -151,4 +160,10 @@ fn head_revision() -> String {
 pub struct DevOpsProjectStatus {
     /// Commit of the repository that was validated last.
     pub commit: Option<String>,
+}
+
+/// Name of the application of an environment in Argo CD.
+#[must_use]
+pub fn application_name(project: &str, environment: &str) -> String {
+    [project, "-", environment].concat()
 }

@@ -33,6 +33,11 @@ pub struct ContainerRegistrySpec {
     pub username: Option<String>,
     /// Password or token; without it, the registry is used anonymously.
     pub password_ref: Option<SecretKey>,
+    /// URL of the token server if it is on another host, such as https://auth.docker.io/token for Docker Hub. The password
+    /// is sent to no other server, whatever the registry says.
+    #[serde(rename = "tokenURL", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048), regex(pattern = r"^https?://[^?#@]+$"))]
+    pub token_url: Option<String>,
     /// The certificate authority to trust, as PEM.
     pub ca_ref: Option<SecretKey>,
     /// Secrets for pulling images, of type `kubernetes.io/dockerconfigjson`.

@@ -8,14 +8,14 @@ use crate::{
 };
 
 /// Parses a merge patch. The metadata may change in labels and annotations alone: everything else belongs to the API
-/// server, or to finalizers and owners that the host maintains. The status belongs to the controller of the object.
+/// server, or to finalizers and owners that the host maintains.
 pub(super) fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
     let invalid = |what: &str| Error::Invalid(format!("patch: {what}"));
     let patch: Value = serde_json::from_slice(patch).map_err(|e| invalid(&e.to_string()))?;
     let Some(fields) = patch.as_object() else {
         return Err(invalid("a JSON object is expected"));
     };
-    if let Some(field) = ["apiVersion", "kind", "status"]
+    if let Some(field) = ["apiVersion", "kind"]
         .into_iter()
         .find(|f| fields.contains_key(*f))
     {
@@ -35,6 +35,17 @@ pub(super) fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
         }
     }
     Ok(patch)
+}
+
+/// Refuses a patch of the status of a kind with the status subresource: it belongs to the controller of the object, and the
+/// API server would drop it. Without the subresource it is a field like any other, and a command to the controller may have
+/// to clear a part of it in the same write (Argo CD's `operation` and `status.operationState`).
+pub(super) fn check_patched_status(patch: &Value, has_subresource: bool) -> Result<(), Error> {
+    if has_subresource && patch.get("status").is_some() {
+        let message = "patch: status cannot be patched: the kind has the status subresource";
+        return Err(Error::Invalid(message.into()));
+    }
+    Ok(())
 }
 
 /// Returns whether a merge patch would leave a value unchanged.
@@ -78,11 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn patch_of_identity_status_or_foreign_metadata_is_invalid() {
+    fn patch_of_identity_or_foreign_metadata_is_invalid() {
         for (patch, expected) in [
             (json!([]), "a JSON object is expected"),
             (json!({"kind": "Pod"}), "kind cannot be patched"),
-            (json!({"status": {}}), "status cannot be patched"),
             (json!({"metadata": null}), "metadata is not an object"),
             (
                 json!({"metadata": {"finalizers": []}}),
@@ -100,6 +110,18 @@ mod tests {
         let labels =
             json!({"metadata": {"labels": {"a": null}, "annotations": {"b": "c"}}, "spec": {"x": 1}});
         assert_eq!(parse_patch(labels.to_string().as_bytes()), Ok(labels));
+    }
+
+    #[test]
+    fn patch_of_status_is_invalid_beside_the_subresource_only() {
+        let patch = json!({"operation": {"sync": {}}, "status": {"operationState": null}});
+        assert_eq!(parse_patch(patch.to_string().as_bytes()), Ok(patch.clone()));
+        assert_eq!(check_patched_status(&patch, false), Ok(()));
+        assert!(matches!(
+            check_patched_status(&patch, true),
+            Err(Error::Invalid(_))
+        ));
+        assert_eq!(check_patched_status(&json!({"spec": {}}), true), Ok(()));
     }
 
     #[test]
