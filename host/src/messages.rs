@@ -106,7 +106,7 @@ impl MessageRunner {
     fn adjust(self: &Arc<Self>, term: u64, running: &mut HashMap<SubscriptionKey, Running>) {
         let mut wanted = HashSet::new();
         for plugin in self.registry.serving() {
-            if plugin.suspended || !plugin.messages || !self.hooks.has_run(&plugin) {
+            if plugin.suspended || !plugin.messages || !self.hooks.is_initialized(&plugin) {
                 continue;
             }
             let limit = match plugin.max_concurrent {
