@@ -58,6 +58,7 @@ type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 struct State {
     objects: BTreeMap<Key, Value>,
     answers: BTreeMap<(String, String), Answers>,
+    response_headers: Vec<Header>,
     server: Option<Server>,
     requests: Vec<http::Request>,
     writes: Vec<String>,
@@ -153,8 +154,19 @@ impl Host {
         answers: impl IntoIterator<Item = Result<http::Response, Error>>,
     ) -> &Self {
         let key = (method.to_owned(), path.to_owned());
-        let answers = answers.into_iter().collect();
-        self.0.borrow_mut().answers.insert(key, answers);
+        let mut state = self.0.borrow_mut();
+        let mut answers: Answers = answers.into_iter().collect();
+        for response in answers.iter_mut().flatten() {
+            response.headers.extend_from_slice(&state.response_headers);
+        }
+        state.answers.insert(key, answers);
+        drop(state);
+        self
+    }
+
+    /// Sets headers that the responses set from now on carry in addition to their own.
+    pub fn set_response_headers(&self, headers: &[(&str, &str)]) -> &Self {
+        self.0.borrow_mut().response_headers = build_headers(headers);
         self
     }
 
@@ -459,15 +471,19 @@ pub fn response(status: u16, headers: &[(&str, &str)], body: impl Into<Value>) -
         Value::String(text) => text.into_bytes(),
         value => to_json_bytes(&value),
     };
-    let headers = headers.iter().map(|(name, value)| Header {
-        name: (*name).to_owned(),
-        value: (*value).to_owned(),
-    });
     http::Response {
         status,
-        headers: headers.collect(),
+        headers: build_headers(headers),
         body,
     }
+}
+
+fn build_headers(headers: &[(&str, &str)]) -> Vec<Header> {
+    let header = |(name, value): &(&str, &str)| Header {
+        name: (*name).to_owned(),
+        value: (*value).to_owned(),
+    };
+    headers.iter().map(header).collect()
 }
 
 /// Writes a reference as `Kind namespace/name`.

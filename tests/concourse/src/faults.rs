@@ -13,6 +13,9 @@ use tokio::sync::watch;
 pub enum Answer {
     /// Respond with this status and body, without executing the request.
     Status(u16, String),
+    /// Respond with this status and body as a proxy in front of Concourse does: without Concourse's headers, and without
+    /// executing the request.
+    Proxy(u16, String),
     /// Close the connection without executing the request.
     Drop,
     /// Execute the request and close the connection instead of responding.

@@ -13,7 +13,9 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    Exchange, parse_basic,
+    Exchange,
+    http_text::parse_response,
+    parse_basic,
     server::{Handler, Server, lock},
 };
 
@@ -184,24 +186,8 @@ impl Backend {
             let _ = input.write_all(&body).await;
         };
         let ((), output) = tokio::join!(write, child.wait_with_output());
-        parse_cgi_response(&output.expect("git ended").stdout)
+        parse_response(&output.expect("git ended").stdout)
     }
-}
-
-fn parse_cgi_response(output: &[u8]) -> Response<Bytes> {
-    let end = output.windows(4).position(|window| window == b"\r\n\r\n");
-    let (head, body) = end.map_or((output, &b""[..]), |end| (&output[..end], &output[end + 4..]));
-    let mut response = Response::builder();
-    for line in String::from_utf8_lossy(head).lines() {
-        let Some((name, value)) = line.split_once(": ") else {
-            continue;
-        };
-        response = match name {
-            "Status" => response.status(value.split(' ').next().unwrap_or("500")),
-            _ => response.header(name, value),
-        };
-    }
-    response.body(Bytes::copy_from_slice(body)).expect("headers")
 }
 
 /// The environment of every git command: no configuration of the machine, and commits with the same ids everywhere.

@@ -1,6 +1,7 @@
 //! Servers on loopback that the tests of the DevOps pack run against: one module per server.
 
 pub mod git;
+mod http_text;
 pub mod jenkins;
 mod server;
 pub mod tokens;

@@ -58,6 +58,11 @@ impl Simulator<GoDaddy> {
         self.with_api(|api| api.records.push(record.clone()));
     }
 
+    /// Removes the records of a name and type past Ostler.
+    pub fn remove_records(&self, kind: &str, name: &str) {
+        self.with_api(|api| api.records.retain(|record| !is_at(record, kind, name)));
+    }
+
     /// Replaces key and secret.
     pub fn set_credentials(&self, credentials: &str) {
         self.with_api(|api| credentials.clone_into(&mut api.credentials));

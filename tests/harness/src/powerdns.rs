@@ -69,7 +69,7 @@ impl PowerDns {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (api, dns) = (free_address(), free_address());
         let root = installation();
-        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
         let path = directory.path().display();
         let config = format!(
             "launch=lmdb\nlmdb-filename={path}/zones.lmdb\nlmdb-shards=1\nmodule-dir={modules}\n\

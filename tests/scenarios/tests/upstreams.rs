@@ -7,12 +7,15 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    reachable_upstream_becomes_ready,
+    simulated: reachable_upstream_becomes_ready,
     upstream_with_wrong_password_recovers_by_rotation,
     upstream_waits_for_its_secret,
     secret_is_sent_to_the_origins_of_its_annotation_only,
-    unreachable_upstream_recovers,
     failed_plugin_request_updates_upstream_status,
+);
+
+scenarios!(
+    unreachable_upstream_recovers,
     disallowed_address_is_never_connected,
     messaging_upstream_that_is_absent_is_not_ready,
     invalid_upstream_is_rejected_by_field,

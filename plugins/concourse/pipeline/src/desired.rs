@@ -71,7 +71,7 @@ struct ResolvedVars {
 /// Resolves the vars. As in `fly`, `spec.vars` take precedence over the instance vars.
 fn resolve_vars(ctx: &Context, pipeline: &Pipeline) -> Result<ResolvedVars, Failure> {
     let mut resolved = ResolvedVars {
-        values: crate::instance_vars_of(pipeline).clone(),
+        values: pipeline.spec.instance_vars.clone(),
         secrets: Vec::new(),
         digests: Vec::new(),
     };

@@ -63,12 +63,16 @@ fn server_url(setting: &JenkinsSetting) -> &str {
 fn build_upstream(setting: &JenkinsSetting) -> Result<Value, Failure> {
     let spec = &setting.spec;
     check_secure_url(&spec.url, "spec.url")?;
-    for environment in &spec.environments {
-        if !config::is_item_name(environment) {
-            let message =
-                format!("spec.environments: {environment} cannot be the name of a folder in Jenkins.");
-            return Err(Failure::terminal("InvalidSpec", message));
-        }
+    for (at, environment) in spec.environments.iter().enumerate() {
+        let is_same = |other: &String| other.eq_ignore_ascii_case(environment);
+        let problem = match spec.environments[..at].iter().any(is_same) {
+            // Jenkins may run on a file system that ignores case.
+            true => "differs from another one in case only",
+            false if config::is_item_name(environment) => continue,
+            false => "cannot be the name of a folder in Jenkins",
+        };
+        let message = format!("spec.environments: {environment} {problem}.");
+        return Err(Failure::terminal("InvalidSpec", message));
     }
     let auth = json!({ "basic": {
         "username": spec.username,

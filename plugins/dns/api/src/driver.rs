@@ -5,13 +5,15 @@
 use std::{collections::BTreeSet, ops::Deref};
 
 use ostler_sdk::{
-    Condition, Context, Failure, Object, ObjectRef, Outcome, Resolution, Resource, Upstream, duration,
-    from_rfc3339, gvk, rfc3339,
+    Condition, Context, Failure, Object, ObjectRef, Outcome, Resource, Upstream, duration, from_rfc3339, gvk,
+    rfc3339,
 };
 
 use crate::{
     DnsProvider, DnsProviderSpec, Mark, ReclaimPolicy, RecordSetSpec, RecordSetStatus, RecordType,
-    canonical_values, response::ZONE_NOT_FOUND, suspended_outcome,
+    canonical_values,
+    response::{REFUSED, ZONE_NOT_FOUND},
+    suspended_outcome,
 };
 
 /// Finalizer of record sets.
@@ -226,12 +228,12 @@ pub fn cleanup<D: Driver>(driver: &D, ctx: &Context, set: &Object<D::Spec>) -> R
     Ok(Outcome::await_change())
 }
 
-/// A refused deletion is repeated: no change of the object, which is being deleted, would cause another attempt.
+/// A refused deletion is repeated with backoff, so that the object does not stay longer than it has to.
 fn retry_refused(failure: Failure) -> Failure {
-    match failure.resolution {
-        Resolution::Terminal => Failure::retry(&failure.reason, failure.message),
-        _ => failure,
+    if failure.reason == REFUSED {
+        return Failure::retry(REFUSED, failure.message);
     }
+    failure
 }
 
 fn provider_of<S>(set: &Object<S>) -> (&str, &str)

@@ -6,11 +6,14 @@ use ostler_sdk::{Error, Failure, Response, ResultExt, serde_json::Value};
 const DEFAULT_THROTTLE_MS: u64 = 60_000;
 /// Wait after a used-up quota, which is refilled by the month.
 const QUOTA_WAIT_MS: u64 = 3_600_000;
-/// Wait for a zone that the provider does not have, and for permissions: no change in the cluster brings them.
+/// Wait for what no change in the cluster brings: zones, permissions, records out of the way.
 const ABSENT_WAIT_MS: u64 = 300_000;
 
 /// Reason of the failure for a zone that the provider does not have.
 pub(crate) const ZONE_NOT_FOUND: &str = "ZoneNotFound";
+
+/// Reason of the failure for a write that the provider refuses.
+pub(crate) const REFUSED: &str = "Refused";
 
 /// A request to a provider: its purpose and the reason of the failure when it does not succeed.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +68,8 @@ impl Operation {
                 Failure::throttled(QUOTA_WAIT_MS, "QuotaExceeded", message)
             }
             429 => Failure::throttled(retry_after(response, &body), "Throttled", message),
-            400 | 409 | 422 => Failure::terminal("Refused", message),
+            // The spec is valid, so that other records at the provider are in the way.
+            400 | 409 | 422 => Failure::throttled(ABSENT_WAIT_MS, REFUSED, message),
             _ => Failure::retry(self.reason, message),
         }
     }

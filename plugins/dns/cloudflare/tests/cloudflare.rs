@@ -266,7 +266,7 @@ fn failures_have_distinct_reasons_and_resolutions() {
         (
             response(400, &[], failed.clone()),
             "Refused",
-            Resolution::Terminal,
+            Resolution::Throttled(300_000),
         ),
         (response(200, &[], failed), "WriteFailed", Resolution::Retry),
         (

@@ -120,7 +120,7 @@ fn refused_mark_leaves_the_records_alone() {
     let failure = host.reconcile(&GoDaddyRecordSets, &app()).expect_err("refused");
     assert_eq!(
         (&*failure.reason, failure.resolution),
-        ("Refused", Resolution::Terminal)
+        ("Refused", Resolution::Throttled(300_000))
     );
     assert_eq!(writes(&host).len(), 1);
 }
@@ -325,7 +325,7 @@ fn failures_have_distinct_reasons_and_resolutions() {
     let failure = host.reconcile(&GoDaddyRecordSets, &app()).expect_err("refused");
     assert_eq!(
         (&*failure.reason, failure.resolution),
-        ("Refused", Resolution::Terminal)
+        ("Refused", Resolution::Throttled(300_000))
     );
     assert!(failure.message.contains("is too long"), "{}", failure.message);
 }

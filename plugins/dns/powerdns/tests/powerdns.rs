@@ -348,7 +348,7 @@ fn failures_have_distinct_reasons_and_resolutions() {
     let failure = host
         .reconcile(&PowerDnsRecordSets, &record_set())
         .expect_err("refused");
-    assert_eq!(resolution(&failure), ("Refused", &Resolution::Terminal));
+    assert_eq!(resolution(&failure), ("Refused", &Resolution::Throttled(300_000)));
     assert!(
         failure.message.contains("Conflicts with pre-existing"),
         "{}",

@@ -12,7 +12,7 @@ use super::{kind, object, secret, start};
 
 scenarios!(
     login_at_a_real_registry_is_checked_and_rotation_is_followed,
-    password_goes_to_a_token_server_only_if_the_spec_names_it,
+    password_goes_to_a_token_server_of_the_same_origin_only,
 );
 
 const COMPONENTS: [&str; 1] = ["devops/devops-registry"];
@@ -52,9 +52,9 @@ async fn login_at_a_real_registry_is_checked_and_rotation_is_followed(mut lab: L
     lab.wait_gone(&kind("ContainerRegistry"), "images").await;
 }
 
-async fn password_goes_to_a_token_server_only_if_the_spec_names_it(mut lab: Lab) {
+async fn password_goes_to_a_token_server_of_the_same_origin_only(mut lab: Lab) {
     let tokens = TokenServer::start().await;
-    let registry = Registry::start_with_token_server(&tokens.url());
+    let registry = Registry::start_with_token_server(&tokens.realm());
     start(&mut lab, &COMPONENTS).await;
     lab.apply(secret(&lab, "registry", TOKEN_PASSWORD)).await;
     let mut images = registry_object(&lab, &registry);
@@ -68,25 +68,24 @@ async fn password_goes_to_a_token_server_only_if_the_spec_names_it(mut lab: Lab)
     assert!(message.contains("to which no password is sent"), "{message}");
     assert!(tokens.requests().is_empty());
 
-    images["spec"]["tokenURL"] = tokens.url().into();
+    // Behind a proxy both have one origin.
+    tokens.forward_to(registry.address());
+    images["spec"]["url"] = tokens.url().into();
     lab.apply(images).await;
     lab.wait_ready(&images_kind, "images").await;
     let requests = tokens.requests();
     let target = "client_id=ostler&service=tests&scope=repository%3Ateam%2Fapp%3Apull";
     assert!(
-        requests.len() == 1 && requests[0].target.ends_with(target),
+        !requests.is_empty() && requests.iter().all(|request| request.target.ends_with(target)),
         "{requests:?}"
     );
 
     tokens.set_password("rotated-password-0012");
+    let before = tokens.requests().len();
     lab.apply(secret(&lab, "registry", "rotated-password-0012")).await;
     lab.wait_until("a token is requested with the new password", async || {
-        tokens
-            .requests()
-            .iter()
-            .filter(|request| request.status == Some(200))
-            .count()
-            == 2
+        let requests = tokens.requests().split_off(before);
+        requests.iter().any(|request| request.status == Some(200))
     })
     .await;
     lab.wait_ready(&images_kind, "images").await;

@@ -480,6 +480,7 @@ fn invalid_specs_and_suspended_objects_send_nothing() {
     for (field, value, reason) in [
         ("url", json!("http://jenkins.example.com"), "InvalidSpec"),
         ("environments", json!(["a/b"]), "InvalidSpec"),
+        ("environments", json!(["alpha", "Alpha"]), "InvalidSpec"),
         (
             "git",
             json!({ "credentialsRef": { "name": "none" } }),
