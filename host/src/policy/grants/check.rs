@@ -271,6 +271,7 @@ impl Permissions {
                     matches_kind(&g.group, &g.kinds, gvk)
                         && g.verbs.contains(&verb)
                         && matches_namespace(&g.namespaces, namespace, own)
+                        && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
                 };
                 let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
                 let found = self.kubernetes.iter().position(covers).filter(|_| possible);
@@ -345,9 +346,17 @@ impl ReconcileGrant {
     }
 }
 
+impl KubernetesGrant {
+    /// Names Secrets, and not by a pattern, which is not meant to cover them.
+    fn names_secrets(&self) -> bool {
+        self.kinds.iter().any(|kind| kind == "Secret")
+    }
+}
+
 impl Access<'_> {
+    /// An access whose response has the content of a Secret. That of a deletion has none.
     fn is_secret_access(&self) -> bool {
-        matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
+        matches!(self, Self::Kubernetes { gvk, verb, .. } if gvk.is_secret() && *verb != Verb::Delete)
     }
 
     /// Whoever may write a Plugin may give itself any grant.
@@ -862,6 +871,34 @@ plugins:
             assert_eq!(grants.can_read_secrets(), may, "{asked:?} {granted}");
             let checked = grants.check_access(&kubernetes(Verb::Get, &secret, "a"), "a");
             assert_eq!(checked.is_ok(), may, "{checked:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_deleted_by_entries_that_name_them_without_being_readable() {
+        let secret = Gvk::new("", "v1", "Secret");
+        for (kinds, verbs, may_delete) in [
+            ("[Secret]", "[get, apply, patch, delete]", true),
+            ("['*']", "[delete]", false),
+            ("['Sec*']", "[delete]", false),
+            ("[Secret]", "[get]", false),
+        ] {
+            let text = format!("{{kubernetes: [{{kinds: {kinds}, verbs: {verbs}}}]}}");
+            let grant = serde_saphyr::from_str::<Grant>(&text).expect("parses");
+            let grants = PluginGrants::new("p", "spec.grants.", None, grant);
+            let is_allowed = |verb| grants.check_access(&kubernetes(verb, &secret, "a"), "a").is_ok();
+            assert_eq!(is_allowed(Verb::Delete), may_delete, "{text}");
+            for verb in [
+                Verb::Get,
+                Verb::List,
+                Verb::Apply,
+                Verb::Create,
+                Verb::Patch,
+                Verb::Hold,
+            ] {
+                assert!(!is_allowed(verb), "{text}: {verb}");
+            }
+            assert!(!grants.can_read_secrets());
         }
     }
 
