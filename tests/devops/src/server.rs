@@ -121,7 +121,7 @@ async fn respond<H: Handler>(
     tokio::time::sleep(latency).await;
     let request = Request::from_parts(parts, body);
     let response = match fault {
-        Some(Answer::Status(status, body)) => {
+        Some(Answer::Status(status, body) | Answer::Proxy(status, body)) => {
             let status = StatusCode::from_u16(status).expect("a status");
             let mut response = Response::new(Bytes::from(body));
             *response.status_mut() = status;
