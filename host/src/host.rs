@@ -221,7 +221,7 @@ fn build_services(
         .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
     let store = Arc::new(Store::default());
-    let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
+    let queue = Queue::new(settings.backoff);
     let namespaces = NamespaceScope::new(&settings.namespaces);
     // The host writes the status of Upstreams itself while their dependants use them.
     let memory = Arc::new(MemoryBudget::new(
@@ -297,11 +297,12 @@ fn build_change_observer(
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
     Arc::new(move |change| {
-        if change.new.is_some() && dispatcher.has_reconciler(&change.key.gvk) {
-            stats.observe_object(&change.key);
+        if dispatcher.has_reconciler(&change.key.gvk) {
+            stats.observe_change(&change.key, change.new.as_deref());
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
-        if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
+        let is_plugin = change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new);
+        if is_plugin || registry.is_followed(&change.key) {
             registry.request_rescan();
         }
         streams.on_object_change(&change.key, change.new.as_deref());
@@ -501,7 +502,7 @@ mod tests {
     fn standby_keeps_nothing_of_deleted_objects() {
         let fence = WriteFence::closed();
         let gvk = Gvk::new("g", "v1", "Thing");
-        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
         let stats = Arc::new(ReconcileStats::new(Arc::default()));

@@ -34,7 +34,7 @@ const MAX_READS: usize = 200;
 /// Maximum number of named objects per list.
 const MAX_NAMED_OBJECTS: usize = 10;
 /// Maximum number of held objects in an explanation.
-const MAX_LISTED_HOLDS: usize = 100;
+const MAX_LISTED_HOLDS: u32 = 100;
 
 /// The response of `/explain`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -297,9 +297,8 @@ fn build_explanation(
             .iter()
             .map(ToString::to_string)
             .collect(),
-        holds: references::list_held(object)
+        holds: references::list_held(object, MAX_LISTED_HOLDS)
             .iter()
-            .take(MAX_LISTED_HOLDS)
             .map(ToString::to_string)
             .collect(),
         finalizers: finalizers().filter(|_| object.is_deleting()).collect(),
@@ -504,7 +503,7 @@ mod tests {
             ),
         ];
         let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
-        stats.observe_object(&key);
+        stats.abandon_reconcile(&key);
         let turn = Turn {
             state: Some(ItemState::Delayed(Default::default())),
             failures: 0,

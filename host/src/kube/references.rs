@@ -58,32 +58,37 @@ pub fn list_holders(object: &Object) -> Vec<Holder> {
         .collect()
 }
 
-/// Reads the set of objects that an object holds from its annotation. Whoever may edit the object may write there whatever
-/// they like: a caller that sends a request for each limits their number.
-pub fn list_held(object: &Object) -> BTreeSet<ObjectRef> {
+/// Maximum number of objects that the annotation of a holder lists, where one reconcile may hold `limit`. A reconcile adds
+/// its holds to those of the last that succeeded, which are released only when it succeeds itself.
+fn max_listed_holds(limit: u32) -> usize {
+    limit.saturating_mul(2) as usize
+}
+
+/// Reads the set of objects that an object holds from its annotation, of which as many entries count as the host writes.
+/// Whoever may edit the object may write there whatever they like.
+pub fn list_held(object: &Object, limit: u32) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
-    text.split(", ").filter_map(parse_reference).collect()
+    let entries = text.split(", ").take(max_listed_holds(limit));
+    entries.filter_map(parse_reference).collect()
 }
 
-/// A step from the objects that an object holds to those that it shall hold.
-#[derive(Debug, PartialEq, Eq)]
-pub struct HoldsStep {
-    /// Objects to release now.
-    pub released: BTreeSet<ObjectRef>,
-    /// Objects that the annotation lists after it: those to hold, and those that are still to be released. One that it
-    /// dropped before its release would keep its finalizer for ever.
-    pub listed: BTreeSet<ObjectRef>,
-}
+/// The annotation of a holder has no room for another object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldsFull;
 
-/// Plans the next step from the holds `before` to the `wanted` ones. It releases at most `max` objects, since each costs a
-/// request and whoever may edit the holder may write into its annotation.
-pub fn plan_holds_step(before: &BTreeSet<ObjectRef>, wanted: &BTreeSet<ObjectRef>, max: usize) -> HoldsStep {
-    let released: BTreeSet<_> = before.difference(wanted).take(max).cloned().collect();
-    let listed = before.union(wanted).filter(|held| !released.contains(*held));
-    HoldsStep {
-        listed: listed.cloned().collect(),
-        released,
+/// Adds an object to those that an annotation lists. Returns true if it was not among them.
+///
+/// # Errors
+/// The set has as many objects as are read again. One more would keep its finalizer for ever after a crash.
+pub fn insert_hold(
+    listed: &mut BTreeSet<ObjectRef>,
+    held: &ObjectRef,
+    limit: u32,
+) -> Result<bool, HoldsFull> {
+    if listed.len() >= max_listed_holds(limit) && !listed.contains(held) {
+        return Err(HoldsFull);
     }
+    Ok(listed.insert(held.clone()))
 }
 
 /// Formats the annotation for a set of held objects.
@@ -138,6 +143,8 @@ pub fn find_cycle(
 mod tests {
     use std::collections::BTreeMap;
 
+    use serde_json::json;
+
     use super::*;
 
     fn object(name: &str) -> ObjectRef {
@@ -162,29 +169,30 @@ mod tests {
             HELD_BY,
         );
         let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
-        assert_eq!(list_held(&read), held);
+        assert_eq!(list_held(&read, 100), held);
+        assert_eq!(list_held(&read, 1).len(), 2, "no more than the host writes");
         let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
         assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
     }
 
-    /// A reconcile that fails adds its holds to those before, so that there may be any number of them.
+    /// The holds of the last reconcile that succeeded, and those of one that has replaced all of them and then fails.
     #[test]
-    fn hold_beyond_the_limit_is_listed_until_it_is_released() {
-        let holds = |names: std::ops::Range<usize>| -> BTreeSet<_> {
-            names.map(|i| object(&format!("{i:02}"))).collect()
-        };
-        let (mut listed, wanted) = (holds(0..7), holds(5..8));
-        let mut released = BTreeSet::new();
-        while listed != wanted {
-            let step = plan_holds_step(&listed, &wanted, 2);
-            assert!(!step.released.is_empty() && step.released.len() <= 2, "{step:?}");
-            assert!(step.released.is_disjoint(&wanted));
-            released.extend(step.released);
-            listed = step.listed;
-            assert_eq!(&released | &listed, holds(0..8), "none is forgotten");
+    fn every_hold_that_can_be_added_is_read_again() {
+        let limit = 3;
+        let mut listed = BTreeSet::new();
+        for i in (0..6).rev() {
+            assert_eq!(
+                insert_hold(&mut listed, &object(&format!("o{i}")), limit),
+                Ok(true)
+            );
         }
-        assert_eq!(released, holds(0..5));
+        assert_eq!(insert_hold(&mut listed, &object("o1"), limit), Ok(false));
+        assert_eq!(insert_hold(&mut listed, &object("a"), limit), Err(HoldsFull));
+        let json =
+            json!({"metadata": {"name": "x", "annotations": {HOLDS: format_holds(&listed)}}}).to_string();
+        let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+        assert_eq!(list_held(&read, limit), listed);
     }
 
     #[test]

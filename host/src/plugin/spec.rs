@@ -9,7 +9,10 @@ use serde_json::{Map, Value};
 
 use crate::{
     contract::limits::LimitsSpec,
-    kube::crd::{self, Condition, any_object_schema},
+    kube::{
+        crd::{self, Condition, any_object_schema},
+        key::{Gvk, ObjectRef},
+    },
     plugin::LoadState,
     policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount},
 };
@@ -80,6 +83,16 @@ impl PluginSpec {
             limits: self.limits.clone(),
             service_account: self.service_account.clone(),
         }
+    }
+
+    /// ConfigMaps and Secrets with keys that the spec refers to.
+    pub fn key_objects(&self) -> impl Iterator<Item = ObjectRef> {
+        let sources = self.verify.iter().flat_map(|verify| &verify.keys_from);
+        sources.flat_map(|source| {
+            let config_map = source.config_map_key_ref.as_ref().map(|n| n.object("ConfigMap"));
+            let secret = source.secret_key_ref.as_ref().map(|n| n.object("Secret"));
+            [config_map, secret].into_iter().flatten()
+        })
     }
 
     /// Files in the plugin directory that the spec refers to.
@@ -199,6 +212,13 @@ pub struct KeyName {
     /// Key in the data of the object.
     #[schemars(length(min = 1))]
     pub key: String,
+}
+
+impl KeyName {
+    /// The object, of this kind of the core group.
+    pub fn object(&self, kind: &str) -> ObjectRef {
+        ObjectRef::new(Gvk::new("", "v1", kind), &self.namespace, &self.name)
+    }
 }
 
 /// Second build that reconciles a subset of the objects.
@@ -322,9 +342,17 @@ pub fn crd_yaml() -> String {
 /// The data of a ConfigMap or a Secret.
 #[derive(Deserialize)]
 pub(crate) struct Data {
+    pub metadata: DataMetadata,
     /// Entries by key; base64-encoded in a Secret.
     #[serde(default)]
     pub data: BTreeMap<String, String>,
+}
+
+/// The metadata of a ConfigMap or a Secret.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DataMetadata {
+    pub resource_version: String,
 }
 
 #[cfg(test)]

@@ -156,8 +156,8 @@ pub struct Permissions {
     /// Allows the plugin to emit Kubernetes Events.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events: bool,
-    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, no entry of `kubernetes`
-    /// covers Secrets.
+    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, `kubernetes`
+    /// covers no more of Secrets than their deletion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_secrets: bool,
 }
@@ -236,7 +236,12 @@ pub struct ReconcileSettings {
     pub interval: Option<Duration>,
     /// Random addition to the interval, in percent of it. It spreads the reconciles of objects that were created together.
     /// Defaults to 10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "deserialize_percentage",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(range(max = 100))]
     pub jitter: Option<u8>,
     /// Maximum number of concurrent reconciles of the plugin. The number that the component declares and the host's
     /// `--workers` are limits, too.
@@ -247,6 +252,17 @@ pub struct ReconcileSettings {
 /// Parses an interval such as `30s`, `5m` or `1h30m`.
 fn deserialize_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     Option::<Time>::deserialize(deserializer).map(|time| time.map(Into::into))
+}
+
+/// Parses a percentage from 0 to 100.
+fn deserialize_percentage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    let percentage = Option::<i64>::deserialize(deserializer)?;
+    let parse = |number: i64| {
+        let percentage = u8::try_from(number).ok().filter(|p| *p <= 100);
+        percentage
+            .ok_or_else(|| serde::de::Error::custom(format!("{number} is not a percentage from 0 to 100")))
+    };
+    percentage.map(parse).transpose()
 }
 
 fn serialize_interval<S: serde::Serializer>(

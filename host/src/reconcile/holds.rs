@@ -7,12 +7,12 @@ use tracing::info;
 use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     client::api::{ApiError, warn_api_error},
-    contract::{bindings::reconciler, limits::Limits},
+    contract::bindings::reconciler,
     effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{self, Holder, list_held, list_holders, plan_holds_step},
+        references::{self, Holder, list_held, list_holders},
         scope::Projection,
         well_known::{annotation::FORCE_DELETE, condition_type, event_reason, object_reason},
     },
@@ -24,7 +24,7 @@ use crate::{
 
 /// The objects that an object holds by its annotation, as far as its plugin may hold them.
 fn list_allowed_holds(plugin: &Plugin, key: &ObjectRef, object: &Object) -> BTreeSet<ObjectRef> {
-    let mut held = list_held(object);
+    let mut held = list_held(object, plugin.policy.limits.holds);
     held.retain(|held| {
         let access = Access::Kubernetes {
             verb: Verb::Hold,
@@ -64,28 +64,15 @@ impl Controller {
         if annotated == *held && before == *held {
             return Ok(());
         }
-        let max = plugin.map_or(Limits::default().holds, |p| p.policy.limits.holds);
-        let step = plan_holds_step(&before, held, max.max(1) as usize);
-        self.remove_hold_marks(key, &object.uid, &step.released).await?;
-        let listed = step.listed;
-        let written = self
-            .services
-            .api
-            .writer
-            .set_holds(key, &object.uid, &listed)
-            .await;
+        let stale: BTreeSet<_> = before.difference(held).cloned().collect();
+        self.remove_hold_marks(key, &object.uid, &stale).await?;
+        let written = self.services.api.writer.set_holds(key, &object.uid, held).await;
         self.stats.add_counts(key, super::count_writes(1));
         match written {
             Ok(()) => {
-                let is_complete = listed == *held;
-                let known = (!listed.is_empty()).then(|| Box::new((object.uid.clone(), listed)));
+                let known = (!held.is_empty()).then(|| Box::new((object.uid.clone(), held.clone())));
                 self.update_state(key, |state| state.held_objects = known);
-                // The next attempt releases more of them.
-                if is_complete {
-                    Ok(())
-                } else {
-                    Err(ReconcileOutcome::retry())
-                }
+                Ok(())
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {

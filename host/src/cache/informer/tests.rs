@@ -140,7 +140,7 @@ impl Test {
     fn new(reading: Reading) -> Self {
         let pending: Arc<Mutex<Vec<PendingRequest>>> = Arc::default();
         let store = Arc::new(Store::default());
-        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         dispatcher.assign_kinds(&"p".into(), &[owner()], Vec::new(), 0);
         let cluster = ApiClient::new(client(pending.clone()));

@@ -211,6 +211,7 @@ mod tests {
     use super::*;
     use crate::{
         kube::{
+            backoff::Backoff,
             key::Gvk,
             scope::{NamespaceScope, Scope},
         },
@@ -229,7 +230,7 @@ mod tests {
             selector: None,
             projection: Projection::Full,
         });
-        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         let mut responses = WriteResponses::new(store, dispatcher);
         let observed: Arc<Mutex<Vec<Option<u64>>>> = Arc::default();

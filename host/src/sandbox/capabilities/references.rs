@@ -13,7 +13,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{find_cycle, is_held_by, list_held, list_holders},
+        references::{HoldsFull, find_cycle, insert_hold, is_held_by, list_held, list_holders},
         scope::Projection,
         well_known::{condition_type, object_reason},
     },
@@ -50,6 +50,7 @@ async fn find_live_cycle(
     writer: &ApiWriter,
     holder: &ObjectRef,
     held: &ObjectRef,
+    max_holds: u32,
 ) -> Result<Option<Vec<ObjectRef>>, ApiError> {
     let bytes = match writer.get_bytes(held).await {
         Ok(bytes) => bytes,
@@ -57,7 +58,7 @@ async fn find_live_cycle(
         Err(e) => return Err(e),
     };
     let object = Object::parse(&held.gvk, &bytes).map(|(_, object)| object);
-    let back = object.is_ok_and(|object| list_held(&object).contains(holder));
+    let back = object.is_ok_and(|object| list_held(&object, max_holds).contains(holder));
     Ok(back.then(|| vec![held.clone(), holder.clone()]))
 }
 
@@ -65,12 +66,11 @@ impl Host for Call {
     #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
         self.context.deny_in_hook("references.hold")?;
-        // A reconcile that failed may have added as many to those of the one before.
-        let max_edges = self.limits().holds.saturating_mul(2) as usize;
+        let max_holds = self.limits().holds;
         let (target, services) = self.begin_host_call(HostCall::ReferencesHold)?;
         let (holder, uid) = (target.key.clone(), target.object.uid.clone());
         let held_before = services.cache.store.get(&holder, Projection::Metadata);
-        let mut held = list_held(held_before.as_deref().unwrap_or(&target.object));
+        let mut held = list_held(held_before.as_deref().unwrap_or(&target.object), max_holds);
         let key = self.context.parse_reference(&r)?;
         self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Hold,
@@ -90,7 +90,7 @@ impl Host for Call {
                 .cache
                 .store
                 .get(o, Projection::Metadata)
-                .map(|o| list_held(&o).into_iter().take(max_edges).collect())
+                .map(|o| list_held(&o, max_holds))
                 .unwrap_or_default()
         };
         if let Some(way) = find_cycle(&holder, &key, held_by) {
@@ -108,12 +108,16 @@ impl Host for Call {
                 }));
             }
             // The holder is written first: after a crash in between, its list of holds leads to the finalizer to remove.
-            if held.insert(key.clone()) {
+            let is_new = insert_hold(&mut held, &key, max_holds).map_err(|HoldsFull| {
+                let what = "objects held by one, those of reconciles that failed since included";
+                self.limit_exceeded(Limit::Holds, what)
+            })?;
+            if is_new {
                 services.api.writer.set_holds(&holder, &uid, &held).await?;
                 self.effects.counts.api_writes += 1;
                 // The other object may have begun to hold this one since the first check. Both have written their holds
                 // by now, so at least the later of the two finds the cycle, in the API server and not in a cache that lags.
-                if let Some(way) = find_live_cycle(&services.api.writer, &holder, &key).await? {
+                if let Some(way) = find_live_cycle(&services.api.writer, &holder, &key, max_holds).await? {
                     held.remove(&key);
                     services.api.writer.set_holds(&holder, &uid, &held).await?;
                     return Err(cycle_error(&holder, &key, &way));

@@ -17,7 +17,7 @@ use crate::{
         memory_budget::MemoryBudget,
     },
     effect::{events::EventRecorder, writer::ApiWriter},
-    kube::{key::Gvk, scope::NamespaceScope},
+    kube::{backoff::Backoff, key::Gvk, scope::NamespaceScope},
     policy::grants::{Grant, Permissions, PluginGrants, Verb},
     sandbox::{
         object_cache::ObjectCache,
@@ -398,7 +398,7 @@ impl SilentCluster {
 fn build_services(client: kube::Client) -> Arc<Services> {
     let api = ApiClient::new(client);
     let store = Arc::new(Store::default());
-    let queue = Queue::new(Duration::from_secs(1), Duration::from_secs(1));
+    let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
     let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
     let informers = Informers::new(api.clone(), store.clone(), Arc::new(|_, _| {}));
     let services = Services {
