@@ -158,8 +158,8 @@ pub struct Permissions {
     /// Allows the plugin to emit Kubernetes Events.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events: bool,
-    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, no entry of `kubernetes`
-    /// covers Secrets.
+    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, `kubernetes`
+    /// covers no more of Secrets than their deletion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_secrets: bool,
 }

@@ -171,10 +171,7 @@ impl Host {
     }
 
     /// Answers the requests that have no response of their own, for example by a simulator.
-    pub fn serve(
-        &self,
-        server: impl Fn(&http::Request) -> Result<http::Response, Error> + 'static,
-    ) -> &Self {
+    pub fn serve(&self, server: impl Fn(&http::Request) -> Result<http::Response, Error> + 'static) -> &Self {
         self.0.borrow_mut().server = Some(Box::new(server));
         self
     }

@@ -276,6 +276,7 @@ impl Permissions {
                     matches_kind(&g.group, &g.kinds, gvk)
                         && g.verbs.contains(&verb)
                         && matches_namespace(&g.namespaces, namespace, own)
+                        && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
                 };
                 let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
                 let found = self.kubernetes.iter().position(covers).filter(|_| possible);
@@ -350,9 +351,17 @@ impl ReconcileGrant {
     }
 }
 
+impl KubernetesGrant {
+    /// Names Secrets, and not by a pattern, which is not meant to cover them.
+    fn names_secrets(&self) -> bool {
+        self.kinds.iter().any(|kind| kind == "Secret")
+    }
+}
+
 impl Access<'_> {
+    /// An access whose response has the content of a Secret. That of a deletion has none.
     fn is_secret_access(&self) -> bool {
-        matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
+        matches!(self, Self::Kubernetes { gvk, verb, .. } if gvk.is_secret() && *verb != Verb::Delete)
     }
 
     /// Whoever may write a Plugin may give itself any grant.

@@ -159,11 +159,6 @@ impl<'a> RemotePipeline<'a> {
         pipeline_path(self.team.name(), self.name, self.instance_vars, rest, "")
     }
 
-    /// Path of a pipeline that the object had before.
-    fn former_path(&self, name: &str, vars: &InstanceVars) -> String {
-        pipeline_path(self.team.name(), name, vars, "", "")
-    }
-
     fn read_id(&self, operation: &Operation, path: String) -> Result<Option<i32>, Failure> {
         let pipeline: Option<rest::Pipeline> = operation.read_optional(self.concourse.get(path).send())?;
         Ok(pipeline.map(|pipeline| pipeline.id))
@@ -193,29 +188,33 @@ impl<'a> RemotePipeline<'a> {
         if !last.is_claimed() || last.instance_vars == *self.instance_vars {
             return Ok(true);
         }
-        let name = self.former_name(last).unwrap_or(self.name);
-        let path = self.former_path(name, &last.instance_vars);
-        if self.read_id(&READ_PIPELINE, path)?.is_none() {
-            return Ok(false);
+        for path in self.claimed_paths(last) {
+            let found = self.read_id(&READ_PIPELINE, path)?;
+            if found.is_some() && (found == last.pipeline_id || last.pipeline_id.is_none()) {
+                let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore \
+                               them, or create another Pipeline with the new ones.";
+                return Err(Failure::terminal("InvalidSpec", message));
+            }
         }
-        let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
-                       or create another Pipeline with the new ones.";
-        Err(Failure::terminal("InvalidSpec", message))
+        Ok(false)
     }
 
-    /// Deletes the claimed pipeline with the instance vars it was claimed with, under the name it has in Concourse: the
-    /// recorded one, or the one to which a rename that was not recorded any more has changed it.
+    /// The paths that the claimed pipeline may have: with the instance vars it was claimed with, under the recorded name,
+    /// or the one to which a rename that was not recorded any more has changed it.
+    fn claimed_paths(&self, status: &PipelineStatus) -> Vec<String> {
+        let names = self.former_name(status).into_iter().chain([self.name]);
+        let path = |name| pipeline_path(self.team.name(), name, &status.instance_vars, "", "");
+        names.map(path).collect()
+    }
+
+    /// Deletes the claimed pipeline under the name it has in Concourse.
     pub fn delete(&self, status: &PipelineStatus) -> Result<Outcome, Failure> {
         if !self.is_on_claimed_server(status) {
             return Ok(Outcome::await_change());
         }
-        let former = self.former_name(status);
-        let names = former.into_iter().chain([self.name]);
-        let paths: Vec<_> = names
-            .map(|name| self.former_path(name, &status.instance_vars))
-            .collect();
         let (instance, id) = (self.team.instance(), status.pipeline_id);
-        let what = format!("pipeline {}", former.unwrap_or(self.name));
+        let what = format!("pipeline {}", self.former_name(status).unwrap_or(self.name));
+        let paths = self.claimed_paths(status);
         delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)
     }
 
@@ -225,7 +224,8 @@ impl<'a> RemotePipeline<'a> {
             return Ok(());
         };
         let name = self.name;
-        let read_former = || self.read_id(&READ_FOR_RENAME, self.former_path(before, self.instance_vars));
+        let former_path = pipeline_path(self.team.name(), before, self.instance_vars, "", "");
+        let read_former = || self.read_id(&READ_FOR_RENAME, former_path);
         let occupant = self.read_id(&READ_FOR_RENAME, self.path(""))?;
         // Without an ID, the claimed pipeline is the one of the former name: there was none before the claim.
         let is_due = match last.pipeline_id {

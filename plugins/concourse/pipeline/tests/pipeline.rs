@@ -987,6 +987,15 @@ fn claim_without_pipeline_does_not_lock_instance_vars() {
         "the pipeline is claimed anew"
     );
 
+    // A rename that was not recorded any more: the claimed pipeline has the new name.
+    let mut renamed = claimed.clone();
+    renamed["status"]["resolvedName"] = "old".into();
+    renamed["status"]["pipelineID"] = 3.into();
+    let host = cluster();
+    host.answer("GET", &format!("{OLD}?vars.n=1"), 404, Value::Null);
+    host.answer("GET", &claimed_path, 200, with_id(3));
+    assert_eq!(failure(&host, &renamed).0, "InvalidSpec");
+
     // The save whose response was lost has created it.
     let host = cluster();
     host.answer("GET", &claimed_path, 200, with_id(3));

@@ -75,7 +75,7 @@ pub struct ArgoProject {
     /// Description for people.
     #[schemars(length(max = 255))]
     pub description: Option<String>,
-    /// Where its applications may deploy to.
+    /// Clusters and namespaces that its applications may deploy to.
     #[schemars(length(min = 1, max = 50))]
     pub destinations: Vec<ArgoDestination>,
     /// Cluster-scoped kinds that its applications may contain, as `group/Kind` (`/Namespace` for the core group); none by
@@ -140,7 +140,7 @@ pub struct ArgoApplication {
     pub project: String,
     /// Manifests to deploy.
     pub source: ApplicationSource,
-    /// Where to; defaults to the only destination of its project.
+    /// Cluster and namespace; defaults to the only destination of its project.
     pub destination: Option<ArgoDestination>,
     /// Has Argo CD sync by itself. Without it, a DeploymentRecord or a user starts each sync.
     pub automated: Option<AutomatedSync>,

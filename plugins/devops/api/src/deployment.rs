@@ -61,7 +61,7 @@ pub struct DeploymentRecordSpec {
     pub sync: DeploymentSync,
     /// The address; without it, the deployment has no URL.
     pub ingress: Option<DeploymentIngress>,
-    /// Where heartbeats are published to; without it, none are.
+    /// Target of the heartbeats; without it, none are published.
     pub heartbeat: Option<HeartbeatTarget>,
     /// Seconds from the end of the deployment to its clean-up; 0 for never. It may be changed until the clean-up begins.
     #[serde(default = "default_ttl_seconds")]
@@ -112,7 +112,7 @@ pub struct DeploymentIngress {
     pub template: IngressResourceSpec,
 }
 
-/// Where heartbeats are published to.
+/// Target of heartbeats.
 #[api]
 pub struct HeartbeatTarget {
     /// The broker.

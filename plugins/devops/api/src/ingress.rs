@@ -58,14 +58,14 @@ pub struct IngressDns {
     pub zone: String,
     /// The DnsProvider.
     pub provider_ref: LocalReference,
-    /// What the host points to.
+    /// Target of the record.
     pub target: DnsTarget,
     /// Time to live of the record in seconds; defaults to that of the provider.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub ttl: Option<i64>,
 }
 
-/// What a host points to.
+/// Target of a DNS record.
 #[api]
 #[validation(
     rule = "[has(self.addresses), has(self.hostname), has(self.serviceRef)].filter(x, x).size() == 1",
@@ -96,7 +96,7 @@ pub struct ServiceReference {
 /// A certificate of cert-manager.
 #[api]
 pub struct IngressCertificate {
-    /// Who signs it.
+    /// Issuer that signs it.
     pub issuer_ref: CertificateIssuer,
     /// Name of the Secret with the certificate, which is deleted with this object; defaults to the object's name with
     /// `-tls`.

@@ -57,7 +57,7 @@ pub struct JenkinsSettingSpec {
     /// Environments, each a folder in that of the project, with the same pipelines.
     #[schemars(length(min = 1, max = 20), extend("x-kubernetes-list-type" = "set"))]
     pub environments: Vec<String>,
-    /// Where the pipelines are defined.
+    /// Definition of the pipelines.
     pub git: JenkinsGit,
     /// Credentials that the pipelines use, in the project's folder.
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]

@@ -129,7 +129,7 @@ pub struct ProjectEnvironment {
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     )]
     pub name: String,
-    /// Where its application is deployed to.
+    /// Cluster and namespace of its application.
     pub destination: ArgoDestination,
     /// Directory of its manifests in the repository.
     #[schemars(length(min = 1, max = 1024))]

@@ -32,7 +32,7 @@ fn object(host: &Host, kind: &str, name: &str) -> Value {
     host.object(&argo(kind, name)).expect("is applied")
 }
 
-/// What Argo CD writes when it has compared the application.
+/// Writes what Argo CD does when it has compared the application.
 fn compare(host: &Host, name: &str, sync: &str) {
     let mut live = object(host, "Application", name);
     live["metadata"]["uid"] = format!("uid-{name}").into();

@@ -41,7 +41,7 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
     Ok(Progress::Next)
 }
 
-/// What keeps an application from being as it was synced. Health alone says little: an application that cannot be compared
+/// Obstacle that keeps an application from being as it was synced. Health alone says little: an application that cannot be compared
 /// is Healthy, and until it has been compared after the sync, the state is the old one.
 fn find_obstacle(status: &Value, finished: Option<&str>) -> Option<String> {
     let time = |text: Option<&str>| text.and_then(from_rfc3339).unwrap_or_default();

@@ -375,6 +375,34 @@ fn read_secrets_only_if_asked_and_granted() {
 }
 
 #[test]
+fn secrets_are_deleted_by_entries_that_name_them_without_being_readable() {
+    let secret = Gvk::new("", "v1", "Secret");
+    for (kinds, verbs, may_delete) in [
+        ("[Secret]", "[get, apply, patch, delete]", true),
+        ("['*']", "[delete]", false),
+        ("['Sec*']", "[delete]", false),
+        ("[Secret]", "[get]", false),
+    ] {
+        let text = format!("{{kubernetes: [{{kinds: {kinds}, verbs: {verbs}}}]}}");
+        let grant = serde_saphyr::from_str::<Grant>(&text).expect("parses");
+        let grants = PluginGrants::new("p", "spec.grants.", None, grant);
+        let is_allowed = |verb| grants.check_access(&kubernetes(verb, &secret, "a"), "a").is_ok();
+        assert_eq!(is_allowed(Verb::Delete), may_delete, "{text}");
+        for verb in [
+            Verb::Get,
+            Verb::List,
+            Verb::Apply,
+            Verb::Create,
+            Verb::Patch,
+            Verb::Hold,
+        ] {
+            assert!(!is_allowed(verb), "{text}: {verb}");
+        }
+        assert!(!grants.can_read_secrets());
+    }
+}
+
+#[test]
 fn mistake_names_file_and_field() {
     for (entry, words) in [
         (

@@ -124,7 +124,12 @@ impl World {
         let created = response(201, &[("location", &location)], Value::Null);
         host.answers("POST", &format!("{JOB}/buildWithParameters"), [Ok(created)]);
         let waiting = json!({"id": 100 + number, "cancelled": false, "why": "Waiting for an executor."});
-        host.answer("GET", &format!("/queue/item/{}/api/json", 100 + number), 200, waiting);
+        host.answer(
+            "GET",
+            &format!("/queue/item/{}/api/json", 100 + number),
+            200,
+            waiting,
+        );
         for number in 1..=self.builds {
             let item = json!({"id": 100 + number, "cancelled": false, "executable": {"number": number}});
             host.answer(

@@ -351,7 +351,7 @@ fn lost_responses_and_errors_leave_one_of_each() {
         ] {
             let mut world = World::new();
             world.jenkins.faults().fail_next(1, "POST", path, fault.clone());
-            let failure = world.reconcile().err().expect("fails");
+            let failure = world.reconcile().expect_err("fails");
             let reasons = ["JenkinsUnreachable", "JenkinsFailed"];
             assert!(
                 reasons.contains(&&*failure.reason),

@@ -92,7 +92,7 @@ impl World {
     }
 
     pub fn fail(&mut self, reason: &str) -> Failure {
-        let failure = self.reconcile().err().expect("fails");
+        let failure = self.reconcile().expect_err("fails");
         assert_eq!(failure.reason, reason, "{}", failure.message);
         failure
     }
