@@ -252,7 +252,10 @@ async fn cluster_scoped_kind_is_reconciled_and_cleaned_up_on_a_confined_host(mut
         .map(|scope| scope.namespace.to_string())
         .collect();
     assert!(namespaces.iter().any(String::is_empty), "{namespaces:?}");
-    objects.delete(&name, &Default::default()).await.expect("accepted");
+    objects
+        .delete(&name, &Default::default())
+        .await
+        .expect("accepted");
     lab.wait_until("it is cleaned up", async || read().await.is_none())
         .await;
 }

@@ -453,8 +453,10 @@ async fn many_watches_share_one_connection(mut lab: Lab) {
     for namespace in &namespaces {
         lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}))
             .await;
-        lab.apply(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": namespace}}))
-            .await;
+        lab.apply(
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": namespace}}),
+        )
+        .await;
         lab.wait_until(&format!("the Secret of {namespace} arrives"), async || {
             let key = ObjectRef::new(secret.clone(), namespace, "s");
             let store = &lab.host().services().cache.store;

@@ -159,15 +159,21 @@ impl<'a> RemotePipeline<'a> {
         pipeline_path(self.team.name(), self.name, self.instance_vars, rest, "")
     }
 
+    // Inlined it would take more bytes than the limit of a component leaves.
+    #[inline(never)]
     fn read_id(&self, operation: &Operation, path: String) -> Result<Option<i32>, Failure> {
         let pipeline: Option<rest::Pipeline> = operation.read_optional(self.concourse.get(path).send())?;
         Ok(pipeline.map(|pipeline| pipeline.id))
     }
 
     fn is_on_claimed_server(&self, status: &PipelineStatus) -> bool {
-        let what = format!("pipeline {}", self.former_name(status).unwrap_or(self.name));
         let claimed = status.claimed_server.as_deref();
-        is_on_server(self.ctx, self.server.as_deref(), claimed, &what)
+        is_on_server(self.ctx, self.server.as_deref(), claimed, &self.describe(status))
+    }
+
+    /// The claimed pipeline in messages, by its name in Concourse.
+    fn describe(&self, status: &PipelineStatus) -> String {
+        format!("pipeline {}", self.former_name(status).unwrap_or(self.name))
     }
 
     /// The name that the claimed pipeline had at the last reconcile, if that is not the name that it is to have.
@@ -202,9 +208,12 @@ impl<'a> RemotePipeline<'a> {
     /// The paths that the claimed pipeline may have: with the instance vars it was claimed with, under the recorded name,
     /// or the one to which a rename that was not recorded any more has changed it.
     fn claimed_paths(&self, status: &PipelineStatus) -> Vec<String> {
-        let names = self.former_name(status).into_iter().chain([self.name]);
         let path = |name| pipeline_path(self.team.name(), name, &status.instance_vars, "", "");
-        names.map(path).collect()
+        let mut paths = vec![path(self.name)];
+        if let Some(former) = self.former_name(status) {
+            paths.insert(0, path(former));
+        }
+        paths
     }
 
     /// Deletes the claimed pipeline under the name it has in Concourse.
@@ -213,8 +222,7 @@ impl<'a> RemotePipeline<'a> {
             return Ok(Outcome::await_change());
         }
         let (instance, id) = (self.team.instance(), status.pipeline_id);
-        let what = format!("pipeline {}", self.former_name(status).unwrap_or(self.name));
-        let paths = self.claimed_paths(status);
+        let (paths, what) = (self.claimed_paths(status), self.describe(status));
         delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)
     }
 
@@ -225,15 +233,11 @@ impl<'a> RemotePipeline<'a> {
         };
         let name = self.name;
         let former_path = pipeline_path(self.team.name(), before, self.instance_vars, "", "");
-        let read_former = || self.read_id(&READ_FOR_RENAME, former_path);
         let occupant = self.read_id(&READ_FOR_RENAME, self.path(""))?;
+        let former = self.read_id(&READ_FOR_RENAME, former_path)?;
         // Without an ID, the claimed pipeline is the one of the former name: there was none before the claim.
-        let is_due = match last.pipeline_id {
-            Some(_) if occupant == last.pipeline_id => false,
-            Some(_) => read_former()? == last.pipeline_id,
-            None => read_former()?.is_some(),
-        };
-        if !is_due {
+        let own_id = last.pipeline_id.or(former);
+        if former.is_none() || former != own_id || occupant == own_id {
             // The pipeline was renamed already, or another user has deleted it.
             return Ok(());
         }

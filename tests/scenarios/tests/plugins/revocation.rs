@@ -112,7 +112,8 @@ pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut
         directory: lab.path().join("cache"),
         compiler: None,
     });
-    let source = json!({"configMapKeyRef": {"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"}});
+    let source =
+        json!({"configMapKeyRef": {"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"}});
     let spec = json!({"source": {"oci": {"reference": pushed.reference.to_string()}}, "verify": {"keysFrom": [source]},
         "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}]}});
     write_keys(&lab, PUBLIC_KEY).await;
