@@ -115,7 +115,7 @@ fn components() {
 #[test]
 fn manifests_and_grants() {
     let good = "{permissions: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
-                upstreams: [{methods: [GET]}], secrets: [{origins: ['*', 'http://127.0.0.1:*']}], reconciles: [{group: g, kinds: [A]}], events: true}, config: {schema: {type: object}}}";
+                upstreams: [{methods: [GET]}], messages: [{exchanges: [''], routingKeys: ['a.*']}], secrets: [{origins: ['*', 'http://127.0.0.1:*']}], reconciles: [{group: g, kinds: [A]}], events: true}, config: {schema: {type: object}}}";
     manifest::Manifest::parse(good, "p").expect("it is good");
     fuzz("manifests", 5000, mutation(), |changes| {
         let text = String::from_utf8_lossy(&mutated(good.as_bytes(), &changes)).into_owned();

@@ -14,7 +14,10 @@ use crate::{
     },
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
     contract::memory_budget::MemoryBudget,
-    effect::{events::EventRecorder, writer::ApiWriter},
+    effect::{
+        events::EventRecorder,
+        writer::{ApiWriter, ChangeObserver},
+    },
     kube::{
         backoff::Backoff,
         key::ObjectRef,
@@ -23,6 +26,7 @@ use crate::{
         well_known::bookkeeping,
     },
     leader::lease::LeaderElector,
+    messages::MessageRunner,
     observe::metrics::Metrics,
     plugin::{self, Registry},
     policy::network::NetworkPolicy,
@@ -139,6 +143,7 @@ impl Host {
         self.tasks.shutdown().await;
         self.services.fence.close();
         self.services.upstreams.streams.close_all();
+        self.services.upstreams.clients.close_brokers();
         if let Some(campaign) = self.campaign {
             if campaign.release(RELEASE_TIMEOUT).await {
                 info!("lease released");
@@ -182,7 +187,8 @@ const HOST_LANES: [(&str, u32); 2] = [
     ),
     (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
 ];
-/// Part of the instances (a quarter) that are left to calls other than reconciles: hooks, `describe`, replays.
+/// Part of the instances (a quarter) that are left to calls other than reconciles: half to message handlers, the rest to
+/// hooks, `describe` and replays.
 const INSTANCES_BESIDES_RECONCILES: u32 = 4;
 
 /// Memory of the process where neither a cgroup nor the system gives its size.
@@ -217,7 +223,7 @@ fn build_services(
         .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
     let store = Arc::new(Store::default());
-    let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
+    let queue = Queue::new(settings.backoff);
     let namespaces = NamespaceScope::new(&settings.namespaces);
     // The host writes the status of Upstreams itself while their dependants use them.
     let memory = Arc::new(MemoryBudget::new(
@@ -229,7 +235,8 @@ fn build_services(
     let dispatcher = Arc::new(dispatcher);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
     let streams = build_streams(&fence, &dispatcher);
-    let on_change = build_change_handler(&dispatcher, &stats, &streams, registry, &fence);
+    let observer = build_change_observer(&dispatcher, &stats, &streams, registry);
+    let on_change = build_change_handler(&observer, &dispatcher, &stats, &fence);
     let services = Services {
         cache: SharedCache {
             store: store.clone(),
@@ -243,13 +250,14 @@ fn build_services(
         },
         api: ApiAccess {
             reviewer: AccessReviewer::new(cluster.clone()),
-            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone())),
+            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone()).with_observer(observer)),
             recorder: EventRecorder::default(),
         },
         upstreams: UpstreamAccess {
             clients: build_upstreams(&fence, &dispatcher, network)
                 .with_digest_key(digest_key.unwrap_or_default()),
             streams,
+            subscriptions: Arc::default(),
         },
         dispatcher,
         object_cache: ObjectCache::default(),
@@ -282,25 +290,39 @@ fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &N
         })
 }
 
-/// Builds the handler that the informers call for each change in the store.
-fn build_change_handler(
+/// Builds the observer of each change in the store, whether a watch or the response to a write brought it.
+fn build_change_observer(
     dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
-    fence: &WriteFence,
-) -> ChangeHandler {
+) -> ChangeObserver {
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
-    let (streams, registry, fence) = (streams.clone(), registry.clone(), fence.clone());
-    Arc::new(move |change, origin| {
-        if change.new.is_some() && dispatcher.has_reconciler(&change.key.gvk) {
-            stats.observe_object(&change.key);
+    let (streams, registry) = (streams.clone(), registry.clone());
+    Arc::new(move |change| {
+        if dispatcher.has_reconciler(&change.key.gvk) {
+            stats.observe_change(&change.key, change.new.as_deref());
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
-        if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
+        let is_plugin = change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new);
+        if is_plugin || registry.is_followed(&change.key) {
             registry.request_rescan();
         }
         streams.on_object_change(&change.key, change.new.as_deref());
+    })
+}
+
+/// Builds the handler that the informers call for each change in the store.
+fn build_change_handler(
+    observer: &ChangeObserver,
+    dispatcher: &Arc<Dispatcher>,
+    stats: &Arc<ReconcileStats>,
+    fence: &WriteFence,
+) -> ChangeHandler {
+    let (observer, dispatcher) = (observer.clone(), dispatcher.clone());
+    let (stats, fence) = (stats.clone(), fence.clone());
+    Arc::new(move |change, origin| {
+        observer(&change);
         dispatcher.on_change(&change, origin, None);
         // What the object held is released by its next reconcile, so that one stays queued.
         let held = |object: &Arc<Object>| object.annotation(bookkeeping::HOLDS).is_some();
@@ -379,6 +401,18 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
         workers.spawn(controller.clone().run_worker());
     }
     workers.spawn(controller.hooks.clone().run());
+    let instances = controller.services.memory.max_calls();
+    let messages = MessageRunner::new(
+        controller.services.clone(),
+        controller.registry.clone(),
+        controller.engine.clone(),
+        controller.hooks.clone(),
+        (
+            instances / INSTANCES_BESIDES_RECONCILES / 2,
+            controller.settings.workers,
+        ),
+    );
+    workers.spawn(Arc::new(messages).run());
     workers.spawn(reset_on_lost_leadership(
         controller.services.clone(),
         controller.registry.clone(),
@@ -389,15 +423,21 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
 /// Stops watches and upstream clients that no reconciler has needed for a while.
 async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Result<()> {
     let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
+    let informers = &services.cache.informers;
     loop {
-        sweep.tick().await;
-        let needed = services.dispatcher.scopes();
-        services.cache.informers.stop_unneeded(&needed, linger);
+        tokio::select! {
+            _ = sweep.tick() => {
+                let needed = services.dispatcher.scopes();
+                informers.stop_unneeded(&needed, linger);
+                services.upstreams.clients.drop_unused();
+            }
+            // The scope of a reconciled kind has no read that would try a narrower watch at once.
+            () = informers.wait_refused() => {}
+        }
         // A scope that became needed while the others were stopped must not stay without a watch.
         for scope in services.dispatcher.scopes() {
-            services.cache.informers.ensure_informer(&scope);
+            informers.ensure_informer(&scope);
         }
-        services.upstreams.clients.drop_unused();
     }
 }
 
@@ -410,6 +450,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
             () = services.fence.wait_drain() => return,
         }
         services.upstreams.streams.close_all();
+        services.upstreams.clients.close_brokers();
         services.api.writer.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {
@@ -476,12 +517,13 @@ mod tests {
     fn standby_keeps_nothing_of_deleted_objects() {
         let fence = WriteFence::closed();
         let gvk = Gvk::new("g", "v1", "Thing");
-        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
         let stats = Arc::new(ReconcileStats::new(Arc::default()));
         let streams = build_streams(&fence, &dispatcher);
-        let handle = build_change_handler(&dispatcher, &stats, &streams, &Arc::default(), &fence);
+        let observer = build_change_observer(&dispatcher, &stats, &streams, &Arc::default());
+        let handle = build_change_handler(&observer, &dispatcher, &stats, &fence);
         for i in 0..10_000 {
             let json = format!(
                 r#"{{"metadata":{{"name":"a-{i}","namespace":"n","uid":"u","resourceVersion":"{}"}}}}"#,

@@ -7,13 +7,14 @@
 //! cli          commands              admin      status, explain, metrics endpoint
 //! host         wires all up          plan       dry runs of a reconciler against live state
 //! rollout      plugins from files and objects, preflight
+//! messages     subscriptions, message handlers
 //! reconcile    one reconcile         replay     runs a component against a recording
 //! plugin       registry, canary, health
 //! sandbox      engine, capabilities
 //! effect       writes and events
 //! schedule     dispatcher, queue, dependency graph
 //! cache        informers, store      leader     election     supply     registries, signatures
-//! upstream     HTTP clients          recording  of host calls
+//! upstream     HTTP, AMQP clients    recording  of host calls
 //! client       API client, write fence, access reviews
 //! policy       grants, manifest      observe    metrics, logs, traces
 //! kube         keys, objects, selectors          contract    WIT bindings, limits, traps
@@ -125,6 +126,7 @@ mod sandbox {
 mod admin;
 mod cli;
 mod host;
+mod messages;
 mod plan;
 mod plugin;
 mod reconcile;

@@ -131,7 +131,7 @@ impl Planner {
             .with_interceptor(overlay.clone());
         let store = Arc::new(Store::default());
         let namespaces = NamespaceScope::new(&settings.namespaces);
-        let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
+        let queue = Queue::new(settings.backoff);
         let dispatcher =
             Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
         let dispatcher = Arc::new(dispatcher);
@@ -158,6 +158,7 @@ impl Planner {
                     .with_digest_key(digest_key.unwrap_or_default())
                     .with_dry_run(overlay.clone()),
                 streams: EventStreams::disabled(),
+                subscriptions: Arc::default(),
             },
             dispatcher,
             object_cache: ObjectCache::default(),
@@ -188,7 +189,7 @@ impl Planner {
         let chosen = self
             .select_objects(plan_request, &intended, &mut report.notes)
             .await?;
-        self.run_hooks(&chosen, &mut report.notes).await;
+        self.run_hooks(&mut report.notes).await;
         for key in &chosen {
             self.services
                 .dispatcher
@@ -204,13 +205,13 @@ impl Planner {
         Ok(report)
     }
 
-    /// Calls the life-cycle hooks as a new leader does. Object hooks run for the planned objects only.
-    async fn run_hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
+    /// Initializes the plugins as a new leader does. Objects are upgraded by their reconciles.
+    async fn run_hooks(&self, notes: &mut Vec<String>) {
         let Controller { registry, hooks, .. } = &self.controller;
         for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
                 .begin_run(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = hooks.run_once(plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = hooks.run_once(plugin).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end_run(&[]);

@@ -147,6 +147,8 @@ pub struct Plugin {
     pub max_concurrent: u32,
     /// True when it has life-cycle hooks.
     pub lifecycle: bool,
+    /// True when it has a message handler.
+    pub messages: bool,
     /// The compiled component.
     pub compiled: Arc<Compiled>,
     /// Its manifest; none in components that were built without one.
@@ -243,6 +245,12 @@ impl Plugin {
         if let Some(name) = grants.object_name() {
             self.check_object_name(name)?;
         }
+        if !self.messages && !self.policy.grants.subscriptions().is_empty() {
+            return Err(LoadError::new(
+                plugin_reason::INCOMPATIBLE_CONTRACT,
+                "it has `subscriptions` but no message handler: the component must export ostler:plugin/messages".into(),
+            ));
+        }
         self.check_kinds()
     }
 
@@ -279,6 +287,7 @@ impl Plugin {
             policy: Arc::new(policy),
             max_concurrent: self.max_concurrent,
             lifecycle: self.lifecycle,
+            messages: self.messages,
             compiled: self.compiled.clone(),
             manifest: self.manifest.clone(),
             source: self.source.clone(),
@@ -360,13 +369,6 @@ pub async fn load(
         };
         LoadError::new(reason, e.to_string())
     })?;
-    if inspection.messages {
-        return Err(LoadError::new(
-            plugin_reason::INCOMPATIBLE_CONTRACT,
-            "it exports ostler:plugin/messages, which this host does not serve yet: build it without a message handler"
-                .into(),
-        ));
-    }
     let manifest = manifest.map_err(|e| LoadError::new(plugin_reason::INVALID_MANIFEST, e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
@@ -391,6 +393,7 @@ pub async fn load(
         digest,
         max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
+        messages: inspection.messages,
         compiled: Arc::new(compiled),
         manifest,
         source: String::new(),

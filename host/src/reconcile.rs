@@ -305,10 +305,11 @@ impl Controller {
             return Some(self.reconcile_unowned(key).await);
         }
         let Some(object) = object else {
+            self.hooks.forget(&plugin, key);
             return self.forget_object(key).await;
         };
-        if !self.hooks.has_run(&plugin) {
-            // The objects of a new build are about to be held until its hooks have run.
+        if !self.hooks.is_initialized(&plugin) {
+            // The objects of a new build are about to be held until it is initialized.
             let again = self.services.dispatcher.now() + HOLD_RECHECK;
             return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
         }

@@ -11,11 +11,18 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::recording::Difference;
 use crate::{
-    contract::{bindings::reconciler::Request, trap::Trap},
+    contract::{
+        bindings::{messages::Delivery, reconciler::Request},
+        trap::Trap,
+    },
     policy::grants::Grants,
     recording::{
-        CallMode, ReplayStop, Replayer, codec::Recordable, comparison::list_changes, format::Recording,
-        recorder, value::RecordedValue,
+        CallMode, ReplayStop, Replayer,
+        codec::Recordable,
+        comparison::list_changes,
+        format::Recording,
+        recorder::{self, CallEnd},
+        value::RecordedValue,
     },
     sandbox::{
         capabilities::Call,
@@ -42,6 +49,12 @@ pub struct Replayed {
     pub trapped: bool,
 }
 
+/// The function that is called again, with its argument.
+enum ReplayInput {
+    Reconcile { request: Request, deleting: bool },
+    Handle(Delivery),
+}
+
 /// Checks that a recording is complete. A replay of an incomplete one would report differences that do not exist.
 fn check_complete(recording: &Recording) -> Result<(), String> {
     let name = &recording.metadata.name;
@@ -54,12 +67,12 @@ fn check_complete(recording: &Recording) -> Result<(), String> {
             recording.calls.len()
         ));
     }
-    let has_end = ["outcome", "failure", "trap"]
+    let has_end = ["outcome", "failure", "disposition", "error", "trap"]
         .iter()
         .any(|word| recording.end.get(word).is_some());
     if !has_end {
         return Err(format!(
-            "recording {name} is incomplete: `end` has neither `outcome`, `failure` nor `trap`; record it again"
+            "recording {name} is incomplete: `end` has no `outcome`, `failure`, `disposition`, `error` or `trap`; record it again"
         ));
     }
     Ok(())
@@ -72,7 +85,15 @@ pub async fn replay(
     recording: Arc<Recording>,
 ) -> Result<Replayed, String> {
     check_complete(&recording)?;
-    let request = Request::from_recorded(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
+    let request = recording.request.clone();
+    let malformed = |e| format!("request: {e}");
+    let call_input = match &*recording.function {
+        "handle" => ReplayInput::Handle(Delivery::from_recorded(request).map_err(malformed)?),
+        function => ReplayInput::Reconcile {
+            request: Request::from_recorded(request).map_err(malformed)?,
+            deleting: function == "cleanup",
+        },
+    };
     let config = Vec::<u8>::from_recorded(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
     let policy = PluginPolicy {
@@ -84,9 +105,16 @@ pub async fn replay(
     let replayer = Replayer::new(recording.clone());
     let mut call = Call::new(Arc::new(policy), None);
     call.mode = CallMode::Replay(replayer.clone());
-    let deleting = recording.function == "cleanup";
-    let answer = tokio::select! {
-        (answer, _) = engine.reconcile(compiled, call, request, deleting) => Some(answer),
+    let calling = async {
+        match call_input {
+            ReplayInput::Reconcile { request, deleting } => {
+                (&engine.reconcile(compiled, call, request, deleting).await.0).into()
+            }
+            ReplayInput::Handle(delivery) => (&engine.handle(compiled, call, delivery).await.0).into(),
+        }
+    };
+    let answer: Option<CallEnd> = tokio::select! {
+        answer = calling => Some(answer),
         () = replayer.wait_stopped() => None,
     };
     let mut progress = replayer.progress();
@@ -104,7 +132,7 @@ pub async fn replay(
     };
     // A panic logs its message before it traps, so calls without effects may differ.
     let trapped = !progress.differences.iter().any(Difference::affects_others)
-        && matches!(&answer, Some(Err(trap)) if !matches!(trap, Trap::HostExhausted(_)))
+        && matches!(&answer, Some(CallEnd::Trap(trap)) if !matches!(trap, Trap::HostExhausted(_)))
         && recording.end.get("trap").is_none();
     if let Some(end) = &end {
         if progress.stop.is_none() {
@@ -129,7 +157,7 @@ pub async fn replay(
         recorded: recording.calls.len(),
         ended: match (&end, &answer) {
             (None, _) => "diverged".into(),
-            (Some(_), Some(Err(trap))) => trap.to_string(),
+            (Some(_), Some(CallEnd::Trap(trap))) => trap.to_string(),
             (Some(end), _) => match end {
                 RecordedValue::Record(fields) => {
                     fields.first().map(|(word, _)| word.clone()).unwrap_or_default()

@@ -5,31 +5,14 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     cache::informer,
     contract::limits::Limits,
-    kube::{backoff, selector::Selector},
+    kube::{backoff::Backoff, selector::Selector},
     leader::lease,
     policy::{grants::Grants, network::NetworkGrant},
     recording,
     sandbox::engine::{CompileCache, Inspector},
+    schedule::queue,
     supply::oci,
 };
-
-/// Delays between failing attempts: each is twice the one before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// Delay after the first failure.
-    pub initial: Duration,
-    /// Limit of the delay.
-    pub max: Duration,
-}
-
-impl Backoff {
-    /// The delay after this many failures before the last one.
-    pub fn delay_after(&self, failures: u32) -> Duration {
-        self.initial
-            .saturating_mul(2u32.saturating_pow(failures))
-            .min(self.max)
-    }
-}
 
 /// Settings of a host, from the command line.
 #[derive(Clone, Debug)]
@@ -67,7 +50,7 @@ pub struct Settings {
     /// Delays between failing reconciles of an object.
     pub backoff: Backoff,
     /// Backoff of failed lists and watches of the API server.
-    pub watch_backoff: backoff::Backoff,
+    pub watch_backoff: Backoff,
     /// Time without an event or bookmark after which the connection of a watch counts as dead.
     pub watch_idle_timeout: Duration,
     /// Time for which a watch is kept after the last reconciler that needed it.
@@ -104,10 +87,7 @@ impl Default for Settings {
             deletion_deadline: Duration::from_secs(600),
             watch_backoff: informer::RETRY_BACKOFF,
             watch_idle_timeout: informer::IDLE_TIMEOUT,
-            backoff: Backoff {
-                initial: Duration::from_millis(5),
-                max: Duration::from_secs(1000),
-            },
+            backoff: queue::RETRY_BACKOFF,
             watch_linger: Duration::from_secs(60),
             cache: None,
             api_server: String::new(),

@@ -1,4 +1,4 @@
-//! HTTP clients of upstreams. One client exists per `Upstream` object, version of its spec and values of its Secrets;
+//! Clients of upstreams: HTTP, and AMQP in [`broker`]. One client exists per `Upstream` object, version of its spec and values of its Secrets;
 //! all components that name the Upstream share it.
 //!
 //! A request passes these layers from top to bottom, and its response passes them from bottom to top:
@@ -27,6 +27,8 @@ mod answer;
 mod attempt;
 mod auth;
 mod breaker;
+mod broker;
+mod challenge;
 mod client;
 mod coalesce;
 mod conditional;
@@ -57,10 +59,16 @@ use parking_lot::Mutex;
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
+    broker::BrokerClient,
+    challenge::Challenge,
     health::HealthReport,
 };
 pub use self::{
     breaker::CircuitState,
+    broker::{
+        DeadLetter, HandleResult, IncomingMessage, OutgoingMessage, QueuedMessage, SubscriptionKey,
+        SubscriptionState, SubscriptionStats, Subscriptions,
+    },
     digest_key::DigestKey,
     encoding::Encoding,
     object::{SecretUses, UpstreamObject},
@@ -74,6 +82,7 @@ pub use self::{
     substitution::{SecretSource, Substitution, Username},
 };
 use self::{
+    broker::BrokerClients,
     client::{Client, ClientContext, ClientCounters},
     health::Health,
     rate_limit::RateLimiter,
@@ -267,6 +276,9 @@ pub enum SendError {
     /// The owner of a Secret does not allow to send it to the upstream.
     #[error("{0}")]
     OriginNotAllowed(String),
+    /// The broker does not permit the operation to the user.
+    #[error("the broker refuses it: {0}")]
+    Refused(String),
     /// The server does not accept the credentials.
     #[error("login refused: {0}")]
     LoginFailed(String),
@@ -296,9 +308,10 @@ impl From<SendError> for types::Error {
         match e {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
-            SendError::LoginFailed(_) | SendError::NotAllowed(_) | SendError::OriginNotAllowed(_) => {
-                Self::Denied(text)
-            }
+            SendError::LoginFailed(_)
+            | SendError::NotAllowed(_)
+            | SendError::OriginNotAllowed(_)
+            | SendError::Refused(_) => Self::Denied(text),
             SendError::Unavailable(_) | SendError::Exhausted(_) | SendError::NotLeader(_) => {
                 Self::Unavailable(text)
             }
@@ -318,6 +331,7 @@ const DELETED_RETENTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 pub struct ClientPool {
     /// Clients by namespace and name of the Upstream.
     clients: Mutex<HashMap<(String, String), PoolEntry>>,
+    brokers: BrokerClients,
     digest_key: DigestKey,
     gate: WriteFence,
     network: NetworkPolicy,
@@ -333,6 +347,9 @@ pub trait DryRun: Send + Sync {
 
     /// Answers a request that is not sent.
     fn answer_request(&self, upstream: &UpstreamObject, request: &Request) -> Response;
+
+    /// Records a message that is not published.
+    fn record_message(&self, upstream: &UpstreamObject, message: &OutgoingMessage);
 
     /// Records that an Upstream that is not connected to is assumed to work.
     fn assume_health(&self, upstream: &UpstreamObject);
@@ -363,6 +380,33 @@ struct ClientVersion {
     secrets: SecretSnapshot,
 }
 
+impl ClientVersion {
+    /// Reads the Secrets that an Upstream needs. Fails if one is missing, or must not be sent to its origins.
+    fn resolve(
+        upstream: &UpstreamObject,
+        secrets: &dyn SecretStore,
+        network: u64,
+    ) -> Result<Self, SendError> {
+        let mut secret_values = SecretSnapshot::default();
+        let keys = upstream.secret_keys();
+        let origins = match keys.as_slice() {
+            [] => Vec::new(),
+            _ => upstream.credential_origins().map_err(SendError::Invalid)?,
+        };
+        for key in keys {
+            check_secret_origins(secrets, &key, &origins)?;
+            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
+            secret_values.0.push((key, value));
+        }
+        Ok(Self {
+            uid: upstream.uid.clone(),
+            generation: upstream.generation,
+            network,
+            secrets: secret_values,
+        })
+    }
+}
+
 /// The settings of a rate limiter, and the server that it is for.
 #[derive(Clone, PartialEq, Eq, Default)]
 struct RateLimitScope {
@@ -370,6 +414,18 @@ struct RateLimitScope {
     url: String,
     requests_per_second: Option<u32>,
     burst: Option<u32>,
+}
+
+impl RateLimitScope {
+    fn of(upstream: &UpstreamObject) -> Self {
+        let limits = upstream.spec.limits.as_ref();
+        Self {
+            uid: upstream.uid.clone(),
+            url: upstream.spec.url.clone(),
+            requests_per_second: limits.and_then(|l| l.requests_per_second),
+            burst: limits.and_then(|l| l.burst),
+        }
+    }
 }
 
 struct PoolEntry {
@@ -408,6 +464,7 @@ impl Default for ClientPool {
     fn default() -> Self {
         Self {
             clients: Mutex::default(),
+            brokers: BrokerClients::default(),
             digest_key: DigestKey::default(),
             gate: WriteFence::default(),
             network: NetworkPolicy::default(),
@@ -526,30 +583,9 @@ impl ClientPool {
         secrets: &dyn SecretStore,
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
-        let mut secret_values = SecretSnapshot::default();
-        let keys = upstream.secret_keys();
-        let origins = match keys.as_slice() {
-            [] => Vec::new(),
-            _ => upstream.credential_origins().map_err(SendError::Invalid)?,
-        };
-        for key in keys {
-            check_secret_origins(secrets, &key, &origins)?;
-            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
-            secret_values.0.push((key, value));
-        }
-        let version = ClientVersion {
-            uid: upstream.uid.clone(),
-            generation: upstream.generation,
-            network,
-            secrets: secret_values.clone(),
-        };
-        let limits = upstream.spec.limits.as_ref();
-        let scope = RateLimitScope {
-            uid: upstream.uid.clone(),
-            url: upstream.spec.url.clone(),
-            requests_per_second: limits.and_then(|l| l.requests_per_second),
-            burst: limits.and_then(|l| l.burst),
-        };
+        let version = ClientVersion::resolve(upstream, secrets, network)?;
+        let secret_values = version.secrets.clone();
+        let scope = RateLimitScope::of(upstream);
         let (cell, totals, health, secret_history, rate_limiter) = {
             let mut clients = self.clients.lock();
             let name = (upstream.namespace.clone(), upstream.name.clone());
@@ -596,6 +632,7 @@ impl ClientPool {
     /// Drops the client of a deleted Upstream. The secrets that were substituted for it are kept for a day, so that they
     /// are redacted when an Upstream of its name is created again.
     pub fn remove_client(&self, namespace: &str, name: &str) {
+        self.brokers.remove(namespace, name);
         let mut clients = self.clients.lock();
         let key = (namespace.to_owned(), name.to_owned());
         match clients.get_mut(&key) {
@@ -643,7 +680,17 @@ impl ClientPool {
                 confirmed: entry.counters.confirmed.load(Ordering::Relaxed),
             })
         });
-        traffic.collect()
+        let brokers = self
+            .brokers
+            .list()
+            .into_iter()
+            .map(|(upstream, client)| ClientStats {
+                upstream,
+                circuit: client.circuit_state(),
+                retries: 0,
+                confirmed: 0,
+            });
+        traffic.chain(brokers).collect()
     }
 
     /// The digest of a secret's value, by [`DigestKey::digest`].

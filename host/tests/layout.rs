@@ -25,6 +25,7 @@ const STAGES: &[&str] = &[
     "plugin",
     "settings",
     "reconcile",
+    "messages",
     "replay",
     "rollout",
     "plan",

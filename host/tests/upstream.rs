@@ -35,6 +35,8 @@ struct Seen {
     password: Mutex<String>,
     /// Number of the accepted token.
     token: AtomicU32,
+    /// The header of the last request.
+    authorization: Mutex<String>,
     /// Requests with credentials to the target of a redirect.
     redirected: AtomicU32,
 }
@@ -65,6 +67,7 @@ async fn echo(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) ->
         .and_then(|v| v.to_str().ok())
         .unwrap_or_default()
         .to_owned();
+    seen.authorization.lock().unwrap().clone_from(&sent);
     let expected = format!("Bearer token-number-{}", seen.token.load(Ordering::SeqCst));
     let status = if sent == expected {
         StatusCode::OK
@@ -266,6 +269,26 @@ async fn credentials_stay_at_their_origin_and_out_of_response() {
     assert_eq!(format!("{:?}", Secret::new(PASSWORD.into())), "***");
 }
 
+#[tokio::test]
+async fn header_has_its_prefix_and_neither_part_of_its_value_is_shown() {
+    let mut lab = lab().await;
+    lab.vault.set("keys", "key-of-account:secret-of-account\n");
+    lab.upstream.spec = serde_json::from_value(json!({
+        "url": lab.upstream.spec.url,
+        "auth": {"header": {"name": "Authorization", "prefix": "sso-key ",
+            "valueSecretRef": {"name": "keys", "key": "password"}}},
+    }))
+    .unwrap();
+    let mut parts = request("/echo");
+    parts.method = "POST".into();
+    parts.body = Some(b"key-of-account and secret-of-account".to_vec());
+    let echoed = lab.send(parts).await.unwrap();
+    let text = String::from_utf8_lossy(&echoed.body).into_owned();
+    assert!(!text.contains("of-account"), "{text}");
+    let sent = lab.seen.authorization.lock().unwrap().clone();
+    assert_eq!(sent, "sso-key key-of-account:secret-of-account");
+}
+
 fn secret(name: &str) -> SecretSource {
     SecretSource::Key(SecretKey {
         namespace: "n".into(),
@@ -323,4 +346,78 @@ async fn limits_and_transport_errors_are_named() {
         matches!(&error, SendError::Unavailable(text) if text.contains("refused")),
         "{error}"
     );
+}
+
+/// Serves a registry whose token server has the path `/token`, or the realm that the test sets.
+async fn serve_registry(realm: Option<String>) -> (String, Arc<AtomicU32>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let realm = realm.unwrap_or_else(|| format!("{url}/token"));
+    let (issued, tokens) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let count = issued.clone();
+    let api = async move |headers: HeaderMap| {
+        let sent = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let token = format!("Bearer registry-token-{}", tokens.load(Ordering::SeqCst));
+        let challenge = format!("Bearer realm=\"{realm}\",service=\"tests\"");
+        match sent == Some(&token) {
+            true => (StatusCode::OK, [(header::WWW_AUTHENTICATE, String::new())]),
+            false => (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)]),
+        }
+    };
+    let login = async move |uri: axum::http::Uri, headers: HeaderMap| {
+        use base64::{Engine, prelude::BASE64_STANDARD};
+        let query = uri.query().unwrap_or_default().to_owned();
+        let pair = BASE64_STANDARD.encode(format!("robot:{PASSWORD}"));
+        let sent = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        if sent != Some(&format!("Basic {pair}")) || !query.contains("service=tests&scope=repository") {
+            return (StatusCode::UNAUTHORIZED, axum::Json(json!({"details": query})));
+        }
+        let number = count.fetch_add(1, Ordering::SeqCst);
+        (
+            StatusCode::OK,
+            axum::Json(json!({"token": format!("registry-token-{number}")})),
+        )
+    };
+    let app = Router::new().route("/v2/", get(api)).route("/token", get(login));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (url, issued)
+}
+
+async fn registry_lab(realm: Option<String>) -> (Lab, Arc<AtomicU32>) {
+    let mut lab = lab().await;
+    let (url, issued) = serve_registry(realm).await;
+    lab.upstream.spec = serde_json::from_value(json!({"url": url, "auth": {"registry": {"username": "robot",
+        "passwordSecretRef": {"name": "admin", "key": "password"}, "scopes": ["repository:a/b:pull"]}}}))
+    .unwrap();
+    (lab, issued)
+}
+
+#[tokio::test]
+async fn challenge_of_registry_is_answered_with_one_token() {
+    let (lab, issued) = registry_lab(None).await;
+    for _ in 0..3 {
+        assert_eq!(lab.send(request("/v2/")).await.unwrap().status, 200);
+    }
+    assert_eq!(issued.load(Ordering::SeqCst), 1);
+    lab.vault.set("admin", "wrong-password");
+    let refused = lab.send(request("/v2/")).await;
+    let Err(SendError::LoginFailed(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        why.contains("HTTP 401") && !why.contains("wrong-password"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn registry_that_names_a_foreign_token_server_gets_no_password() {
+    let (thief, stolen) = serve_registry(None).await;
+    let (lab, _) = registry_lab(Some(format!("{thief}/token"))).await;
+    let refused = lab.send(request("/v2/")).await;
+    let Err(SendError::LoginFailed(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.contains("spec.auth.registry.tokenUrl"), "{why}");
+    assert_eq!(stolen.load(Ordering::SeqCst), 0);
 }

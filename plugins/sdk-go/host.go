@@ -205,6 +205,13 @@ func (u Upstream) ref() wit.UpstreamRef {
 // Message is a message to publish; see [Upstream.Publish].
 type Message = wit.MessagingMessage
 
+// NewMessage returns a persistent message that must reach a queue. Set its `Properties.MessageId` to an id by which
+// consumers recognize a duplicate.
+func NewMessage(exchange, routingKey string, body []byte) Message {
+	properties := wit.MessageProperties{Persistent: true}
+	return Message{Exchange: exchange, RoutingKey: routingKey, Properties: properties, Body: body, Mandatory: true}
+}
+
 // Publish publishes a message and waits for the confirmation of the broker.
 func (u Upstream) Publish(message Message) error {
 	return check(wit.MessagingPublish(u.ref(), message))

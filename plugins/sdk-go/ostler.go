@@ -213,6 +213,12 @@ func (e *HostError) failure() *Failure {
 	}
 }
 
+// IsConflict returns whether an error is the host's `conflict`: another client has changed the object, or it exists.
+func IsConflict(err error) bool {
+	var host *HostError
+	return errors.As(err, &host) && host.Cause.Case == wit.ErrorConflict
+}
+
 // check converts an error of the contract to a Go error.
 func check(e *wit.Error) error {
 	if e == nil {

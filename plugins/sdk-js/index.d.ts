@@ -66,6 +66,29 @@ export interface Message {
   priority?: number; correlationId?: string; replyTo?: string; expiration?: number; messageId?: string;
   timestamp?: number; type?: string; userId?: string; appId?: string;
 }
+/** The decision about a message. */
+export type Disposition = { tag: "ack" } | { tag: "retry-after"; val: number } | { tag: "reject"; val: string };
+/** The message is handled, and removed from its queue. */
+export function ack(): Disposition;
+/** The message is delivered again after this many milliseconds. */
+export function retryAfter(milliseconds: number): Disposition;
+/** The message can never be handled, and is dead-lettered with this reason. */
+export function reject(reason: string): Disposition;
+/** A message that was delivered. */
+export interface Delivery {
+  broker: { cluster?: string; namespace?: string; name: string };
+  queue: string; exchange: string; routingKey: string; body: Uint8Array; deliveryCount: number;
+  properties: {
+    contentType?: string; contentEncoding?: string; headers: { name: string; value: HeaderValue }[];
+    persistent: boolean; priority?: number; correlationId?: string; replyTo?: string; expiration?: number;
+    messageId?: string; timestamp?: number; type?: string; userId?: string; appId?: string;
+  };
+  text(): string; json(): any;
+  /** Returns the value of a header, or undefined. */
+  header(name: string): any;
+}
+/** Builds the `messages` that a module exports; a message may be delivered more than once. */
+export function messageHandler(handle: (delivery: Delivery, host: Host) => Disposition): object;
 export interface Preconditions { uid?: string; resourceVersion?: string }
 export interface Host {
   get(ref: Reference, options?: { fields?: string[]; live?: boolean }): KubernetesObject | null;

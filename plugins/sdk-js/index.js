@@ -241,6 +241,60 @@ export const host = {
   cache: { get: (key) => cache.get(key), set: (key, value) => call(cache.set, key, value), delete: (key) => cache.delete(key) },
 };
 
+/** The message is handled, and removed from its queue. */
+export const ack = () => ({ tag: "ack" });
+/** The message is delivered again after this many milliseconds. */
+export const retryAfter = (milliseconds) => ({ tag: "retry-after", val: milliseconds });
+/** The message can never be handled, and is dead-lettered with this reason. */
+export const reject = (reason) => ({ tag: "reject", val: reason });
+
+// Integers of 64 bits are passed as BigInt, which JSON.stringify refuses.
+const number = (value) => (typeof value === "bigint" ? Number(value) : value);
+
+/** A message that was delivered. */
+class Delivery {
+  constructor({ properties, ...fields }) {
+    const { expiration, timestamp } = properties;
+    Object.assign(this, fields, {
+      properties: { ...properties, expiration: number(expiration), timestamp: number(timestamp) },
+    });
+  }
+  text() {
+    return decode(this.body);
+  }
+  json() {
+    return parse(this.body);
+  }
+  /** Returns the value of a header, or undefined. */
+  header(name) {
+    return number(this.properties.headers.find((header) => header.name === name)?.value.val);
+  }
+}
+
+/**
+ * Builds the `messages` that a module exports: `handle(delivery, host)` handles one message, which may be delivered more
+ * than once. It may create and apply objects and publish messages. After an error of the host the message is delivered
+ * again with backoff; an error never dead-letters it.
+ */
+export function messageHandler(handle) {
+  return {
+    handle(delivery) {
+      try {
+        return handle(new Delivery(delivery), host);
+      } catch (e) {
+        if (e instanceof HostError) throw { tag: e.tag, val: e.val };
+        logBug(e);
+        throw e;
+      }
+    },
+  };
+}
+
+/** Logs an exception that is a bug: it ends the instance, as a panic does. */
+function logBug(e) {
+  log.write("error", `${e}\n${e?.stack ?? ""}`.trim(), []);
+}
+
 /** Builds the `reconciler` that a module exports: kinds, each with `reconcile(object, host)` and optionally `cleanup`. */
 export function plugin({ name, version, maxConcurrent, kinds }) {
   const run = (step) => (request) => {
@@ -252,8 +306,7 @@ export function plugin({ name, version, maxConcurrent, kinds }) {
     } catch (e) {
       if (e instanceof Failure) throw e;
       if (e instanceof HostError) throw e.failure();
-      // A bug ends the instance, as a panic does, so its message is logged first.
-      log.write("error", `${e}\n${e?.stack ?? ""}`.trim(), []);
+      logBug(e);
       throw e;
     }
   };

@@ -11,10 +11,15 @@ from wit_world.imports import (
     cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status, types,
 )
 
+try:
+    from wit_world.exports import messages
+except ImportError:  # The world of a plugin without a message handler.
+    messages = None
+
 __all__ = [
-    "Failure", "Host", "HostError", "Kind", "Outcome", "Response", "after", "at", "await_change", "false_condition",
-    "plugin", "poll", "reference", "retry", "secret", "substitution", "terminal", "throttled", "true_condition",
-    "unknown_condition", "wait",
+    "Delivery", "Failure", "Host", "HostError", "Kind", "Outcome", "Response", "ack", "after", "at", "await_change",
+    "false_condition", "message_handler", "plugin", "poll", "reference", "reject", "retry", "retry_after", "secret",
+    "substitution", "terminal", "throttled", "true_condition", "unknown_condition", "wait",
 ]
 
 
@@ -103,6 +108,11 @@ class HostError(Exception):
     def __init__(self, error):
         self.error = error
         super().__init__(_text(error))
+
+    @property
+    def is_conflict(self):
+        """Another client has changed the object, or it exists."""
+        return isinstance(self.error, types.Error_Conflict)
 
     def failure(self):
         message = str(self)
@@ -353,6 +363,65 @@ class Host:
         cache.delete(key)
 
 
+class Delivery:
+    """A message that was delivered: `broker`, `queue`, `exchange`, `routing_key`, `properties`, `body` and
+    `delivery_count`."""
+
+    def __init__(self, delivery):
+        self.__dict__.update(delivery.__dict__)
+
+    def text(self):
+        return self.body.decode(errors="replace")
+
+    def json(self):
+        return json.loads(self.body)
+
+    def header(self, name, default=None):
+        """Returns the value of a header."""
+        for header in self.properties.headers:
+            if header.name == name:
+                return getattr(header.value, "value", default)
+        return default
+
+
+def ack():
+    """The message is handled, and removed from its queue."""
+    return messages.Disposition_Ack()
+
+
+def retry_after(milliseconds):
+    """The message is delivered again after this many milliseconds."""
+    return messages.Disposition_RetryAfter(milliseconds)
+
+
+def reject(reason):
+    """The message can never be handled, and is dead-lettered with this reason."""
+    return messages.Disposition_Reject(reason)
+
+
+def message_handler(handle):
+    """Returns the class that a plugin's module exports as `Messages`. `handle(delivery, host)` handles one message, which
+    may be delivered more than once. It may create and apply objects and publish messages. After an error of the host the
+    message is delivered again with backoff; an error never dead-letters it."""
+
+    class Messages(exports.Messages):
+        def handle(self, delivery):
+            try:
+                return handle(Delivery(delivery), Host())
+            except HostError as e:
+                raise Err(e.error) from None
+            except Exception:
+                _log_bug()
+                raise
+
+    return Messages
+
+
+def _log_bug():
+    """Logs an exception that is a bug: it ends the instance, as a panic does."""
+    log.write(log.Level.ERROR, traceback.format_exc(), [])
+
+
 class Kind:
     """The base class of a kind with its reconciler."""
 
@@ -383,8 +452,7 @@ def plugin(name, version, *kinds, max_concurrent=None):
             raise Err(reconciler.Failure(
                 failure.resolution, failure.reason, failure.message, failure.conditions, failure.status)) from None
         except Exception:
-            # A bug ends the instance, as a panic does, so its message is logged first.
-            log.write(log.Level.ERROR, traceback.format_exc(), [])
+            _log_bug()
             raise
 
     class Reconciler(exports.Reconciler):

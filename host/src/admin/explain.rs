@@ -24,7 +24,7 @@ use crate::{
         dispatcher::{Cause, Explanation as Turn},
         queue::{ItemState, Priority},
     },
-    upstream::{self, StreamState, StreamStatus},
+    upstream::{self, HandleResult, StreamState, StreamStatus, SubscriptionKey, SubscriptionStats},
 };
 
 /// Maximum number of causes; the newest are shown.
@@ -58,6 +58,9 @@ pub struct Explanation {
     /// Event streams it follows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<Followed>,
+    /// Subscriptions to queues: of a Plugin, or at an Upstream.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscriptions: Vec<Subscribed>,
     /// Time and reason of the next reconcile.
     pub next: NextRun,
     /// Latest wake-ups, oldest first.
@@ -135,6 +138,55 @@ pub struct Followed {
     pub followers: usize,
 }
 
+/// A subscription to a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscribed {
+    /// The plugin.
+    pub plugin: String,
+    /// Namespace and name of the Upstream.
+    pub upstream: String,
+    /// The queue.
+    pub queue: String,
+    /// `consuming` or `waiting`.
+    pub state: String,
+    /// The reason why it waits, or the last problem with a message.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Number of messages that are ready in the queue, when it was last asked for.
+    pub depth: Option<u32>,
+    /// Number of messages that are being handled.
+    pub in_flight: u64,
+    /// Number of messages that were acknowledged, delivered again, and dead-lettered.
+    pub acknowledged: u64,
+    /// Number of deliveries that are repeated later.
+    pub retried: u64,
+    /// Number of dead letters.
+    pub dead_lettered: u64,
+}
+
+impl Subscribed {
+    fn new(key: &SubscriptionKey, stats: &SubscriptionStats) -> Self {
+        let state = stats.state();
+        Self {
+            plugin: key.plugin.to_string(),
+            upstream: key.upstream.to_string(),
+            queue: key.queue.to_string(),
+            state: if state.is_consuming {
+                "consuming"
+            } else {
+                "waiting"
+            }
+            .into(),
+            why: state.message,
+            depth: state.depth,
+            in_flight: stats.in_flight(),
+            acknowledged: stats.total(HandleResult::Acknowledged),
+            retried: stats.total(HandleResult::Retried) + stats.total(HandleResult::Requeued),
+            dead_lettered: stats.total(HandleResult::DeadLettered),
+        }
+    }
+}
+
 impl From<StreamStatus> for Followed {
     fn from(facts: StreamStatus) -> Self {
         Self {
@@ -202,8 +254,21 @@ impl Admin {
             .streams_of(&key)
             .into_iter()
             .map(Into::into);
+        let upstream = format!("{}/{}", key.namespace, key.name);
+        let concerns = |subscription: &SubscriptionKey| match &key.gvk {
+            gvk if *gvk == upstream::upstream_gvk() => *subscription.upstream == *upstream,
+            gvk if *gvk == crate::plugin::kind() => subscription.plugin == key.name,
+            _ => false,
+        };
+        let subscriptions = self.services.upstreams.subscriptions.list();
+        let subscriptions = subscriptions
+            .iter()
+            .filter(|(subscription, _)| concerns(subscription));
         Ok(Explanation {
             follows: follows.collect(),
+            subscriptions: subscriptions
+                .map(|(key, stats)| Subscribed::new(key, stats))
+                .collect(),
             ..build_explanation(&key, &object, facts, turn, plugin, held, found)
         })
     }
@@ -291,6 +356,7 @@ fn build_explanation(
         waits_for,
         reads,
         follows: Vec::new(),
+        subscriptions: Vec::new(),
         next: next_run(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::list_holders(object)
@@ -503,7 +569,7 @@ mod tests {
             ),
         ];
         let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
-        stats.observe_object(&key);
+        stats.abandon_reconcile(&key);
         let turn = Turn {
             state: Some(ItemState::Delayed(Default::default())),
             failures: 0,

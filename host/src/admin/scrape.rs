@@ -26,7 +26,7 @@ use crate::{
     reconcile::stats::ReconcileStats,
     sandbox::services::Services,
     schedule::queue::{LaneState, Priority},
-    upstream::{CircuitState, ClientPool, EventStreams},
+    upstream::{CircuitState, ClientPool, EventStreams, HandleResult, Subscriptions},
 };
 
 /// Text formats of Prometheus.
@@ -203,6 +203,39 @@ fn register_streams(r: &mut Registry, streams: &EventStreams) {
     }
 }
 
+/// Subscriptions to queues.
+fn register_subscriptions(r: &mut Registry, subscriptions: &Subscriptions) {
+    let handled = definitions::MESSAGES_HANDLED.register(r, Family::<Labels, Counter>::default());
+    let redelivered = definitions::MESSAGES_REDELIVERED.register(r, Family::<Labels, Counter>::default());
+    let in_flight = definitions::MESSAGES_IN_FLIGHT.register(r, Gauges::<i64>::default());
+    let depth = definitions::QUEUE_MESSAGES.register(r, Gauges::<i64>::default());
+    let consuming = definitions::SUBSCRIPTION_CONSUMING.register(r, Gauges::<i64>::default());
+    for (key, stats) in subscriptions.list() {
+        let name = || [key.plugin.clone(), key.upstream.clone(), key.queue.clone()];
+        for result in HandleResult::ALL {
+            let [plugin, upstream, queue] = name();
+            let labels =
+                definitions::MESSAGES_HANDLED.with_values([plugin, upstream, queue, result.as_str().into()]);
+            handled.get_or_create(&labels).inc_by(stats.total(result));
+        }
+        redelivered
+            .get_or_create(&definitions::MESSAGES_REDELIVERED.with_values(name()))
+            .inc_by(stats.redelivered());
+        in_flight
+            .get_or_create(&definitions::MESSAGES_IN_FLIGHT.with_values(name()))
+            .set(i64::try_from(stats.in_flight()).unwrap_or(i64::MAX));
+        let state = stats.state();
+        if let Some(ready) = state.depth {
+            depth
+                .get_or_create(&definitions::QUEUE_MESSAGES.with_values(name()))
+                .set(ready.into());
+        }
+        consuming
+            .get_or_create(&definitions::SUBSCRIPTION_CONSUMING.with_values(name()))
+            .set(state.is_consuming.into());
+    }
+}
+
 /// Limits of plugins, and their access to Secrets.
 fn register_limits(r: &mut Registry, registry: &plugin::Registry) {
     let limits = definitions::PLUGIN_LIMIT.register(r, Seconds::default());
@@ -258,6 +291,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .set(to_signed(value));
     }
     register_streams(r, &services.upstreams.streams);
+    register_subscriptions(r, &services.upstreams.subscriptions);
     register_limits(r, scraped.registry);
     let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());
     for state in ["synced", "listing", "failing"] {

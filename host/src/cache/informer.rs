@@ -26,7 +26,7 @@ use std::{
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     task::{AbortHandle, JoinSet},
 };
 use tracing::{debug, error, warn};
@@ -71,6 +71,8 @@ pub struct Informers {
     backoff: Backoff,
     idle_timeout: Duration,
     running: Mutex<Running>,
+    /// Notified when the server refuses a list for the first time.
+    refused: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -170,6 +172,7 @@ impl Informers {
             backoff: RETRY_BACKOFF,
             idle_timeout: IDLE_TIMEOUT,
             running: Mutex::default(),
+            refused: Arc::default(),
         }
     }
 
@@ -231,6 +234,7 @@ impl Informers {
                 scope: scope.clone(),
             },
             synced: sender,
+            refused: self.refused.clone(),
             backoff: self.backoff,
             idle_timeout: self.idle_timeout,
         };
@@ -330,6 +334,12 @@ impl Informers {
         stopped
     }
 
+    /// Waits until the server has refused a list. If it was a wider one than needed, ensure the needed scopes again:
+    /// narrower ones take its place.
+    pub async fn wait_refused(&self) {
+        self.refused.notified().await;
+    }
+
     /// The watched scopes, each with the progress of its first list.
     pub fn scopes(&self) -> Vec<(Scope, SyncState)> {
         let running = self.running.lock();
@@ -376,6 +386,7 @@ struct Informer {
     client: ApiClient,
     ingest: Ingest,
     synced: watch::Sender<SyncState>,
+    refused: Arc<Notify>,
     backoff: Backoff,
     idle_timeout: Duration,
 }
@@ -438,7 +449,10 @@ impl Informer {
             } else {
                 SyncState::Failed
             };
-            self.synced.send_replace(state(error.to_string()));
+            let before = self.synced.send_replace(state(error.to_string()));
+            if refused && !matches!(before, SyncState::Refused(_)) {
+                self.refused.notify_one();
+            }
         }
         if is_first || !matches!(error, ApiError::UnknownKind(_)) {
             let scope = &self.ingest.scope;

@@ -546,10 +546,8 @@ impl Store {
         let mut size = StoreSize::default();
         for collection in collections {
             size.indexes += collection.indexes.len();
-            for object in collection.objects.values() {
-                size.objects += 1;
-                size.bytes += object.json.len();
-            }
+            size.objects += collection.objects.len();
+            size.bytes += collection.bytes;
         }
         size
     }

@@ -375,11 +375,15 @@ fn render_labels() -> String {
             "`100` for a change by a user, `0` for a retry, poll or timer, `-100` for the list at start-up"
                 .to_owned(),
         ),
+        ("queue", "queue of a message broker".to_owned()),
         ("ready", "`true` or `false`".to_owned()),
         ("reason", "see the metric".to_owned()),
         (
             "result",
-            format!("of a reconcile: `{}`; `requeue` stays 0", list(&RESULT_LABELS)),
+            format!(
+                "of a reconcile: `{}`; `requeue` stays 0. For others see the metric",
+                list(&RESULT_LABELS)
+            ),
         ),
         ("source", "`host` or `plugin`".to_owned()),
         ("state", "see the metric".to_owned()),
@@ -761,7 +765,7 @@ fn metrics_and_annotations_of_the_guides_exist() {
     }
     let words = read_guide_words();
     // The Rust crate and the Go module of the SDKs.
-    known.extend(["ostler_sdk", "ostler.dev/sdk"].map(str::to_owned));
+    known.extend(["ostler_sdk", "ostler.dev/sdk", "ostler.dev/sdk/messages"].map(str::to_owned));
     let is_name = |word: &str| {
         let is_metric = METRIC_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
         let is_version = word.starts_with("ostler.dev/v");

@@ -6,7 +6,7 @@ use super::{
     ask::{Ask, Object},
     table::{Shade, cell, join_reason, section, table},
 };
-use crate::admin::explain::{Explanation, Followed, Read, State};
+use crate::admin::explain::{Explanation, Followed, Read, State, Subscribed};
 
 /// Arguments of `ostler explain`.
 #[derive(Args)]
@@ -100,6 +100,12 @@ fn format_explanation(explanation: &Explanation) -> String {
             &table(&[], explanation.follows.iter().map(stream_row)),
         ));
     }
+    if !explanation.subscriptions.is_empty() {
+        out.push_str(&section(
+            "Subscriptions",
+            &table(&[], explanation.subscriptions.iter().map(subscription_row)),
+        ));
+    }
     if !explanation.errors.is_empty() {
         let rows = explanation.errors.iter().rev().map(|e| {
             vec![
@@ -134,6 +140,36 @@ fn format_reads(title: &str, reads: &[Read]) -> String {
         ]
     });
     section(title, &table(&[], rows))
+}
+
+fn subscription_row(subscribed: &Subscribed) -> Vec<comfy_table::Cell> {
+    let shade = match &*subscribed.state {
+        "consuming" => Shade::Good,
+        _ => Shade::Waiting,
+    };
+    let ready = subscribed
+        .depth
+        .map_or_else(String::new, |n| format!("{n} ready, "));
+    let counts = format!(
+        "{ready}{} in flight, {} acknowledged, {} retried, {} dead-lettered",
+        subscribed.in_flight, subscribed.acknowledged, subscribed.retried, subscribed.dead_lettered
+    );
+    let why = if subscribed.why.is_empty() {
+        counts
+    } else {
+        format!("{counts}; last: {}", subscribed.why)
+    };
+    vec![
+        cell(
+            format!(
+                "{} at {} for {}",
+                subscribed.queue, subscribed.upstream, subscribed.plugin
+            ),
+            Shade::Plain,
+        ),
+        cell(&subscribed.state, shade),
+        cell(why, Shade::Faint),
+    ]
 }
 
 fn stream_row(stream: &Followed) -> Vec<comfy_table::Cell> {
@@ -211,6 +247,18 @@ mod tests {
                 events: 7,
                 reconnects: 2,
                 followers: 3,
+            }],
+            subscriptions: vec![Subscribed {
+                plugin: "orders".into(),
+                upstream: "demo/mq".into(),
+                queue: "in".into(),
+                state: "consuming".into(),
+                why: "rejected: no such order".into(),
+                depth: Some(4),
+                in_flight: 2,
+                acknowledged: 9,
+                retried: 1,
+                dead_lettered: 1,
             }],
             next: NextRun {
                 place: "delayed".into(),

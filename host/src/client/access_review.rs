@@ -83,8 +83,15 @@ pub struct AccessReviewer {
     decisions: Mutex<Decisions>,
 }
 
-/// A decision, or the place for one whose review is under way.
-type DecisionEntry = Arc<tokio::sync::Mutex<Option<Decision>>>;
+/// The last review of one access; locked while one is under way.
+#[derive(Default)]
+struct LastReview {
+    decision: Option<Decision>,
+    /// The error of the last review, and when it failed.
+    failure: Option<(Instant, ApiError)>,
+}
+
+type DecisionEntry = Arc<tokio::sync::Mutex<LastReview>>;
 
 /// The cached decisions.
 #[derive(Default)]
@@ -105,7 +112,7 @@ impl Decisions {
     /// would ask again at once.
     fn evict(&mut self, now: Instant) {
         let expiry = |entry: &DecisionEntry| match entry.try_lock() {
-            Ok(decision) => decision.map_or(now, |d| d.expires_at),
+            Ok(last) => last.decision.map_or(now, |d| d.expires_at),
             // Its review is under way.
             Err(_) => now + ALLOWED_TTL,
         };
@@ -167,15 +174,29 @@ impl AccessReviewer {
             name: read.name.into(),
         };
         let entry = self.decisions.lock().entry(&key, Instant::now());
-        // Whoever needs the same decision meanwhile waits for this review instead of sending its own.
-        let mut decision = entry.lock().await;
-        if let Some(decision) = decision.filter(|d| d.expires_at > Instant::now()) {
+        let waiting_since = Instant::now();
+        // Readers that need the same decision meanwhile wait for this review instead of sending their own, and share its
+        // error: where the API server does not respond, each would otherwise wait for all timeouts before its own.
+        let mut last = entry.lock().await;
+        if let Some(decision) = last.decision.filter(|d| d.expires_at > Instant::now()) {
             return Ok(decision.allowed);
         }
-        let allowed = self.create_review(&key).await?;
-        let expires_at = Instant::now() + if allowed { ALLOWED_TTL } else { DENIED_TTL };
-        *decision = Some(Decision { allowed, expires_at });
-        Ok(allowed)
+        if let Some((_, error)) = last.failure.as_ref().filter(|(at, _)| *at >= waiting_since) {
+            return Err(error.clone());
+        }
+        let reviewed = self.create_review(&key).await;
+        let now = Instant::now();
+        match &reviewed {
+            Ok(allowed) => {
+                let expires_at = now + if *allowed { ALLOWED_TTL } else { DENIED_TTL };
+                last.decision = Some(Decision {
+                    allowed: *allowed,
+                    expires_at,
+                });
+            }
+            Err(error) => last.failure = Some((now, error.clone())),
+        }
+        reviewed
     }
 
     async fn create_review(&self, key: &ReviewKey) -> Result<bool, ApiError> {
@@ -252,24 +273,30 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn readers_of_one_decision_share_one_review() {
+    /// A reviewer of a server that answers reviews with this status code, and the number of reviews.
+    fn reviewer_of_server(code: u16) -> (AccessReviewer, Arc<AtomicUsize>) {
         let reviews = Arc::new(AtomicUsize::new(0));
         let counted = reviews.clone();
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let counted = counted.clone();
             async move {
-                let body = if request.method() == "POST" {
+                let (code, body) = if request.method() == "POST" {
                     counted.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(10)).await;
-                    json!({"status": {"allowed": true}})
+                    (code, json!({"status": {"allowed": true}}))
                 } else {
-                    json!({"resources": [{"name": "pods", "kind": "Pod", "namespaced": true}]})
+                    let pods = json!({"name": "pods", "kind": "Pod", "namespaced": true});
+                    (200, json!({"resources": [pods]}))
                 };
-                Ok::<_, std::io::Error>(http::Response::new(axum::body::Body::from(body.to_string())))
+                let body = axum::body::Body::from(body.to_string());
+                http::Response::builder().status(code).body(body)
             }
         });
-        let reviewer = AccessReviewer::new(ApiClient::new(kube::Client::new(service, "default")));
+        let client = ApiClient::new(kube::Client::new(service, "default"));
+        (AccessReviewer::new(client), reviews)
+    }
+
+    async fn check_concurrently(reviewer: &AccessReviewer) -> Vec<Result<(), AccessError>> {
         let (account, gvk) = (account(), Gvk::new("", "v1", "Pod"));
         let read = ReadAccess {
             verb: "get",
@@ -278,9 +305,26 @@ mod tests {
             name: "",
         };
         let checks = (0..16).map(|_| reviewer.check_access(&account, read));
-        let results = futures::future::join_all(checks).await;
+        futures::future::join_all(checks).await
+    }
+
+    #[tokio::test]
+    async fn readers_of_one_decision_share_one_review() {
+        let (reviewer, reviews) = reviewer_of_server(201);
+        let results = check_concurrently(&reviewer).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
         assert_eq!(reviews.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn readers_that_wait_for_a_review_share_its_failure_and_later_ones_try_again() {
+        let (reviewer, reviews) = reviewer_of_server(503);
+        for attempt in 1..=2 {
+            let results = check_concurrently(&reviewer).await;
+            let is_unavailable = |result: &Result<(), AccessError>| matches!(result, Err(AccessError::Unavailable(e)) if e.code() == 503);
+            assert!(results.iter().all(is_unavailable), "{results:?}");
+            assert_eq!(reviews.load(Ordering::Relaxed), attempt);
+        }
     }
 
     #[test]
@@ -289,7 +333,7 @@ mod tests {
         for i in 0..MAX_DECISIONS {
             let entry = decisions.entry(&review_key(&i.to_string()), now);
             let expires_at = now + Duration::from_millis(i as u64 + 1);
-            *entry.try_lock().expect("not under way") = Some(Decision {
+            entry.try_lock().expect("not under way").decision = Some(Decision {
                 allowed: true,
                 expires_at,
             });

@@ -12,6 +12,19 @@ wasmtime::component::bindgen!({
     additional_derives: [PartialEq, serde::Serialize, serde::Deserialize],
 });
 
+/// The message handler, which not every plugin exports. It is called by its name, so only the types are used.
+#[allow(dead_code)]
+mod message_handler {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "message-handler",
+        exports: { default: async },
+        additional_derives: [PartialEq, serde::Serialize, serde::Deserialize],
+        with: { "ostler:plugin/types@0.1.0": super::ostler::plugin::types },
+    });
+}
+
+pub use self::message_handler::exports::ostler::plugin::messages;
 pub use self::ostler::plugin::{
     cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status, types,
 };

@@ -112,7 +112,8 @@ impl MemoryBudget {
             budget: self.clone(),
             used: AtomicUsize::new(0),
             covered: AtomicUsize::new(FREE_CALL_BYTES),
-            short: AtomicBool::new(false),
+            unfinished: AtomicUsize::new(0),
+            abandoned: AtomicBool::new(false),
             held: Mutex::default(),
         })
     }
@@ -130,8 +131,10 @@ pub struct MemoryLease {
     used: AtomicUsize,
     /// Bytes that it may have charged before it needs more from the budget.
     covered: AtomicUsize,
-    /// A charge waits, was refused, or was cancelled while it waited.
-    short: AtomicBool,
+    /// Charges that wait for memory of the budget.
+    unfinished: AtomicUsize,
+    /// The last charge was cancelled while it waited. One that was granted, refused or given up was not.
+    abandoned: AtomicBool,
     /// Charges of one call take from the budget one after the other: concurrent responses share the overdraft.
     held: Mutex<HeldMemory>,
 }
@@ -155,16 +158,18 @@ impl MemoryLease {
             .fetch_add(bytes, Ordering::Relaxed)
             .saturating_add(bytes);
         if used <= self.covered.load(Ordering::Relaxed) {
+            self.abandoned.store(false, Ordering::Relaxed);
             return Ok(());
         }
-        let charge = UnfinishedCharge { lease: self, bytes };
-        self.cover_used().await?;
-        std::mem::forget(charge);
-        Ok(())
+        let charge = UnfinishedCharge::new(self, bytes);
+        let covered = self.cover_used().await;
+        charge.finish(covered.is_ok());
+        covered
     }
 
-    /// The error of a charge that the caller has given up.
-    pub fn exhausted(&self) -> BudgetExhausted {
+    /// The error of a charge that the caller has cancelled, and reports to the component: the call goes on.
+    pub fn give_up_charge(&self) -> BudgetExhausted {
+        self.abandoned.store(false, Ordering::Relaxed);
         self.budget.exhausted()
     }
 
@@ -173,9 +178,10 @@ impl MemoryLease {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The last charge could not be met: the call has waited for memory when it was abandoned.
+    /// The call waits for memory, or did when it was abandoned. A refusal ends the wait: what the call does after it is its
+    /// own doing.
     pub fn is_short(&self) -> bool {
-        self.short.load(Ordering::Relaxed)
+        self.unfinished.load(Ordering::Relaxed) > 0 || self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Takes from the budget what the charges of this call need.
@@ -189,7 +195,6 @@ impl MemoryLease {
         }
         if held.overdraft.is_some() {
             // The holder must not wait: everybody else may wait for it.
-            self.short.store(true, Ordering::Relaxed);
             return Err(budget.exhausted());
         }
         let chunks = missing.div_ceil(CHUNK_BYTES);
@@ -197,7 +202,6 @@ impl MemoryLease {
         let taken = match budget.pool.clone().try_acquire_many_owned(wanted) {
             Ok(taken) => Some(taken),
             Err(_) => {
-                self.short.store(true, Ordering::Relaxed);
                 let _waiting = WaitingCall::new(&budget.usage.waiting);
                 tokio::select! {
                     biased;
@@ -227,7 +231,6 @@ impl MemoryLease {
         if missing > bytes {
             return Err(budget.exhausted());
         }
-        self.short.store(false, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -241,15 +244,37 @@ impl Drop for MemoryLease {
     }
 }
 
-/// Takes a charge back that was refused, or cancelled while it waited.
+/// A charge that waits for the budget. One that is cancelled, by a drop of its future, is taken back.
 struct UnfinishedCharge<'a> {
     lease: &'a MemoryLease,
     bytes: usize,
+    is_cancelled: bool,
+}
+
+impl<'a> UnfinishedCharge<'a> {
+    fn new(lease: &'a MemoryLease, bytes: usize) -> Self {
+        lease.unfinished.fetch_add(1, Ordering::Relaxed);
+        Self {
+            lease,
+            bytes,
+            is_cancelled: true,
+        }
+    }
+
+    /// Ends the charge, which is taken back unless it was granted.
+    fn finish(mut self, granted: bool) {
+        self.is_cancelled = false;
+        if granted {
+            self.bytes = 0;
+        }
+    }
 }
 
 impl Drop for UnfinishedCharge<'_> {
     fn drop(&mut self) {
         self.lease.release(self.bytes);
+        self.lease.abandoned.store(self.is_cancelled, Ordering::Relaxed);
+        self.lease.unfinished.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -347,7 +372,7 @@ mod tests {
         let refused = tokio::time::timeout(Duration::from_secs(5), large.charge(200 * MIB)).await;
         let refused = refused.expect("no wait").expect_err("too large");
         assert!(refused.to_string().contains("--memory-budget"), "{refused}");
-        assert!(large.is_short());
+        assert!(!large.is_short(), "it does not wait any more");
         drop(large);
         assert_eq!(budget.overdraft.available_permits(), 1);
         assert_eq!(budget.used(), 4 * MIB, "of the other call");
@@ -371,6 +396,30 @@ mod tests {
             .await
             .expect("it is free again");
         assert!(!third.is_short());
+    }
+
+    /// A call that goes on after a refusal and then times out has not waited for memory.
+    #[tokio::test]
+    async fn call_is_short_only_while_it_waits_or_was_cancelled() {
+        let budget = budget(64);
+        let [holder, call] = [(); 2].map(|()| budget.lease());
+        let all = FREE_CALL_BYTES + budget.pool_chunks * CHUNK_BYTES;
+        holder.charge(all).await.expect("the pool");
+        holder.charge(MIB).await.expect("the overdraft");
+        let waiting = tokio::time::timeout(Duration::from_millis(20), call.charge(all));
+        assert!(
+            waiting.await.is_err() && call.is_short(),
+            "cancelled while it waited"
+        );
+        let refused = call.give_up_charge();
+        assert!(refused.to_string().contains("--memory-budget"), "{refused}");
+        assert!(!call.is_short(), "the component has the error");
+        let waiting = tokio::time::timeout(Duration::from_millis(20), call.charge(all));
+        assert!(waiting.await.is_err() && call.is_short());
+        call.charge(1).await.expect("its free part");
+        assert!(!call.is_short(), "the last charge was met");
+        let refused = holder.charge(budget.total()).await;
+        assert!(refused.is_err() && !holder.is_short(), "refused without a wait");
     }
 
     proptest! {

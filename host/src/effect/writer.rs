@@ -3,17 +3,15 @@
 
 mod applied;
 mod applied_mark;
+mod metadata;
 mod write_responses;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    hash::Hash,
-    sync::Arc,
-};
+use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+pub use self::write_responses::ChangeObserver;
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},
@@ -27,17 +25,12 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
-        references,
         scope::Projection,
         selector::Selector,
-        well_known::bookkeeping,
     },
     policy::grants::ServiceAccount,
     schedule::dispatcher::Dispatcher,
 };
-
-/// Maximum attempts of a metadata update that conflicts with other writers.
-const MAX_UPDATE_ATTEMPTS: u32 = 5;
 
 /// Maximum number of writes of one status while its CRD changes between with and without the status subresource.
 const MAX_STATUS_DISCOVERIES: u32 = 3;
@@ -86,6 +79,12 @@ impl ApiWriter {
             responses: WriteResponses::new(store, dispatcher),
             applied: Mutex::default(),
         }
+    }
+
+    /// Sets a callback for the changes that responses show.
+    pub fn with_observer(mut self, observer: ChangeObserver) -> Self {
+        self.responses.set_observer(observer);
+        self
     }
 
     /// Server-side apply. Suppressed if the same reconciled object's last apply was the same and its fields are still
@@ -305,129 +304,6 @@ impl ApiWriter {
         }
     }
 
-    /// Sets the finalizers of an object that was read; conflicts if it changed since.
-    pub async fn set_finalizers(
-        &self,
-        key: &ObjectRef,
-        object: &Object,
-        finalizers: &[Box<str>],
-    ) -> Result<Arc<Object>, ApiError> {
-        let patch = json!({"metadata": {
-            "uid": &*object.uid,
-            "resourceVersion": object.resource_version.to_string(),
-            "finalizers": finalizers,
-        }});
-        let path = self.client.discover_resource(&key.gvk).await?.object(key);
-        self.merge_patch(None, key, &path, &patch, key, Authorship::Own)
-            .await
-    }
-
-    /// Writes the annotation that lists the objects held by exactly this object; an empty set removes it.
-    pub async fn set_holds(
-        &self,
-        holder: &ObjectRef,
-        uid: &str,
-        held: &BTreeSet<ObjectRef>,
-    ) -> Result<(), ApiError> {
-        let text = references::format_holds(held);
-        let change = |object: &Object| {
-            let same =
-                *object.uid != *uid || object.annotation(bookkeeping::HOLDS).unwrap_or_default() == text;
-            let text = Some(&text).filter(|text| !text.is_empty());
-            (!same).then(|| json!({"annotations": {bookkeeping::HOLDS: text}}))
-        };
-        self.update_metadata(holder, holder, change).await.map(drop)
-    }
-
-    /// Adds or removes the finalizer and annotation of a holder on an object. Returns true if a write was needed;
-    /// removal from an object that no longer exists needs none.
-    pub async fn set_hold_finalizer(
-        &self,
-        key: &ObjectRef,
-        holder: &ObjectRef,
-        uid: &str,
-        on: bool,
-    ) -> Result<bool, ApiError> {
-        let finalizer = references::holder_finalizer(uid);
-        let change = |object: &Object| {
-            if references::is_held_by(object, uid) == on {
-                return None;
-            }
-            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
-            finalizers.retain(|f| *f != finalizer);
-            if on {
-                finalizers.push(&finalizer);
-            }
-            let text = on.then(|| references::format_reference(holder));
-            Some(json!({"finalizers": finalizers, "annotations": {&finalizer: text}}))
-        };
-        match self.update_metadata(key, holder, change).await {
-            Err(e) if e.code() == 404 && !on => Ok(false),
-            result => result,
-        }
-    }
-
-    /// Adds or removes a finalizer of an object. Returns true if a write was needed; removal from an object that no longer
-    /// exists needs none.
-    pub async fn set_finalizer(
-        &self,
-        key: &ObjectRef,
-        by: &ObjectRef,
-        finalizer: &str,
-        on: bool,
-    ) -> Result<bool, ApiError> {
-        let change = |object: &Object| {
-            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
-            // An object that is being deleted takes no new finalizer.
-            if finalizers.contains(&finalizer) == on || (on && object.is_deleting()) {
-                return None;
-            }
-            finalizers.retain(|f| *f != finalizer);
-            if on {
-                finalizers.push(finalizer);
-            }
-            Some(json!({"finalizers": finalizers}))
-        };
-        match self.update_metadata(key, by, change).await {
-            Err(e) if e.code() == 404 => Ok(false),
-            result => result,
-        }
-    }
-
-    /// Updates the metadata of an object as read from the API server, retrying on conflicts. Returns true if there was
-    /// something to change.
-    async fn update_metadata(
-        &self,
-        key: &ObjectRef,
-        by: &ObjectRef,
-        change: impl Fn(&Object) -> Option<Value>,
-    ) -> Result<bool, ApiError> {
-        let path = self.client.discover_resource(&key.gvk).await?.object(key);
-        let mut attempts = 0;
-        loop {
-            let bytes = self.client.get(&path).await?;
-            let (_, object) =
-                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
-            let Some(mut metadata) = change(&object) else {
-                return Ok(false);
-            };
-            // The read may show a foreign change that the watch has not delivered. It is stored first, because the
-            // patch below is only conditional on this version.
-            self.responses.store_read(key, &bytes)?;
-            metadata["uid"] = (*object.uid).into();
-            metadata["resourceVersion"] = object.resource_version.to_string().into();
-            attempts += 1;
-            let patch = json!({"metadata": metadata});
-            let written = self
-                .merge_patch(None, key, &path, &patch, by, Authorship::Own)
-                .await;
-            match written {
-                Err(e) if e.code() == 409 && attempts < MAX_UPDATE_ATTEMPTS => {}
-                result => return result.map(|_| true),
-            }
-        }
-    }
-
     /// GETs an object from the API server without storing it.
     pub async fn get_bytes(&self, key: &ObjectRef) -> Result<bytes::Bytes, ApiError> {
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
@@ -468,22 +344,6 @@ impl ApiWriter {
         let next_token = page.await?.next_token;
         let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
         Ok((objects.collect(), next_token))
-    }
-
-    /// Patches labels and annotations of an object that was read; conflicts if it changed since.
-    pub async fn patch_metadata(
-        &self,
-        account: Option<&ServiceAccount>,
-        key: &ObjectRef,
-        object: &Object,
-        mut metadata: Value,
-    ) -> Result<Arc<Object>, ApiError> {
-        metadata["uid"] = (*object.uid).into();
-        metadata["resourceVersion"] = object.resource_version.to_string().into();
-        let path = self.client.discover_resource(&key.gvk).await?.object(key);
-        let patch = json!({ "metadata": metadata });
-        self.merge_patch(account, key, &path, &patch, key, Authorship::Own)
-            .await
     }
 
     /// Patches the status of exactly this object.

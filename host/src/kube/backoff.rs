@@ -23,6 +23,14 @@ impl Backoff {
         }
     }
 
+    /// Limits the delay to less than before.
+    pub fn with_max(self, max: Duration) -> Self {
+        Self {
+            max: self.max.min(max),
+            ..self
+        }
+    }
+
     /// Takes a random part of up to `percent` (0–100) off each delay.
     pub const fn with_jitter(self, percent: u32) -> Self {
         let jitter_percent = if percent > 100 { 100 } else { percent };

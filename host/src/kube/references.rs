@@ -58,12 +58,37 @@ pub fn list_holders(object: &Object) -> Vec<Holder> {
         .collect()
 }
 
-/// Reads the set of objects that an object holds from its annotation, of which the first `max` entries count. Whoever
-/// may edit the object may write there whatever they like.
-pub fn list_held(object: &Object, max: u32) -> BTreeSet<ObjectRef> {
+/// Maximum number of objects that the annotation of a holder lists, where one reconcile may hold `limit`. A reconcile adds
+/// its holds to those of the last that succeeded, which are released only when it succeeds itself.
+fn max_listed_holds(limit: u32) -> usize {
+    limit.saturating_mul(2) as usize
+}
+
+/// Reads the set of objects that an object holds from its annotation, of which as many entries count as the host writes.
+/// Whoever may edit the object may write there whatever they like.
+pub fn list_held(object: &Object, limit: u32) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
-    let entries = text.split(", ").take(max as usize);
+    let entries = text.split(", ").take(max_listed_holds(limit));
     entries.filter_map(parse_reference).collect()
+}
+
+/// The annotation of a holder has no room for another object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldsFull;
+
+/// Adds an object to those that an annotation lists. Returns true if it was not among them.
+///
+/// # Errors
+/// The set has as many objects as are read again. One more would keep its finalizer for ever after a crash.
+pub fn insert_hold(
+    listed: &mut BTreeSet<ObjectRef>,
+    held: &ObjectRef,
+    limit: u32,
+) -> Result<bool, HoldsFull> {
+    if listed.len() >= max_listed_holds(limit) && !listed.contains(held) {
+        return Err(HoldsFull);
+    }
+    Ok(listed.insert(held.clone()))
 }
 
 /// Formats the annotation for a set of held objects.
@@ -118,6 +143,8 @@ pub fn find_cycle(
 mod tests {
     use std::collections::BTreeMap;
 
+    use serde_json::json;
+
     use super::*;
 
     fn object(name: &str) -> ObjectRef {
@@ -143,10 +170,29 @@ mod tests {
         );
         let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
         assert_eq!(list_held(&read, 100), held);
-        assert_eq!(list_held(&read, 2).len(), 2, "no more than the limit");
+        assert_eq!(list_held(&read, 1).len(), 2, "no more than the host writes");
         let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
         assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
+    }
+
+    /// The holds of the last reconcile that succeeded, and those of one that has replaced all of them and then fails.
+    #[test]
+    fn every_hold_that_can_be_added_is_read_again() {
+        let limit = 3;
+        let mut listed = BTreeSet::new();
+        for i in (0..6).rev() {
+            assert_eq!(
+                insert_hold(&mut listed, &object(&format!("o{i}")), limit),
+                Ok(true)
+            );
+        }
+        assert_eq!(insert_hold(&mut listed, &object("o1"), limit), Ok(false));
+        assert_eq!(insert_hold(&mut listed, &object("a"), limit), Err(HoldsFull));
+        let json =
+            json!({"metadata": {"name": "x", "annotations": {HOLDS: format_holds(&listed)}}}).to_string();
+        let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+        assert_eq!(list_held(&read, limit), listed);
     }
 
     #[test]

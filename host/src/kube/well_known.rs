@@ -97,8 +97,11 @@ well_known! {
         LOADED = "Loaded", "Plugin";
         /// All permissions that the manifest requests are granted. A missing one does not keep the plugin from loading.
         GRANTED = "Granted", "Plugin";
-        /// The build that reconciles does not trap, was not rolled back, and its life-cycle hooks have succeeded.
+        /// The build that reconciles does not trap, was not rolled back, and its life-cycle hook `initialize` has succeeded.
         HEALTHY = "Healthy", "Plugin";
+        /// The signatures of a build that was accepted before could not be checked by the keys of now, and it serves on. Set
+        /// only while True; the reason is that of the failed look-up.
+        UNVERIFIED = "Unverified", "Plugin";
         /// The last request or probe reached the service.
         CONNECTED = "Connected", "Upstream";
         /// The service accepts the credentials.
@@ -123,6 +126,8 @@ well_known! {
         TIGHT_REQUEUE_LOOP = "TightRequeueLoop", "HotLoop=True";
         /// The plugin may not read the object: its grants, or RBAC for its service account, do not allow it.
         PERMISSION_DENIED = "PermissionDenied", "Ready=False";
+        /// The life-cycle hook `upgrade` of the plugin failed for the object, and is retried with a backoff.
+        UPGRADE_FAILED = "UpgradeFailed", "Ready=False";
         /// The call exceeded the limit `cpuTime` or `timeout`.
         PLUGIN_TIMEOUT = "PluginTimeout", "Ready=False";
         /// The call exceeded the limit `memory` or `tableElements`.
@@ -217,9 +222,9 @@ well_known! {
         NOT_LOADED = "NotLoaded", "Healthy=Unknown";
         /// `spec.suspend` is set: the objects wait.
         SUSPENDED = "Suspended", "Healthy=Unknown";
-        /// The life-cycle hooks run, and the objects wait.
+        /// The life-cycle hook `initialize` runs, and the objects wait.
         HOOKS_PENDING = "HooksPending", "Healthy=Unknown";
-        /// A life-cycle hook failed and is retried with a backoff; the objects wait.
+        /// The life-cycle hook `initialize` failed and is retried with a backoff; the objects wait.
         HOOKS_FAILED = "HooksFailed", "Healthy=False";
         /// Objects trapped at their last reconcile. The message has their number and a trap.
         TRAPPING = "Trapping", "Healthy=False";

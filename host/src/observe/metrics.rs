@@ -47,6 +47,7 @@ pub struct Metrics {
     rest: RestClient,
     upstreams: Family<Upstream, Counter>,
     upstream_seconds: Histograms,
+    published: Family<Labels, Counter>,
     known_upstreams: Mutex<HashSet<Arc<str>>>,
 }
 
@@ -81,6 +82,17 @@ impl EncodeLabelValue for Code {
 struct Verb {
     verb: &'static str,
     host: Arc<str>,
+}
+
+/// The result of publishing a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublishResult {
+    /// The broker has confirmed it.
+    Confirmed,
+    /// The exchange does not exist or routes it to no queue.
+    Unroutable,
+    /// It was refused, or not confirmed.
+    Failed,
 }
 
 /// Counts requests to the API server.
@@ -134,6 +146,7 @@ impl Default for Metrics {
             &mut registry,
             Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
         );
+        let published = definitions::MESSAGES_PUBLISHED.register(&mut registry, Family::default());
         Self {
             registry,
             families,
@@ -141,6 +154,7 @@ impl Default for Metrics {
             rest,
             upstreams,
             upstream_seconds,
+            published,
             known_upstreams: Mutex::default(),
         }
     }
@@ -164,18 +178,36 @@ impl Metrics {
 
     /// Records the status of an upstream's response; 0 without one.
     pub fn record_upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
-        let mut upstream: Arc<str> = format!("{namespace}/{name}").into();
-        let mut known = self.known_upstreams.lock();
-        if known.len() < MAX_UPSTREAMS {
-            known.insert(upstream.clone());
-        } else if !known.contains(&upstream) {
-            upstream = "others".into();
-        }
-        drop(known);
+        let upstream = self.upstream_label(namespace, name);
         self.upstream_seconds
             .get_or_create(&definitions::UPSTREAM_REQUEST_SECONDS.with_values([upstream.clone()]))
             .observe(took.as_secs_f64());
         self.upstreams.get_or_create(&Upstream { upstream, code }).inc();
+    }
+
+    /// Records the result of a message that a component published.
+    pub fn record_publish(&self, namespace: &str, name: &str, result: PublishResult) {
+        let result = match result {
+            PublishResult::Confirmed => "confirmed",
+            PublishResult::Unroutable => "unroutable",
+            PublishResult::Failed => "failed",
+        };
+        let values = [self.upstream_label(namespace, name), result.into()];
+        self.published
+            .get_or_create(&definitions::MESSAGES_PUBLISHED.with_values(values))
+            .inc();
+    }
+
+    /// The label of an upstream: its name, or `others` beyond the limit.
+    fn upstream_label(&self, namespace: &str, name: &str) -> Arc<str> {
+        let upstream: Arc<str> = format!("{namespace}/{name}").into();
+        let mut known = self.known_upstreams.lock();
+        if known.len() < MAX_UPSTREAMS {
+            known.insert(upstream.clone());
+        } else if !known.contains(&upstream) {
+            return "others".into();
+        }
+        upstream
     }
 }
 
@@ -195,6 +227,7 @@ mod tests {
             .rest_client()
             .record_response("GET", Some(200), &"h".into(), Duration::ZERO);
         metrics.record_upstream("n", "u", 200, Duration::ZERO);
+        metrics.record_publish("n", "u", PublishResult::Confirmed);
         let mut out = String::new();
         text::encode_registry(&mut out, &metrics.registry).expect("encodes");
         let mut checked = BTreeSet::new();
@@ -214,6 +247,6 @@ mod tests {
             assert_eq!(found, definition.2, "{name}");
             checked.insert(name);
         }
-        assert_eq!(checked.len(), 22, "{checked:?}");
+        assert_eq!(checked.len(), 23, "{checked:?}");
     }
 }

@@ -100,6 +100,8 @@ impl Drop for Telemetry {
 pub fn start_telemetry(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
     let filter =
         EnvFilter::try_from_env(environment::OSTLER_LOG).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    // At TRACE lapin logs whole frames, also the one with the password. Its errors are in the status of the Upstream.
+    let filter = filter.add_directive("lapin=off".parse()?);
     let (queues, guard) = LogQueues::start(std::io::stderr);
     queues.publish_counters();
     let log = tracing_subscriber::fmt::layer().with_writer(queues);

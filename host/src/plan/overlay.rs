@@ -85,6 +85,9 @@ impl Entry {
     }
 }
 
+/// Method of a message in the list of requests.
+pub const PUBLISH: &str = "PUBLISH";
+
 /// A request to an upstream that is not sent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Request {
@@ -92,9 +95,9 @@ pub struct Request {
     pub by: String,
     /// Namespace and name of the Upstream.
     pub upstream: String,
-    /// The HTTP method.
+    /// The HTTP method, or `PUBLISH` for a message.
     pub method: String,
-    /// Path and query.
+    /// Path and query; for a message its exchange and routing key.
     pub path: String,
     /// The body, with placeholders for secrets; parsed if it is JSON.
     pub body: Value,
@@ -151,6 +154,21 @@ struct State {
     trust_files: bool,
     /// Upstreams that were not connected to, as `namespace/name`.
     unconnected: BTreeSet<String>,
+}
+
+impl State {
+    /// Adds a request. A later reconcile repeats it, perhaps as a guess: it is reported once.
+    fn add_request(&mut self, request: Request) {
+        let is_repeated = |r: &Request| {
+            Request {
+                guess: request.guess,
+                ..r.clone()
+            } == request
+        };
+        if !self.requests.iter().any(is_repeated) {
+            self.requests.push(request);
+        }
+    }
 }
 
 /// The overlay of one plan.
@@ -225,21 +243,32 @@ impl Overlay {
         })
     }
 
+    /// Records a message that would be published.
+    pub fn record_message(&self, upstream: &upstream::UpstreamObject, message: &upstream::OutgoingMessage) {
+        let exchange = match message.exchange.as_str() {
+            "" => "(default exchange)",
+            exchange => exchange,
+        };
+        self.with_state(|state| {
+            let request = Request {
+                by: state.run.by.clone(),
+                upstream: format!("{}/{}", upstream.namespace, upstream.name),
+                method: PUBLISH.into(),
+                path: format!("{exchange} {}", message.routing_key),
+                body: display_body(&message.body),
+                guess: state.run.outcome.guess,
+            };
+            state.add_request(request);
+        });
+    }
+
     /// Records a request to an upstream that may change something, and returns an assumed response.
     pub fn record_request(
         &self,
         upstream: &upstream::UpstreamObject,
         request: &upstream::Request,
     ) -> upstream::Response {
-        let body = request.body.as_deref().unwrap_or_default();
-        let body = match serde_json::from_slice(body) {
-            Ok(json) => json,
-            Err(_) if body.is_empty() => Value::Null,
-            Err(_) => match std::str::from_utf8(body) {
-                Ok(text) => text.into(),
-                Err(_) => format!("{} bytes", body.len()).into(),
-            },
-        };
+        let body = display_body(request.body.as_deref().unwrap_or_default());
         self.with_state(|state| {
             let request = Request {
                 by: state.run.by.clone(),
@@ -250,16 +279,7 @@ impl Overlay {
                 guess: state.run.outcome.guess,
             };
             state.run.outcome.guess = true;
-            // A later reconcile repeats the request, perhaps as a guess: it is reported once.
-            let is_repeated = |r: &Request| {
-                Request {
-                    guess: request.guess,
-                    ..r.clone()
-                } == request
-            };
-            if !state.requests.iter().any(is_repeated) {
-                state.requests.push(request);
-            }
+            state.add_request(request);
         });
         upstream::Response {
             status: 200,
@@ -412,6 +432,10 @@ impl upstream::DryRun for Overlay {
         })
     }
 
+    fn record_message(&self, upstream: &upstream::UpstreamObject, message: &upstream::OutgoingMessage) {
+        self.record_message(upstream, message);
+    }
+
     fn answer_request(
         &self,
         upstream: &upstream::UpstreamObject,
@@ -434,6 +458,18 @@ impl upstream::DryRun for Overlay {
 }
 
 /// The reference of an object, from its JSON.
+/// A body as a plan shows it: parsed if it is JSON.
+fn display_body(body: &[u8]) -> Value {
+    match serde_json::from_slice(body) {
+        Ok(json) => json,
+        Err(_) if body.is_empty() => Value::Null,
+        Err(_) => match std::str::from_utf8(body) {
+            Ok(text) => text.into(),
+            Err(_) => format!("{} bytes", body.len()).into(),
+        },
+    }
+}
+
 fn object_ref(object: &Value) -> ObjectRef {
     let text = |pointer: &str| {
         object

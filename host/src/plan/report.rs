@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     diff::{DisplayFilter, unified_diff},
-    overlay::{Entry, PlannedEvent, Request},
+    overlay::{Entry, PUBLISH, PlannedEvent, Request},
 };
 use crate::reconcile::run_once::ReconcileStep;
 
@@ -202,10 +202,13 @@ impl Report {
         }
         for request in &self.requests {
             let guess = if request.guess { "a guess, and " } else { "" };
-            print_lines(&format!(
-                "# {} sends a request to Upstream {}; {guess}not sent, assumed response 200 with {{}}",
-                request.by, request.upstream
-            ));
+            let (by, upstream) = (&request.by, &request.upstream);
+            print_lines(&match request.method.as_str() {
+                PUBLISH => format!("# {by} publishes a message to Upstream {upstream}; {guess}not sent"),
+                _ => format!(
+                    "# {by} sends a request to Upstream {upstream}; {guess}not sent, assumed response 200 with {{}}"
+                ),
+            });
             print_lines(&format!("+ {} {}", request.method, request.path));
             let body = match &request.body {
                 Value::Null => continue,

@@ -12,7 +12,11 @@ mod report;
 mod revocation;
 mod rollback;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::RwLock;
 use tokio::sync::Notify;
@@ -26,7 +30,11 @@ pub use self::{
 use super::{HookState, LoadError, Plugin, SlotId};
 use crate::{
     contract::limits::Limits,
-    kube::{key::Gvk, object::Object, well_known::plugin_reason},
+    kube::{
+        key::{Gvk, ObjectRef},
+        object::Object,
+        well_known::plugin_reason,
+    },
     policy::grants::Grants,
 };
 
@@ -38,6 +46,8 @@ pub struct Registry {
     rescan: Notify,
     /// Error of the grants file, while the grants before it apply.
     grants_error: RwLock<Option<String>>,
+    /// Objects that builds depend on: a change may require to load them again.
+    followed: RwLock<BTreeSet<ObjectRef>>,
     /// Refuses plugins without a service account of their own, which would act as the host.
     require_service_account: bool,
 }
@@ -55,6 +65,8 @@ struct Slot {
     refusal: Option<LoadError>,
     /// Violation of the host's policy, for which the build that serves is stopped: it is suspended until another serves.
     violation: Option<LoadError>,
+    /// Error that kept the signatures of a build from being checked by the keys of now.
+    unverified: Option<LoadError>,
     /// Time from the change to serving, at the last replacement.
     replaced_after: Option<Duration>,
     served: u64,
@@ -174,6 +186,13 @@ impl Registry {
         slots.get(id).is_some_and(|s| s.revision == revision)
     }
 
+    /// Has the newest revision of a slot loaded again by the next scan.
+    pub fn forget_revision(&self, id: &SlotId) {
+        if let Some(slot) = self.slots.write().get_mut(id) {
+            slot.revision.clear();
+        }
+    }
+
     /// Reserves the name of a plugin for the `Plugin` object of that name: from then on no file brings that plugin.
     pub fn reserve_name(&self, plugin: &str) {
         self.slots.write().entry(SlotId::object(plugin)).or_default();
@@ -209,6 +228,26 @@ impl Registry {
     /// The error of the grants file, while the grants before it apply.
     pub fn grants_error(&self) -> Option<String> {
         self.grants_error.read().clone()
+    }
+
+    /// Sets the objects that builds depend on. Returns true if they are others than before.
+    pub fn follow_objects(&self, followed: BTreeSet<ObjectRef>) -> bool {
+        let mut current = self.followed.write();
+        let changed = *current != followed;
+        *current = followed;
+        changed
+    }
+
+    /// Returns true if builds depend on an object.
+    pub fn is_followed(&self, key: &ObjectRef) -> bool {
+        self.followed.read().contains(key)
+    }
+
+    /// Records whether the signatures of the builds of a slot could be checked by the keys of now.
+    pub fn set_unverified(&self, id: &SlotId, error: Option<LoadError>) {
+        if let Some(slot) = self.slots.write().get_mut(id) {
+            slot.unverified = error;
+        }
     }
 
     /// Asks for a look at all files and objects: a `Plugin` object has changed, or a name or kind is free again.

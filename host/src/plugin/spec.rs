@@ -9,9 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::{
     contract::limits::LimitsSpec,
-    kube::crd::{self, Condition, any_object_schema},
+    kube::{
+        crd::{self, Condition, any_object_schema},
+        key::{Gvk, ObjectRef},
+    },
     plugin::LoadState,
-    policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount},
+    policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount, Subscription},
 };
 
 /// Desired state of a plugin: the source of its component, its permissions, and its configuration. The name of the
@@ -52,6 +55,9 @@ pub struct PluginSpec {
     /// unset, the plugin is denied everything.
     #[serde(default)]
     pub grants: Permissions,
+    /// Queues whose messages the plugin handles. It needs a message handler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscriptions: Vec<Subscription>,
     /// Configuration of the plugin. Must match the schema in the plugin's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object_schema")]
@@ -77,9 +83,20 @@ impl PluginSpec {
         Grant {
             permissions: self.grants.clone(),
             reconcile: self.reconcile,
+            subscriptions: self.subscriptions.clone(),
             limits: self.limits.clone(),
             service_account: self.service_account.clone(),
         }
+    }
+
+    /// ConfigMaps and Secrets with keys that the spec refers to.
+    pub fn key_objects(&self) -> impl Iterator<Item = ObjectRef> {
+        let sources = self.verify.iter().flat_map(|verify| &verify.keys_from);
+        sources.flat_map(|source| {
+            let config_map = source.config_map_key_ref.as_ref().map(|n| n.object("ConfigMap"));
+            let secret = source.secret_key_ref.as_ref().map(|n| n.object("Secret"));
+            [config_map, secret].into_iter().flatten()
+        })
     }
 
     /// Files in the plugin directory that the spec refers to.
@@ -199,6 +216,13 @@ pub struct KeyName {
     /// Key in the data of the object.
     #[schemars(length(min = 1))]
     pub key: String,
+}
+
+impl KeyName {
+    /// The object, of this kind of the core group.
+    pub fn object(&self, kind: &str) -> ObjectRef {
+        ObjectRef::new(Gvk::new("", "v1", kind), &self.namespace, &self.name)
+    }
 }
 
 /// Second build that reconciles a subset of the objects.
@@ -322,9 +346,17 @@ pub fn crd_yaml() -> String {
 /// The data of a ConfigMap or a Secret.
 #[derive(Deserialize)]
 pub(crate) struct Data {
+    pub metadata: DataMetadata,
     /// Entries by key; base64-encoded in a Secret.
     #[serde(default)]
     pub data: BTreeMap<String, String>,
+}
+
+/// The metadata of a ConfigMap or a Secret.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DataMetadata {
+    pub resource_version: String,
 }
 
 #[cfg(test)]

@@ -81,16 +81,16 @@ impl fmt::Display for LoadState {
     }
 }
 
-/// Progress of a plugin's life-cycle hooks. Its objects wait while that is `Pending` or `Failed`.
+/// Progress of a plugin's life-cycle hook `initialize`. Its objects wait while that is `Pending` or `Failed`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "message")]
 pub enum HookState {
     /// The build has no hooks.
     #[default]
     None,
-    /// The hooks have not all succeeded yet in this leader term.
+    /// It has not succeeded yet in this leader term.
     Pending,
-    /// The hooks have succeeded in this leader term.
+    /// It has succeeded in this leader term.
     Done,
     /// The last attempt failed with this message; it is retried with a backoff.
     Failed(String),

@@ -1,7 +1,8 @@
 //! Permissions of a plugin as short lines of text: requested, granted and missing ones.
 
 use crate::policy::grants::{
-    KubernetesGrant, Permissions, ReconcileGrant, SAME_NAMESPACE, SecretGrant, UpstreamGrant,
+    KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, SAME_NAMESPACE, SecretGrant, UpstreamGrant,
+    covers_topic,
 };
 
 /// Permissions, one line each, in the order of
@@ -35,6 +36,7 @@ pub fn format_lines(permissions: &Permissions) -> Vec<String> {
         reconciles,
         kubernetes,
         upstreams,
+        messages,
         secrets,
         events,
         read_secrets,
@@ -42,12 +44,14 @@ pub fn format_lines(permissions: &Permissions) -> Vec<String> {
     let reconciles = reconciles.iter().map(format_reconcile);
     let kubernetes = kubernetes.iter().map(format_kubernetes);
     let upstreams = upstreams.iter().map(format_upstream);
+    let messages = messages.iter().map(format_message);
     let secrets = secrets.iter().map(format_secret);
     let events = events.then(|| "emit Events".to_owned());
     let readable = read_secrets.then(|| "read values of Secrets".to_owned());
     reconciles
         .chain(kubernetes)
         .chain(upstreams)
+        .chain(messages)
         .chain(secrets)
         .chain(events)
         .chain(readable)
@@ -96,6 +100,24 @@ fn format_upstream(g: &UpstreamGrant) -> String {
     )
 }
 
+fn format_message(g: &MessageGrant) -> String {
+    let keys = if g.routing_keys.iter().any(|key| key == "#") {
+        String::new()
+    } else {
+        format!(" with key {}", g.routing_keys.join(","))
+    };
+    let exchanges = g.exchanges.iter().map(|exchange| match exchange.as_str() {
+        "" => "the default exchange",
+        exchange => exchange,
+    });
+    format!(
+        "publish to {}{keys} at upstream {}{}",
+        exchanges.collect::<Vec<_>>().join(","),
+        g.names.join(","),
+        format_namespaces(&g.namespaces)
+    )
+}
+
 fn format_secret(g: &SecretGrant) -> String {
     let origins = match &g.origins {
         None => "any origin".to_owned(),
@@ -132,6 +154,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         reconciles,
         kubernetes,
         upstreams,
+        messages,
         secrets,
         events,
         read_secrets,
@@ -175,6 +198,25 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         };
         if !granted.upstreams.iter().any(covered) {
             missing.push(format_upstream(ask));
+        }
+    }
+    for ask in messages {
+        let covers_keys = |g: &MessageGrant| {
+            let covered = |key: &String| g.routing_keys.iter().any(|own| covers_topic(own, key));
+            ask.routing_keys.iter().all(covered)
+        };
+        let covers_exchange = |g: &MessageGrant, exchange: &String| match exchange.as_str() {
+            "" => g.exchanges.contains(exchange),
+            _ => covers(&g.exchanges, exchange),
+        };
+        let covered = |g: &MessageGrant| {
+            covers_all(&g.names, &ask.names)
+                && covers_all(&g.namespaces, &ask.namespaces)
+                && ask.exchanges.iter().all(|exchange| covers_exchange(g, exchange))
+                && covers_keys(g)
+        };
+        if !granted.messages.iter().any(covered) {
+            missing.push(format_message(ask));
         }
     }
     for ask in secrets {
@@ -242,6 +284,7 @@ kubernetes:
 upstreams:
 - {names: [ci], methods: [GET], paths: [/api/*]}
 - {namespaces: ['*']}
+messages: [{names: [mq], exchanges: [events, ''], routingKeys: [a.*]}, {exchanges: ['*'], namespaces: ['*']}]
 secrets: [{names: [x]}]
 events: true
 ",
@@ -253,6 +296,8 @@ events: true
                 "list Team.ci.org,Job.ci.org in a",
                 "GET /api/* at upstream ci in the same namespace",
                 "* at upstream *",
+                "publish to events,the default exchange with key a.* at upstream mq in the same namespace",
+                "publish to * at upstream *",
                 "name Secret x in the same namespace for any origin",
                 "emit Events",
             ]
@@ -267,6 +312,7 @@ events: true
 reconciles: [{kinds: [A]}, {kinds: [B]}]
 kubernetes: [{kinds: [A], verbs: [get]}, {kinds: [B], verbs: [get], namespaces: ['*']}]
 upstreams: [{names: [u]}, {names: [v]}]
+messages: [{names: [m], exchanges: [e]}, {names: [m], exchanges: [''], routingKeys: [q]}]
 secrets: [{names: [s]}, {names: [t], origins: ['https://ci']}]
 events: true
 readSecrets: true
@@ -285,6 +331,12 @@ readSecrets: true
             method: "GET",
             path: "/",
         };
+        let publish = |exchange| Access::Publish {
+            namespace: "n",
+            name: "m",
+            exchange,
+            routing_key: "q",
+        };
         let secret = |name| Access::Secret {
             namespace: "n",
             name,
@@ -297,6 +349,11 @@ readSecrets: true
             (kubernetes(&b), "get B"),
             (upstream("u"), "* at upstream u in the same namespace"),
             (upstream("v"), "* at upstream v in the same namespace"),
+            (publish("e"), "publish to e at upstream m in the same namespace"),
+            (
+                publish(""),
+                "publish to the default exchange with key q at upstream m in the same namespace",
+            ),
             (secret("s"), "name Secret s in the same namespace for any origin"),
             (secret("t"), "name Secret t in the same namespace for https://ci"),
             (Access::Events, "emit Events"),
@@ -318,6 +375,7 @@ readSecrets: true
             "
 kubernetes: [{kinds: [ConfigMap, Pod], verbs: [get, apply]}, {group: a, kinds: [B], verbs: [list], namespaces: [n]}]
 upstreams: [{methods: [GET, PUT], paths: ['/api/*']}]
+messages: [{exchanges: [events], routingKeys: [a.b]}, {exchanges: ['']}, {exchanges: [events], routingKeys: ['#']}]
 events: true
 ",
         );
@@ -325,18 +383,24 @@ events: true
             "
 kubernetes: [{kinds: ['*'], verbs: [get]}, {kinds: [ConfigMap], verbs: [apply]}, {group: '*', kinds: [B], verbs: [list], namespaces: ['*']}]
 upstreams: [{methods: ['*'], paths: ['/*']}]
+messages: [{exchanges: ['*'], routingKeys: ['a.#']}]
 ",
         );
         let summary = Summary::new(Some(&asks), &granted);
         assert_eq!(
             summary.missing,
-            ["apply ConfigMap,Pod in the same namespace", "emit Events"]
+            [
+                "apply ConfigMap,Pod in the same namespace",
+                "publish to the default exchange at upstream * in the same namespace",
+                "publish to events at upstream * in the same namespace",
+                "emit Events"
+            ]
         );
-        assert_eq!(summary.requested.len(), 4);
+        assert_eq!(summary.requested.len(), 7);
         let same = Summary::new(None, &granted);
         assert_eq!(same.missing, Vec::<String>::new());
         assert_eq!(same.requested, same.granted);
         let narrower = parse("{upstreams: [{methods: [GET], paths: ['/api/*']}]}");
-        assert_eq!(Summary::new(Some(&asks), &narrower).missing.len(), 4);
+        assert_eq!(Summary::new(Some(&asks), &narrower).missing.len(), 7);
     }
 }

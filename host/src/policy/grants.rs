@@ -4,13 +4,19 @@
 //! to the plugin's service account. The first two are decided here, without I/O; the third in [`crate::client::access_review`].
 
 mod check;
+mod subscription;
+mod topic;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::check::{Denied, PluginGrants};
+pub use self::{
+    check::{Denied, PluginGrants},
+    subscription::{DeadLetterTarget, RetrySettings, Subscription, UpstreamName},
+    topic::covers_topic,
+};
 use crate::{
     contract::limits::{LimitsSpec, Time},
     kube::{key::Gvk, renamed_fields::explain_unknown_field},
@@ -87,6 +93,17 @@ pub enum Access<'a> {
         /// Path and query.
         path: &'a str,
     },
+    /// Publishing a message.
+    Publish {
+        /// Namespace of the Upstream.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+        /// The exchange; empty for the default exchange.
+        exchange: &'a str,
+        /// The routing key.
+        routing_key: &'a str,
+    },
     /// Naming a Secret for the host to use; the plugin does not see it.
     Secret {
         /// Its namespace.
@@ -132,14 +149,17 @@ pub struct Permissions {
     /// Requests to Upstreams.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<UpstreamGrant>,
+    /// Messages that the plugin may publish.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<MessageGrant>,
     /// Secrets that the plugin may name for the host to inject into requests. The plugin cannot read their contents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
     /// Allows the plugin to emit Kubernetes Events.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events: bool,
-    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, no entry of `kubernetes`
-    /// covers Secrets.
+    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, `kubernetes`
+    /// covers no more of Secrets than their deletion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_secrets: bool,
 }
@@ -154,6 +174,9 @@ pub struct Grant {
     /// Interval, jitter and concurrency of the plugin's reconciles.
     #[serde(default)]
     pub reconcile: ReconcileSettings,
+    /// Queues whose messages the plugin handles. It needs a message handler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscriptions: Vec<Subscription>,
     /// Resource limits of the plugin. A limit that is unset has the host's default.
     #[serde(default)]
     pub limits: LimitsSpec,
@@ -218,7 +241,12 @@ pub struct ReconcileSettings {
     pub interval: Option<Duration>,
     /// Random addition to the interval, in percent of it. It spreads the reconciles of objects that were created together.
     /// Defaults to 10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "deserialize_percentage",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(range(max = 100))]
     pub jitter: Option<u8>,
     /// Maximum number of concurrent reconciles of the plugin. The number that the component declares and the host's
     /// `--workers` are limits, too.
@@ -231,6 +259,17 @@ fn deserialize_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     Option::<Time>::deserialize(deserializer).map(|time| time.map(Into::into))
 }
 
+/// Parses a percentage from 0 to 100.
+fn deserialize_percentage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    let percentage = Option::<i64>::deserialize(deserializer)?;
+    let parse = |number: i64| {
+        let percentage = u8::try_from(number).ok().filter(|p| *p <= 100);
+        percentage
+            .ok_or_else(|| serde::de::Error::custom(format!("{number} is not a percentage from 0 to 100")))
+    };
+    percentage.map(parse).transpose()
+}
+
 fn serialize_interval<S: serde::Serializer>(
     time: &Option<Duration>,
     serializer: S,
@@ -240,6 +279,10 @@ fn serialize_interval<S: serde::Serializer>(
 
 fn match_all() -> Vec<String> {
     vec!["*".into()]
+}
+
+fn match_all_topics() -> Vec<String> {
+    vec!["#".into()]
 }
 
 fn same_namespace() -> Vec<String> {
@@ -297,6 +340,26 @@ pub struct UpstreamGrant {
     pub paths: Vec<String>,
 }
 
+/// Messages that a plugin may publish.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct MessageGrant {
+    /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
+    pub names: Vec<String>,
+    /// Namespaces of Upstreams. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
+    /// Defaults to `Same`.
+    #[serde(default = "same_namespace")]
+    pub namespaces: Vec<String>,
+    /// Exchanges. `*` matches any exchange with a name, `foo*` a prefix. The default exchange, through which every queue can
+    /// be reached, is matched by the empty string only.
+    pub exchanges: Vec<String>,
+    /// Routing keys, with the patterns of topic exchanges: `*` matches one word between dots, `#` any number of words.
+    /// Defaults to `#`.
+    #[serde(default = "match_all_topics")]
+    pub routing_keys: Vec<String>,
+}
+
 /// Secrets that a plugin may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -333,6 +396,7 @@ impl Permissions {
             reconciles,
             kubernetes,
             upstreams,
+            messages,
             secrets,
             events: _,
             read_secrets: _,
@@ -375,6 +439,18 @@ impl Permissions {
                 }
             }
         }
+        for (i, grant) in messages.iter().enumerate() {
+            for (field, nothing) in [
+                ("names", empty(&grant.names)),
+                ("namespaces", empty(&grant.namespaces)),
+                ("exchanges", grant.exchanges.is_empty()),
+                ("routingKeys", grant.routing_keys.is_empty()),
+            ] {
+                if nothing {
+                    return Err(format!("messages[{i}].{field} is empty: it allows nothing"));
+                }
+            }
+        }
         for (i, grant) in secrets.iter().enumerate() {
             for (field, list) in [("names", &grant.names), ("namespaces", &grant.namespaces)] {
                 if empty(list) {
@@ -398,6 +474,19 @@ impl Grant {
                 "secrets[{i}].origins is missing: list the origins that the Secrets may be sent to, such as \
                  https://ci.example.com"
             ));
+        }
+        for (i, subscription) in self.subscriptions.iter().enumerate() {
+            subscription
+                .check()
+                .map_err(|e| format!("subscriptions[{i}].{e}"))?;
+            let is_same = |other: &Subscription| {
+                other.upstream == subscription.upstream && other.queue == subscription.queue
+            };
+            if self.subscriptions[..i].iter().any(is_same) {
+                return Err(format!(
+                    "subscriptions[{i}] is for the queue of another one: {subscription}"
+                ));
+            }
         }
         self.limits.check()?;
         self.service_account

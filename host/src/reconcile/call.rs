@@ -24,7 +24,7 @@ use crate::{
     plugin::{self as plugins, CallResult, Plugin},
     policy::grants::Access,
     reconcile::conditions,
-    recording::recorder::{CallInfo, RecordedCall},
+    recording::recorder::{CallInfo, CallInput, RecordedCall},
     sandbox::capabilities::{Call, CallTarget},
     schedule::{
         dispatcher::Cause,
@@ -45,6 +45,15 @@ impl Controller {
         if let Err(outcome) = self.check_access(plugin, key, object).await {
             return outcome;
         }
+        let object = &match self.hooks.upgrade_if_outdated(plugin, key, object).await {
+            Ok(upgraded) => upgraded,
+            Err(why) => {
+                let deleting = deleting.is_some();
+                return self
+                    .report_failed_upgrade(plugin, key, object, deleting, &why)
+                    .await;
+            }
+        };
         let started = Instant::now();
         self.stats.begin_reconcile(key, plugin.name(), &plugin.digest);
         let (call, request) = self.prepare_call(work, plugin, object, deleting.is_some());
@@ -54,7 +63,7 @@ impl Controller {
             .reconcile(&plugin.compiled, call, request, deleting.is_some())
             .await;
         let called = calling.elapsed();
-        let recorded = std::mem::take(&mut call.mode).finish(&answer, call.budget.cpu_time);
+        let recorded = std::mem::take(&mut call.mode).finish(&(&answer).into(), call.budget.cpu_time);
         self.stats.add_counts(key, call.effects.counts);
         if let Some(metrics) = &call.context.metrics {
             let bytes = call.budget.bytes();
@@ -131,10 +140,12 @@ impl Controller {
         call.mode = self.services.recordings.begin_call(key, || CallInfo {
             id,
             key: key.clone(),
-            object: object.clone(),
-            attempt: work.attempt,
-            causes: request.causes.clone(),
-            cleanup,
+            input: CallInput::Reconcile {
+                object: object.clone(),
+                attempt: work.attempt,
+                causes: request.causes.clone(),
+                cleanup,
+            },
             policy: plugin.policy.clone(),
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
@@ -290,6 +301,44 @@ impl Controller {
             Err(AccessError::Forbidden(message)) => {
                 Err(self.report_denied(plugin, key, object, message).await)
             }
+        }
+    }
+
+    /// Writes the status of an object for which the hook `upgrade` has failed, and retries it with backoff. The build does
+    /// not reconcile it before.
+    async fn report_failed_upgrade(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        deleting: bool,
+        why: &str,
+    ) -> ReconcileOutcome {
+        let message = format!("The hook `upgrade` of its plugin has failed, and is retried: {why}");
+        warn!(object = %key, plugin = &**plugin.name(), digest = &plugin.digest[..12], error = why, "upgrade failed");
+        self.stats
+            .record_error(key, object_reason::UPGRADE_FAILED, &message);
+        let failure = reconciler::Failure {
+            resolution: reconciler::Resolution::Retry,
+            reason: object_reason::UPGRADE_FAILED.into(),
+            message,
+            conditions: Vec::new(),
+            status: None,
+        };
+        let mut result = GuestResult::Failure(failure);
+        if deleting {
+            result = self.describe_deletion(object, result);
+        }
+        match self.write_status(plugin.name(), key, object, &result).await {
+            Ok(sent) => {
+                if let GuestResult::Failure(failure) = &result
+                    && sent
+                {
+                    self.record_failure_event(plugin, key, object, failure).await;
+                }
+                ReconcileOutcome::retry()
+            }
+            Err(end) => end,
         }
     }
 

@@ -1,12 +1,16 @@
-//! Life-cycle hooks, which a build runs once per leader term before its first reconcile.
+//! Life-cycle hooks, which a build runs once per leader term.
 //!
-//! First `initialize` is called, then `upgrade` for every stored object of its kinds. Until all have succeeded the
-//! plugin's objects wait in the queue. Success is remembered in memory, not in the objects: an object is only written
-//! when `upgrade` returns a changed one.
+//! `initialize` is called before the first reconcile of the build; until it has succeeded the plugin's objects wait in the
+//! queue. `upgrade` is called for each object that was stored by then, before its first reconcile, so that one that fails
+//! holds up no other. Success is remembered in memory, not in the objects: an object is only written when `upgrade`
+//! returns a changed one.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -17,12 +21,12 @@ use tracing::{info, warn};
 
 use crate::{
     cache::store::Query,
-    client::{access_review::ReadAccess, api::ApiError},
+    client::api::ApiError,
     contract::{bindings::types::Error, trap::Trap},
     kube::{
+        backoff::Backoff,
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Projection,
     },
     plugin::{self, HookState, Plugin, Registry},
     sandbox::{
@@ -31,11 +35,10 @@ use crate::{
         services::Services,
     },
     schedule::{dispatcher::Cause, queue::Priority},
-    settings::Backoff,
 };
 
-/// Limit of concurrent `upgrade` calls per plugin.
-const MAX_CONCURRENT_UPGRADES: usize = 8;
+/// Maximum number of `upgrade` calls for one object while other writers change it.
+const MAX_UPGRADE_ATTEMPTS: u32 = 5;
 
 /// Runs the hooks of all plugins.
 pub struct HookRunner {
@@ -44,13 +47,22 @@ pub struct HookRunner {
     engine: Arc<Engine>,
     /// Delays between failing attempts.
     backoff: Backoff,
-    /// By plugin, the digest of the build and the term for which all hooks have succeeded.
-    done: Mutex<HashMap<Arc<str>, (String, u64)>>,
+    /// By plugin, the build that is initialized.
+    initialized: Mutex<HashMap<Arc<str>, InitializedBuild>>,
     activated: Notify,
 }
 
+/// A build whose `initialize` has succeeded.
+struct InitializedBuild {
+    digest: String,
+    /// The leader term of the call.
+    term: u64,
+    /// Objects that were stored before it, and that it has not upgraded.
+    outdated: HashSet<ObjectRef>,
+}
+
 impl HookRunner {
-    /// Creates a runner; no hooks have run yet.
+    /// Creates a runner; no hooks have run yet. Failing attempts back off, but no longer than [`MAX_RETRY_DELAY`].
     pub fn new(
         services: Arc<Services>,
         registry: Arc<Registry>,
@@ -61,43 +73,33 @@ impl HookRunner {
             services,
             registry,
             engine,
-            backoff,
-            done: Mutex::default(),
+            backoff: backoff.with_max(MAX_RETRY_DELAY),
+            initialized: Mutex::default(),
             activated: Notify::new(),
         }
     }
 
-    /// True when the hooks of a build have succeeded in this term, or it has none.
-    pub fn has_run(&self, plugin: &Plugin) -> bool {
-        if !plugin.lifecycle {
-            return true;
-        }
-        let Some(term) = self.services.fence.term() else {
-            return false;
-        };
-        let done = self.done.lock();
-        done.get(plugin.name())
-            .is_some_and(|(digest, of)| *digest == plugin.digest && *of == term)
+    /// True when a build is initialized in this term, or has no hooks.
+    pub fn is_initialized(&self, plugin: &Plugin) -> bool {
+        !plugin.lifecycle || self.with_initialized(plugin, |_| ()).is_some()
     }
 
-    /// Calls all hooks once for the objects selected by `of`, in a plan. The error names the hook that failed.
-    pub async fn run_once(
-        &self,
-        plugin: &Arc<Plugin>,
-        of: impl Fn(&ObjectRef) -> bool,
-    ) -> Result<(), String> {
-        if self.has_run(plugin) {
+    /// Calls a function with the state of a build; none if it is not initialized in this term.
+    fn with_initialized<T>(&self, plugin: &Plugin, f: impl FnOnce(&mut InitializedBuild) -> T) -> Option<T> {
+        let term = self.services.fence.term()?;
+        let mut initialized = self.initialized.lock();
+        let build = initialized.get_mut(plugin.name())?;
+        (build.digest == plugin.digest && build.term == term).then(|| f(build))
+    }
+
+    /// Initializes a build once, for a plan.
+    pub async fn run_once(&self, plugin: &Plugin) -> Result<(), String> {
+        if self.is_initialized(plugin) {
             return Ok(());
         }
-        let initialized = self.initialize(plugin).await;
-        initialized.map_err(|why| format!("initialize: {why}"))?;
-        for key in self.list_objects(plugin).await?.into_iter().filter(of) {
-            let upgraded = self.upgrade_object(plugin, &key).await;
-            upgraded.map_err(|why| format!("upgrade of {key}: {why}"))?;
-        }
+        let outdated = self.prepare_build(plugin).await?;
         if let Some(term) = self.services.fence.term() {
-            let done = (plugin.digest.clone(), term);
-            self.done.lock().insert(plugin.name().clone(), done);
+            self.record_initialized(plugin, term, outdated);
         }
         Ok(())
     }
@@ -116,7 +118,7 @@ impl HookRunner {
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
-                    let waits = plugin.suspended || !self.has_run(&plugin);
+                    let waits = plugin.suspended || !self.is_initialized(&plugin);
                     self.services.dispatcher.set_paused(name, waits);
                     // Hooks that fail are restarted for the same build with another configuration.
                     if known
@@ -128,7 +130,7 @@ impl HookRunner {
                     if let Some((_, superseded)) = known.remove(name) {
                         superseded.abort();
                     }
-                    if !plugin.suspended && !self.has_run(&plugin) {
+                    if !plugin.suspended && !self.is_initialized(&plugin) {
                         let task = running.spawn(self.clone().run_for_build(plugin.clone(), term));
                         known.insert(name.clone(), (plugin.clone(), task));
                     }
@@ -147,68 +149,50 @@ impl HookRunner {
     async fn run_for_build(self: Arc<Self>, plugin: Arc<Plugin>, term: u64) {
         let name = plugin.name();
         self.set_state(&plugin, HookState::Pending);
-        if self
-            .services
-            .fence
-            .run_in_term(term, self.run_until_done(&plugin))
-            .await
-            != Ok(true)
-        {
-            return;
-        }
+        let fence = &self.services.fence;
+        let prepared = fence.run_in_term(term, self.prepare_until_done(&plugin)).await;
+        let Ok(Some(outdated)) = prepared else { return };
         info!(
             plugin = &**name,
             digest = &plugin.digest[..12],
-            "lifecycle hooks finished"
+            outdated = outdated.len(),
+            "plugin initialized"
         );
-        let done = (plugin.digest.clone(), term);
-        self.done.lock().insert(name.clone(), done);
+        self.record_initialized(&plugin, term, outdated);
         self.set_state(&plugin, HookState::Done);
         self.services.dispatcher.set_paused(name, false);
     }
 
-    /// Calls all hooks until they have succeeded. Returns `false` when the host is drained before.
-    async fn run_until_done(&self, plugin: &Arc<Plugin>) -> bool {
-        let mut pause = self.backoff.initial;
-        while let Err(why) = self.initialize(plugin).await {
-            if !self
-                .back_off(plugin, &mut pause, format!("initialize: {why}"))
-                .await
-            {
-                return false;
-            }
-        }
-        let mut pause = self.backoff.initial;
-        let mut left = loop {
-            match self.list_objects(plugin).await {
-                Ok(stored) => break stored,
+    fn record_initialized(&self, plugin: &Plugin, term: u64, outdated: HashSet<ObjectRef>) {
+        let build = InitializedBuild {
+            digest: plugin.digest.clone(),
+            term,
+            outdated,
+        };
+        self.initialized.lock().insert(plugin.name().clone(), build);
+    }
+
+    /// Initializes a build until that succeeds. Returns none when the host is drained before.
+    async fn prepare_until_done(&self, plugin: &Plugin) -> Option<HashSet<ObjectRef>> {
+        let mut failures = 0;
+        loop {
+            match self.prepare_build(plugin).await {
+                Ok(outdated) => return Some(outdated),
                 Err(why) => {
-                    if !self.back_off(plugin, &mut pause, why).await {
-                        return false;
+                    failures += 1;
+                    if !self.back_off(plugin, failures, why).await {
+                        return None;
                     }
                 }
             }
-        };
-        let mut pause = self.backoff.initial;
-        loop {
-            let mut upgrading = stream::iter(std::mem::take(&mut left))
-                .map(|key| async move { (self.upgrade_object(plugin, &key).await, key) })
-                .buffer_unordered(MAX_CONCURRENT_UPGRADES);
-            let mut first = None;
-            while let Some((result, key)) = upgrading.next().await {
-                if self.services.fence.is_draining() {
-                    return false;
-                }
-                if let Err(why) = result {
-                    first.get_or_insert_with(|| format!("upgrade of {key}: {why}"));
-                    left.push(key);
-                }
-            }
-            let Some(why) = first else { return true };
-            if !self.back_off(plugin, &mut pause, why).await {
-                return false;
-            }
         }
+    }
+
+    /// Calls `initialize`, and lists the objects that are stored now: the build upgrades them.
+    async fn prepare_build(&self, plugin: &Plugin) -> Result<HashSet<ObjectRef>, String> {
+        let initialized = self.initialize(plugin).await;
+        initialized.map_err(|why| format!("initialize: {why}"))?;
+        self.list_objects(plugin).await
     }
 
     /// Records the progress and queues the `Plugin` object, to have it in the status.
@@ -221,7 +205,7 @@ impl HookRunner {
     }
 
     /// Records a failure and waits for the next attempt. Returns `false` when the host is drained.
-    async fn back_off(&self, plugin: &Plugin, pause: &mut Duration, why: String) -> bool {
+    async fn back_off(&self, plugin: &Plugin, failures: u32, why: String) -> bool {
         warn!(
             plugin = &**plugin.name(),
             digest = &plugin.digest[..12],
@@ -229,18 +213,16 @@ impl HookRunner {
             "lifecycle hooks failed"
         );
         self.set_state(plugin, HookState::Failed(why));
-        let wait = *pause;
-        *pause = (wait * 2).min(self.backoff.max).min(MAX_RETRY_DELAY);
         tokio::select! {
-            () = tokio::time::sleep(wait) => true,
+            () = tokio::time::sleep(self.backoff.delay(failures)) => true,
             () = self.services.fence.wait_drain() => false,
         }
     }
 
     /// All objects of the plugin's kinds, once their informers are synced.
-    async fn list_objects(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
+    async fn list_objects(&self, plugin: &Plugin) -> Result<HashSet<ObjectRef>, String> {
         let services = &self.services;
-        let mut stored = Vec::new();
+        let mut stored = HashSet::new();
         for scope in plugin
             .kinds
             .iter()
@@ -267,17 +249,43 @@ impl HookRunner {
         flatten_result(self.engine.initialize(&plugin.compiled, call).await)
     }
 
-    /// Upgrades one object in its newest version. A conflict (HTTP 409) is retried with a fresh read.
-    async fn upgrade_object(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
+    /// Upgrades an object before its first reconcile by a build, if it was stored before the build was initialized. Returns
+    /// the newest version. The caller has checked the access of the plugin to the object.
+    pub(super) async fn upgrade_if_outdated(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+    ) -> Result<Arc<Object>, String> {
+        let is_outdated = plugin.lifecycle
+            && self
+                .with_initialized(plugin, |build| build.outdated.contains(key))
+                .unwrap_or(false);
+        if !is_outdated {
+            return Ok(object.clone());
+        }
+        let upgraded = self.upgrade_object(plugin, key, object.clone()).await?;
+        self.with_initialized(plugin, |build| build.outdated.remove(key));
+        Ok(upgraded)
+    }
+
+    /// Forgets an object that is gone.
+    pub(super) fn forget(&self, plugin: &Plugin, key: &ObjectRef) {
+        if plugin.lifecycle {
+            self.with_initialized(plugin, |build| build.outdated.remove(key));
+        }
+    }
+
+    /// Upgrades an object. A conflict (HTTP 409) is retried with a fresh read.
+    async fn upgrade_object(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        mut object: Arc<Object>,
+    ) -> Result<Arc<Object>, String> {
         let effects = &self.services.api.writer;
         let account = plugin.policy.grants.service_account();
-        if let Some(account) = account {
-            let read = ReadAccess::for_object("get", key);
-            let may = self.services.api.reviewer.check_access(account, read).await;
-            may.map_err(|e| e.to_string())?;
-        }
-        let mut stored = self.services.cache.store.get(key, Projection::Full);
-        while let Some(object) = stored {
+        for _ in 0..MAX_UPGRADE_ATTEMPTS {
             let target = CallTarget {
                 key: key.clone(),
                 object: object.clone(),
@@ -286,27 +294,28 @@ impl HookRunner {
             let call = Call::hook(plugin.policy.clone(), target);
             let upgraded = self.engine.upgrade(&plugin.compiled, call, object.json.to_vec());
             let Some(upgraded) = flatten_result(upgraded.await)? else {
-                return Ok(());
+                return Ok(object);
             };
             let upgraded: Value =
                 serde_json::from_slice(&upgraded).map_err(|e| format!("it returned invalid JSON: {e}"))?;
             let Some(patch) = diff_metadata(&object.to_value(), &upgraded)? else {
-                return Ok(());
+                return Ok(object);
             };
             match effects.patch_metadata(account, key, &object, patch).await {
-                Ok(_) => return Ok(()),
-                Err(e) if e.code() == 404 => return Ok(()),
+                Ok(written) => return Ok(written),
+                Err(e) if e.code() == 404 => return Ok(object),
                 // Another writer was faster: its version is upgraded instead.
                 Err(ApiError::Status { code: 409, .. }) => {
-                    stored = effects
-                        .read_uncached(account, key, key)
-                        .await
-                        .map_err(|e| e.to_string())?;
+                    let read = effects.read_uncached(account, key, key).await;
+                    match read.map_err(|e| e.to_string())? {
+                        Some(newest) => object = newest,
+                        None => return Ok(object),
+                    }
                 }
                 Err(e) => return Err(e.to_string()),
             }
         }
-        Ok(())
+        Err("other writers keep changing the object".into())
     }
 }
 
@@ -317,7 +326,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The target of a call without an object: the plugin itself, which need not be an object of the API server.
-fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTarget, String> {
+pub fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTarget, String> {
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = json!({"metadata": {"name": &**plugin.name()}}).to_string();
     let (key, object) = Object::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;

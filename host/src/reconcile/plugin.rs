@@ -70,10 +70,6 @@ impl Controller {
             );
         }
         let dealt = report.generation == object.generation;
-        if !dealt {
-            // The object may come from the response to a write, which is not delivered to the informer's listeners.
-            self.registry.request_rescan();
-        }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // Loading usually takes less than the grace time.
             return Some(ReconcileOutcome::wait(
@@ -319,7 +315,7 @@ fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Gue
     }
 }
 
-/// The conditions Loaded, Granted and Healthy.
+/// The conditions Loaded, Granted and Healthy, and Unverified where it is True.
 fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
         _ if !dealt => unknown_condition(
@@ -395,11 +391,16 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
         HookState::Pending => unknown_condition(
             condition_type::HEALTHY,
             plugin_reason::HOOKS_PENDING,
-            "Its life-cycle hooks run, and its objects wait",
+            "Its hook `initialize` runs, and its objects wait",
         ),
         HookState::Failed(why) => condition(condition_type::HEALTHY, false, plugin_reason::HOOKS_FAILED, why),
     };
-    vec![loaded, granted, healthy]
+    let unverified = report.unverified.as_ref().map(|(reason, message)| {
+        let note =
+            format!("{message}. It serves on; components.revokedDigests of the host's grants stops it");
+        condition(condition_type::UNVERIFIED, true, reason, &note)
+    });
+    [loaded, granted, healthy].into_iter().chain(unverified).collect()
 }
 
 /// Reason and message why it is not Ready, and the resolution; none when it is Ready.

@@ -97,11 +97,70 @@ const MAX_SAMPLES: usize = 100_000;
 pub struct ReconcileStats {
     store: Arc<Store>,
     began: Instant,
-    objects: Mutex<HashMap<ObjectRef, Entry>>,
+    objects: Mutex<ObjectEntries>,
     /// The builds that reconciled an object: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
     /// Durations of the first reconciles in microseconds: of the component's call, and of the whole reconcile.
     overhead: Mutex<Vec<(u32, u32)>>,
+}
+
+/// The entries, and their number by kind: metrics are scraped while there are many.
+#[derive(Default)]
+struct ObjectEntries {
+    by_key: HashMap<ObjectRef, Entry>,
+    counts: BTreeMap<Gvk, ObjectCounts>,
+}
+
+impl ObjectEntries {
+    /// Changes an entry, which is made if there is none.
+    fn update<T>(
+        &mut self,
+        key: &ObjectRef,
+        seen: impl Fn() -> u64,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> T {
+        let Self { by_key, counts } = self;
+        if let Some(entry) = by_key.get_mut(key) {
+            return change_counted(counts, key, entry, change);
+        }
+        counts.entry(key.gvk.clone()).or_default().total += 1;
+        let entry = by_key.entry(key.clone()).or_insert(Entry::new(seen()));
+        change_counted(counts, key, entry, change)
+    }
+
+    fn remove(&mut self, key: &ObjectRef) {
+        let Some(entry) = self.by_key.remove(key) else {
+            return;
+        };
+        if let Some(counts) = self.counts.get_mut(&key.gvk) {
+            counts.total -= 1;
+            counts.ready -= usize::from(entry.ready);
+            if counts.total == 0 {
+                self.counts.remove(&key.gvk);
+            }
+        }
+    }
+}
+
+/// Changes an entry, and the counts of its kind with it.
+fn change_counted<T>(
+    counts: &mut BTreeMap<Gvk, ObjectCounts>,
+    key: &ObjectRef,
+    entry: &mut Entry,
+    change: impl FnOnce(&mut Entry) -> T,
+) -> T {
+    let was_ready = entry.ready;
+    let result = change(entry);
+    if entry.ready != was_ready
+        && let Some(counts) = counts.get_mut(&key.gvk)
+    {
+        if entry.ready {
+            counts.ready += 1;
+        } else {
+            counts.ready -= 1;
+        }
+    }
+    result
 }
 
 /// Entry of an object. Times are small numbers, since there are many entries.
@@ -160,9 +219,19 @@ impl ReconcileStats {
         self.began.elapsed()
     }
 
-    /// Records that the host has received an object: its time to Ready starts here.
-    pub fn observe_object(&self, key: &ObjectRef) {
-        self.update_entry(key, |_| {});
+    /// Records the version of an object that the host has received, or that it is gone. The time to Ready starts with the
+    /// first.
+    pub fn observe_change(&self, key: &ObjectRef, new: Option<&Object>) {
+        match new {
+            Some(object) => self.observe_status(key, object),
+            None => {
+                let mut objects = self.objects.lock();
+                // Its next reconcile, which releases what it held, forgets it.
+                if objects.by_key.contains_key(key) {
+                    objects.update(key, || 0, |entry| (entry.ready, entry.version) = (false, 0));
+                }
+            }
+        }
     }
 
     /// Records the beginning of a reconcile by this build of a plugin.
@@ -310,6 +379,7 @@ impl ReconcileStats {
         let readiness = object.map(|o| o.readiness()).unwrap_or_default();
         let objects = self.objects.lock();
         objects
+            .by_key
             .get(key)
             .map(|entry| describe_object(key, entry, readiness))
     }
@@ -318,7 +388,7 @@ impl ReconcileStats {
     pub fn keys(&self) -> Vec<ObjectRef> {
         let mut keys: Vec<_> = {
             let objects = self.objects.lock();
-            objects.keys().cloned().collect()
+            objects.by_key.keys().cloned().collect()
         };
         keys.sort();
         keys
@@ -326,26 +396,20 @@ impl ReconcileStats {
 
     /// Number of objects of each kind.
     pub fn count_by_kind(&self) -> BTreeMap<Gvk, ObjectCounts> {
-        let mut kinds: BTreeMap<Gvk, ObjectCounts> = BTreeMap::new();
-        for (key, ready) in self.list_readiness() {
-            let objects = kinds.entry(key.gvk.clone()).or_default();
-            objects.total += 1;
-            objects.ready += usize::from(ready);
-        }
-        kinds
+        self.objects.lock().counts.clone()
     }
 
     /// Statistics of objects that are not Ready, sorted, up to a limit.
     pub fn list_not_ready(&self, limit: usize) -> Vec<ObjectStats> {
-        let mut keys: Vec<_> = self
-            .list_readiness()
-            .into_iter()
-            .filter(|(_, ready)| !ready)
-            .collect();
+        let mut keys: Vec<_> = {
+            let objects = self.objects.lock();
+            let not_ready = objects.by_key.iter().filter(|(_, entry)| !entry.ready);
+            not_ready.map(|(key, _)| key.clone()).collect()
+        };
         keys.sort();
-        keys.into_iter()
+        keys.iter()
             .take(limit)
-            .filter_map(|(key, _)| self.object(&key))
+            .filter_map(|key| self.object(key))
             .collect()
     }
 
@@ -353,6 +417,7 @@ impl ReconcileStats {
     pub fn list_errors(&self, limit: usize) -> Vec<(ObjectRef, RecordedError)> {
         let objects = self.objects.lock();
         let mut last: Vec<_> = objects
+            .by_key
             .iter()
             .filter_map(|(key, entry)| Some((key, entry.errors.as_ref()?.back()?)))
             .collect();
@@ -363,36 +428,9 @@ impl ReconcileStats {
             .collect()
     }
 
-    /// All objects, and whether they are Ready. Only those that have changed since their last reconcile are parsed, and
-    /// without the lock, which reconciles need.
-    fn list_readiness(&self) -> Vec<(ObjectRef, bool)> {
-        let known: Vec<_> = {
-            let objects = self.objects.lock();
-            let known = |(key, entry): (&ObjectRef, &Entry)| (key.clone(), entry.version, entry.ready);
-            objects.iter().map(known).collect()
-        };
-        let now = |(key, version, ready)| {
-            let object = self.store.get(&key, Projection::Full);
-            let ready = match object {
-                Some(object) if object.resource_version == version => ready,
-                Some(object) => object.readiness().ready,
-                None => false,
-            };
-            (key, ready)
-        };
-        known.into_iter().map(now).collect()
-    }
-
     fn update_entry<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
         let mut objects = self.objects.lock();
-        if let Some(entry) = objects.get_mut(key) {
-            return change(entry);
-        }
-        change(
-            objects
-                .entry(key.clone())
-                .or_insert_with(|| Entry::new(self.elapsed_micros())),
-        )
+        objects.update(key, || self.elapsed_micros(), change)
     }
 
     /// Microseconds since the creation of the statistics.
@@ -493,30 +531,37 @@ mod tests {
     }
 
     #[test]
-    fn readiness_follows_the_object_in_the_store() {
+    fn counts_follow_each_change_of_an_object() {
         let store = Arc::new(Store::default());
         let stats = ReconcileStats::new(store.clone());
         let (key, first) = object(1, "False");
         store.open_collection(&NamespaceScope::default().object_scope(&key, Projection::Full));
-        store.put(&key, first, Projection::Full, Source::Watch);
+        let observe = |object: Object| {
+            store.put(&key, object, Projection::Full, Source::Watch);
+            stats.observe_change(&key, store.get(&key, Projection::Full).as_deref());
+            stats.count_by_kind()[&key.gvk]
+        };
+        assert_eq!(observe(first), ObjectCounts { total: 1, ready: 0 });
         stats.begin_reconcile(&key, &"p".into(), "digest");
-        stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
+        assert_eq!(stats.list_not_ready(10).len(), 1);
+        // Another writer's status counts at once as well.
+        for (version, status, ready) in [(2, "True", 1), (3, "True", 1), (4, "False", 0), (5, "True", 1)] {
+            assert_eq!(
+                observe(object(version, status).1),
+                ObjectCounts { total: 1, ready }
+            );
+        }
+        let facts = stats.object(&key).expect("facts");
+        assert!(facts.ready && facts.ready_ms.is_some());
+        assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
+        stats.observe_change(&key, None);
         assert_eq!(
             stats.count_by_kind()[&key.gvk],
             ObjectCounts { total: 1, ready: 0 }
         );
-        assert_eq!(stats.list_not_ready(10).len(), 1);
-        // Another writer's status, not observed by a reconcile yet.
-        store.put(&key, object(2, "True").1, Projection::Full, Source::Watch);
-        assert_eq!(
-            stats.count_by_kind()[&key.gvk],
-            ObjectCounts { total: 1, ready: 1 }
-        );
-        let facts = stats.object(&key).expect("facts");
-        assert!(facts.ready && facts.ready_ms.is_none());
-        stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
-        assert!(stats.object(&key).expect("facts").ready_ms.is_some());
-        assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
+        stats.forget(&key);
+        stats.observe_change(&key, None);
+        assert!(stats.count_by_kind().is_empty() && stats.keys().is_empty());
     }
 
     #[test]

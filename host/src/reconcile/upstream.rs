@@ -11,13 +11,13 @@ use tracing::{debug, info};
 use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     kube::{
+        backoff::Backoff,
         key::{Gvk, ObjectRef},
         object::Object,
         scope::Projection,
     },
     sandbox::capabilities::http::StoreSecrets,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Requeue},
-    settings::Backoff,
     upstream::{HealthReport, SendError, UpstreamObject},
 };
 
@@ -28,10 +28,7 @@ pub const LANE_NAME: &str = "upstreams";
 pub const MAX_CONCURRENT: u32 = 4;
 
 /// Backoff between health checks of an upstream that does not work.
-const UNHEALTHY_BACKOFF: Backoff = Backoff {
-    initial: Duration::from_secs(2),
-    max: Duration::from_secs(60),
-};
+const UNHEALTHY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 /// Time without requests after which an upstream is checked.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Limit of the time for the list of Secrets.
@@ -106,15 +103,15 @@ impl Controller {
                     SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
                 return (
                     HealthReport::from_error(&error),
-                    Some(UNHEALTHY_BACKOFF.initial),
+                    Some(UNHEALTHY_BACKOFF.max_delay(1)),
                     reads,
                 );
             }
         }
         self.protect_upstream(key, object, &upstream).await;
         if !upstream.is_http() {
-            // The host has no client for that scheme, so there is no condition about a connection.
-            return (HealthReport::default(), None, reads);
+            let (report, again) = self.check_broker(&upstream).await;
+            return (report, again, reads);
         }
         let client = match services
             .upstreams
@@ -127,8 +124,20 @@ impl Controller {
         if client.needs_health_check(IDLE_TIMEOUT) {
             services.upstreams.clients.check_health(&upstream, &client).await;
         }
-        let again =
-            client.next_health_check((UNHEALTHY_BACKOFF.initial, UNHEALTHY_BACKOFF.max, IDLE_TIMEOUT));
+        let again = client.next_health_check(UNHEALTHY_BACKOFF, IDLE_TIMEOUT);
         (client.health_report(), Some(again), reads)
+    }
+    /// Checks a message broker: the host keeps a connection to it while it leads.
+    async fn check_broker(&self, upstream: &UpstreamObject) -> (HealthReport, Option<Duration>) {
+        let clients = &self.services.upstreams.clients;
+        let client = match clients.broker_for(upstream, &StoreSecrets(&self.services.cache.store)) {
+            Ok(client) => client,
+            Err(e) => return (HealthReport::from_error(&e), None),
+        };
+        if client.needs_health_check() {
+            clients.check_broker(&client).await;
+        }
+        let again = client.next_health_check(UNHEALTHY_BACKOFF.max_delay(1), IDLE_TIMEOUT);
+        (client.health_report(), Some(again))
     }
 }

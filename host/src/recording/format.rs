@@ -35,7 +35,7 @@ pub struct Recording {
     pub plugin: Plugin,
     /// The object: `Team/demo/platform`.
     pub object: String,
-    /// `reconcile` or `cleanup`.
+    /// `reconcile`, `cleanup` or `handle`.
     pub function: String,
     /// A summary of the outcome.
     pub ended: String,
@@ -54,7 +54,7 @@ pub struct Recording {
     /// The plugin's configuration.
     #[serde(default)]
     pub config: RecordedValue,
-    /// The request that the component got.
+    /// The request that the component got, or the message.
     #[serde(default)]
     pub request: RecordedValue,
     /// Clock readings and randomness, of a component that imports WASI.
@@ -62,7 +62,7 @@ pub struct Recording {
     pub wasi: Option<Wasi>,
     /// The host calls, in order.
     pub calls: Vec<Call>,
-    /// `{"outcome": …}`, `{"failure": …}` or `{"trap": …}`.
+    /// `{"outcome": …}`, `{"failure": …}` or `{"trap": …}`; of a message `{"disposition": …}` or `{"error": …}`.
     #[serde(default)]
     pub end: RecordedValue,
 }
@@ -151,7 +151,7 @@ pub struct Summary {
     pub plugin: String,
     /// SHA-256 of the component.
     pub digest: String,
-    /// `reconcile` or `cleanup`.
+    /// `reconcile`, `cleanup` or `handle`.
     pub function: String,
     /// A summary of the outcome.
     pub ended: String,
@@ -191,9 +191,9 @@ impl Recording {
         let recording: Self =
             serde_json::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
         match &*recording.function {
-            "reconcile" | "cleanup" => Ok(recording),
+            "reconcile" | "cleanup" | "handle" => Ok(recording),
             other => Err(format!(
-                "{file}: function: `{other}` is neither `reconcile` nor `cleanup`"
+                "{file}: function: `{other}` is none of `reconcile`, `cleanup` and `handle`"
             )),
         }
     }

@@ -18,7 +18,11 @@ use super::{
 };
 use crate::{
     contract::{
-        bindings::reconciler::{Failure, Next, Outcome, Request, Resolution},
+        bindings::{
+            messages::{Delivery, Disposition},
+            reconciler::{Failure, Next, Outcome, Request, Resolution},
+            types::Error,
+        },
         trap::Trap,
     },
     kube::{key::ObjectRef, object::Object},
@@ -41,16 +45,10 @@ pub fn record_arguments(arguments: &Arguments) -> RecordedValue {
 pub struct CallInfo {
     /// The id of the reconcile.
     pub id: ReconcileId,
-    /// The object.
+    /// The object; the `Plugin` for a message.
     pub key: ObjectRef,
-    /// The version of the object that the component gets.
-    pub object: Arc<Object>,
-    /// Number of consecutive failures before.
-    pub attempt: u32,
-    /// The causes for which the object was queued.
-    pub causes: Vec<String>,
-    /// True for `cleanup`, false for `reconcile`.
-    pub cleanup: bool,
+    /// The function and its argument.
+    pub input: CallInput,
     /// The plugin's name, configuration and limits.
     pub policy: Arc<PluginPolicy>,
     /// The version of the plugin.
@@ -59,15 +57,104 @@ pub struct CallInfo {
     pub digest: String,
 }
 
+/// The function that is called, and its argument.
+pub enum CallInput {
+    /// `reconcile` or `cleanup`.
+    Reconcile {
+        /// The version of the object that the component gets.
+        object: Arc<Object>,
+        /// Number of consecutive failures before.
+        attempt: u32,
+        /// The causes for which the object was queued.
+        causes: Vec<String>,
+        /// True for `cleanup`.
+        cleanup: bool,
+    },
+    /// `messages.handle`.
+    Handle(Arc<Delivery>),
+}
+
 impl CallInfo {
     /// The exported function that is called.
     pub fn function(&self) -> &'static str {
-        if self.cleanup { "cleanup" } else { "reconcile" }
+        match &self.input {
+            CallInput::Reconcile { cleanup: false, .. } => "reconcile",
+            CallInput::Reconcile { cleanup: true, .. } => "cleanup",
+            CallInput::Handle(_) => "handle",
+        }
+    }
+
+    /// The number of failures or deliveries before, and the causes.
+    fn history(&self) -> (u32, Vec<String>) {
+        match &self.input {
+            CallInput::Reconcile { attempt, causes, .. } => (*attempt, causes.clone()),
+            CallInput::Handle(delivery) => {
+                (delivery.delivery_count, vec![format!("queue {}", delivery.queue)])
+            }
+        }
+    }
+
+    /// Estimated bytes of the argument.
+    pub fn input_bytes(&self) -> usize {
+        match &self.input {
+            CallInput::Reconcile { object, .. } => object.json.len(),
+            CallInput::Handle(delivery) => delivery.estimate_bytes(),
+        }
+    }
+
+    fn record_request(&self) -> RecordedValue {
+        match &self.input {
+            CallInput::Reconcile {
+                object,
+                attempt,
+                causes,
+                ..
+            } => Request {
+                object: object.json.to_vec(),
+                ref_: (&self.key).into(),
+                attempt: *attempt,
+                causes: causes.clone(),
+            }
+            .to_recorded(),
+            CallInput::Handle(delivery) => delivery.to_recorded(),
+        }
     }
 }
 
-/// The end of a call: an outcome, a failure or a trap.
-pub type CallEnd = Result<Result<Outcome, Failure>, Trap>;
+/// The end of a call.
+#[derive(Clone, Debug)]
+pub enum CallEnd {
+    /// A reconcile or a cleanup succeeded.
+    Outcome(Outcome),
+    /// A reconcile or a cleanup failed.
+    Failure(Failure),
+    /// A message handler has decided.
+    Disposition(Disposition),
+    /// A message handler failed.
+    Error(Error),
+    /// The call did not return.
+    Trap(Trap),
+}
+
+impl From<&Result<Result<Outcome, Failure>, Trap>> for CallEnd {
+    fn from(end: &Result<Result<Outcome, Failure>, Trap>) -> Self {
+        match end {
+            Ok(Ok(outcome)) => Self::Outcome(outcome.clone()),
+            Ok(Err(failure)) => Self::Failure(failure.clone()),
+            Err(trap) => Self::Trap(trap.clone()),
+        }
+    }
+}
+
+impl From<&Result<Result<Disposition, Error>, Trap>> for CallEnd {
+    fn from(end: &Result<Result<Disposition, Error>, Trap>) -> Self {
+        match end {
+            Ok(Ok(disposition)) => Self::Disposition(disposition.clone()),
+            Ok(Err(error)) => Self::Error(error.clone()),
+            Err(trap) => Self::Trap(trap.clone()),
+        }
+    }
+}
 
 /// A host call.
 struct RecordedHostCall {
@@ -160,6 +247,7 @@ impl Recorder {
     ) -> Self {
         let at = SystemTime::now();
         if followers.iter().any(Follower::receives_lines) {
+            let (attempt, causes) = info.history();
             let line = TraceLine::Start {
                 reconcile: info.id.to_string(),
                 object: info.key.to_string(),
@@ -167,14 +255,14 @@ impl Recorder {
                 version: info.version.clone(),
                 digest: info.digest.clone(),
                 function: info.function().into(),
-                attempt: info.attempt,
-                causes: info.causes.clone(),
+                attempt,
+                causes,
                 at: format::format_timestamp(at),
             };
             followers.iter().for_each(|follower| follower.send_line(&line));
         }
         Self {
-            bytes: info.object.json.len(),
+            bytes: info.input_bytes(),
             info,
             at,
             started: Instant::now(),
@@ -370,17 +458,11 @@ impl RecordedCall {
     /// Converts it to the format of recording files.
     pub fn to_recording(&self) -> Recording {
         let CallInfo { policy, .. } = &self.info;
-        let request = Request {
-            object: self.info.object.json.to_vec(),
-            ref_: (&self.info.key).into(),
-            attempt: self.info.attempt,
-            causes: self.info.causes.clone(),
-        };
-        let unless_withheld = |convert: fn(&Self, Request) -> RecordedValue| {
+        let unless_withheld = |convert: fn(&Self) -> RecordedValue| {
             if self.withheld {
                 RecordedValue::Null
             } else {
-                convert(self, request.clone())
+                convert(self)
             }
         };
         Recording {
@@ -404,11 +486,11 @@ impl RecordedCall {
             cut: self.cut,
             withheld: self.withheld.then(|| format::WITHHELD_REASON.to_owned()),
             limits: format::select_limits(&policy.limits),
-            config: unless_withheld(|call, _| call.info.policy.config.to_recorded()),
-            request: unless_withheld(|_, request| request.to_recorded()),
+            config: unless_withheld(|call| call.info.policy.config.to_recorded()),
+            request: unless_withheld(|call| call.info.record_request()),
             wasi: self.wasi.clone().filter(|_| !self.withheld),
             calls: self.host_calls.iter().map(RecordedHostCall::to_format).collect(),
-            end: unless_withheld(|call, _| record_end(&call.end)),
+            end: unless_withheld(|call| record_end(&call.end)),
         }
     }
 }
@@ -431,18 +513,22 @@ fn to_micros(duration: Duration) -> u64 {
 
 fn estimate_end_bytes(end: &CallEnd) -> usize {
     match end {
-        Ok(Ok(outcome)) => outcome.estimate_bytes(),
-        Ok(Err(failure)) => failure.estimate_bytes(),
-        Err(_) => 0,
+        CallEnd::Outcome(outcome) => outcome.estimate_bytes(),
+        CallEnd::Failure(failure) => failure.estimate_bytes(),
+        CallEnd::Disposition(disposition) => disposition.estimate_bytes(),
+        CallEnd::Error(error) => error.estimate_bytes(),
+        CallEnd::Trap(_) => 0,
     }
 }
 
 /// Converts the end of a call.
 pub fn record_end(end: &CallEnd) -> RecordedValue {
     RecordedValue::Record(vec![match end {
-        Ok(Ok(outcome)) => ("outcome".into(), outcome.to_recorded()),
-        Ok(Err(failure)) => ("failure".into(), failure.to_recorded()),
-        Err(trap) => ("trap".into(), RecordedValue::Text(trap.to_string())),
+        CallEnd::Outcome(outcome) => ("outcome".into(), outcome.to_recorded()),
+        CallEnd::Failure(failure) => ("failure".into(), failure.to_recorded()),
+        CallEnd::Disposition(disposition) => ("disposition".into(), disposition.to_recorded()),
+        CallEnd::Error(error) => ("error".into(), error.to_recorded()),
+        CallEnd::Trap(trap) => ("trap".into(), RecordedValue::Text(trap.to_string())),
     }])
 }
 
@@ -450,7 +536,7 @@ pub fn record_end(end: &CallEnd) -> RecordedValue {
 fn summarize_end(end: &CallEnd, withheld: bool) -> String {
     let seconds = |ms: u64| format!("{:?}", Duration::from_millis(ms));
     match end {
-        Ok(Ok(outcome)) => match outcome.next {
+        CallEnd::Outcome(outcome) => match outcome.next {
             Next::AwaitChange => "awaits a change".into(),
             Next::Poll(None) => "polls".into(),
             Next::Poll(Some(ms)) => format!("polls every {}", seconds(ms)),
@@ -463,7 +549,7 @@ fn summarize_end(end: &CallEnd, withheld: bool) -> String {
                 )
             }
         },
-        Ok(Err(failure)) => {
+        CallEnd::Failure(failure) => {
             let resolution = match &failure.resolution {
                 Resolution::Retry => "retry".into(),
                 Resolution::Wait => "waits".into(),
@@ -477,7 +563,14 @@ fn summarize_end(end: &CallEnd, withheld: bool) -> String {
                 format!("{resolution}: {}: {}", failure.reason, failure.message)
             }
         }
-        Err(trap) => trap.to_string(),
+        CallEnd::Disposition(Disposition::Ack) => "acknowledged".into(),
+        CallEnd::Disposition(Disposition::RetryAfter(ms)) => {
+            format!("is delivered again after {}", seconds(*ms))
+        }
+        CallEnd::Disposition(Disposition::Reject(_)) | CallEnd::Error(_) if withheld => "not handled".into(),
+        CallEnd::Disposition(Disposition::Reject(reason)) => format!("rejected: {reason}"),
+        CallEnd::Error(error) => format!("{error:?}"),
+        CallEnd::Trap(trap) => trap.to_string(),
     }
 }
 
@@ -495,11 +588,11 @@ pub(super) mod tests {
     }
 
     pub fn awaits_change() -> CallEnd {
-        Ok(Ok(Outcome {
+        CallEnd::Outcome(Outcome {
             conditions: Vec::new(),
             status: None,
             next: Next::AwaitChange,
-        }))
+        })
     }
 
     pub fn recorder(name: &str, max_bytes: usize, withheld: bool, followers: Vec<Follower>) -> Recorder {
@@ -509,10 +602,12 @@ pub(super) mod tests {
         let info = CallInfo {
             id: ReconcileId::next(),
             key,
-            object: Arc::new(object),
-            attempt: 0,
-            causes: vec!["change".into()],
-            cleanup: false,
+            input: CallInput::Reconcile {
+                object: Arc::new(object),
+                attempt: 0,
+                causes: vec!["change".into()],
+                cleanup: false,
+            },
             policy: Arc::new(PluginPolicy {
                 plugin: "thing".into(),
                 grants: Grants::default().grants_for("thing"),
@@ -532,6 +627,48 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn message_is_the_request_of_its_recording() {
+        let mut of_message = recorder("a", 1 << 20, false, Vec::new());
+        let delivery = Delivery {
+            broker: crate::contract::bindings::types::UpstreamRef {
+                cluster: None,
+                namespace: Some("n".into()),
+                name: "mq".into(),
+            },
+            queue: "orders".into(),
+            exchange: String::new(),
+            routing_key: "orders".into(),
+            properties: crate::contract::bindings::types::MessageProperties {
+                content_type: None,
+                content_encoding: None,
+                headers: vec![],
+                persistent: true,
+                priority: None,
+                correlation_id: None,
+                reply_to: None,
+                expiration: None,
+                message_id: Some("m1".into()),
+                timestamp: None,
+                type_: None,
+                user_id: None,
+                app_id: None,
+            },
+            body: b"{\"order\":7}".to_vec(),
+            delivery_count: 2,
+        };
+        of_message.info.input = CallInput::Handle(Arc::new(delivery.clone()));
+        let end = CallEnd::Disposition(Disposition::Reject("no such order".into()));
+        let recording = of_message.finish(&end, Duration::ZERO).to_recording();
+        let parsed = Recording::parse(&recording.to_text(), "r.json").expect("a recording");
+        assert_eq!(
+            (&*parsed.function, &*parsed.ended),
+            ("handle", "rejected: no such order")
+        );
+        assert_eq!(Delivery::from_recorded(parsed.request), Ok(delivery));
+        assert!(parsed.end.get("disposition").is_some());
+    }
+
+    #[test]
     fn host_calls_are_in_the_recording() {
         let mut recorder = recorder("a", 1 << 20, false, Vec::new());
         recorder.begin_host_call("cache.set", || {
@@ -542,7 +679,10 @@ pub(super) mod tests {
         });
         recorder.end_host_call(&Ok::<(), crate::contract::bindings::types::Error>(()));
         recorder.begin_host_call("clock.now", Vec::new);
-        let recorded = recorder.finish(&Err(Trap::Timeout(Duration::from_secs(1))), Duration::ZERO);
+        let recorded = recorder.finish(
+            &CallEnd::Trap(Trap::Timeout(Duration::from_secs(1))),
+            Duration::ZERO,
+        );
         let recording = recorded.to_recording();
         let text = recording.to_text();
         let parsed = Recording::parse(&text, "r.json").expect("a recording");
@@ -593,7 +733,7 @@ pub(super) mod tests {
             conditions: Vec::new(),
             status: Some(b"hunter2".to_vec()),
         };
-        let recorded = recorder.finish(&Ok(Err(failure)), Duration::ZERO);
+        let recorded = recorder.finish(&CallEnd::Failure(failure), Duration::ZERO);
         let text = recorded.to_recording().to_text();
         assert!(
             text.contains("kubernetes.get") && text.contains("retry: Bad"),

@@ -1,7 +1,7 @@
 //! Builds of `Plugin` objects: loaded in the background, and retried when the error may pass.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,27 +13,21 @@ use tracing::{info, warn};
 
 use super::{
     Reloader,
-    plugin_objects::{DesiredPlugin, PluginObjects},
+    plugin_objects::{DesiredPlugin, JudgedBuilds, PluginObjects},
     preflight::preflight_replay,
 };
 use crate::{
     contract::limits::Limits,
-    kube::{hash::encode_hex, well_known::plugin_reason},
+    kube::{backoff::Backoff, hash::encode_hex, well_known::plugin_reason},
     plugin::{
         LoadError, Plugin, Registry, SlotId, canary_selector::CanarySelector, load_for_object, spec::Source,
     },
     policy::{components::ComponentPolicy, grants::Grants},
     sandbox::engine::Engine,
-    settings::Backoff,
 };
 
 /// Backoff between attempts to load a component that could not be pulled.
-pub(super) const LOAD_BACKOFF: Backoff = Backoff {
-    initial: Duration::from_secs(1),
-    max: Duration::from_secs(300),
-};
-/// Limit of the failures that are counted for the backoff.
-const MAX_COUNTED_FAILURES: u32 = 16;
+pub(super) const LOAD_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 /// Name of a `Plugin` object, and which of its builds.
 pub(super) type BuildKey = (String, BuildRole);
@@ -59,8 +53,8 @@ pub(super) struct FinishedLoad {
     revision: String,
     since: Instant,
     result: Result<Plugin, LoadError>,
-    /// Builds that are kept, and violate the signature policy of now, by their source.
-    violations: HashMap<String, LoadError>,
+    /// Judgement of the builds that are kept.
+    judged: JudgedBuilds,
 }
 
 impl Reloader {
@@ -81,11 +75,12 @@ impl Reloader {
                 self.unload(&id);
             }
         }
-        let mut claimed = BTreeSet::new();
+        let (mut claimed, mut key_objects) = (BTreeSet::new(), BTreeSet::new());
         for (key, object) in list {
             self.registry.reserve_name(&key.name);
             match DesiredPlugin::parse(&key, &object) {
                 Ok(desired) => {
+                    key_objects.extend(desired.spec.key_objects());
                     claimed.extend(desired.spec.files().map(str::to_owned));
                     self.load_object(&Arc::new(desired), since);
                 }
@@ -100,6 +95,7 @@ impl Reloader {
                 }
             }
         }
+        objects.follow_keys(key_objects);
         claimed
     }
 
@@ -117,6 +113,14 @@ impl Reloader {
     /// Loads the builds of a `Plugin` object whose revision has changed.
     fn load_object(&mut self, desired: &Arc<DesiredPlugin>, since: Instant) {
         let id = SlotId::object(&*desired.name);
+        let has_new_keys = self
+            .objects
+            .as_ref()
+            .is_some_and(|objects| objects.observe_changed_keys(&desired.spec));
+        if has_new_keys {
+            info!(plugin = desired.name, "keys of spec.verify changed");
+            self.forget_attempt(&id, desired);
+        }
         self.load_build(desired, BuildRole::Stable, &desired.spec.source, since);
         let stable = (desired.name.clone(), BuildRole::Stable);
         // The canary is compared with the stable build, which has to be loaded first. One that is promoted serves
@@ -125,6 +129,12 @@ impl Reloader {
             self.load_canary(desired, &id, since);
         }
         self.finish_generation(desired);
+    }
+
+    /// Has the build that serves judged, and the newest one loaded, as if the spec had changed.
+    fn forget_attempt(&mut self, id: &SlotId, desired: &DesiredPlugin) {
+        self.abort_loads(&desired.name);
+        self.registry.forget_revision(id);
     }
 
     fn load_canary(&mut self, desired: &Arc<DesiredPlugin>, id: &SlotId, since: Instant) {
@@ -242,7 +252,7 @@ impl Reloader {
         let task = async move {
             // Before the new build, which may take long or fail: a revoked key must stop what serves.
             let kept = registry.kept_sources(&SlotId::object(&*desired.name));
-            let violations = objects.find_violations(&desired.spec, &host_policy, kept).await;
+            let judged = objects.judge_builds(&desired.spec, &host_policy, kept).await;
             let context = BuildContext {
                 engine: &engine,
                 registry: &registry,
@@ -262,7 +272,7 @@ impl Reloader {
                 key,
                 revision,
                 since,
-                violations,
+                judged,
                 result: built.map(|mut plugin| {
                     if in_grants_file {
                         plugin.notes.push(
@@ -308,7 +318,7 @@ impl Reloader {
             revision,
             since,
             result,
-            violations,
+            judged,
         } = match loaded {
             Ok(loaded) => loaded,
             Err(e) if e.is_cancelled() => return,
@@ -321,8 +331,8 @@ impl Reloader {
         pending.task = None;
         match &result {
             Err(refusal) if refusal.passing => {
-                let wait = LOAD_BACKOFF.delay_after(pending.failures);
-                pending.failures = (pending.failures + 1).min(MAX_COUNTED_FAILURES);
+                pending.failures = pending.failures.saturating_add(1);
+                let wait = LOAD_BACKOFF.delay(pending.failures);
                 let key = key.clone();
                 self.retries.spawn(async move {
                     tokio::time::sleep(wait).await;
@@ -332,7 +342,8 @@ impl Reloader {
             _ => drop(self.loading.remove(&key)),
         }
         let id = SlotId::object(&*desired.name);
-        self.stop_builds(&id, |build| violations.get(&build.source).cloned());
+        self.stop_builds(&id, |build| judged.violations.get(&build.source).cloned());
+        self.registry.set_unverified(&id, judged.unverified);
         match (key.1, result) {
             (BuildRole::Stable, Ok(plugin)) => self.serve(&id, &revision, plugin, Some(since)),
             (BuildRole::Stable, Err(refusal)) => self.refuse(&id, &revision, refusal),

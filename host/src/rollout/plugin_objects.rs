@@ -1,7 +1,7 @@
 //! `Plugin` objects of the cluster: their informer, and the components they name in OCI registries.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -17,7 +18,8 @@ use crate::{
     cache::store::Query,
     client::api::{ApiError, parse_response},
     kube::{
-        key::{Gvk, ObjectRef},
+        backoff::Backoff,
+        key::ObjectRef,
         object::Object,
         scope::{Projection, Scope},
         selector::Selector,
@@ -31,7 +33,6 @@ use crate::{
     reconcile,
     sandbox::services::Services,
     schedule::{dispatcher::Cause, queue::Priority},
-    settings::Backoff,
     supply::{
         oci::{self, Reference, RegistryAuth},
         signature::{PublicKey, SignaturePolicy},
@@ -41,10 +42,7 @@ use crate::{
 /// Limit of the time for the first list, after which the reason is logged and listing is retried.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Backoff between discovery requests while the API server does not serve the kind.
-const DISCOVERY_BACKOFF: Backoff = Backoff {
-    initial: Duration::from_millis(200),
-    max: Duration::from_secs(30),
-};
+const DISCOVERY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
 /// The `Plugin` objects that this host follows.
 pub struct PluginObjects {
@@ -55,6 +53,17 @@ pub struct PluginObjects {
     /// True once the objects are listed, or it is known that they can't be.
     is_listing_done: watch::Sender<bool>,
     has_list: AtomicBool,
+    /// Versions of the ConfigMaps and Secrets with keys, as they were last read; 0 for one that could not be read.
+    key_versions: Mutex<HashMap<ObjectRef, u64>>,
+}
+
+/// The judgement of builds that were accepted before, by the keys of now.
+#[derive(Default)]
+pub struct JudgedBuilds {
+    /// Violations of the policy by the source of the build.
+    pub violations: HashMap<String, LoadError>,
+    /// Error that kept a build from being judged.
+    pub unverified: Option<LoadError>,
 }
 
 /// A `Plugin` object, parsed.
@@ -93,6 +102,7 @@ impl PluginObjects {
             registry,
             is_listing_done: watch::Sender::new(false),
             has_list: AtomicBool::new(false),
+            key_versions: Mutex::default(),
         }
     }
 
@@ -111,22 +121,16 @@ impl PluginObjects {
     /// host continues without any.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let services = &self.services;
-        let mut pause = DISCOVERY_BACKOFF.initial;
+        let mut failures = 0;
         while let Err(e) = services.api.writer.discover_resource(&plugin::kind()).await {
             debug!(error = %e, "kind Plugin is not served yet");
             let has_none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
             self.is_listing_done
                 .send_if_modified(|done| has_none && !std::mem::replace(done, true));
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
+            failures += 1;
+            tokio::time::sleep(DISCOVERY_BACKOFF.delay(failures)).await;
         }
-        let (lane, limit) = (
-            reconcile::plugin::LANE_NAME.into(),
-            reconcile::plugin::MAX_CONCURRENT,
-        );
-        services
-            .dispatcher
-            .assign_kinds(&lane, &[plugin::kind()], vec![self.scope()], limit);
+        self.assign_lane(vec![self.scope()]);
         while let Err(why) = services
             .cache
             .informers
@@ -218,41 +222,93 @@ impl PluginObjects {
         Ok((pulled.wasm, note))
     }
 
-    /// Verifies the signatures of builds that were accepted before, by the keys of now. Returns those that violate the
-    /// policy by their source. A build whose signatures can't be looked up now is not among them.
-    pub async fn find_violations(
+    /// Watches the ConfigMaps and Secrets with keys: a key that is removed there must stop what runs.
+    pub fn follow_keys(&self, key_objects: BTreeSet<ObjectRef>) {
+        let namespaces = &self.services.cache.namespaces;
+        let scopes = key_objects
+            .iter()
+            .map(|key| namespaces.object_scope(key, Projection::Metadata));
+        let scopes: HashSet<Scope> = scopes.chain([self.scope()]).collect();
+        if !self.registry.follow_objects(key_objects) {
+            return;
+        }
+        self.assign_lane(scopes.iter().cloned().collect());
+        for scope in &scopes {
+            self.services.cache.informers.ensure_informer(scope);
+        }
+    }
+
+    /// Makes the lane of `Plugin` objects reconcile them, and need these watches.
+    fn assign_lane(&self, scopes: Vec<Scope>) {
+        let (lane, limit) = (
+            reconcile::plugin::LANE_NAME.into(),
+            reconcile::plugin::MAX_CONCURRENT,
+        );
+        let dispatcher = &self.services.dispatcher;
+        dispatcher.assign_kinds(&lane, &[plugin::kind()], scopes, limit);
+    }
+
+    /// Returns true if a ConfigMap or Secret with keys of a spec is newer than when it was read, and counts it as read.
+    pub fn observe_changed_keys(&self, spec: &PluginSpec) -> bool {
+        let mut versions = self.key_versions.lock();
+        let mut changed = false;
+        for key in spec.key_objects() {
+            let stored = self.services.cache.store.get(&key, Projection::Metadata);
+            if let (Some(stored), Some(read)) = (stored, versions.get_mut(&key))
+                && stored.resource_version > *read
+            {
+                *read = stored.resource_version;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Judges builds that were accepted before, by the keys of now. A build violates the policy only if that was found: one
+    /// whose keys or signatures can't be looked up now does not.
+    pub async fn judge_builds(
         &self,
         spec: &PluginSpec,
         host_policy: &ComponentPolicy,
         sources: Vec<String>,
-    ) -> HashMap<String, LoadError> {
-        let mut violations = HashMap::new();
-        let Ok(policy) = self.load_policy(spec.verify.as_ref(), host_policy).await else {
-            return violations;
-        };
-        let auth = match &spec.source.oci {
-            Some(oci) => self.load_credentials(oci).await.ok(),
-            None => Some(RegistryAuth::anonymous()),
-        };
-        let Some(auth) = auth.filter(|_| policy.is_required()) else {
-            return violations;
-        };
-        for source in sources {
-            let Ok(reference) = parse_reference(&source) else {
-                continue;
+    ) -> JudgedBuilds {
+        let mut judged = JudgedBuilds::default();
+        let is_required =
+            spec.verify.as_ref().is_some_and(|v| v.required) || !host_policy.trusted_keys.is_empty();
+        let sources = sources.into_iter().filter_map(|source| {
+            let reference = parse_reference(&source).ok()?;
+            Some((source, reference))
+        });
+        let sources: Vec<_> = sources.filter(|_| is_required).collect();
+        if sources.is_empty() {
+            return judged;
+        }
+        let lookup = async {
+            let policy = self.load_policy(spec.verify.as_ref(), host_policy).await?;
+            let auth = match &spec.source.oci {
+                Some(oci) => self.load_credentials(oci).await?,
+                None => RegistryAuth::anonymous(),
             };
+            Ok((policy, auth))
+        };
+        let (policy, auth) = match lookup.await {
+            Ok(found) => found,
+            Err(error) => {
+                judged.unverified = Some(error);
+                return judged;
+            }
+        };
+        for (source, reference) in sources {
             let verified = self.registries.verify_component(&reference, &auth, &policy).await;
-            if let Err(e) = verified
-                && matches!(
-                    e.reason(),
-                    plugin_reason::SIGNATURE_MISSING | plugin_reason::INVALID_SIGNATURE
-                )
-            {
-                let violation = LoadError::new(e.reason(), format!("{source}: {e}"));
-                violations.insert(source, violation);
+            let Err(e) = verified else { continue };
+            let error = LoadError::new(e.reason(), format!("{source}: {e}"));
+            if e.is_violation() {
+                judged.violations.insert(source, error);
+            } else {
+                judged.unverified = Some(error);
             }
         }
-        violations
+        judged
     }
 
     /// The credentials of a source, from its pull Secret.
@@ -321,7 +377,6 @@ impl PluginObjects {
                     ));
                 }
             };
-            // The ConfigMap or Secret is not watched, so loading is retried.
             let passing = |refusal: LoadError| LoadError {
                 passing: true,
                 ..refusal
@@ -353,7 +408,7 @@ impl PluginObjects {
         })
     }
 
-    /// An entry of a ConfigMap or Secret, from the API server: a watch for one read would cost more.
+    /// An entry of a ConfigMap or Secret, from the API server: the watch of those with keys has only metadata.
     async fn read_data(&self, kind: &str, reason: &'static str, name: &KeyName) -> Result<String, LoadError> {
         let at = format!("{kind} {}/{}", name.namespace, name.name);
         let passing = |message: String| LoadError {
@@ -361,11 +416,22 @@ impl PluginObjects {
             message,
             passing: true,
         };
-        let key = ObjectRef::new(Gvk::new("", "v1", kind), &name.namespace, &name.name);
+        let key = name.object(kind);
         let bytes = self.services.api.writer.get_bytes(&key).await;
-        let bytes = bytes.map_err(|e| passing(format!("{at}: {e}")))?;
+        let read = bytes.as_ref().map(|bytes| parse_response::<Data>(bytes));
+        let version = match &read {
+            Ok(Ok(data)) => data.metadata.resource_version.parse().unwrap_or(0),
+            _ => 0,
+        };
+        {
+            // A failed read leaves the version as it was: it would otherwise seem to have changed since, and be read again.
+            let mut versions = self.key_versions.lock();
+            let known = versions.entry(key).or_default();
+            *known = version.max(*known);
+        }
         // The parser's message is left out: it may quote the Secret.
-        let read: Data = parse_response(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;
+        let read = read.map_err(|e| passing(format!("{at}: {e}")))?;
+        let read = read.map_err(|_| passing(format!("{at} can't be read")))?;
         let value = read.data.get(&name.key).cloned();
         value.ok_or_else(|| passing(format!("{at} has no key `{}`", name.key)))
     }

@@ -92,6 +92,11 @@ impl Call {
         Self::with_context(CallContext::hook(policy, target))
     }
 
+    /// A call of the message handler, for the plugin itself. `broker_namespace` is that of the Upstream.
+    pub fn message(policy: Arc<PluginPolicy>, target: CallTarget, broker_namespace: Arc<str>) -> Self {
+        Self::with_context(CallContext::message(policy, target, broker_namespace))
+    }
+
     fn with_context(context: CallContext) -> Self {
         Self {
             context,
@@ -132,6 +137,7 @@ impl Call {
                 "`describe` is pure: no capability may be used in it".into(),
             ));
         };
+        context.check_call(call)?;
         let charged = budget.charge_host_call(context.limits());
         charged.map_err(|e| context.report_exceeded(e))?;
         Ok((target, target.services.clone()))

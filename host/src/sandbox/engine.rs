@@ -33,7 +33,11 @@ use self::{
 };
 use crate::{
     contract::{
-        bindings::{Plugin, PluginPre, reconciler, types},
+        bindings::{
+            Plugin, PluginPre,
+            messages::{Delivery, Disposition},
+            reconciler, types,
+        },
         limits::Limits,
         memory_budget::{MemoryBudget, MemoryLease},
         trap::Trap,
@@ -52,6 +56,8 @@ const MAX_COMPILERS: usize = 2;
 
 /// The interface of the life-cycle hooks.
 const LIFECYCLE_INTERFACE: &str = "ostler:plugin/lifecycle@0.1.0";
+/// The interface of the message handler.
+const MESSAGES_INTERFACE: &str = "ostler:plugin/messages@0.1.0";
 
 /// A callback with the linear memory of each instance after its call, for tests that search it for secrets.
 #[derive(Clone)]
@@ -277,7 +283,10 @@ impl Engine {
         compiled: &Compiled,
         call: Call,
     ) -> Result<Result<(), types::Error>, Trap> {
-        self.call_hook(compiled, call, "initialize", ()).await
+        let (result, _) = self
+            .call_export(compiled, call, (LIFECYCLE_INTERFACE, "initialize"), ())
+            .await;
+        result
     }
 
     /// Calls the hook `upgrade` with an object.
@@ -287,39 +296,49 @@ impl Engine {
         call: Call,
         object: Vec<u8>,
     ) -> Result<Result<Option<Vec<u8>>, types::Error>, Trap> {
-        self.call_hook(compiled, call, "upgrade", (object,)).await
+        let (result, _) = self
+            .call_export(compiled, call, (LIFECYCLE_INTERFACE, "upgrade"), (object,))
+            .await;
+        result
     }
 
-    /// Calls a life-cycle hook. Not every plugin exports it, so it is found by its name; its type was compared on inspection.
-    async fn call_hook<P, T>(
+    /// Calls `messages.handle`. Returns the call with its effects.
+    pub async fn handle(
         &self,
         compiled: &Compiled,
         call: Call,
-        function: &'static str,
+        delivery: Delivery,
+    ) -> (Result<Result<Disposition, types::Error>, Trap>, Call) {
+        self.call_export(compiled, call, (MESSAGES_INTERFACE, "handle"), (delivery,))
+            .await
+    }
+
+    /// Calls an optional export. It is found by its name; its type was compared on inspection.
+    async fn call_export<P, T>(
+        &self,
+        compiled: &Compiled,
+        call: Call,
+        (interface, function): (&'static str, &'static str),
         parameters: P,
-    ) -> Result<T, Trap>
+    ) -> (Result<T, Trap>, Call)
     where
         P: ComponentNamedList + Lower + Send + Sync + 'static,
         T: Lift + Send + Sync + 'static,
         (T,): ComponentNamedList + Lift,
     {
-        let (result, _) = self
-            .run_call(compiled, call, move |_, compiled, store| {
-                Box::pin(async move {
-                    let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
-                    let export = instance
-                        .get_export_index(&mut *store, None, LIFECYCLE_INTERFACE)
-                        .and_then(|hooks| instance.get_export_index(&mut *store, Some(&hooks), function))
-                        .ok_or_else(|| {
-                            wasmtime::format_err!("it exports no {LIFECYCLE_INTERFACE}#{function}")
-                        })?;
-                    let hook = instance.get_typed_func::<P, (T,)>(&mut *store, export)?;
-                    let (answer,) = hook.call_async(&mut *store, parameters).await?;
-                    Ok(answer)
-                })
+        self.run_call(compiled, call, move |_, compiled, store| {
+            Box::pin(async move {
+                let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
+                let export = instance
+                    .get_export_index(&mut *store, None, interface)
+                    .and_then(|exports| instance.get_export_index(&mut *store, Some(&exports), function))
+                    .ok_or_else(|| wasmtime::format_err!("it exports no {interface}#{function}"))?;
+                let function = instance.get_typed_func::<P, (T,)>(&mut *store, export)?;
+                let (answer,) = function.call_async(&mut *store, parameters).await?;
+                Ok(answer)
             })
-            .await;
-        result
+        })
+        .await
     }
 
     /// Waits for a free instance of the pool, at most for the timeout of the call.

@@ -12,7 +12,7 @@ use crate::{
     recording::RecordingStore,
     sandbox::object_cache::ObjectCache,
     schedule::dispatcher::Dispatcher,
-    upstream::{ClientPool, EventStreams},
+    upstream::{ClientPool, EventStreams, Subscriptions},
 };
 
 /// The services of one host. A function that needs one group takes the group, not all of them.
@@ -63,4 +63,6 @@ pub struct UpstreamAccess {
     pub clients: ClientPool,
     /// Event streams that are kept open for the objects that subscribe to them.
     pub streams: Arc<EventStreams>,
+    /// The queues that the host consumes for plugins.
+    pub subscriptions: Arc<Subscriptions>,
 }

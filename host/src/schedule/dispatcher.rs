@@ -550,7 +550,7 @@ fn is_recovery(change: &Change) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::scope::Projection;
+    use crate::kube::{backoff::Backoff, scope::Projection};
 
     fn change(version: u64) -> Change {
         let json = format!(
@@ -570,7 +570,7 @@ mod tests {
         let owner = Gvk::new("g", "v1", "Owner");
         let by = ObjectRef::new(owner.clone(), "n", "o");
         for (seen, woken) in [(vec![7], false), (vec![6, 7], true), (vec![8], true)] {
-            let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
             let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
             dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let child = change(0).key;
@@ -590,7 +590,7 @@ mod tests {
         let owner = Gvk::new("g", "v1", "Owner");
         let by = ObjectRef::new(owner.clone(), "n", "o");
         for (uid, woken) in [("u", false), ("predecessor", true)] {
-            let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
             let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
             dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let Change { key, new, .. } = change(7);

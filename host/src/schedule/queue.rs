@@ -37,8 +37,9 @@ const MAX_CAUSES: usize = 8;
 /// Capacity above which the item map is shrunk when most of it is unused.
 const SHRINK_ABOVE: usize = 1024;
 
-/// Percentage of a retry's backoff that jitter may take off.
-const JITTER_PERCENT: u32 = 50;
+/// Backoff of failing reconciles of one object.
+pub const RETRY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(5), Duration::from_secs(1000)).with_jitter(50);
 
 /// A work item that was popped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,10 +162,10 @@ pub struct Queue<K, C> {
 }
 
 impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
-    /// Creates an empty queue whose retries back off from `initial` doubling up to `max`, with jitter.
-    pub fn new(initial: Duration, max: Duration) -> Self {
+    /// Creates an empty queue with this backoff of retries.
+    pub fn new(backoff: Backoff) -> Self {
         Self {
-            backoff: Backoff::new(initial, max).with_jitter(JITTER_PERCENT),
+            backoff,
             rng: fastrand::Rng::new(),
             items: HashMap::new(),
             lanes: BTreeMap::new(),

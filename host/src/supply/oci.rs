@@ -158,6 +158,11 @@ impl PullError {
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::PullFailed(_))
     }
+
+    /// The signatures violate the policy.
+    pub fn is_violation(&self) -> bool {
+        matches!(self, Self::SignatureMissing(_) | Self::SignatureInvalid(_))
+    }
 }
 
 impl From<SignatureError> for PullError {
@@ -227,7 +232,11 @@ impl ComponentStore {
         .await
     }
 
-    /// Verifies the signatures of a component without pulling it.
+    /// Verifies the signatures of a component that was accepted before, without pulling it.
+    ///
+    /// # Errors
+    /// A violation of the policy ([`PullError::is_violation`]) is a finding: the registry has shown the component. Any other
+    /// error means that the signatures could not be looked up.
     pub async fn verify_component(
         &self,
         reference: &Reference,
@@ -237,7 +246,15 @@ impl ComponentStore {
         self.run_with_timeout(reference, async {
             let registry = self.open_registry(reference, auth)?;
             let (digest, _) = self.resolve_digest(&registry, reference).await?;
-            self.verify_signatures(&registry, &digest, policy).await.map(drop)
+            let verified = self.verify_signatures(&registry, &digest, policy).await.map(drop);
+            // Registries answer 404 to every request about a repository that the client may not see: then the absence of
+            // signatures is no finding.
+            if verified.as_ref().is_err_and(PullError::is_violation)
+                && registry.fetch_manifest(digest.as_str()).await?.is_none()
+            {
+                return Err(registry.not_found_error(digest.as_str()));
+            }
+            verified
         })
         .await
     }

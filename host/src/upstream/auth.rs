@@ -8,12 +8,12 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::sync::Mutex;
 
 use super::{
     SecretKey, SecretStore, SendError,
-    grant::TokenRequest,
+    grant::{ChallengeAnswer, TokenRequest},
     missing_secret,
     object::UpstreamObject,
     redact::Redactor,
@@ -165,7 +165,14 @@ impl Credentials {
                         header.name
                     ))
                 })?;
-                AuthMethod::Fixed(name, sensitive_header(&text(&header.value_secret_ref)?)?)
+                let value = text(&header.value_secret_ref)?;
+                let prefix = header.prefix.as_deref().unwrap_or_default();
+                let sent = sensitive_header(&format!("{prefix}{value}"))?;
+                // A server that echoes `KEY:SECRET` shows one of them rather than both.
+                for part in value.split(':').filter(|part| part.len() >= MIN_REDACTED_BYTES) {
+                    redactor.add_secret(part.as_bytes());
+                }
+                AuthMethod::Fixed(name, sent)
             }
             Auth::Oauth2Password(grant) => {
                 let form = vec![
@@ -210,6 +217,19 @@ impl Credentials {
                     login,
                     password,
                 )?)
+            }
+            Auth::Registry(login) => {
+                let password = text(&login.password_secret_ref)?;
+                if login.token_url.is_some() {
+                    resolve_token_endpoint(upstream, network, (None, login.token_url.as_deref()))?;
+                }
+                let origins = upstream.credential_origins().map_err(SendError::Invalid)?;
+                let tls = upstream.spec.tls.as_ref();
+                let unverified = tls.is_some_and(|tls| tls.insecure_skip_verify);
+                let url = join_url(upstream, "/v2/");
+                token(TokenRequest::for_registry(
+                    url, login, password, origins, unverified,
+                ))
             }
         };
         Ok(Self {
@@ -339,22 +359,27 @@ impl TokenSource {
 
     async fn request_token(&self, http: &reqwest::Client) -> Result<AccessToken, CredentialError> {
         let started = Instant::now();
-        let response = self
-            .grant
-            .build_request(http)
-            .send()
-            .await
-            .map_err(|e| CredentialError::Transport(TransportError::from_request(&e)))?;
-        let status = response.status();
-        let wait = super::answer::retry_after(&response);
-        let body = super::answer::limited(response, 64 << 10).await?;
-        let wait = wait.or((status == 429).then_some(FAILED_LOGIN_INTERVAL));
-        if let Some(wait) = wait {
-            return Err(SendError::Throttled(saturating_millis(wait)).into());
-        }
-        if status.is_server_error() || matches!(status.as_u16(), 408 | 425) {
-            return Err(SendError::Unavailable(format!("login: HTTP {}", status.as_u16())).into());
-        }
+        let request = match self.grant.build_challenge_request(http) {
+            None => self.grant.build_request(http),
+            Some(probe) => {
+                let (status, headers, _) = send_login(probe).await?;
+                if !status.is_success() && status != 401 {
+                    let code = status.as_u16();
+                    let why = format!("HTTP {code} of /v2/: spec.url is not the URL of a registry");
+                    return Err(SendError::LoginFailed(why).into());
+                }
+                match self.grant.answer_challenge(http, &headers)? {
+                    ChallengeAnswer::TokenRequest(request) => request,
+                    ChallengeAnswer::Header(value) => {
+                        return Ok(AccessToken {
+                            header: sensitive_header(&value)?,
+                            renew_at: started + MAX_TOKEN_LIFETIME,
+                        });
+                    }
+                }
+            }
+        };
+        let (status, _, body) = send_login(request).await?;
         if !status.is_success() {
             let words = self.grant.rejection_message(&body);
             return Err(SendError::LoginFailed(format!("HTTP {}: {words}", status.as_u16())).into());
@@ -368,6 +393,27 @@ impl TokenSource {
             renew_at: started + renewal_delay(life),
         })
     }
+}
+
+/// Sends a request of a login. The error is one that a repetition may mend.
+async fn send_login(
+    request: reqwest::RequestBuilder,
+) -> Result<(StatusCode, HeaderMap, Vec<u8>), CredentialError> {
+    let response = request
+        .send()
+        .await
+        .map_err(|e| CredentialError::Transport(TransportError::from_request(&e)))?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let wait = super::answer::retry_after(&response);
+    let body = super::answer::limited(response, 64 << 10).await?;
+    let wait = wait.or((status == 429).then_some(FAILED_LOGIN_INTERVAL));
+    if let Some(wait) = wait {
+        return Err(SendError::Throttled(saturating_millis(wait)).into());
+    }
+    if status.is_server_error() || matches!(status.as_u16(), 408 | 425) {
+        return Err(SendError::Unavailable(format!("login: HTTP {}", status.as_u16())).into());
+    }
+    Ok((status, headers, body))
 }
 
 /// The age at which a token is renewed: nine tenths of its lifetime, so that it does not expire during a request.

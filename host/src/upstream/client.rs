@@ -601,7 +601,7 @@ impl Client {
 
     /// The delay before the next health check: `idle` while the upstream is healthy, else growing from `soonest` to
     /// `latest`.
-    pub fn next_health_check(&self, (soonest, latest, idle): (Duration, Duration, Duration)) -> Duration {
+    pub fn next_health_check(&self, unhealthy: Backoff, idle: Duration) -> Duration {
         let mut state = self.state.lock();
         let reopens = state.breaker.trial_at();
         if state.health.is_healthy() && reopens.is_none() {
@@ -609,7 +609,7 @@ impl Client {
             return idle;
         }
         state.failed_checks = state.failed_checks.saturating_add(1);
-        let wait = Backoff::new(soonest, latest).delay(state.failed_checks);
+        let wait = unhealthy.delay(state.failed_checks);
         let closed = |at: Instant| at.saturating_duration_since(Instant::now());
         wait.max(reopens.map_or(Duration::ZERO, closed))
     }

@@ -2,17 +2,29 @@
 
 use std::time::Duration;
 
-use http::HeaderName;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{SendError, redact::Redactor, spec::Login};
+use super::{
+    Origin, SendError,
+    challenge::Challenge,
+    redact::Redactor,
+    spec::{Login, RegistryLogin},
+};
 
 /// Lifetime of a token if neither spec nor server gives one.
 const DEFAULT_TOKEN_LIFETIME: Duration = Duration::from_secs(300);
 
 /// Maximum length of a server's message in an error.
 const MAX_MESSAGE_CHARS: usize = 300;
+
+/// Lifetime of a registry's token if the token server gives none (Docker's token authentication).
+const DEFAULT_REGISTRY_TOKEN_LIFETIME: Duration = Duration::from_secs(60);
+
+/// The client that token servers of registries log.
+const REGISTRY_CLIENT_ID: &str = "ostler";
 
 /// One way to request a token. Not `Debug`: it holds secrets.
 pub struct TokenRequest {
@@ -37,6 +49,23 @@ enum TokenRequestKind {
         token: String,
         lifetime: Result<Duration, String>,
     },
+    Registry {
+        username: String,
+        password: String,
+        scopes: Vec<String>,
+        /// The origins that user name and password may be sent to.
+        origins: Vec<Origin>,
+        /// The certificates of the servers are not verified.
+        unverified: bool,
+    },
+}
+
+/// The answer to the challenge of a registry.
+pub enum ChallengeAnswer {
+    /// The value of the authorization header.
+    Header(String),
+    /// The request for a token.
+    TokenRequest(reqwest::RequestBuilder),
 }
 
 impl TokenRequest {
@@ -91,6 +120,76 @@ impl TokenRequest {
         })
     }
 
+    /// A token request to the server that the registry at `url` names, if its origin is one of `origins`.
+    pub fn for_registry(
+        url: String,
+        login: &RegistryLogin,
+        password: String,
+        origins: Vec<Origin>,
+        unverified: bool,
+    ) -> Self {
+        Self {
+            url,
+            header: http::header::AUTHORIZATION,
+            prefix: "Bearer ",
+            kind: TokenRequestKind::Registry {
+                username: login.username.clone(),
+                password,
+                scopes: login.scopes.clone(),
+                origins,
+                unverified,
+            },
+        }
+    }
+
+    /// Builds the request whose response has the challenge of a registry; none for other token requests.
+    pub fn build_challenge_request(&self, http: &reqwest::Client) -> Option<reqwest::RequestBuilder> {
+        matches!(self.kind, TokenRequestKind::Registry { .. }).then(|| http.get(&self.url))
+    }
+
+    /// Answers the challenge of a registry. User name and password go only where the spec allows.
+    pub fn answer_challenge(
+        &self,
+        http: &reqwest::Client,
+        headers: &HeaderMap,
+    ) -> Result<ChallengeAnswer, SendError> {
+        let TokenRequestKind::Registry {
+            username,
+            password,
+            scopes,
+            origins,
+            unverified,
+        } = &self.kind
+        else {
+            return Err(SendError::Invalid("spec.auth is not that of a registry".into()));
+        };
+        let Challenge::Bearer { realm, service, .. } = Challenge::parse(headers) else {
+            // Also without a challenge: a registry may have one for single repositories only.
+            let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
+            return Ok(ChallengeAnswer::Header(format!("Basic {pair}")));
+        };
+        let origin = Origin::of_url(&realm);
+        let origin = origin.map(|origin| if *unverified { origin.unverified() } else { origin });
+        match origin {
+            None => Err(SendError::LoginFailed(
+                "the registry names a token server that is no URL".into(),
+            )),
+            Some(origin) if !origins.contains(&origin) => Err(SendError::LoginFailed(format!(
+                "the registry names the token server {origin}, to which no password is sent: set \
+                 spec.auth.registry.tokenUrl to a URL of it"
+            ))),
+            Some(_) => {
+                let mut query: Vec<(&str, &str)> = vec![("client_id", REGISTRY_CLIENT_ID)];
+                query.extend(service.as_deref().map(|service| ("service", service)));
+                query.extend(scopes.iter().map(|scope| ("scope", &**scope)));
+                let request = http.get(&realm).query(&query);
+                Ok(ChallengeAnswer::TokenRequest(
+                    request.basic_auth(username, Some(password)),
+                ))
+            }
+        }
+    }
+
     /// Builds the HTTP request.
     pub fn build_request(&self, http: &reqwest::Client) -> reqwest::RequestBuilder {
         let request = http.post(&self.url);
@@ -102,6 +201,7 @@ impl TokenRequest {
                 .header(http::header::CONTENT_TYPE, "application/json")
                 .header(http::header::ACCEPT, "application/json")
                 .body(body.to_string()),
+            TokenRequestKind::Registry { .. } => http.get(&self.url),
         }
     }
 
@@ -119,6 +219,18 @@ impl TokenRequest {
                     serde_json::from_slice(answer).map_err(|_| "the answer is not an OAuth2 token")?;
                 let life = parse_lifetime(&granted.expires_in).unwrap_or(DEFAULT_TOKEN_LIFETIME);
                 Ok((granted.access_token, life))
+            }
+            TokenRequestKind::Registry { .. } => {
+                let answer: Value = serde_json::from_slice(answer).map_err(|_| "the answer is not JSON")?;
+                // Token servers that know OAuth2 give both names.
+                let token = [&answer["token"], &answer["access_token"]];
+                let token = token
+                    .into_iter()
+                    .filter_map(Value::as_str)
+                    .find(|t| !t.is_empty());
+                let token = token.ok_or("the answer has no token")?;
+                let life = parse_lifetime(&answer["expires_in"]).unwrap_or(DEFAULT_REGISTRY_TOKEN_LIFETIME);
+                Ok((token.to_owned(), life))
             }
             TokenRequestKind::Login { token, lifetime, .. } => {
                 let answer: Value = serde_json::from_slice(answer).map_err(|_| "the answer is not JSON")?;
@@ -148,7 +260,9 @@ impl TokenRequest {
                 let passwords = form.iter().filter(|(name, _)| *name == "password");
                 passwords.map(|(_, value)| &**value).chain([&*client.1]).collect()
             }
-            TokenRequestKind::Login { password, .. } => vec![password],
+            TokenRequestKind::Login { password, .. } | TokenRequestKind::Registry { password, .. } => {
+                vec![password]
+            }
         };
         let mut redactor = Redactor::default();
         for secret in &sent {
@@ -156,6 +270,12 @@ impl TokenRequest {
         }
         if let TokenRequestKind::Oauth2 { client, .. } = &self.kind {
             redactor.add_secret(format!("{}:{}", client.0, client.1).as_bytes());
+        }
+        if let TokenRequestKind::Registry {
+            username, password, ..
+        } = &self.kind
+        {
+            redactor.add_secret(format!("{username}:{password}").as_bytes());
         }
         // Checked before the text is cut: a cut password would no longer be recognized.
         let repeats_secret = sent.iter().any(|s| !s.is_empty() && words.contains(s))
@@ -226,7 +346,7 @@ mod tests {
     fn body(grant: &TokenRequest) -> &Value {
         match &grant.kind {
             TokenRequestKind::Login { body, .. } => body,
-            TokenRequestKind::Oauth2 { .. } => panic!("a login"),
+            TokenRequestKind::Oauth2 { .. } | TokenRequestKind::Registry { .. } => panic!("a login"),
         }
     }
 
@@ -298,6 +418,75 @@ mod tests {
             );
         }
         assert!(grant.parse_token(br#"{"expires_in": 1}"#).is_err());
+    }
+
+    #[test]
+    fn registry_password_goes_only_to_granted_origins() {
+        let spec = json!({"username": "robot", "passwordSecretRef": {"name": "s", "key": "k"},
+            "scopes": ["repository:a/b:pull", "repository:c:pull"]});
+        let spec = serde_json::from_value(spec).expect("a registry login");
+        let origins = ["https://r.example", "https://auth.example"];
+        let origins = origins.into_iter().filter_map(Origin::of_url).collect();
+        let url = "https://r.example/v2/".into();
+        let grant = TokenRequest::for_registry(url, &spec, "hush-hush".into(), origins, false);
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(
+                rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(
+                    rustls::crypto::ring::default_provider(),
+                ))
+                .with_safe_default_protocol_versions()
+                .expect("protocol versions")
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth(),
+            )
+            .build()
+            .expect("a client");
+        let answer = |challenge: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("www-authenticate", challenge.parse().expect("a header"));
+            grant.answer_challenge(&http, &headers)
+        };
+        for realm in ["https://r.example/token", "https://auth.example:443/token"] {
+            let challenge = format!("Bearer realm=\"{realm}\",service=\"r\"");
+            let Ok(ChallengeAnswer::TokenRequest(request)) = answer(&challenge) else {
+                panic!("{realm}");
+            };
+            let request = request.build().expect("a request");
+            let query =
+                "client_id=ostler&service=r&scope=repository%3Aa%2Fb%3Apull&scope=repository%3Ac%3Apull";
+            assert_eq!(request.url().query(), Some(query));
+            assert!(request.headers().contains_key("authorization"));
+        }
+        for realm in [
+            "https://evil.example/token",
+            "http://auth.example/token",
+            "https://auth.example:8443/token",
+            "https://r.example@evil.example/token",
+            "token",
+        ] {
+            let answer = answer(&format!("Bearer realm=\"{realm}\""));
+            assert!(matches!(answer, Err(SendError::LoginFailed(_))), "{realm}");
+        }
+        let basic = answer("Basic realm=\"r\"");
+        let expected = format!("Basic {}", BASE64_STANDARD.encode("robot:hush-hush"));
+        assert!(matches!(basic, Ok(ChallengeAnswer::Header(value)) if value == expected));
+    }
+
+    #[test]
+    fn registry_token_has_either_name_and_lives_a_minute_by_default() {
+        let spec = json!({"username": "u", "passwordSecretRef": {"name": "s", "key": "k"}});
+        let spec = serde_json::from_value(spec).expect("a registry login");
+        let grant = TokenRequest::for_registry("https://r/v2/".into(), &spec, "p".into(), vec![], false);
+        let parse = |answer: &str| grant.parse_token(answer.as_bytes());
+        let minute = Duration::from_secs(60);
+        assert_eq!(parse(r#"{"token":"t"}"#), Ok(("t".into(), minute)));
+        assert_eq!(
+            parse(r#"{"token":"","access_token":"a"}"#),
+            Ok(("a".into(), minute))
+        );
+        let hour = parse(r#"{"token":"t","expires_in":3600}"#);
+        assert_eq!(hour, Ok(("t".into(), Duration::from_secs(3600))));
+        assert!(parse("{}").is_err() && parse("<html>").is_err());
     }
 
     #[test]

@@ -63,6 +63,7 @@ impl UpstreamObject {
         let token_url = match &self.spec.auth {
             Auth::Oauth2Password(a) => a.token_url.as_deref(),
             Auth::Oauth2ClientCredentials(a) => a.token_url.as_deref(),
+            Auth::Registry(a) => a.token_url.as_deref(),
             _ => None,
         };
         let token_origin = token_url.map(|url| parse_origin("tokenUrl", url, unverified));
@@ -105,6 +106,7 @@ impl UpstreamObject {
             }
             Auth::Oauth2ClientCredentials(a) => selectors.push(&a.client_secret_ref),
             Auth::Login(a) => selectors.push(&a.password_secret_ref),
+            Auth::Registry(a) => selectors.push(&a.password_secret_ref),
         }
         selectors.into_iter().map(|s| self.secret_key(s)).collect()
     }
@@ -176,6 +178,7 @@ impl SecretUses {
                 "/auth/oauth2ClientCredentials/tokenUrl",
                 false,
             ),
+            ("auth.registry.tokenUrl", "/auth/registry/tokenUrl", false),
         ] {
             match spec.pointer(pointer).and_then(Value::as_str) {
                 None if !required => {}

@@ -80,7 +80,7 @@ impl ResponseCharge {
         self.taken += bytes;
         let charge = shared.memory.charge(bytes);
         let charged = tokio::time::timeout(MEMORY_TIMEOUT, charge).await;
-        let charged = charged.unwrap_or_else(|_| Err(shared.memory.exhausted()));
+        let charged = charged.unwrap_or_else(|_| Err(shared.memory.give_up_charge()));
         charged.map_err(SendError::Exhausted)?;
         self.in_memory += bytes;
         Ok(())

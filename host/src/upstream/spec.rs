@@ -125,6 +125,8 @@ pub enum Auth {
     Oauth2ClientCredentials(Oauth2ClientCredentials),
     /// Token from a login endpoint that accepts a JSON body with user name and password.
     Login(Login),
+    /// Token from the token server that an OCI registry names, or HTTP Basic authentication if it asks for that.
+    Registry(RegistryLogin),
 }
 
 impl Default for Auth {
@@ -157,6 +159,10 @@ pub struct Bearer {
 pub struct Header {
     /// Name of the header.
     pub name: String,
+    /// Text before the value, for example the scheme `sso-key `.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[ -~]*$"), length(max = 64))]
+    pub prefix: Option<String>,
     /// Secret key with the value of the header.
     pub value_secret_ref: SecretKeySelector,
 }
@@ -253,6 +259,24 @@ pub struct Login {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9-]+$"))]
     pub header: Option<String>,
+}
+
+/// Authentication at an OCI registry, by the challenge of its `/v2/`.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RegistryLogin {
+    /// User name.
+    pub username: String,
+    /// Password or access token of the user.
+    pub password_secret_ref: SecretKeySelector,
+    /// URL of the token server if it is on another host than the registry, such as https://auth.docker.io/token. User name
+    /// and password are sent only to its origin and the registry's, whatever the challenge says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
+    pub token_url: Option<String>,
+    /// Scopes that the token is requested for, such as `repository:team/app:pull`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
 }
 
 /// Largest `requestsInFlight` and body sizes of an Upstream. The host clamps larger ones: their author need not be its

@@ -3,7 +3,13 @@
 mod cosign;
 mod fake;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -456,6 +462,40 @@ async fn signatures_are_verified_before_other_content_is_read() {
     sign(&fake, digest, &key, payload, SIMPLE);
     let pulled = pull().await.expect("signed");
     assert_eq!(pulled.signers, [key.public_key().fingerprint().clone()]);
+}
+
+/// What serves is stopped for a violation. A registry that hides the repository must not look like one.
+#[tokio::test]
+async fn revoked_signature_is_a_violation_only_where_the_registry_shows_the_component() {
+    let hidden = Arc::new(AtomicBool::new(false));
+    let hides = hidden.clone();
+    let fake = Fake::start(move |_, _, _| hides.load(Ordering::Relaxed).then(|| status(404, ""))).await;
+    let reference = fake.component();
+    let digest = reference.digest().expect("pinned");
+    let cache = tempfile::tempdir().expect("a directory");
+    let store = ComponentStore::new(Some(cache.path().to_owned()), PullLimits::default());
+    let (revoked, trusted) = (key(1), key(2));
+    let payload = simple_payload(&reference.full_name(), digest.as_str());
+    sign(&fake, digest, &revoked, payload, SIMPLE);
+    let auth = RegistryAuth::anonymous();
+    let accepted = policy(&revoked.public_key());
+    let pulled = store.pull_component(&reference, &auth, &accepted).await;
+    pulled.expect("signed by the key of then");
+
+    let verify = async || {
+        let policy = policy(&trusted.public_key());
+        let error = store.verify_component(&reference, &auth, &policy).await;
+        error.expect_err("signed by a revoked key")
+    };
+    let error = verify().await;
+    assert!(error.is_violation(), "{error}");
+    hidden.store(true, Ordering::Relaxed);
+    let error = verify().await;
+    assert!(!error.is_violation(), "{error}");
+    assert_eq!(error.reason(), "NotFound");
+    // A key of the policy needs no registry: its signature is cached.
+    let verified = store.verify_component(&reference, &auth, &accepted).await;
+    verified.expect("still accepted");
 }
 
 #[tokio::test]

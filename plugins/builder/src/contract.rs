@@ -14,6 +14,15 @@ pub const WIT_FILES: [(&str, &str); 4] = [
 /// World of a plugin.
 pub const PLUGIN_WORLD: &str = "plugin";
 
+/// World of a plugin that also handles messages.
+pub const MESSAGING_WORLD: &str = "messaging-plugin";
+
+/// Returns the world of a plugin, by whether it exports a message handler.
+#[must_use]
+pub fn plugin_world(messages: bool) -> &'static str {
+    if messages { MESSAGING_WORLD } else { PLUGIN_WORLD }
+}
+
 /// Resolves the contract together with other WIT files, and finds a world in it.
 ///
 /// # Errors

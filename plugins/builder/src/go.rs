@@ -24,7 +24,10 @@ const ADAPTER_WORLD: (&str, &str) = (
 );
 const ADAPTER_WAT: &str = include_str!("go/wasip1.wat");
 
-const SDK_FILES: [(&str, &str); 8] = [
+/// Entry point of the message handler in a core module.
+const MESSAGES_ENTRY_POINT: &str = "ostler:plugin/messages@0.1.0#handle";
+
+const SDK_FILES: [(&str, &str); 10] = [
     ("go.mod", include_str!("../../sdk-go/go.mod")),
     ("host.go", include_str!("../../sdk-go/host.go")),
     ("ostler.go", include_str!("../../sdk-go/ostler.go")),
@@ -33,6 +36,11 @@ const SDK_FILES: [(&str, &str); 8] = [
     ("wit/types.go", include_str!("../../sdk-go/wit/types.go")),
     ("wit/abi.go", include_str!("../../sdk-go/wit/abi.go")),
     ("wit/native.go", include_str!("../../sdk-go/wit/native.go")),
+    (
+        "messages/messages.go",
+        include_str!("../../sdk-go/messages/messages.go"),
+    ),
+    ("messages/abi.go", include_str!("../../sdk-go/messages/abi.go")),
 ];
 
 /// Builds the Go module in a folder.
@@ -127,7 +135,9 @@ fn compile_component(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<V
 
 /// Encodes a module of Go's compiler as a component, with the adapter in place of WASI.
 fn encode_component(module: &[u8]) -> Result<Vec<u8>> {
-    let (resolve, world) = contract::resolve_world(&[], contract::PLUGIN_WORLD)?;
+    // The package `messages` of the SDK has the entry point: importing it makes the plugin handle messages.
+    let messages = exports_function(module, MESSAGES_ENTRY_POINT)?;
+    let (resolve, world) = contract::resolve_world(&[], contract::plugin_world(messages))?;
     let mut module = module.to_vec();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
     let mut adapter = wat::parse_str(ADAPTER_WAT)?;
@@ -140,6 +150,20 @@ fn encode_component(module: &[u8]) -> Result<Vec<u8>> {
         .encode()?;
     crate::component::reject_wasi(&component)?;
     Ok(component)
+}
+
+/// Returns true if a core module exports this function.
+fn exports_function(module: &[u8], name: &str) -> Result<bool> {
+    for payload in wasmparser::Parser::new(0).parse_all(module) {
+        if let wasmparser::Payload::ExportSection(exports) = payload? {
+            for export in exports {
+                if export?.name == name {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Formats Go source.

@@ -100,6 +100,9 @@ fn compile_component(
         dir.run_command(npm).map(drop)
     })?;
     let stage = dir.stage_source(&SDK_FILES)?;
+    let main = stage.join(&package.main);
+    let source = fs::read_to_string(&main).with_context(|| format!("reading {}", package.main))?;
+    let world = crate::contract::plugin_world(exports_messages(&source));
     if !package.dependencies.is_empty() {
         progress("installing dependencies from npm");
         let mut npm = npm_install(&stage);
@@ -117,7 +120,7 @@ fn compile_component(
         .arg(dir.write_wit()?)
         .args([
             "--world",
-            crate::contract::PLUGIN_WORLD,
+            world,
             "--sync",
             "--opt-size",
             "--stub-wasi",
@@ -125,7 +128,7 @@ fn compile_component(
         ])
         .arg(&stage)
         .arg("--js")
-        .arg(stage.join(&package.main))
+        .arg(main)
         .arg("--output")
         .arg(&made);
     dir.run_command(command)?;
@@ -133,6 +136,33 @@ fn compile_component(
     let wasm = fs::read(made)?;
     component::reject_wasi(&wasm)?;
     Ok(wasm)
+}
+
+/// Returns true if a module exports `messages`, the message handler. The compiler needs to know it before it reads the
+/// module, and complains when the module has no such export.
+fn exports_messages(module: &str) -> bool {
+    let mut exports = module.split("export ").skip(1).map(str::trim_start);
+    exports.any(|export| {
+        let declared = ["const", "let", "var", "function"].iter().find_map(|keyword| {
+            let names = export.strip_prefix(keyword)?.strip_prefix(' ')?;
+            Some(names.trim_start())
+        });
+        let list = export
+            .strip_prefix('{')
+            .and_then(|list| Some(list.split_once('}')?.0));
+        let is_name = |text: &str| {
+            let name = text.rsplit(" as ").next().unwrap_or(text).trim();
+            name == "messages"
+        };
+        match (declared, list) {
+            (Some(names), _) => names
+                .split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$')
+                .next()
+                .is_some_and(is_name),
+            (_, Some(list)) => list.split(',').any(is_name),
+            _ => false,
+        }
+    })
 }
 
 fn npm_install(folder: &Path) -> Command {
@@ -150,6 +180,26 @@ fn npm_install(folder: &Path) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn message_handler_is_found_by_its_export() {
+        for module in [
+            "export const messages = messageHandler(handle);",
+            "export function messages() {}",
+            "const messages = 1;\nexport { reconciler, messages };",
+            "export { handler as messages } from \"./handler.js\";",
+        ] {
+            assert!(exports_messages(module), "{module}");
+        }
+        for module in [
+            "export const reconciler = plugin({});",
+            "export const messagesPerSecond = 1;",
+            "const messages = [];",
+            "export { messages as reconciler };",
+        ] {
+            assert!(!exports_messages(module), "{module}");
+        }
+    }
 
     #[test]
     fn plugin_name_is_the_package_name_without_scope() {

@@ -73,18 +73,16 @@ fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut
         pip.current_dir(&stage);
         dir.run_command(pip)?;
     }
+    let entry = stage.join(MAIN_MODULE).with_extension("py");
+    let source = fs::read_to_string(&entry).with_context(|| format!("reading {MAIN_MODULE}.py"))?;
+    let world = crate::contract::plugin_world(exports_messages(&source));
     progress("componentize-py");
     let component = dir.work.join("made.wasm");
     let mut command = Command::new(compiler.join("bin/componentize-py"));
     command
         .arg("--wit-path")
         .arg(dir.write_wit()?)
-        .args([
-            "--world",
-            crate::contract::PLUGIN_WORLD,
-            "componentize",
-            "--python-path",
-        ])
+        .args(["--world", world, "componentize", "--python-path"])
         .arg(&stage)
         .args([MAIN_MODULE, "--output"])
         .arg(&component)
@@ -93,6 +91,26 @@ fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut
         .env("PYTHONHASHSEED", "0");
     dir.run_command(command)?;
     Ok(fs::read(component)?)
+}
+
+/// Returns true if the entry module has `Messages`, the message handler. The compiler needs to know it before it reads the
+/// module, and complains when the module has no such class.
+fn exports_messages(module: &str) -> bool {
+    let is_name = |text: &str| {
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+        &text[..end.unwrap_or(text.len())] == "Messages"
+    };
+    module.lines().any(|line| {
+        let imported = line
+            .strip_prefix("from ")
+            .and_then(|rest| rest.split_once(" import "));
+        match imported {
+            Some((_, names)) => names
+                .split(',')
+                .any(|name| is_name(name.rsplit(" as ").next().unwrap_or(name).trim())),
+            None => is_name(line.strip_prefix("class ").unwrap_or(line)),
+        }
+    })
 }
 
 fn pip_install(venv: &Path, arguments: &[&str]) -> Command {
@@ -115,6 +133,27 @@ fn project_name(pyproject: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn message_handler_is_found_by_its_name() {
+        for module in [
+            "Messages = message_handler(handle)",
+            "class Messages(exports.Messages):",
+            "from handlers import Messages",
+            "from handlers import other, Handler as Messages",
+        ] {
+            assert!(exports_messages(module), "{module}");
+        }
+        for module in [
+            "Reconciler = plugin()",
+            "    Messages = 1",
+            "MessagesHandled = 1",
+            "# Messages",
+            "import Messages",
+        ] {
+            assert!(!exports_messages(module), "{module}");
+        }
+    }
 
     #[test]
     fn project_name_is_read_from_the_project_table_only() {

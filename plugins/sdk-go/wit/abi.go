@@ -615,8 +615,8 @@ func hostKubernetesPatch(a0 uint32, a1 uint32)
 // result. Prefer `apply`, which records the ownership of fields; a patch is
 // for changes that depend on the current object, for example to an element
 // of a list. The patch may change `metadata` in labels and annotations alone,
-// and must not contain `status`. A patch that would change nothing is not
-// sent.
+// and `status` only if the kind has no status subresource. A patch that would
+// change nothing is not sent.
 //
 // Fails with `not-found` if there is no such object, with `conflict` if a
 // precondition is not met, with `invalid` if the patch is malformed or the
@@ -1700,6 +1700,80 @@ func CacheDelete(key string) {
 	address127, count128 := lowerString(key)
 	hostCacheDelete(address127, count128)
 }
+
+func loadMessagesDelivery(p uint32) (v MessagesDelivery) {
+	v.Broker = loadUpstreamRef(p + 0)
+	v.Queue = loadString(p + 32)
+	v.Exchange = loadString(p + 40)
+	v.RoutingKey = loadString(p + 48)
+	v.Properties = loadMessageProperties(p + 56)
+	v.Body = loadBytes(p + 208)
+	v.DeliveryCount = load[uint32](p + 216)
+	return v
+}
+
+func storeMessagesDelivery(p uint32, v MessagesDelivery) {
+	storeUpstreamRef(p+0, v.Broker)
+	storeString(p+32, v.Queue)
+	storeString(p+40, v.Exchange)
+	storeString(p+48, v.RoutingKey)
+	storeMessageProperties(p+56, v.Properties)
+	storeBytes(p+208, v.Body)
+	store(uint32(p+216), v.DeliveryCount)
+}
+
+func loadMessagesDisposition(p uint32) (v MessagesDisposition) {
+	v.Case = load[MessagesDispositionCase](p)
+	switch v.Case {
+	case MessagesDispositionRetryAfter:
+		v.RetryAfter = load[uint64](p + 8)
+	case MessagesDispositionReject:
+		v.Reject = loadString(p + 8)
+	}
+	return v
+}
+
+func storeMessagesDisposition(p uint32, v MessagesDisposition) {
+	store(p, v.Case)
+	switch v.Case {
+	case MessagesDispositionRetryAfter:
+		store(uint32(p+8), v.RetryAfter)
+	case MessagesDispositionReject:
+		storeString(p+8, v.Reject)
+	}
+}
+
+func loadResultMessagesDispositionOrError(p uint32) (v Result[MessagesDisposition, Error]) {
+	if load[uint8](p) == 0 {
+		v.Ok = loadMessagesDisposition(p + 8)
+	} else {
+		failed := loadError(p + 8)
+		v.Err = &failed
+	}
+	return v
+}
+
+func storeResultMessagesDispositionOrError(p uint32, v Result[MessagesDisposition, Error]) {
+	store(p, uint8(flag(v.Err != nil)))
+	if v.Err == nil {
+		storeMessagesDisposition(p+8, v.Ok)
+	} else {
+		storeError(p+8, *v.Err)
+	}
+}
+
+// CallMessagesHandle is the body of an entry point.
+func CallMessagesHandle(p uint32) uint32 {
+	delivery := loadMessagesDelivery(p + 0)
+	release()
+	result := MessagesExports.Handle(delivery)
+	answer := allocate(104, 8)
+	storeResultMessagesDispositionOrError(answer, result)
+	return answer
+}
+
+// PostMessagesHandle is called when the host has read the result.
+func PostMessagesHandle() { release() }
 
 func loadReconcilerReconciledKind(p uint32) (v ReconcilerReconciledKind) {
 	v.Gvk = loadGvk(p + 0)

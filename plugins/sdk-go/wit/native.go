@@ -71,8 +71,8 @@ var KubernetesCreate = func(object []byte, options KubernetesCreateOptions) ([]b
 // result. Prefer `apply`, which records the ownership of fields; a patch is
 // for changes that depend on the current object, for example to an element
 // of a list. The patch may change `metadata` in labels and annotations alone,
-// and must not contain `status`. A patch that would change nothing is not
-// sent.
+// and `status` only if the kind has no status subresource. A patch that would
+// change nothing is not sent.
 //
 // Fails with `not-found` if there is no such object, with `conflict` if a
 // precondition is not met, with `invalid` if the patch is malformed or the

@@ -602,6 +602,59 @@ const (
 	LogLevelError LogLevel = 4
 )
 
+// MessagesDelivery:
+// A message that was delivered.
+type MessagesDelivery struct {
+	// The broker.
+	Broker UpstreamRef
+	// The queue that delivered the message.
+	Queue string
+	// The exchange that the message was published to.
+	Exchange string
+	// The routing key that the message was published with.
+	RoutingKey string
+	// The properties of the message.
+	Properties MessageProperties
+	// The body, unchanged.
+	Body []byte
+	// The number of earlier deliveries of this message.
+	DeliveryCount uint32
+}
+
+// MessagesDisposition:
+// The decision about a message.
+type MessagesDisposition struct {
+	Case       MessagesDispositionCase
+	RetryAfter uint64
+	Reject     string
+}
+
+// MessagesDispositionCase says which of a MessagesDisposition it is.
+type MessagesDispositionCase uint8
+
+// The cases of [MessagesDisposition].
+const (
+	// The message is handled, and removed from its queue.
+	MessagesDispositionAck MessagesDispositionCase = 0
+	// The message is delivered again after this duration.
+	MessagesDispositionRetryAfter MessagesDispositionCase = 1
+	// The message can never be handled; the text says why. It is
+	// dead-lettered.
+	MessagesDispositionReject MessagesDispositionCase = 2
+)
+
+// Messages is what a plugin exports.
+type Messages interface {
+	// Handle:
+	// Handles one message. An error never dead-letters the message, so a missing
+	// grant, a conflict or a limit loses nothing: the message is delivered again
+	// with exponential backoff, or after the duration of `throttled`.
+	Handle(delivery MessagesDelivery) Result[MessagesDisposition, Error]
+}
+
+// MessagesExports is set before the host calls: by an init function.
+var MessagesExports Messages
+
 // ReconcilerReconciledKind:
 // A kind that the plugin reconciles.
 type ReconcilerReconciledKind struct {

@@ -183,8 +183,8 @@ pub trait Lifecycle {
 /// The names that most plugins use.
 pub mod prelude {
     pub use crate::{
-        Condition, Context, Error, Failure, Lifecycle, MessageHandler, Object, Outcome, Reconciler, Resource,
-        ResultExt, gvk,
+        Condition, Context, Delivery, Disposition, Error, Failure, Lifecycle, Message, MessageHandler,
+        Object, Outcome, Reconciler, Resource, ResultExt, gvk,
     };
     pub use serde_json::json;
 }

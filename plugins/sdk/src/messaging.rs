@@ -8,7 +8,8 @@ use crate::{
     UpstreamRef,
 };
 
-/// Handles messages, exported with `plugin!(…; messages = …)`.
+/// Handles messages, exported with `plugin!(…; messages = …)` or `#[reconciler(messages = …)]`. A function with this
+/// signature is a handler, too.
 ///
 /// A handler may create and apply objects and publish messages; state belongs into objects, and work into
 /// [`Reconciler::reconcile`](crate::Reconciler::reconcile).
@@ -19,6 +20,15 @@ pub trait MessageHandler {
     /// An error never dead-letters the message: it is delivered again with backoff. A message that can never be
     /// handled is a [`Disposition::Reject`].
     fn handle(&self, ctx: &Context, delivery: &Delivery) -> Result<Disposition, Error>;
+}
+
+impl<F> MessageHandler for F
+where
+    F: Fn(&Context, &Delivery) -> Result<Disposition, Error>,
+{
+    fn handle(&self, ctx: &Context, delivery: &Delivery) -> Result<Disposition, Error> {
+        self(ctx, delivery)
+    }
 }
 
 impl UpstreamRef {
@@ -114,6 +124,20 @@ impl MessageProperties {
 }
 
 impl Delivery {
+    /// The first delivery of a message from a queue by the default exchange, for tests. Its fields can be set.
+    #[must_use]
+    pub fn new(queue: &str, body: Vec<u8>) -> Self {
+        Self {
+            broker: UpstreamRef::new("broker"),
+            queue: queue.into(),
+            exchange: String::new(),
+            routing_key: queue.into(),
+            properties: MessageProperties::default(),
+            body,
+            delivery_count: 0,
+        }
+    }
+
     /// Reads the body as JSON.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! An in-memory host for native tests of a plugin.
 //!
+//! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
+//!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
 //! its requests, writes and Events. A request without a response fails the test and names the request.
 //!
@@ -42,18 +44,22 @@ use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
     Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
-    Outcome, Preconditions, Projection, Reconciler, Request, Resource, SecretKeyRef, UpstreamRef,
+    Outcome, Preconditions, Projection, Reconciler, Request, Resource, SecretKeyRef, Substitution,
+    UpstreamRef,
 };
 
 /// Group, kind, namespace and name.
 type Key = (String, String, String, String);
 type Answers = VecDeque<Result<http::Response, Error>>;
+type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 
 /// The simulated cluster and upstreams, and the record of what a plugin did.
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Key, Value>,
     answers: BTreeMap<(String, String), Answers>,
+    response_headers: Vec<Header>,
+    server: Option<Server>,
     requests: Vec<http::Request>,
     writes: Vec<String>,
     events: Vec<(String, String)>,
@@ -62,6 +68,7 @@ struct State {
     checkpoints: Vec<Value>,
     holders: BTreeMap<String, Vec<ObjectRef>>,
     messages: Vec<(String, Message)>,
+    substitutions: Vec<(String, Substitution)>,
     subscriptions: Vec<String>,
     streams: BTreeMap<String, Vec<http::Event>>,
     secrets: BTreeMap<(String, String), String>,
@@ -69,7 +76,24 @@ struct State {
     denied: BTreeSet<String>,
     config: Value,
     now: u64,
+    /// Reference to the object being reconciled, as the objects it owns have it.
+    owner: Value,
+    /// Number of effects that may still happen before the host stops; none for no limit.
+    effects_left: Option<usize>,
 }
+
+impl State {
+    /// Counts an effect, after it has happened. The guard of the state is released by the panic.
+    fn count_effect(&mut self) {
+        if let Some(left) = &mut self.effects_left {
+            *left = left.saturating_sub(1);
+            assert!(*left > 0, "{STOPPED}");
+        }
+    }
+}
+
+/// Message of the panic with which a host stops.
+const STOPPED: &str = "the host stops after this effect";
 
 /// An in-memory host.
 #[derive(Default)]
@@ -130,8 +154,25 @@ impl Host {
         answers: impl IntoIterator<Item = Result<http::Response, Error>>,
     ) -> &Self {
         let key = (method.to_owned(), path.to_owned());
-        let answers = answers.into_iter().collect();
-        self.0.borrow_mut().answers.insert(key, answers);
+        let mut state = self.0.borrow_mut();
+        let mut answers: Answers = answers.into_iter().collect();
+        for response in answers.iter_mut().flatten() {
+            response.headers.extend_from_slice(&state.response_headers);
+        }
+        state.answers.insert(key, answers);
+        drop(state);
+        self
+    }
+
+    /// Sets headers that the responses set from now on carry in addition to their own.
+    pub fn set_response_headers(&self, headers: &[(&str, &str)]) -> &Self {
+        self.0.borrow_mut().response_headers = build_headers(headers);
+        self
+    }
+
+    /// Answers the requests that have no response of their own, for example by a simulator.
+    pub fn serve(&self, server: impl Fn(&http::Request) -> Result<http::Response, Error> + 'static) -> &Self {
+        self.0.borrow_mut().server = Some(Box::new(server));
         self
     }
 
@@ -174,6 +215,13 @@ impl Host {
     /// Sets the current time.
     pub fn set_now(&self, milliseconds: u64) -> &Self {
         self.0.borrow_mut().now = milliseconds;
+        self
+    }
+
+    /// Makes the host stop right after a number of effects, by a panic: writes, requests other than GET, messages and
+    /// checkpoints. The caller of the plugin gets no answer to the last one. With none the host does not stop any more.
+    pub fn stop_after(&self, effects: impl Into<Option<usize>>) -> &Self {
+        self.0.borrow_mut().effects_left = effects.into();
         self
     }
 
@@ -245,6 +293,13 @@ impl Host {
             attempt: 0,
             causes: vec!["change".into()],
         };
+        self.0.borrow_mut().owner = serde_json::json!({
+            "apiVersion": R::Spec::gvk().api_version(),
+            "kind": R::Spec::KIND,
+            "name": text("name"),
+            "uid": text("uid"),
+            "controller": true,
+        });
         let ctx = Context {
             host: self,
             request: &request,
@@ -275,9 +330,10 @@ impl Host {
         self.0.borrow().writes.clone()
     }
 
-    /// Clears the recorded requests, subscriptions, writes and Events.
+    /// Clears the recorded requests, subscriptions, messages, writes and Events.
     pub fn forget(&self) {
         let mut state = self.0.borrow_mut();
+        state.messages.clear();
         state.requests.clear();
         state.subscriptions.clear();
         state.writes.clear();
@@ -312,6 +368,19 @@ impl Host {
     #[must_use]
     pub fn checkpoints(&self) -> Vec<Value> {
         self.0.borrow().checkpoints.clone()
+    }
+
+    /// Returns the substitutions in objects that were applied or created, each with the object's name.
+    #[must_use]
+    pub fn substitutions(&self) -> Vec<(String, Substitution)> {
+        self.0.borrow().substitutions.clone()
+    }
+
+    fn record_substitutions(&self, object: &[u8], substitutions: &[Substitution]) {
+        let object: Value = serde_json::from_slice(object).unwrap_or_default();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let named = substitutions.iter().map(|s| (name.to_owned(), s.clone()));
+        self.0.borrow_mut().substitutions.extend(named);
     }
 
     /// Returns the published messages with the names of their brokers.
@@ -362,10 +431,13 @@ impl Host {
     }
 
     fn write_object(&self, verb: &str, bytes: &[u8], owned: bool) -> Result<Vec<u8>, Error> {
-        let object: Value =
+        let mut object: Value =
             serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
         let key = key_of(&object);
         let mut state = self.0.borrow_mut();
+        if owned {
+            object["metadata"]["ownerReferences"] = Value::Array(vec![state.owner.clone()]);
+        }
         let owned = if owned { " owned" } else { "" };
         let line = format!("{verb} {} {}{owned}", key.1, key.3);
         let before = state.objects.get(&key);
@@ -375,10 +447,15 @@ impl Host {
         let mut after = before.cloned().unwrap_or(Value::Null);
         merge_applied(&mut after, &object);
         // The host does not send a write that changes nothing.
-        if before != Some(&after) {
+        let is_changed = before != Some(&after);
+        if is_changed {
+            raise_version(&mut after);
             state.writes.push(line);
         }
         state.objects.insert(key, after.clone());
+        if is_changed {
+            state.count_effect();
+        }
         Ok(to_json_bytes(&after))
     }
 }
@@ -391,15 +468,19 @@ pub fn response(status: u16, headers: &[(&str, &str)], body: impl Into<Value>) -
         Value::String(text) => text.into_bytes(),
         value => to_json_bytes(&value),
     };
-    let headers = headers.iter().map(|(name, value)| Header {
-        name: (*name).to_owned(),
-        value: (*value).to_owned(),
-    });
     http::Response {
         status,
-        headers: headers.collect(),
+        headers: build_headers(headers),
         body,
     }
+}
+
+fn build_headers(headers: &[(&str, &str)]) -> Vec<Header> {
+    let header = |(name, value): &(&str, &str)| Header {
+        name: (*name).to_owned(),
+        value: (*value).to_owned(),
+    };
+    headers.iter().map(header).collect()
 }
 
 /// Writes a reference as `Kind namespace/name`.
@@ -438,6 +519,14 @@ fn merge_applied(into: &mut Value, from: &Value) {
             }
         }
         (into, from) => *into = from.clone(),
+    }
+}
+
+/// Raises the resourceVersion of an object that has one, as each write does.
+fn raise_version(object: &mut Value) {
+    let version = object["metadata"]["resourceVersion"].as_str();
+    if let Some(version) = version.and_then(|version| version.parse::<u64>().ok()) {
+        object["metadata"]["resourceVersion"] = (version + 1).to_string().into();
     }
 }
 
@@ -578,11 +667,13 @@ impl Capabilities for Host {
 
     fn kubernetes_apply(&self, object: &[u8], options: &ApplyOptions) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.apply")?;
+        self.record_substitutions(object, &options.substitutions);
         self.write_object("apply", object, options.owned)
     }
 
     fn kubernetes_create(&self, object: &[u8], options: &CreateOptions) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.create")?;
+        self.record_substitutions(object, &options.substitutions);
         self.write_object("create", object, options.owned)
     }
 
@@ -603,7 +694,9 @@ impl Capabilities for Host {
         let mut state = self.0.borrow_mut();
         let write = format!("patch {} {}", reference.gvk.kind, reference.name);
         state.writes.push(write);
+        raise_version(&mut object);
         state.objects.insert(object_key(reference), object.clone());
+        state.count_effect();
         Ok(to_json_bytes(&object))
     }
 
@@ -616,6 +709,7 @@ impl Capabilities for Host {
         if state.objects.remove(&object_key(reference)).is_some() {
             let line = format!("delete {} {}", reference.gvk.kind, reference.name);
             state.writes.push(line);
+            state.count_effect();
         }
         Ok(())
     }
@@ -640,9 +734,15 @@ impl Capabilities for Host {
         self.check_allowed("http.send")?;
         let mut state = self.0.borrow_mut();
         state.requests.push(request.clone());
+        if request.method != http::Method::Get {
+            state.count_effect();
+        }
         let key = (request.method.as_str().to_owned(), request.path_and_query.clone());
         let Some(answers) = state.answers.get_mut(&key) else {
-            panic!("unexpected request: {} {}", key.0, key.1);
+            let Some(server) = &state.server else {
+                panic!("unexpected request: {} {}", key.0, key.1);
+            };
+            return server(request);
         };
         match answers.len() {
             0 => panic!("no response left for {} {}", key.0, key.1),
@@ -686,14 +786,18 @@ impl Capabilities for Host {
     fn messaging_publish(&self, broker: &UpstreamRef, message: &Message) -> Result<(), Error> {
         self.check_allowed("messaging.publish")?;
         let message = (broker.name.clone(), message.clone());
-        self.0.borrow_mut().messages.push(message);
+        let mut state = self.0.borrow_mut();
+        state.messages.push(message);
+        state.count_effect();
         Ok(())
     }
 
     fn status_checkpoint(&self, fields: &[u8]) -> Result<(), Error> {
         self.check_allowed("status.checkpoint")?;
         let fields = serde_json::from_slice(fields).map_err(|error| Error::Invalid(error.to_string()))?;
-        self.0.borrow_mut().checkpoints.push(fields);
+        let mut state = self.0.borrow_mut();
+        state.checkpoints.push(fields);
+        state.count_effect();
         Ok(())
     }
 

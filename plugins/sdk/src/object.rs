@@ -18,15 +18,12 @@ pub trait Resource: DeserializeOwned + Serialize {
     /// The status fields the plugin itself writes.
     type Status: DeserializeOwned + Serialize + Default;
 
-    /// Reads the spec and the status (null when there is none) of an object.
+    /// Reads the spec and the status (null when there is none) of an object. A status field that is not of its type
+    /// counts as missing: another version of the plugin has written it, and the next reconcile writes it anew.
     #[doc(hidden)]
     fn read(spec: Value, status: Value) -> Result<(Self, Self::Status), Invalid> {
         let spec = slim::from_value(&spec).map_err(|error| error.within("spec"))?;
-        let status = match &status {
-            Value::Null => Self::Status::default(),
-            status => slim::from_value(status).map_err(|error| error.within("status"))?,
-        };
-        Ok((spec, status))
+        Ok((spec, read_status(status)))
     }
 
     /// Group, version and kind together.
@@ -221,6 +218,29 @@ pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     slim::from_value(value).map_err(|error| Error::Invalid(error.to_string()))
 }
 
+/// Reads a status without the fields that are not of their type.
+fn read_status<T: DeserializeOwned + Default>(mut status: Value) -> T {
+    loop {
+        let error = match slim::from_value(&status) {
+            Ok(read) => return read,
+            Err(error) => error,
+        };
+        if !clear_field(&mut status, &error) {
+            return T::default();
+        }
+    }
+}
+
+/// Clears the field that an error names. Returns whether there was one. Null means the same as a missing field, and takes
+/// less code than removing one from a map.
+#[cold]
+fn clear_field(object: &mut Value, error: &Invalid) -> bool {
+    let field = object
+        .as_object_mut()
+        .and_then(|fields| fields.get_mut(error.first_field()));
+    field.is_some_and(|field| !std::mem::take(field).is_null())
+}
+
 /// Status of a kind without status fields of its own.
 #[crate::api]
 #[derive(Default)]
@@ -235,6 +255,33 @@ mod tests {
     struct ThingSpec {
         /// Its name.
         name: String,
+    }
+
+    /// Status of a thing.
+    #[crate::api]
+    #[derive(Default)]
+    struct ThingStatus {
+        /// A number.
+        count: Option<i32>,
+        /// Texts.
+        names: Vec<String>,
+        /// A nested value.
+        inner: Option<Box<ThingStatus>>,
+    }
+
+    #[test]
+    fn status_field_of_another_type_counts_as_missing() {
+        let read = |status: Value| read_status::<ThingStatus>(status);
+        let full =
+            serde_json::json!({ "count": "3", "names": ["a"], "inner": { "names": [{}] }, "other": 1 });
+        let expected = ThingStatus {
+            names: vec!["a".into()],
+            ..ThingStatus::default()
+        };
+        assert_eq!(read(full), expected);
+        for whole in [Value::Null, serde_json::json!("x"), serde_json::json!({})] {
+            assert_eq!(read(whole), ThingStatus::default());
+        }
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Error {
         self
     }
 
+    /// The outermost field of the path; may be empty.
+    pub fn first_field(&self) -> &str {
+        let path = &self.0.path;
+        path.split_once('.').map_or(path, |(first, _)| first)
+    }
+
     /// Names the field of a struct that is missing.
     #[cold]
     fn with_field_name(mut self, fields: &[&str]) -> Self {

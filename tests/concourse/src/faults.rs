@@ -13,6 +13,9 @@ use tokio::sync::watch;
 pub enum Answer {
     /// Respond with this status and body, without executing the request.
     Status(u16, String),
+    /// Respond with this status and body as a proxy in front of Concourse does: without Concourse's headers, and without
+    /// executing the request.
+    Proxy(u16, String),
     /// Close the connection without executing the request.
     Drop,
     /// Execute the request and close the connection instead of responding.
@@ -112,7 +115,7 @@ impl Faults {
     }
 
     /// Takes the fault for a request, which counts it, and the current delay.
-    pub(crate) fn take_fault(&self, method: &str, path: &str) -> (Option<Answer>, Duration) {
+    pub fn take_fault(&self, method: &str, path: &str) -> (Option<Answer>, Duration) {
         let mut plan = self.lock_plan();
         let matching =
             |r: &&mut Rule| r.left > 0 && (r.method == "*" || r.method == method) && r.path.is_match(path);
@@ -128,13 +131,14 @@ impl Faults {
         (answer, plan.latency)
     }
 
-    pub(crate) fn subscribe_outages(&self) -> watch::Receiver<bool> {
+    /// Returns the state of the outage, as it changes.
+    pub fn subscribe_outages(&self) -> watch::Receiver<bool> {
         self.0.outage.subscribe()
     }
 
     /// Returns a future of the next release. It subscribes in this call, not at the first poll, so that no release is
     /// missed.
-    pub(crate) fn next_release(&self) -> impl Future<Output = ()> + use<> {
+    pub fn next_release(&self) -> impl Future<Output = ()> + use<> {
         let mut released = self.0.released.subscribe();
         async move {
             // An error means that the server has ended.

@@ -109,8 +109,9 @@ async fn count_and_inject(
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;
     }
+    let is_of_concourse = !matches!(answer, Some(Answer::Proxy(..)));
     let mut response = match answer {
-        Some(Answer::Status(status, body)) => fault_response(status, body),
+        Some(Answer::Status(status, body) | Answer::Proxy(status, body)) => fault_response(status, body),
         Some(Answer::Drop) => return hangup.close_connection().await,
         Some(Answer::DropAnswer) => {
             drop(next.run(request).await);
@@ -122,7 +123,7 @@ async fn count_and_inject(
         }
         None => next.run(request).await,
     };
-    if path.starts_with("/api/") {
+    if path.starts_with("/api/") && is_of_concourse {
         response.headers_mut().insert(
             "x-concourse-version",
             HeaderValue::from_static(crate::CONCOURSE_VERSION),

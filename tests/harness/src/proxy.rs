@@ -1,6 +1,13 @@
 //! A TCP proxy that injects network faults between a host and an API server that has no faults of its own.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::copy_bidirectional,
@@ -13,6 +20,7 @@ use tokio::{
 pub struct Proxy {
     address: SocketAddr,
     state: Arc<watch::Sender<State>>,
+    accepted: Arc<AtomicUsize>,
     task: AbortHandle,
 }
 
@@ -43,8 +51,11 @@ impl Proxy {
         let address = listener.local_addr()?;
         let state = Arc::new(watch::Sender::new(State::default()));
         let watched = state.clone();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let count = accepted.clone();
         let serve = async move {
             while let Ok((client, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
                 let now = *watched.borrow();
                 if !now.down {
                     tokio::spawn(forward(client, target, watched.subscribe(), now));
@@ -52,12 +63,22 @@ impl Proxy {
             }
         };
         let task = tokio::spawn(serve).abort_handle();
-        Ok(Self { address, state, task })
+        Ok(Self {
+            address,
+            state,
+            accepted,
+            task,
+        })
     }
 
     /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Number of connections that it has accepted so far.
+    pub fn count_accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Closes all connections.

@@ -19,28 +19,43 @@ const HTPASSWD_LINE: &str = "robot:$2b$04$NtiNtQ7AvHjTbitRE9mUduRmn7fqLsVLLcvu6p
 pub struct Registry {
     child: Child,
     address: String,
-    private: bool,
+    access: Access,
     directory: TempDir,
+}
+
+/// Access to a registry.
+#[derive(Clone)]
+enum Access {
+    Public,
+    /// For [`REGISTRY_USER`].
+    Private,
+    /// With any token. The registry names the token server of this URL.
+    Tokens(String),
 }
 
 impl Registry {
     /// Starts a registry without authentication.
     pub fn start_public() -> Self {
-        Self::start(false)
+        Self::start(Access::Public)
     }
 
     /// Starts a registry that only [`REGISTRY_USER`] can read and write.
     pub fn start_private() -> Self {
-        Self::start(true)
+        Self::start(Access::Private)
     }
 
-    fn start(private: bool) -> Self {
+    /// Starts a registry that names a token server, and accepts any token.
+    pub fn start_with_token_server(realm: &str) -> Self {
+        Self::start(Access::Tokens(realm.to_owned()))
+    }
+
+    fn start(access: Access) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let (child, address) = spawn_registry(&directory, private, "127.0.0.1:0");
+        let (child, address) = spawn_registry(&directory, &access, "127.0.0.1:0");
         Self {
             child,
             address,
-            private,
+            access,
             directory,
         }
     }
@@ -58,7 +73,7 @@ impl Registry {
 
     /// Starts it again at the same address.
     pub fn restart(&mut self) {
-        let (child, _) = spawn_registry(&self.directory, self.private, &self.address);
+        let (child, _) = spawn_registry(&self.directory, &self.access, &self.address);
         self.child = child;
     }
 
@@ -77,7 +92,7 @@ impl Drop for Registry {
 }
 
 /// Starts docker-registry and waits until its log names the address it listens on.
-fn spawn_registry(directory: &TempDir, private: bool, address: &str) -> (Child, String) {
+fn spawn_registry(directory: &TempDir, access: &Access, address: &str) -> (Child, String) {
     let at = |name: &str| directory.path().join(name);
     let (config, htpasswd) = (at("config.yml"), at("htpasswd"));
     std::fs::write(&htpasswd, HTPASSWD_LINE).expect("users written");
@@ -86,11 +101,17 @@ fn spawn_registry(directory: &TempDir, private: bool, address: &str) -> (Child, 
          http: {{addr: '{address}', secret: only-here}}\n",
         directory.path().display(),
     );
-    if private {
-        text.push_str(&format!(
+    match access {
+        Access::Public => {}
+        Access::Private => text.push_str(&format!(
             "auth: {{htpasswd: {{realm: tests, path: {}}}}}\n",
             htpasswd.display()
-        ));
+        )),
+        Access::Tokens(realm) => {
+            text.push_str(&format!(
+                "auth: {{silly: {{realm: '{realm}', service: tests}}}}\n"
+            ));
+        }
     }
     std::fs::write(&config, text).expect("configuration written");
     let mut child = Command::new(registry_binary())

@@ -22,6 +22,31 @@ pub struct BeatSpec {
     pub upgrade: Option<String>,
 }
 
+/// A cluster-scoped object, whose reconcile and cleanup succeed at once.
+#[ostler_sdk::resource(
+    group = "tests.ostler.dev",
+    version = "v1alpha1",
+    kind = "ClusterBeat",
+    doc = "An object in no namespace."
+)]
+pub struct ClusterBeatSpec {}
+
+/// Reconciles the cluster-scoped objects.
+pub struct ClusterHeart;
+
+impl Reconciler for ClusterHeart {
+    type Spec = ClusterBeatSpec;
+    const FINALIZER: Option<&'static str> = Some("tests.ostler.dev/cluster-beat");
+
+    fn reconcile(&self, _: &Context, _: &ClusterBeat) -> Result<Outcome, Failure> {
+        Ok(Outcome::await_change())
+    }
+
+    fn cleanup(&self, _: &Context, _: &ClusterBeat) -> Result<Outcome, Failure> {
+        Ok(Outcome::await_change())
+    }
+}
+
 /// The plugin's configuration.
 #[ostler_sdk::api]
 struct Config {
@@ -119,4 +144,4 @@ fn increment_count(count: &Value) -> String {
     (before.unwrap_or(0) + 1).to_string()
 }
 
-ostler_sdk::plugin!(Heart; lifecycle = Counted);
+ostler_sdk::plugin!(Heart, ClusterHeart; lifecycle = Counted);

@@ -1,6 +1,14 @@
-//! A plugin that executes the steps in its objects' specs, so that scenarios of the host can be written as objects.
+//! A plugin that executes the steps in its objects' specs and in the messages it is sent, so that scenarios of the host
+//! can be written as objects and messages.
 
-use ostler_sdk::{ConditionStatus, Gvk, ObjectRef, Preconditions, Selection, prelude::*, serde_json::Value};
+mod messages;
+
+use ostler_sdk::{
+    ConditionStatus, Gvk, Message, ObjectRef, Preconditions, Selection, UpstreamRef, prelude::*,
+    serde_json::Value,
+};
+
+pub use messages::MessageProber;
 
 /// Steps of each reconcile and of the cleanup.
 #[ostler_sdk::resource(
@@ -34,7 +42,7 @@ pub struct ProbeStatus {
 #[ostler_sdk::api]
 pub struct Step {
     /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `patch`, `hold`, `holders`,
-    /// `http`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
+    /// `http`, `publish`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -55,8 +63,18 @@ pub struct Step {
     pub resource_version: Option<String>,
     /// Path of the GET request that `http` sends to the Upstream `name`.
     pub path: Option<String>,
-    /// Milliseconds of `poll` and `after`.
+    /// Exchange that `publish` publishes to, by the Upstream `name`; the default is the default exchange.
+    pub exchange: Option<String>,
+    /// Routing key of `publish`.
+    pub routing_key: Option<String>,
+    /// Body of `publish`.
+    pub body: Option<String>,
+    /// Message id of `publish`.
+    pub message_id: Option<String>,
+    /// Milliseconds of `poll` and `after`; in a message, of `spin`, `retry` and `throttle`.
     pub milliseconds: Option<u64>,
+    /// In a message: the step is skipped once the message has been delivered this many times before.
+    pub times: Option<u32>,
 }
 
 /// Executes the steps.
@@ -180,6 +198,10 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                 let path = step.path.as_deref().unwrap_or("/");
                 ctx.upstream(upstream).get(path).send()?.status().to_string()
             }
+            "publish" => {
+                ctx.publish(&broker(step), &message(step))?;
+                "published".into()
+            }
             "checkpoint" => {
                 ctx.checkpoint(&json()?)?;
                 "saved".into()
@@ -211,6 +233,25 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
     Ok(outcome.status(&json!({ "seen": seen })))
 }
 
+/// Returns the broker of a step that publishes.
+fn broker(step: &Step) -> UpstreamRef {
+    UpstreamRef::new(step.name.as_deref().unwrap_or_default())
+}
+
+/// Builds the message of a step that publishes.
+fn message(step: &Step) -> Message {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let message = Message::new(
+        &text(&step.exchange),
+        &text(&step.routing_key),
+        text(&step.body).into(),
+    );
+    match &step.message_id {
+        Some(id) => message.id(id),
+        None => message,
+    }
+}
+
 /// Formats the result of a step that read an object: its data, or that there is none.
 fn format_object(object: Option<Value>) -> String {
     match object {
@@ -222,4 +263,4 @@ fn format_object(object: Option<Value>) -> String {
     }
 }
 
-ostler_sdk::plugin!(Prober, SelectedProber);
+ostler_sdk::plugin!(Prober, SelectedProber; messages = MessageProber);

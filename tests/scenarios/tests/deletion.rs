@@ -4,7 +4,12 @@ use ostler::testing::{
     annotation::{self, DELETION_POLICY, FORCE_DELETE},
     key::Gvk,
 };
-use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios};
+use ostler_test_harness::{
+    Lab,
+    concourse::kind,
+    find_condition, probe, scenarios,
+    simulator::{Answer, Options, Simulator},
+};
 use serde_json::json;
 
 scenarios!(
@@ -25,6 +30,12 @@ scenarios!(
     credentials_deleted_first_stay_until_the_cleanup,
     namespace_deletion_leaves_nothing_in_concourse,
     restart_in_the_middle_of_a_deletion_leaves_nothing_behind,
+);
+
+scenarios!(
+    simulated: responses_of_a_proxy_do_not_end_a_deletion,
+    responses_of_a_proxy_create_nothing,
+    instance_with_another_url_keeps_pipelines_of_both_servers,
 );
 
 fn assert_gone_from_concourse(lab: &Lab) {
@@ -176,6 +187,131 @@ async fn chain_that_wrote_nothing_is_deleted_without_concourse(mut lab: Lab) {
         lab.delete(&kind(kind_name), name).await;
         lab.wait_gone(&kind(kind_name), name).await;
     }
+}
+
+async fn responses_of_a_proxy_do_not_end_a_deletion(lab: Lab) {
+    let lab = start_with_chain(lab).await;
+    lab.apply(lab.pack_object(
+        "Job",
+        "test",
+        json!({"pipelineRef": {"name": "app"}, "paused": true}),
+    ))
+    .await;
+    lab.wait_ready(&kind("Job"), "test").await;
+    let faults = lab.concourse.faults();
+    for (kind_name, name) in [("Job", "test"), ("Pipeline", "app"), ("Team", "platform")] {
+        // As an ingress answers that has no backend, or a page for everything.
+        faults.fail_next(1, "*", "/api/v1/teams/", Answer::Proxy(404, "no backend".into()));
+        faults.fail_next(usize::MAX, "*", "/api/v1/teams/", Answer::Proxy(200, "{}".into()));
+        lab.delete(&kind(kind_name), name).await;
+        lab.wait_until(&format!("the {kind_name} has seen both"), async || {
+            let object = lab.get(&kind(kind_name), name).await.expect("it stays");
+            let ready = find_condition(&object, "Ready");
+            let message = ready["message"].to_string();
+            ready["reason"] == "DeleteFailed" && message.contains("HTTP 200")
+        })
+        .await;
+        faults.clear();
+        lab.wait_gone(&kind(kind_name), name).await;
+    }
+    assert_gone_from_concourse(&lab);
+}
+
+async fn responses_of_a_proxy_create_nothing(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.apply(lab.password_secret(lab.concourse.password())).await;
+    lab.apply(lab.instance_object()).await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
+    let page = Answer::Proxy(404, "default backend - 404".into());
+    lab.concourse
+        .faults()
+        .fail_next(usize::MAX, "GET", "/api/v1/teams/", page);
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(
+        &kind("Team"),
+        "platform",
+        "Ready",
+        "False",
+        "CreateOrUpdateFailed",
+    )
+    .await;
+    let team = lab.get(&kind("Team"), "platform").await.expect("a Team");
+    assert_eq!(team["status"].get("claimedServer"), None, "nothing was written");
+    assert!(lab.concourse.team("platform").is_none());
+    lab.delete(&kind("Team"), "platform").await;
+    lab.wait_gone(&kind("Team"), "platform").await;
+}
+
+/// The second server has a team and a pipeline of the same names and IDs, which belong to others.
+async fn instance_with_another_url_keeps_pipelines_of_both_servers(lab: Lab) {
+    let lab = start_with_chain(lab).await;
+    let other = start_second_server().await;
+    let mut chain = [lab.instance_object(), lab.team_object(), lab.pipeline_object()];
+    for object in &mut chain {
+        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+        object["metadata"]["name"] = format!("other-{name}").into();
+    }
+    let [instance, team, pipeline] = &mut chain;
+    instance["spec"]["url"] = other.url().into();
+    team["spec"]["instanceRef"]["name"] = "other-ci".into();
+    pipeline["spec"]["teamRef"]["name"] = "other-platform".into();
+    pipeline["spec"]["pipelineName"] = "app".into();
+    for object in chain {
+        lab.apply(object).await;
+    }
+    lab.wait_ready(&kind("Pipeline"), "other-app").await;
+    let first = lab.concourse.pipeline("platform", "app").expect("there");
+    let ids = other
+        .pipelines("platform")
+        .iter()
+        .map(|p| p.id)
+        .collect::<Vec<_>>();
+    assert_eq!(ids, [first.id], "of another user, with the same id");
+
+    // The Team is not reconciled any more, so its status keeps the first server.
+    lab.patch(
+        &kind("Team"),
+        "platform",
+        json!({"metadata": {"annotations": {(annotation::PAUSED): "true"}}}),
+    )
+    .await;
+    lab.wait_condition(&kind("Team"), "platform", "Paused", "True", "PausedByAnnotation")
+        .await;
+    for name in ["other-app", "app"] {
+        lab.patch(
+            &kind("Pipeline"),
+            name,
+            json!({"metadata": {"annotations": {(annotation::PAUSED): "true"}}}),
+        )
+        .await;
+        lab.wait_condition(&kind("Pipeline"), name, "Paused", "True", "PausedByAnnotation")
+            .await;
+    }
+    lab.patch(&kind("Instance"), "ci", json!({"spec": {"url": other.url()}}))
+        .await;
+    lab.wait_until("the Upstream has the other URL", async || {
+        let upstream = lab
+            .get(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
+            .await;
+        upstream.is_some_and(|upstream| upstream["spec"]["url"] == other.url())
+    })
+    .await;
+    lab.delete(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
+    assert!(lab.concourse.pipeline("platform", "app").is_some());
+    assert_eq!(other.pipelines("platform").len(), 1);
+    let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+    let orphaned = events.iter().find(|e| e["reason"] == "Orphaned");
+    let message = orphaned.expect("an Event")["message"].to_string();
+    assert!(message.contains(lab.concourse.url()), "{message}");
+}
+
+async fn start_second_server() -> Simulator {
+    let options = Options {
+        users: vec![("test".into(), ostler_test_harness::ADMIN_PASSWORD.into(), true)],
+        ..Options::default()
+    };
+    Simulator::start(options).await.expect("the simulator starts")
 }
 
 async fn suspended_pipeline_can_be_deleted(lab: Lab) {

@@ -133,7 +133,7 @@ async fn panic_fails_only_its_own_reconcile(mut lab: Lab) {
 
 /// Two of three calls trap, so that each object succeeds after some retries.
 async fn randomly_trapping_objects_become_ready_by_retries(mut lab: Lab) {
-    lab.settings.backoff.max = Duration::from_millis(50);
+    lab.settings.backoff = lab.settings.backoff.with_max(Duration::from_millis(50));
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     for i in 0..10 {

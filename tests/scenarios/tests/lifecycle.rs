@@ -1,7 +1,9 @@
-//! Hooks run once per build, before the first reconcile. While they fail, only the objects of that plugin wait.
+//! Hooks run once per build, before the first reconcile. While `initialize` fails, only the objects of that plugin wait;
+//! while `upgrade` fails, only that object.
 
 use ostler::testing::{
     admin::{explain::Explanation, question::Question},
+    dispatcher::Cause,
     grants::Grants,
     key::Gvk,
     plugin::HookState,
@@ -14,7 +16,9 @@ use serde_json::{Value, json};
 scenarios!(
     hooks_run_once_per_build_before_the_first_reconcile,
     objects_wait_while_initialize_fails,
-    upgrade_that_changes_spec_is_refused
+    upgrade_that_changes_spec_is_refused_and_holds_up_no_other_object,
+    revoked_grant_stops_upgrades,
+    cluster_scoped_kind_is_reconciled_and_cleaned_up_on_a_confined_host
 );
 
 const UPGRADES: &str = "tests.ostler.dev/upgrades";
@@ -151,24 +155,107 @@ async fn objects_wait_while_initialize_fails(mut lab: Lab) {
     assert_ne!(explained(&lab, "waiting").next.place, "held");
 }
 
-async fn upgrade_that_changes_spec_is_refused(mut lab: Lab) {
+async fn upgrade_that_changes_spec_is_refused_and_holds_up_no_other_object(mut lab: Lab) {
     prepare(&mut lab, &json!({}));
     beat(&lab, "plain", "count").await;
     beat(&lab, "rebel", "overreach").await;
     lab.start_host().await;
-    wait_hooks_fail(&lab, "it changes spec.interval").await;
-    wait_hooks_fail(&lab, "/rebel").await;
+    lab.wait_ready(&beats(), "plain").await;
+    assert_eq!(data(&lab, "plain", "upgrades").await, "1");
+    lab.wait_until("its status has the reason", async || {
+        let rebel = lab.get(&beats(), "rebel").await.expect("it is there");
+        let ready = find_condition(&rebel, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ready["reason"] == "UpgradeFailed" && message.contains("it changes spec.interval")
+    })
+    .await;
+    assert_eq!(hooks(&lab), HookState::Done);
     let rebel = lab.get(&beats(), "rebel").await.expect("it is there");
     assert_eq!(rebel["spec"].get("interval"), None);
     assert_eq!(
-        lab.get(&config_map(), "plain").await,
+        lab.get(&config_map(), "rebel").await,
         None,
-        "no object is reconciled before all are upgraded"
+        "it is not reconciled before it is upgraded"
     );
     beat(&lab, "rebel", "count").await;
-    for name in ["plain", "rebel"] {
-        lab.wait_ready(&beats(), name).await;
-        assert_eq!(upgrades(&lab, name).await, "1");
-        assert_eq!(data(&lab, name, "upgrades").await, "1");
-    }
+    lab.wait_ready(&beats(), "rebel").await;
+    assert_eq!(upgrades(&lab, "rebel").await, "1");
+    assert_eq!(data(&lab, "rebel", "upgrades").await, "1");
+}
+
+/// Also a build that was initialized while it was granted its kinds.
+async fn revoked_grant_stops_upgrades(mut lab: Lab) {
+    prepare(&mut lab, &json!({}));
+    let revoked = LIFECYCLE_GRANTS.replace(
+        "tests.ostler.dev, kinds: ['*']",
+        "tests.ostler.dev, kinds: [Other]",
+    );
+    assert_ne!(revoked, LIFECYCLE_GRANTS);
+    let file = lab.path().join("grants.yaml");
+    std::fs::write(&file, format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}")).expect("written");
+    lab.settings.grants_file = Some(file.clone());
+    beat(&lab, "old", "fail").await;
+    lab.start_host().await;
+    lab.wait_until("its upgrade fails", async || {
+        let old = lab.get(&beats(), "old").await.expect("it is there");
+        find_condition(&old, "Ready")["reason"] == "UpgradeFailed"
+    })
+    .await;
+    std::fs::write(&file, format!("{PACK_GRANTS}{revoked}")).expect("written");
+    lab.wait_until("it is denied", async || {
+        let old = lab.get(&beats(), "old").await.expect("it is there");
+        find_condition(&old, "Ready")["reason"] == "PermissionDenied"
+    })
+    .await;
+    // The next version could be upgraded.
+    beat(&lab, "old", "count").await;
+    lab.wait_until("the host has seen it", async || {
+        lab.wake_causes(&beats(), "old").last() == Some(&Cause::Change)
+    })
+    .await;
+    lab.wait_idle().await;
+    assert_eq!(upgrades(&lab, "old").await, Value::Null);
+}
+
+/// Its watch is not one per namespace, as those of the other kinds of such a host are.
+async fn cluster_scoped_kind_is_reconciled_and_cleaned_up_on_a_confined_host(mut lab: Lab) {
+    assert!(!lab.settings.namespaces.is_empty(), "it is confined");
+    prepare(&mut lab, &json!({}));
+    // On the real server all tests share the objects in no namespace.
+    let (kind, name) = (
+        Gvk::new("tests.ostler.dev", "v1alpha1", "ClusterBeat"),
+        lab.namespace.clone(),
+    );
+    let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "ClusterBeat",
+        "metadata": {"name": name}, "spec": {}});
+    lab.apply(object).await;
+    lab.start_host().await;
+    let objects = lab.api(&kind, "");
+    let read = async || {
+        let found = objects.get_opt(&name).await.expect("a response");
+        found.map(|object| serde_json::to_value(object).expect("JSON"))
+    };
+    lab.wait_until("it is Ready", async || {
+        let object = read().await.expect("it is there");
+        find_condition(&object, "Ready")["status"] == "True"
+    })
+    .await;
+    let object = read().await.expect("it is there");
+    assert_eq!(
+        object["metadata"]["finalizers"],
+        json!(["tests.ostler.dev/cluster-beat"])
+    );
+    let scopes = lab.host().services().cache.informers.scopes();
+    let scopes = scopes.into_iter().map(|(scope, _)| scope);
+    let namespaces: Vec<String> = scopes
+        .filter(|scope| scope.gvk == kind)
+        .map(|scope| scope.namespace.to_string())
+        .collect();
+    assert!(namespaces.iter().any(String::is_empty), "{namespaces:?}");
+    objects
+        .delete(&name, &Default::default())
+        .await
+        .expect("accepted");
+    lab.wait_until("it is cleaned up", async || read().await.is_none())
+        .await;
 }

@@ -13,7 +13,7 @@ use canary::{canary_reconciles_its_share_and_is_promoted, canary_with_more_failu
 use ostler::testing::{
     engine::CompileCache,
     key::Gvk,
-    oci::{ComponentInterfaces, ComponentStore, PullLimits, Reference, RegistryAuth},
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, PushedComponent, Reference, RegistryAuth},
     plugin::{LoadState, Report},
     signature::SigningKey,
 };
@@ -22,7 +22,10 @@ use ostler_test_harness::{
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
     scenarios, with_note, workspace_root,
 };
-use revocation::serving_build_is_stopped_when_its_key_or_digest_is_revoked;
+use revocation::{
+    serving_build_is_stopped_when_a_config_map_loses_its_key,
+    serving_build_is_stopped_when_its_key_or_digest_is_revoked,
+};
 use rollback::{trapping_build_is_rolled_back, trapping_build_of_a_file_is_rolled_back};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
@@ -41,7 +44,8 @@ scenarios!(
     deleted_plugin_stays_while_objects_need_cleanup,
     deletion_policy_orphan_releases_objects_of_plugin,
     signed_component_is_pulled_from_a_private_registry,
-    serving_build_is_stopped_when_its_key_or_digest_is_revoked
+    serving_build_is_stopped_when_its_key_or_digest_is_revoked,
+    serving_build_is_stopped_when_a_config_map_loses_its_key
 );
 
 /// Serializes these tests: Plugin objects are cluster-scoped and named like their component, so tests on a shared cluster

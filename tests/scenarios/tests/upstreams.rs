@@ -7,14 +7,17 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 scenarios!(
-    reachable_upstream_becomes_ready,
+    simulated: reachable_upstream_becomes_ready,
     upstream_with_wrong_password_recovers_by_rotation,
     upstream_waits_for_its_secret,
     secret_is_sent_to_the_origins_of_its_annotation_only,
-    unreachable_upstream_recovers,
     failed_plugin_request_updates_upstream_status,
+);
+
+scenarios!(
+    unreachable_upstream_recovers,
     disallowed_address_is_never_connected,
-    messaging_upstream_reports_unknown_connection,
+    messaging_upstream_that_is_absent_is_not_ready,
     invalid_upstream_is_rejected_by_field,
 );
 
@@ -233,17 +236,15 @@ async fn is_pending(future: impl Future) -> bool {
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
-async fn messaging_upstream_reports_unknown_connection(mut lab: Lab) {
+async fn messaging_upstream_that_is_absent_is_not_ready(mut lab: Lab) {
     lab.start_host().await;
-    lab.apply(upstream(
-        &lab,
-        json!({"url": "amqps://rabbit.example:5671/vhost"}),
-    ))
-    .await;
-    let object = lab
-        .wait_condition(&upstreams(), "ci", "Ready", "Unknown", "NotChecked")
+    lab.apply(upstream(&lab, json!({"url": "amqp://127.0.0.1:9/vhost"})))
         .await;
-    assert_eq!(condition_text(&object, "Connected"), "Unknown (NotChecked)");
+    let object = lab
+        .wait_condition(&upstreams(), "ci", "Ready", "False", "ConnectionFailed")
+        .await;
+    assert_eq!(condition_text(&object, "Connected"), "False (ConnectionFailed)");
+    assert_eq!(condition_text(&object, "Authenticated"), "True (NoCredentials)");
 }
 
 async fn invalid_upstream_is_rejected_by_field(lab: Lab) {

@@ -115,16 +115,10 @@ fn find_executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
 /// Writes the CRDs of packs and host, or with `check` compares them with the files.
 pub fn write_crds(check: bool) -> Result<()> {
     let generated = tempfile::tempdir()?;
-    let pack = [
-        "--package",
-        "concourse-api",
-        "--features",
-        "crds",
-        "--bin",
-        "crds",
-        "--",
-    ];
-    read_output(&pack, &[generated.path().as_os_str()])?;
+    for package in ["concourse-api", "devops-api", "dns-api"] {
+        let arguments = ["--package", package, "--features", "crds", "--bin", "crds", "--"];
+        read_output(&arguments, &[generated.path().as_os_str()])?;
+    }
     let host = read_output(
         &["--package", "ostler", "--bin", "ostler", "--"],
         &["crds".as_ref()],

@@ -7,13 +7,16 @@ mod bench;
 mod cargo;
 mod components;
 mod control_plane;
+mod debian;
 mod demo;
 mod deny;
 #[cfg(test)]
 mod dependencies;
 mod docs;
 mod paths;
+mod powerdns;
 mod process;
+mod rabbitmq;
 mod registry;
 mod suite;
 

@@ -13,9 +13,9 @@ use clap::ValueEnum;
 use crate::{
     cargo, components,
     control_plane::{self, ControlPlane},
-    paths,
+    paths, powerdns,
     progress::{print_result, print_status},
-    registry,
+    rabbitmq, registry,
 };
 
 /// A tier of tests, selected by the module a test is in.
@@ -126,15 +126,23 @@ enum Dependency {
     Components,
     Host,
     Registry,
+    RabbitMq,
+    PowerDns,
 }
 
 impl Dependency {
-    /// Returns the dependencies of a tier. The registry belongs to each tier with scenarios: without it those about
-    /// OCI fail on a machine that has no docker-registry.
+    /// Returns the dependencies of a tier. The servers belong to each tier with scenarios: without them those
+    /// about OCI, messages and DNS fail.
     fn of_tier(tier: Tier) -> &'static [Self] {
         match tier {
             Tier::Pure => &[Self::Host],
-            Tier::Embedded | Tier::Hostile | Tier::Real => &[Self::Components, Self::Registry, Self::Host],
+            Tier::Embedded | Tier::Hostile | Tier::Real => &[
+                Self::Components,
+                Self::Registry,
+                Self::RabbitMq,
+                Self::PowerDns,
+                Self::Host,
+            ],
         }
     }
 
@@ -144,6 +152,8 @@ impl Dependency {
             Self::Components => "OSTLER_COMPONENTS",
             Self::Host => "OSTLER_BIN",
             Self::Registry => "OSTLER_TEST_REGISTRY",
+            Self::RabbitMq => "OSTLER_TEST_RABBITMQ",
+            Self::PowerDns => "OSTLER_TEST_POWERDNS",
         }
     }
 }
@@ -156,9 +166,15 @@ fn prepare_environment(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>
         tiers.any(|tier| Dependency::of_tier(*tier).contains(&dependency))
     };
     let mut environment = BTreeMap::new();
-    // First, because it fails within seconds where the package can't be fetched.
+    // First, because they fail within seconds where a package can't be fetched.
     if needs(Dependency::Registry) {
         environment.insert(Dependency::Registry.variable(), registry::find_or_fetch()?);
+    }
+    if needs(Dependency::RabbitMq) {
+        environment.insert(Dependency::RabbitMq.variable(), rabbitmq::find_or_fetch()?);
+    }
+    if needs(Dependency::PowerDns) {
+        environment.insert(Dependency::PowerDns.variable(), powerdns::find_or_fetch()?);
     }
     if needs(Dependency::Components) {
         components::build_components(|_| true)?;

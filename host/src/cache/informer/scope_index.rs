@@ -123,29 +123,35 @@ impl<T: Progress> ScopeIndex<T> {
         synced.min_by_key(|(s, _)| s.projection).or_else(own)
     }
 
-    /// The scope to watch for a read that no informer serves: a wider one if there are many narrow ones already, unless
-    /// the server refuses that. Secrets, and the namespaces of a confined host, are never watched beyond one namespace.
+    /// The scope to watch for a read that no informer serves: a wider one if there are many narrow ones already. Where the
+    /// server refuses the widest, it is the next narrower: a service account may often list in its namespaces only. Secrets,
+    /// and the namespaces of a confined host, are never watched beyond one namespace.
     pub(super) fn widen(&self, scope: &Scope, namespaces: &NamespaceScope) -> Scope {
         let Some(kind) = self.kinds.get(&kind_of(scope)) else {
             return scope.clone();
         };
-        let mut wide = scope.clone();
         let others = kind.keys().filter(|n| !n.is_empty() && **n != scope.namespace);
-        if namespaces.may_watch_all(&scope.gvk)
+        let has_many_namespaces = namespaces.may_watch_all(&scope.gvk)
             && !scope.namespace.is_empty()
-            && others.count() >= MAX_NARROW_WATCHES
-        {
-            wide.namespace = "".into();
-        }
-        let selected = kind.get(&wide.namespace).into_iter().flatten();
-        let selected = selected.filter(|(s, _)| s.selector.is_some() && *s != wide);
-        if wide.selector.is_some() && selected.count() >= MAX_NARROW_WATCHES {
-            wide.selector = None;
-        }
-        match self.get(&wide) {
-            Some(value) if value.is_refused() => scope.clone(),
-            _ => wide,
-        }
+            && others.count() >= MAX_NARROW_WATCHES;
+        let everywhere = has_many_namespaces.then(|| Arc::from(""));
+        let mut wider = everywhere
+            .into_iter()
+            .chain([scope.namespace.clone()])
+            .map(|namespace| {
+                let mut wide = scope.clone();
+                wide.namespace = namespace;
+                let selected = kind.get(&wide.namespace).into_iter().flatten();
+                let selected = selected.filter(|(s, _)| s.selector.is_some() && *s != wide);
+                if wide.selector.is_some() && selected.count() >= MAX_NARROW_WATCHES {
+                    wide.selector = None;
+                }
+                wide
+            });
+        let is_refused = |wide: &Scope| self.get(wide).is_some_and(Progress::is_refused);
+        wider
+            .find(|wide| !is_refused(wide))
+            .unwrap_or_else(|| scope.clone())
     }
 
     /// The scopes that serve at least one of the `needed` ones. Where one that is in use covers others, it serves their
@@ -287,6 +293,33 @@ mod tests {
         assert_eq!(index.widen(&scope("a", "x=9"), &everywhere), scope("a", ""));
         index.insert(scope("a", ""), State::Refused);
         assert_eq!(index.widen(&scope("a", "x=9"), &everywhere), scope("a", "x=9"));
+    }
+
+    #[test]
+    fn refused_watch_of_all_namespaces_leaves_one_per_namespace() {
+        let everywhere = NamespaceScope::default();
+        let mut index = ScopeIndex::default();
+        for i in 0..MAX_NARROW_WATCHES {
+            index.insert(scope(&format!("n{i}"), ""), State::Synced);
+        }
+        index.insert(scope("", "x=1"), State::Refused);
+        for i in 0..100 {
+            let read = scope("n", &format!("x={i}"));
+            if index.find_serving(&read).is_none() {
+                let wide = index.widen(&read, &everywhere);
+                let state = if wide.namespace.is_empty() {
+                    State::Refused
+                } else {
+                    State::Synced
+                };
+                if index.get(&wide).is_none() {
+                    index.insert(wide, state);
+                }
+            }
+        }
+        let in_namespace = index.iter().filter(|(s, _)| *s.namespace == *"n");
+        assert!(in_namespace.count() <= MAX_NARROW_WATCHES + 1);
+        assert!(index.get(&scope("n", "")).is_some());
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Test {
     fn new(reading: Reading) -> Self {
         let pending: Arc<Mutex<Vec<PendingRequest>>> = Arc::default();
         let store = Arc::new(Store::default());
-        let queue = Queue::new(Duration::ZERO, Duration::ZERO);
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         dispatcher.assign_kinds(&"p".into(), &[owner()], Vec::new(), 0);
         let cluster = ApiClient::new(client(pending.clone()));
@@ -608,4 +608,46 @@ async fn unneeded_watches_of_thousands_of_readers_are_found_quickly() {
         "{:?}",
         started.elapsed()
     );
+}
+
+/// A reconciled kind has no reads that would try a narrower watch after a refusal.
+#[tokio::test]
+async fn refusal_of_a_wider_watch_is_reported_once_and_leaves_the_narrow_one() {
+    let service = tower::service_fn(|request: http::Request<Body>| {
+        let is_watch = request.uri().query().is_some_and(|q| q.contains("watch=true"));
+        let (code, body) = match request.uri().path() {
+            "/api/v1" => {
+                let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
+                (200, json!({"resources": [kind]}))
+            }
+            "/api/v1/configmaps" => (
+                403,
+                json!({"kind": "Status", "code": 403, "message": "forbidden"}),
+            ),
+            _ => (200, json!({"metadata": {"resourceVersion": "5"}, "items": []})),
+        };
+        let body = match is_watch {
+            true => silent_body(),
+            false => axum::body::Body::from(body.to_string()),
+        };
+        std::future::ready(http::Response::builder().status(code).body(body))
+    });
+    let client = ApiClient::new(kube::Client::new(service, "default"));
+    let informers = Informers::new(client, Arc::default(), Arc::new(|_, _| {}))
+        .with_backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(1)));
+    let scopes: Vec<Scope> = (0..9).map(|i| config_map_scope(&format!("n{i}"))).collect();
+    for scope in &scopes {
+        informers.ensure_informer(scope);
+    }
+    let refused = tokio::time::timeout(Duration::from_secs(10), informers.wait_refused());
+    refused.await.expect("the list of all namespaces is refused");
+    let (serving, mut synced) = informers.ensure_informer(&scopes[8]);
+    assert_eq!(serving, scopes[8]);
+    let synced = synced.wait_for(|state| *state == crate::cache::informer::SyncState::Synced);
+    tokio::time::timeout(Duration::from_secs(10), synced)
+        .await
+        .expect("in time")
+        .expect("the informer runs");
+    let again = tokio::time::timeout(Duration::from_millis(50), informers.wait_refused());
+    assert!(again.await.is_err(), "its retries are refused as well");
 }

@@ -16,6 +16,8 @@ use crate::kube::{key::ObjectRef, object::Object, scope::Scope};
 pub(super) struct Collection {
     pub(super) scope: Scope,
     pub(super) objects: BTreeMap<ObjectRef, Arc<Object>>,
+    /// Bytes of the JSON of the objects: counted as they change, since metrics are scraped while there are many.
+    pub(super) bytes: usize,
     /// Indexes, each built when a list first selects by its term and maintained from then on.
     pub(super) indexes: Indexes,
     /// Objects that left the scope, for collections with a label selector or with another source of objects beside
@@ -80,6 +82,7 @@ impl Collection {
         Self {
             scope,
             objects: BTreeMap::new(),
+            bytes: 0,
             indexes: Indexes::default(),
             departed: Tombstones::default(),
             listed_version: 0,
@@ -118,11 +121,14 @@ impl Collection {
 
     fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
         let old = self.objects.insert(key.clone(), object.clone());
+        self.bytes += object.json.len();
+        self.bytes -= old.as_ref().map_or(0, |old| old.json.len());
         self.indexes.on_change(key, old.as_deref(), Some(object));
     }
 
     pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
         let object = self.objects.remove(key)?;
+        self.bytes -= object.json.len();
         self.indexes.on_change(key, Some(&object), None);
         Some(object)
     }

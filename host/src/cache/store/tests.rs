@@ -61,6 +61,22 @@ fn echo_of_a_write_is_unchanged() {
 }
 
 #[test]
+fn size_follows_each_insertion_replacement_and_removal() {
+    let store = watching(&[all(), scope("n", Some("l=a"), Projection::Full)]);
+    let length = |label: &str| labelled("a", "1", 5, label).1.json.len();
+    let put_label = |version, label| {
+        let (key, object) = labelled("a", "1", version, label);
+        store.put(&key, object, Projection::Full, Source::Watch);
+        let size = store.size();
+        (size.objects, size.bytes)
+    };
+    assert_eq!(put_label(5, "a"), (2, 2 * length("a")), "in both collections");
+    assert_eq!(put_label(6, "longer"), (1, length("longer")), "it has left one");
+    store.remove_deleted(&object("a", "1", 6).0, "1");
+    assert_eq!((store.size().objects, store.size().bytes), (0, 0));
+}
+
+#[test]
 fn unwatched_object_is_not_cached() {
     let store = watching(&[scope("other", None, Projection::Full)]);
     assert!(matches!(put(&store, "a", "1", 5), Put::Unwatched(_)));

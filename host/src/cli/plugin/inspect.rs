@@ -52,6 +52,8 @@ struct Inspection {
     capabilities: BTreeMap<String, Vec<String>>,
     wasi: bool,
     hooks: bool,
+    /// It handles messages.
+    messages: bool,
     /// Requested permissions; `None` without a manifest.
     asks: Option<Value>,
     /// The JSON schema of its configuration.
@@ -92,7 +94,9 @@ async fn inspect_component(file: String, wasm: Vec<u8>) -> Inspection {
         ..Inspection::default()
     };
     match inspection::inspect(&wasm) {
-        Ok(fits) => (found.wasi, found.hooks) = (fits.wasi, fits.lifecycle),
+        Ok(fits) => {
+            (found.wasi, found.hooks, found.messages) = (fits.wasi, fits.lifecycle, fits.messages);
+        }
         Err(e) => found.unfit = e.to_string(),
     }
     found.sections = section_sizes(&wasm).unwrap_or_default();
@@ -195,6 +199,7 @@ fn format_inspection(found: &Inspection) -> String {
         ),
         ("WASI", yes(found.wasi).to_owned(), Shade::Plain),
         ("Hooks", yes(found.hooks).to_owned(), Shade::Plain),
+        ("Messages", yes(found.messages).to_owned(), Shade::Plain),
     ];
     if found.name.is_empty() {
         rows.truncate(2);

@@ -24,6 +24,9 @@ pub struct New {
     /// Programming language.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
+    /// Also handle messages, for example of RabbitMQ.
+    #[arg(long)]
+    messages: bool,
     /// Directory to create. Defaults to the name of the plugin.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -230,7 +233,8 @@ impl New {
         let own = self.language.template_files();
         let source = own[0].0;
         let fill = |text: &str| {
-            text.replace("<<kind>>", kind)
+            select_lines(text, self.messages)
+                .replace("<<kind>>", kind)
                 .replace("<<name>>", &self.name)
                 .replace("<<crate>>", &self.name.replace('-', "_"))
                 .replace("<<version>>", version)
@@ -249,6 +253,23 @@ impl New {
         }
         files
     }
+}
+
+/// Selects the lines of a template with or without messages: those between `<<with messages>>` or `<<without messages>>`
+/// and the next mark are for one of them, the others for both.
+fn select_lines(text: &str, messages: bool) -> String {
+    let mut selected = true;
+    let mut lines = String::new();
+    for line in text.split_inclusive('\n') {
+        match line.trim_end() {
+            "<<with messages>>" => selected = messages,
+            "<<without messages>>" => selected = !messages,
+            "<<end>>" => selected = true,
+            _ if selected => lines.push_str(line),
+            _ => {}
+        }
+    }
+    lines
 }
 
 /// Location of the SDK: a checkout, since it is not published.
@@ -378,11 +399,13 @@ mod tests {
 
     #[test]
     fn new_project_has_no_open_placeholders() {
-        for language in Language::value_variants() {
+        let variants = Language::value_variants().iter();
+        for (language, messages) in variants.flat_map(|language| [(language, false), (language, true)]) {
             let new = New {
                 name: "my-plugin".into(),
                 kind: "Greeting.v1.example.dev".parse().unwrap(),
                 language: *language,
+                messages,
                 directory: None,
                 sdk: None,
             };
@@ -397,7 +420,9 @@ mod tests {
             );
             let (source, text) = &files[0];
             let lines = text.lines().count();
-            assert!(lines <= 60, "{source} has {lines} lines");
+            let limit = if messages { 80 } else { 60 };
+            assert!(lines <= limit, "{source} has {lines} lines");
+            assert_eq!(text.contains("delivery"), messages, "{source}:\n{text}");
         }
     }
 
@@ -409,6 +434,7 @@ mod tests {
             name: "x".into(),
             kind: "Greeting.v1.example.dev".parse().unwrap(),
             language: Language::Rust,
+            messages: false,
             directory: Some(folder.path().into()),
             sdk: None,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::{
-    cache::store::{Put, Source, Store},
+    cache::store::{Change, Put, Source, Store},
     client::api::ApiError,
     kube::{key::ObjectRef, object::Object, scope::Projection},
     schedule::dispatcher::{Dispatcher, Expectation},
@@ -27,10 +27,14 @@ impl Authorship {
     }
 }
 
+/// Callback for a change of the store that a response shows, before it wakes anything. The watch does not report it again.
+pub type ChangeObserver = Arc<dyn Fn(&Change) + Send + Sync>;
+
 /// Stores the responses to requests about objects.
 pub(super) struct WriteResponses {
     store: Arc<Store>,
     dispatcher: Arc<Dispatcher>,
+    observer: ChangeObserver,
 }
 
 /// A request without a response yet. On drop, wake-ups that were held meanwhile are delivered.
@@ -43,7 +47,22 @@ pub(super) struct PendingResponse<'a> {
 
 impl WriteResponses {
     pub(super) fn new(store: Arc<Store>, dispatcher: Arc<Dispatcher>) -> Self {
-        Self { store, dispatcher }
+        Self {
+            store,
+            dispatcher,
+            observer: Arc::new(|_| {}),
+        }
+    }
+
+    /// Sets the callback for changes.
+    pub(super) fn set_observer(&mut self, observer: ChangeObserver) {
+        self.observer = observer;
+    }
+
+    /// Reports a change of the store, which was made for the reconcile of `by` if that is known.
+    fn report_change(&self, change: &Change, by: Option<&ObjectRef>) {
+        (self.observer)(change);
+        self.dispatcher.on_change(change, Source::WriteResponse, by);
     }
 
     /// Announces a request about the object `key`, sent for the reconcile of `by`.
@@ -68,7 +87,7 @@ impl WriteResponses {
             .store
             .put(&key, object, Projection::Full, Source::WriteResponse);
         if let Put::Changed(change) = put {
-            self.dispatcher.on_change(&change, Source::WriteResponse, None);
+            self.report_change(&change, None);
         }
         Ok(())
     }
@@ -82,7 +101,7 @@ impl PendingResponse<'_> {
         response: &[u8],
         mut authorship: Authorship,
     ) -> Result<Arc<Object>, ApiError> {
-        let WriteResponses { store, dispatcher } = self.responses;
+        let store = &self.responses.store;
         let (key, object) = parse_object(self.key, response)?;
         let version = object.resource_version;
         let cached = match store.put(&key, object, Projection::Full, Source::WriteResponse) {
@@ -92,7 +111,7 @@ impl PendingResponse<'_> {
                     authorship = Authorship::Foreign;
                 }
                 let by = Some(self.by).filter(|_| authorship == Authorship::Own);
-                dispatcher.on_change(&change, Source::WriteResponse, by);
+                self.responses.report_change(&change, by);
                 change.new
             }
             // The watch delivered this version or a newer one first.
@@ -130,10 +149,9 @@ impl PendingResponse<'_> {
         if uid.is_empty() {
             return;
         }
-        let WriteResponses { store, dispatcher } = self.responses;
         let by = Some(self.by).filter(|by| *by != self.key);
-        if let Some(change) = store.remove_deleted(self.key, uid) {
-            dispatcher.on_change(&change, Source::WriteResponse, by);
+        if let Some(change) = self.responses.store.remove_deleted(self.key, uid) {
+            self.responses.report_change(&change, by);
         }
         if by.is_some() {
             self.expectation.fulfil_deletion(uid);
@@ -181,4 +199,63 @@ fn parse_object(key: &ObjectRef, response: &[u8]) -> Result<(ObjectRef, Object),
     // All users of the name share one copy.
     let key = if parsed == *key { key.clone() } else { parsed };
     Ok((key, object))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        kube::{
+            backoff::Backoff,
+            key::Gvk,
+            scope::{NamespaceScope, Scope},
+        },
+        schedule::queue::Queue,
+    };
+
+    /// An event stream must close at once when a plugin changes or deletes its Upstream, as after a change by a user.
+    #[test]
+    fn every_change_that_a_response_shows_is_observed_once() {
+        let store = Arc::new(Store::default());
+        let upstream = ObjectRef::new(Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "n", "u");
+        store.open_collection(&Scope {
+            gvk: upstream.gvk.clone(),
+            cluster: "".into(),
+            namespace: "n".into(),
+            selector: None,
+            projection: Projection::Full,
+        });
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        let mut responses = WriteResponses::new(store, dispatcher);
+        let observed: Arc<Mutex<Vec<Option<u64>>>> = Arc::default();
+        let log = observed.clone();
+        responses.set_observer(Arc::new(move |change| {
+            log.lock().push(change.new.as_ref().map(|o| o.resource_version));
+        }));
+        let by = ObjectRef::new(Gvk::new("g", "v1", "Thing"), "n", "t");
+        let response = |version: u64| {
+            let metadata =
+                json!({"name": "u", "namespace": "n", "uid": "1", "resourceVersion": version.to_string()});
+            json!({"metadata": metadata, "spec": {"url": version}}).to_string()
+        };
+        for version in [1, 2, 2] {
+            let pending = responses.expect_response(&upstream, &by);
+            let stored = pending.store_response(response(version).as_bytes(), Authorship::Own);
+            stored.expect("an object");
+        }
+        responses
+            .store_read(&upstream, response(3).as_bytes())
+            .expect("an object");
+        let deleted = json!({"kind": "Status", "status": "Success", "details": {"uid": "1"}}).to_string();
+        responses
+            .expect_response(&upstream, &by)
+            .store_deletion(deleted.as_bytes(), None);
+        assert_eq!(*observed.lock(), [Some(1), Some(2), Some(3), None]);
+    }
 }

@@ -156,6 +156,18 @@ definitions! {
         "Total number of requests to upstreams that were retried because the connection failed";
     UPSTREAM_NOT_MODIFIED = counter "ostler_upstream_not_modified" ["upstream"]
         "Total number of responses served from the cache because the upstream answered 304 Not Modified";
+    MESSAGES_PUBLISHED = counter "ostler_messages_published" ["upstream", "result"]
+        "Total number of messages that components published, by upstream and result: confirmed, unroutable or failed";
+    MESSAGES_HANDLED = counter "ostler_messages_handled" ["plugin", "upstream", "queue", "result"]
+        "Total number of deliveries to message handlers, by result: acknowledged, retried, dead_lettered or requeued";
+    MESSAGES_REDELIVERED = counter "ostler_messages_redelivered" ["plugin", "upstream", "queue"]
+        "Total number of deliveries of messages that had been delivered before";
+    MESSAGES_IN_FLIGHT = gauge "ostler_messages_in_flight" ["plugin", "upstream", "queue"]
+        "Current number of messages that are being handled";
+    QUEUE_MESSAGES = gauge "ostler_queue_messages" ["plugin", "upstream", "queue"]
+        "Number of messages that are ready in a queue, when the host last asked for it";
+    SUBSCRIPTION_CONSUMING = gauge "ostler_subscription_consuming" ["plugin", "upstream", "queue"]
+        "1 while the host consumes the queue of a subscription, otherwise 0";
     EVENT_STREAMS = gauge "ostler_event_streams" ["state"]
         "Current number of event streams, by state: connecting, open, waiting, ended or outdated";
     EVENT_STREAM_OPENS = counter "ostler_event_stream_opens" []

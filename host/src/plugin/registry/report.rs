@@ -31,6 +31,8 @@ pub struct Report {
     pub passing: bool,
     /// True when the build that serves is stopped because it violates the host's policy.
     pub stopped: bool,
+    /// Reason and message why the signatures of a build that was accepted before could not be checked by the keys of now.
+    pub unverified: Option<(String, String)>,
     /// Milliseconds from the change of the file to serving, at the last replacement.
     pub swapped_ms: Option<f64>,
     /// Number of builds that served.
@@ -143,6 +145,10 @@ impl Slot {
             message,
             passing: self.refusal.as_ref().is_some_and(|e| e.passing),
             stopped: self.violation.is_some(),
+            unverified: self
+                .unverified
+                .as_ref()
+                .map(|e| (e.reason.to_owned(), e.message.clone())),
             hooks: self.hooks.clone(),
             swapped_ms: self.replaced_after.map(|d| d.as_micros() as f64 / 1000.0),
             served: self.served,

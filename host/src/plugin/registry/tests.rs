@@ -42,6 +42,7 @@ fn plugin(name: &str, digest: &str, of: &str) -> Plugin {
         kinds: vec![kind(of)],
         max_concurrent: 0,
         lifecycle: false,
+        messages: false,
         compiled: COMPILED.clone(),
         manifest: None,
         source: String::new(),

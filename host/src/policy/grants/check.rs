@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, Permissions, ReconcileGrant, ReconcileSettings, SAME_NAMESPACE,
-    SecretGrant, ServiceAccount, UpstreamGrant, Verb,
+    Access, Grant, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, ReconcileSettings,
+    SAME_NAMESPACE, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb, topic::matches_topic,
 };
 use crate::{contract::limits::Limits, kube::key::Gvk};
 
@@ -111,8 +111,8 @@ impl PluginGrants {
         Self { asks, used, ..self }
     }
 
-    /// The indexes of used entries of the permissions asked for (without them: granted): reconciles, kubernetes, upstreams
-    /// and secrets in their order, then events.
+    /// The indexes of used entries of the permissions asked for (without them: granted): reconciles, kubernetes, upstreams,
+    /// messages and secrets in their order, then events.
     pub fn used_entries(&self) -> Vec<usize> {
         let marked = |i: &usize| {
             let word = self.used.0.get(i / 64);
@@ -124,6 +124,11 @@ impl PluginGrants {
     /// The pace of its reconciles, as far as it is granted.
     pub fn reconcile(&self) -> ReconcileSettings {
         self.grant.reconcile
+    }
+
+    /// The queues whose messages it handles.
+    pub fn subscriptions(&self) -> &[Subscription] {
+        &self.grant.subscriptions
     }
 
     /// Its identity at the API server; `None` for the host's own.
@@ -250,11 +255,12 @@ impl Permissions {
             reconciles,
             kubernetes,
             upstreams,
+            messages,
             secrets,
             events: _,
             read_secrets: _,
         } = self;
-        reconciles.len() + kubernetes.len() + upstreams.len() + secrets.len() + 1
+        reconciles.len() + kubernetes.len() + upstreams.len() + messages.len() + secrets.len() + 1
     }
 
     /// The index of the entry that allows an access, in the order of [`PluginGrants::used_entries`].
@@ -262,6 +268,7 @@ impl Permissions {
         let after_reconciles = self.reconciles.len();
         let after_kubernetes = after_reconciles + self.kubernetes.len();
         let after_upstreams = after_kubernetes + self.upstreams.len();
+        let after_messages = after_upstreams + self.messages.len();
         match *access {
             Access::Reconcile { gvk } => self.reconciles.iter().position(|g| g.covers(gvk)),
             Access::Kubernetes { verb, gvk, namespace } => {
@@ -269,6 +276,7 @@ impl Permissions {
                     matches_kind(&g.group, &g.kinds, gvk)
                         && g.verbs.contains(&verb)
                         && matches_namespace(&g.namespaces, namespace, own)
+                        && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
                 };
                 let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
                 let found = self.kubernetes.iter().position(covers).filter(|_| possible);
@@ -290,6 +298,21 @@ impl Permissions {
                 let found = self.upstreams.iter().position(covers);
                 found.map(|i| i + after_kubernetes)
             }
+            Access::Publish {
+                namespace,
+                name,
+                exchange,
+                routing_key,
+            } => {
+                let covers = |g: &MessageGrant| {
+                    matches_any(&g.names, name)
+                        && matches_namespace(&g.namespaces, namespace, own)
+                        && matches_exchange(&g.exchanges, exchange)
+                        && g.routing_keys.iter().any(|p| matches_topic(p, routing_key))
+                };
+                let found = self.messages.iter().position(covers);
+                found.map(|i| i + after_upstreams)
+            }
             Access::Secret {
                 namespace,
                 name,
@@ -306,7 +329,7 @@ impl Permissions {
                         && origin.is_none_or(is_allowed)
                 };
                 let found = self.secrets.iter().position(covers);
-                found.map(|i| i + after_upstreams)
+                found.map(|i| i + after_messages)
             }
             Access::Events => self.events.then(|| self.entry_count() - 1),
         }
@@ -328,9 +351,17 @@ impl ReconcileGrant {
     }
 }
 
+impl KubernetesGrant {
+    /// Names Secrets, and not by a pattern, which is not meant to cover them.
+    fn names_secrets(&self) -> bool {
+        self.kinds.iter().any(|kind| kind == "Secret")
+    }
+}
+
 impl Access<'_> {
+    /// An access whose response has the content of a Secret. That of a deletion has none.
     fn is_secret_access(&self) -> bool {
-        matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
+        matches!(self, Self::Kubernetes { gvk, verb, .. } if gvk.is_secret() && *verb != Verb::Delete)
     }
 
     /// Whoever may write a Plugin may give itself any grant.
@@ -391,6 +422,28 @@ impl Access<'_> {
                     shown(namespace)
                 ),
             ),
+            Self::Publish {
+                namespace,
+                name,
+                exchange,
+                routing_key,
+            } => {
+                let exchange_name = match exchange {
+                    "" => "the default exchange".to_owned(),
+                    exchange => format!("exchange {exchange}"),
+                };
+                (
+                    format!(
+                        "publish to {exchange_name} with routing key {routing_key:?} at upstream {name}{}",
+                        namespace_suffix(namespace)
+                    ),
+                    format!(
+                        "messages: [{{names: [{name}], namespaces: [{}], exchanges: [{exchange:?}], routingKeys: \
+                         [{routing_key:?}]}}]`",
+                        shown(namespace)
+                    ),
+                )
+            }
             Self::Secret {
                 namespace,
                 name,
@@ -436,6 +489,15 @@ fn matches_namespace(patterns: &[String], namespace: &str, own: &str) -> bool {
     matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
 }
 
+/// Some pattern matches an exchange. No pattern with `*` matches the default exchange, through which a message reaches
+/// any queue.
+fn matches_exchange(patterns: &[String], exchange: &str) -> bool {
+    match exchange {
+        "" => patterns.iter().any(String::is_empty),
+        exchange => matches_any(patterns, exchange),
+    }
+}
+
 /// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`.
 fn matches_any(patterns: &[String], word: &str) -> bool {
     patterns
@@ -444,424 +506,4 @@ fn matches_any(patterns: &[String], word: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::policy::{grants::Grants, origin::Origin};
-
-    const FILE: &str = "
-plugins:
-  team:
-    kubernetes:
-    - {group: concourse-ci.org, kinds: [Instance], verbs: [get], namespaces: [a]}
-    - {group: '', kinds: [Secret], verbs: [get]}
-    upstreams:
-    - {names: [ci], methods: [GET], paths: [/api/v1/*]}
-";
-
-    fn kubernetes<'a>(verb: Verb, gvk: &'a Gvk, namespace: &'a str) -> Access<'a> {
-        Access::Kubernetes { verb, gvk, namespace }
-    }
-
-    #[test]
-    fn access_without_grant_is_denied_with_remedy() {
-        let grants = Grants::parse(FILE, "g.yaml").expect("parses");
-        let team = grants.grants_for("team");
-        let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
-        assert_eq!(
-            team.check_access(&kubernetes(Verb::Get, &instance, "a"), "a"),
-            Ok(())
-        );
-        for access in [
-            kubernetes(Verb::Get, &instance, "b"),
-            kubernetes(Verb::Get, &instance, ""),
-            kubernetes(Verb::Delete, &instance, "a"),
-            kubernetes(Verb::Get, &Gvk::new("", "v1", "Secret"), "a"),
-            Access::Events,
-            Access::Secret {
-                namespace: "a",
-                name: "x",
-                origin: None,
-            },
-            Access::Reconcile { gvk: &instance },
-            Access::Upstream {
-                namespace: "a",
-                name: "ci",
-                method: "PUT",
-                path: "/api/v1/x",
-            },
-            Access::Upstream {
-                namespace: "a",
-                name: "ci",
-                method: "GET",
-                path: "/sky",
-            },
-        ] {
-            let text = team.check_access(&access, "a").expect_err("denied").to_string();
-            assert!(
-                text.contains("plugin team may not") && text.contains("plugins.team."),
-                "{text}"
-            );
-            assert!(grants.grants_for("other").check_access(&access, "a").is_err());
-        }
-        let query = Access::Upstream {
-            namespace: "a",
-            name: "ci",
-            method: "GET",
-            path: "/api/v1/x?y=/z",
-        };
-        assert_eq!(team.check_access(&query, "a"), Ok(()));
-    }
-
-    fn granted(yaml: &str) -> PluginGrants {
-        let grant = serde_saphyr::from_str::<Grant>(yaml).expect("parses");
-        PluginGrants::new("p", "", None, grant)
-    }
-
-    #[test]
-    fn default_namespace_is_that_of_the_reconciled_object() {
-        let grants = granted(
-            "{kubernetes: [{kinds: [A], verbs: [get]}, {kinds: [B], verbs: [get], namespaces: [Same, 'shared-*']}], upstreams: [{}], secrets: [{origins: ['*']}]}",
-        );
-        let [a, b] = ["A", "B"].map(|kind| Gvk::new("", "v1", kind));
-        let upstream = |namespace| Access::Upstream {
-            namespace,
-            name: "u",
-            method: "GET",
-            path: "/",
-        };
-        let secret = |namespace| Access::Secret {
-            namespace,
-            name: "s",
-            origin: None,
-        };
-        for (access, own, allowed) in [
-            (kubernetes(Verb::Get, &a, "n"), "n", true),
-            (kubernetes(Verb::Get, &a, "m"), "n", false),
-            // Neither all namespaces nor a cluster-scoped object is the namespace of a cluster-scoped object.
-            (kubernetes(Verb::Get, &a, ""), "", false),
-            (kubernetes(Verb::Get, &a, ""), "n", false),
-            (kubernetes(Verb::Get, &a, "n"), "", false),
-            (kubernetes(Verb::Get, &b, "n"), "n", true),
-            (kubernetes(Verb::Get, &b, "shared-x"), "n", true),
-            (kubernetes(Verb::Get, &b, "other"), "n", false),
-            (upstream("n"), "n", true),
-            (upstream("m"), "n", false),
-            (secret("n"), "n", true),
-            (secret("m"), "n", false),
-        ] {
-            assert_eq!(
-                grants.check_access(&access, own).is_ok(),
-                allowed,
-                "{access:?} {own}"
-            );
-        }
-    }
-
-    #[test]
-    fn secret_is_allowed_for_granted_origins_only() {
-        let grants =
-            granted("{secrets: [{names: [s], origins: ['https://ci.example.com', 'http://127.0.0.1:*']}]}");
-        let check = |url: &str| {
-            let origin = Origin::of_url(url).expect("an origin");
-            let access = Access::Secret {
-                namespace: "n",
-                name: "s",
-                origin: Some(&origin),
-            };
-            grants.check_access(&access, "n").map_err(|e| e.to_string())
-        };
-        assert_eq!(check("https://ci.example.com/api"), Ok(()));
-        assert_eq!(check("http://127.0.0.1:8080"), Ok(()));
-        let why = check("https://attacker.dev").expect_err("denied");
-        assert!(
-            why.contains("name Secret s in namespace n for https://attacker.dev")
-                && why.contains(
-                    "`secrets: [{names: [s], namespaces: [Same], origins: [\"https://attacker.dev\"]}]`"
-                ),
-            "{why}"
-        );
-        assert!(check("http://ci.example.com").is_err());
-    }
-
-    #[test]
-    fn kinds_of_the_host_are_granted_by_name_and_plugins_never_for_writes() {
-        let wide = granted(
-            "{kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply, create, patch, delete, hold], namespaces: ['*']}, {group: ostler.dev, kinds: ['*', 'Up*'], verbs: [get, apply], namespaces: ['*']}]}",
-        );
-        let named = granted(
-            "{kubernetes: [{group: ostler.dev, kinds: [Upstream, Plugin], verbs: [get, apply, create, patch, delete, hold], namespaces: ['*']}]}",
-        );
-        let [upstream, plugin, other] = [
-            ("ostler.dev", "Upstream"),
-            ("ostler.dev", "Plugin"),
-            ("examples.ostler.dev", "Greeting"),
-        ]
-        .map(|(group, kind)| Gvk::new(group, "v1", kind));
-        for verb in [Verb::Apply, Verb::Create, Verb::Patch, Verb::Delete, Verb::Hold] {
-            let denied = named
-                .check_access(&kubernetes(verb, &plugin, ""), "")
-                .expect_err("denied");
-            assert!(denied.to_string().contains("no grant allows it"), "{denied}");
-            assert!(wide.check_access(&kubernetes(verb, &plugin, ""), "").is_err());
-            assert!(wide.check_access(&kubernetes(verb, &upstream, "n"), "").is_err());
-            assert!(wide.check_access(&kubernetes(verb, &other, "n"), "").is_ok());
-            assert!(named.check_access(&kubernetes(verb, &upstream, "n"), "").is_ok());
-        }
-        assert!(
-            wide.check_access(&kubernetes(Verb::Get, &plugin, ""), "")
-                .is_err()
-        );
-        assert!(
-            named
-                .check_access(&kubernetes(Verb::Get, &plugin, ""), "")
-                .is_ok()
-        );
-    }
-
-    #[test]
-    fn kinds_are_reconciled_in_namespaces_of_both_sides() {
-        let asks = |text: &str| Some(serde_saphyr::from_str::<Permissions>(text).expect("parses"));
-        let grants =
-            granted("{reconciles: [{group: g, kinds: [A], namespaces: [j, m]}, {group: g, kinds: ['B*']}]}");
-        let [a, b, c] = ["A", "B", "C"].map(|kind| Gvk::new("g", "v1", kind));
-        assert_eq!(
-            grants.reconciled_namespaces(&a),
-            Some(vec!["j".into(), "m".into()])
-        );
-        assert_eq!(grants.reconciled_namespaces(&b), None);
-        assert!(grants.check_access(&Access::Reconcile { gvk: &c }, "").is_err());
-        let narrower = grants.with_asks(asks(
-            "{reconciles: [{group: g, kinds: ['*'], namespaces: [m, k]}]}",
-        ));
-        assert_eq!(narrower.reconciled_namespaces(&a), Some(vec!["m".into()]));
-        assert_eq!(
-            narrower.reconciled_namespaces(&b),
-            Some(vec!["m".into(), "k".into()])
-        );
-        let silent = narrower.with_asks(asks("{}"));
-        let why = silent
-            .check_access(&Access::Reconcile { gvk: &a }, "")
-            .expect_err("denied")
-            .to_string();
-        assert!(
-            why.contains("may not reconcile A")
-                && why.contains("`permissions.reconciles: [{group: \"g\", kinds: [A]}]`"),
-            "{why}"
-        );
-    }
-
-    #[test]
-    fn pace_parses_durations_and_refuses_others() {
-        let text = "plugins: {team: {reconcile: {interval: 1h30m, jitter: 5}}}";
-        let settings = Grants::parse(text, "g.yaml")
-            .expect("parses")
-            .grants_for("team")
-            .reconcile();
-        assert_eq!(
-            (settings.interval, settings.jitter),
-            (Some(Duration::from_secs(5400)), Some(5))
-        );
-        for wrong in ["soon", "0s", "-5m"] {
-            let text = format!("plugins: {{team: {{reconcile: {{interval: {wrong}}}}}}}");
-            let error = Grants::parse(&text, "g.yaml").unwrap_err();
-            assert!(
-                error.contains("is not a duration") && error.contains(wrong),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn network_grant_parses_and_names_invalid_entry() {
-        let grants = Grants::parse("network: {allow: [10.96.0.0/12, '::1']}", "g.yaml").expect("parses");
-        assert!(grants.network.permits("10.96.0.1".parse().expect("an address")));
-        let error = Grants::parse("network: {allow: [localhost]}", "g.yaml").unwrap_err();
-        assert!(
-            error.contains("g.yaml") && error.contains("`localhost` is no network"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn unknown_field_is_named() {
-        let error = Grants::parse("plugins: {team: {kubernets: []}}", "g.yaml").unwrap_err();
-        assert!(error.contains("g.yaml") && error.contains("kubernets"), "{error}");
-        let error = Grants::parse("plugins: {team: {secretsAreReadable: true}}", "g.yaml").unwrap_err();
-        assert!(error.contains("renamed to `readSecrets`"), "{error}");
-    }
-
-    #[test]
-    fn checked_access_marks_entry_as_used() {
-        let text = "{kubernetes: [{kinds: [A], verbs: [get]}, {kinds: ['*'], verbs: [get]}], upstreams: [{}], events: true}";
-        let asks: Permissions = serde_saphyr::from_str(text).expect("parses");
-        let grant: Grant =
-            serde_saphyr::from_str("{kubernetes: [{kinds: ['*'], verbs: [get]}], events: true}")
-                .expect("parses");
-        let grants = PluginGrants::new("p", "", Some(asks), grant);
-        assert_eq!(grants.used_entries(), [0; 0]);
-        let other = Gvk::new("", "v1", "B");
-        assert!(
-            grants
-                .check_access(&kubernetes(Verb::Get, &other, "a"), "a")
-                .is_ok()
-        );
-        assert!(
-            grants
-                .check_access(&kubernetes(Verb::Hold, &other, "n"), "a")
-                .is_err()
-        );
-        let ungranted = Access::Upstream {
-            namespace: "n",
-            name: "u",
-            method: "GET",
-            path: "/",
-        };
-        assert!(grants.check_access(&ungranted, "a").is_err());
-        assert_eq!(grants.used_entries(), [1], "what was denied is not used");
-        let shared = grants.clone();
-        assert!(shared.check_access(&Access::Events, "a").is_ok());
-        assert_eq!(grants.used_entries(), [1, 3]);
-    }
-
-    #[test]
-    fn missing_side_is_named() {
-        let asks = |text: &str| Some(serde_saphyr::from_str::<Permissions>(text).expect("parses"));
-        let team = Grants::parse(FILE, "g.yaml").expect("parses").grants_for("team");
-        let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
-        let get = kubernetes(Verb::Get, &instance, "a");
-        let all = "{kubernetes: [{group: '*', kinds: ['*'], verbs: [get, list]}], events: true}";
-        let asking = team.clone().with_asks(asks(all));
-        assert_eq!(asking.check_access(&get, "a"), Ok(()));
-        let ungranted = asking.check_access(&Access::Events, "a").unwrap_err().to_string();
-        assert_eq!(
-            ungranted,
-            "plugin team may not emit events: grant it with `plugins.team.events: true`"
-        );
-        let silent = team.with_asks(asks("{}"));
-        let unasked = silent.check_access(&get, "a").unwrap_err().to_string();
-        assert!(
-            unasked.contains("its manifest does not ask for it") && !unasked.contains("plugins.team"),
-            "{unasked}"
-        );
-        let neither = silent.check_access(&Access::Events, "a").unwrap_err().to_string();
-        assert!(
-            neither.contains("`permissions.events: true`") && neither.contains("`plugins.team.events: true`"),
-            "{neither}"
-        );
-    }
-
-    #[test]
-    fn read_secrets_only_if_asked_and_granted() {
-        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], readSecrets: true}";
-        let closed = "{kubernetes: [{kinds: ['*'], verbs: [get]}]}";
-        let parse = |text: &str| serde_saphyr::from_str::<Permissions>(text).expect("parses");
-        let secret = Gvk::new("", "v1", "Secret");
-        for (asked, granted, may) in [
-            (Some(readable), readable, true),
-            (None, readable, true),
-            (Some(readable), closed, false),
-            (Some(closed), readable, false),
-            (None, closed, false),
-        ] {
-            let grant = serde_saphyr::from_str::<Grant>(granted).expect("parses");
-            let grants = PluginGrants::new("p", "spec.grants.", asked.map(parse), grant);
-            assert_eq!(grants.can_read_secrets(), may, "{asked:?} {granted}");
-            let checked = grants.check_access(&kubernetes(Verb::Get, &secret, "a"), "a");
-            assert_eq!(checked.is_ok(), may, "{checked:?}");
-        }
-    }
-
-    #[test]
-    fn mistake_names_file_and_field() {
-        for (entry, words) in [
-            (
-                "kubernetes: [{kinds: [A], verbs: []}]",
-                "kubernetes[0].verbs is empty",
-            ),
-            ("upstreams: [{}, {methods: []}]", "upstreams[1].methods is empty"),
-            ("secrets: [{names: ['']}]", "secrets[0].names is empty"),
-            ("secrets: [{names: [a]}]", "secrets[0].origins is missing"),
-            ("secrets: [{origins: []}]", "secrets[0].origins is empty"),
-            ("reconciles: [{kinds: []}]", "reconciles[0].kinds is empty"),
-            (
-                "reconciles: [{kinds: [A], namespaces: ['a*']}]",
-                "reconciles[0].namespaces has \"a*\"",
-            ),
-            (
-                "reconciles: [{kinds: [A], namespaces: [Same]}]",
-                "reconciles[0].namespaces has \"Same\"",
-            ),
-            ("limits: {memory: 5Gi}", "limits.memory is 5Gi"),
-            (
-                "serviceAccount: {namespace: a, name: \"b\\r\\nX: y\"}",
-                "serviceAccount.name",
-            ),
-        ] {
-            let error = Grants::parse(&format!("plugins: {{p: {{{entry}}}}}"), "g.yaml").unwrap_err();
-            assert!(
-                error.starts_with("g.yaml: plugins.p.") && error.contains(words),
-                "{error}"
-            );
-        }
-    }
-
-    fn permissions() -> impl Strategy<Value = Permissions> {
-        let words = || prop::collection::vec(prop::sample::select(vec!["a", "b", "a*", "*", "Secret"]), 1..3);
-        let strings = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect::<Vec<_>>();
-        let verbs = prop::collection::vec(
-            prop::sample::select(vec![Verb::Get, Verb::List, Verb::Hold]),
-            1..3,
-        );
-        let kubernetes = (prop::sample::select(vec!["", "g", "*"]), words(), verbs, words()).prop_map(
-            move |(group, kinds, verbs, namespaces)| KubernetesGrant {
-                group: group.into(),
-                kinds: strings(kinds),
-                verbs,
-                namespaces: strings(namespaces),
-            },
-        );
-        (
-            prop::collection::vec(kubernetes, 0..3),
-            any::<bool>(),
-            any::<bool>(),
-        )
-            .prop_map(|(kubernetes, events, read_secrets)| Permissions {
-                kubernetes,
-                events,
-                read_secrets,
-                ..Permissions::default()
-            })
-    }
-
-    proptest! {
-        /// An access is allowed if each side alone allows it; permissions survive a round trip.
-        #[test]
-        fn access_needs_both_sides(asks in permissions(), granted in permissions(), group in "g?", kind in prop::sample::select(vec!["a", "ab", "Secret"]), namespace in "[ab]{0,2}") {
-            let gvk = Gvk::new(&group, "v1", kind);
-            let grant = |p: &Permissions| Grant {
-                permissions: p.clone(),
-                ..Grant::default()
-            };
-            let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));
-            let alone = |p| PluginGrants::new("p", "", None, grant(p));
-            for access in [kubernetes(Verb::Get, &gvk, &namespace), kubernetes(Verb::Hold, &gvk, &namespace), Access::Events] {
-                let each = [&asks, &granted].map(|p| alone(p).check_access(&access, "a").is_ok());
-                prop_assert_eq!(both.check_access(&access, "a").is_ok(), each == [true, true]);
-            }
-            let written = serde_json::to_string(&asks).expect("written");
-            prop_assert_eq!(serde_saphyr::from_str::<Permissions>(&written).expect("read"), asks);
-        }
-
-        /// Arbitrary text is parsed, or refused with an error that names the file.
-        #[test]
-        fn arbitrary_text_is_parsed_or_refused(text in "[ -~\n]{0,120}") {
-            if let Err(error) = Grants::parse(&text, "g.yaml") {
-                prop_assert!(error.starts_with("g.yaml"), "{}", error);
-            }
-        }
-    }
-}
+mod tests;

@@ -12,7 +12,10 @@ use crate::{
         key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
     },
-    observe::{metrics::PluginMetrics, telemetry::ReconcileId},
+    observe::{
+        metrics::{HostCall, PluginMetrics},
+        telemetry::ReconcileId,
+    },
     policy::{
         grants::{Access, ServiceAccount},
         plugin_policy::PluginPolicy,
@@ -37,7 +40,23 @@ enum CallKind {
     Reconcile,
     /// A life-cycle hook. It is no reconcile, so its reads wake nothing.
     Hook,
+    /// A message handler. State belongs into objects, so it may only write objects and messages.
+    Message,
 }
+
+/// The host functions that a message handler may call.
+const MESSAGE_HANDLER_CALLS: [HostCall; 10] = [
+    HostCall::KubernetesApply,
+    HostCall::KubernetesCreate,
+    HostCall::MessagingPublish,
+    HostCall::EventsEmit,
+    HostCall::LogWrite,
+    HostCall::MetricsCounter,
+    HostCall::MetricsGauge,
+    HostCall::ClockNow,
+    HostCall::ClockRemaining,
+    HostCall::ConfigGet,
+];
 
 /// The context of a call.
 pub struct CallContext {
@@ -49,6 +68,8 @@ pub struct CallContext {
     /// The id of the reconcile in logs and traces.
     pub id: ReconcileId,
     kind: CallKind,
+    /// The namespace of the Upstream that delivered the message, in a message handler.
+    broker_namespace: Option<Arc<str>>,
 }
 
 impl CallContext {
@@ -60,6 +81,13 @@ impl CallContext {
         Self::new(policy, Some(target), CallKind::Hook)
     }
 
+    pub(super) fn message(policy: Arc<PluginPolicy>, target: CallTarget, broker_namespace: Arc<str>) -> Self {
+        Self {
+            broker_namespace: Some(broker_namespace),
+            ..Self::new(policy, Some(target), CallKind::Message)
+        }
+    }
+
     fn new(policy: Arc<PluginPolicy>, target: Option<CallTarget>, kind: CallKind) -> Self {
         Self {
             metrics: target
@@ -69,6 +97,7 @@ impl CallContext {
             target,
             id: ReconcileId::next(),
             kind,
+            broker_namespace: None,
         }
     }
 
@@ -82,14 +111,30 @@ impl CallContext {
         self.target.as_ref().map(|target| &target.key)
     }
 
-    /// The namespace of the target; empty for a cluster-scoped one, and in `initialize`.
+    /// The namespace of the target; empty for a cluster-scoped one, and in `initialize`. For a message it is that of the
+    /// broker.
     pub(super) fn own_namespace(&self) -> &str {
+        if let Some(namespace) = &self.broker_namespace {
+            return namespace;
+        }
         self.target_key().map_or("", |key| &key.namespace)
     }
 
-    /// True in a life-cycle hook.
+    /// True in a life-cycle hook and in a message handler: there is no reconciled object.
     pub(super) fn is_hook(&self) -> bool {
-        self.kind == CallKind::Hook
+        self.kind != CallKind::Reconcile
+    }
+
+    /// Denies what a message handler may not call.
+    pub(super) fn check_call(&self, call: HostCall) -> Result<(), Error> {
+        if self.kind == CallKind::Message && !MESSAGE_HANDLER_CALLS.contains(&call) {
+            return Err(Error::Denied(format!(
+                "{}: not in a message handler, which creates and applies objects and publishes messages: the work belongs \
+                 into `reconcile`",
+                call.name()
+            )));
+        }
+        Ok(())
     }
 
     /// The service account of the plugin, if the administrator has given it one.

@@ -145,10 +145,10 @@ impl Host for Call {
 }
 
 /// An upstream that the component may use, with its Secrets in the store.
-struct ResolvedUpstream {
-    services: Arc<Services>,
-    key: ObjectRef,
-    object: UpstreamObject,
+pub(super) struct ResolvedUpstream {
+    pub(super) services: Arc<Services>,
+    pub(super) key: ObjectRef,
+    pub(super) object: UpstreamObject,
 }
 
 /// A request that has passed all checks.
@@ -230,36 +230,54 @@ impl Call {
         method: &str,
         path: &str,
     ) -> Result<ResolvedUpstream, Error> {
-        let (target, services) = self.begin_host_call(call)?;
-        let own = target.key.namespace.clone();
-        check_cluster(upstream.cluster.as_deref())?;
-        let namespace: Arc<str> = upstream
-            .namespace
-            .as_deref()
-            .map_or_else(|| own.clone(), Into::into);
-        check_path_segments(&namespace, &upstream.name, "upstream")?;
-        let key = ObjectRef::new(upstream::upstream_gvk(), &namespace, &upstream.name);
+        let (key, services) = self.locate_upstream(call, upstream)?;
         self.context.check_grant(&Access::Upstream {
-            namespace: &namespace,
-            name: &upstream.name,
+            namespace: &key.namespace,
+            name: &key.name,
             method,
             path,
         })?;
+        self.load_upstream(services, key).await
+    }
+
+    /// Begins a host call, and returns the key of the Upstream that a reference names.
+    pub(super) fn locate_upstream(
+        &mut self,
+        call: HostCall,
+        upstream: &UpstreamRef,
+    ) -> Result<(ObjectRef, Arc<Services>), Error> {
+        let (_, services) = self.begin_host_call(call)?;
+        check_cluster(upstream.cluster.as_deref())?;
+        let namespace = upstream
+            .namespace
+            .as_deref()
+            .unwrap_or(self.context.own_namespace());
+        check_path_segments(namespace, &upstream.name, "upstream")?;
+        let key = ObjectRef::new(upstream::upstream_gvk(), namespace, &upstream.name);
+        Ok((key, services))
+    }
+
+    /// Loads an Upstream that is granted, and the Secrets of its credentials, as dependencies.
+    pub(super) async fn load_upstream(
+        &mut self,
+        services: Arc<Services>,
+        key: ObjectRef,
+    ) -> Result<ResolvedUpstream, Error> {
+        let own = self.context.own_namespace().to_owned();
+        let (namespace, name) = (&key.namespace, &key.name);
         let Some(object) = self.get_cached(&services, &key, Projection::Full).await? else {
             return Err(Error::NotFound(format!(
-                "Upstream {namespace}/{} does not exist",
-                key.name
+                "Upstream {namespace}/{name} does not exist"
             )));
         };
         let upstream = UpstreamObject::from_object(&object).map_err(Error::Invalid)?;
         if !upstream.allows_namespace(&own) {
             return Err(Error::Denied(format!(
-                "Upstream {namespace}/{} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it",
-                key.name
+                "Upstream {namespace}/{name} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it"
             )));
         }
-        for name in upstream.secret_names() {
-            let secret = ObjectRef::new(Gvk::secret(), &namespace, &name);
+        for secret in upstream.secret_names() {
+            let secret = ObjectRef::new(Gvk::secret(), namespace, &secret);
             self.get_cached(&services, &secret, Projection::Full).await?;
         }
         Ok(ResolvedUpstream {

@@ -1,21 +1,27 @@
 //! `kubernetes`: reads from the shared cache, writes with the plugin's field manager.
 
-use std::{hash::Hash, sync::Arc};
+mod lists;
+mod patch;
+mod projection;
 
-use serde_json::{Map, Value, json};
+use std::hash::Hash;
+
+use serde_json::{Value, json};
 use tracing::{Span, field::Empty, instrument};
 
+use self::{
+    patch::{check_patched_status, is_applied, meets_preconditions, parse_patch},
+    projection::{cache_projection, project_fields},
+};
 use super::{
-    Call, ReferenceDisplay, SYNC_TIMEOUT,
+    Call, ReferenceDisplay,
     context::{check_cluster, parse_gvk},
 };
 use crate::{
-    cache::store::{NamespacedName, Query},
     client::access_review::ReadAccess,
     contract::bindings::{
         kubernetes::{
             ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page, Preconditions,
-            Projection,
         },
         types::{self, ConditionStatus, Error, Substitution},
     },
@@ -23,7 +29,6 @@ use crate::{
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
-        object::Object,
         scope::Projection as CacheProjection,
         selector::{FieldSelector, Selector},
         well_known::{bookkeeping, condition_type},
@@ -37,8 +42,6 @@ use crate::{
 
 /// Maximum number of objects in a page from the shared cache.
 const MAX_PAGE_OBJECTS: usize = 500;
-/// Maximum number of objects in a page from the API server, which is in memory as a whole.
-const MAX_LIVE_PAGE_OBJECTS: usize = 100;
 
 impl Host for Call {
     #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
@@ -166,19 +169,20 @@ impl Host for Call {
         let request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         self.charge_bytes_to_host(object.len())?;
-        if let Some((key, live)) = services
-            .api
-            .writer
-            .unchanged_since_last_apply(&by, request_digest)
-        {
+        let writer = &services.api.writer;
+        if let Some((key, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
             self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
             if key.gvk.is_same_kind(&upstream_gvk()) {
                 self.check_upstream_secrets(&key, &live.to_value(), None)?;
             }
             self.check_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.record_apply(key, false)?;
-            return self.return_bytes(live.json.to_vec());
+            self.record_written_object(key.clone())?;
+            // From here on a change wakes the object. One from before it is seen now.
+            if let Some((_, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
+                self.record_apply(key, false)?;
+                return self.return_bytes(live.json.to_vec());
+            }
         }
         let (key, object) = self.prepare_object(object, options.owned, Verb::Apply)?;
         Span::current().record("object", tracing::field::display(&key));
@@ -217,14 +221,14 @@ impl Host for Call {
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        self.reserve_watch(&key)?;
+        self.record_written_object(key.clone())?;
         let written = services
             .api
             .writer
             .create(self.context.write_context(&by), &key, &object)
             .await;
         let written = written.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, written.sent)?;
+        self.effects.record_write(&key, written.sent);
         self.return_bytes(written.object.json.to_vec())
     }
 
@@ -254,6 +258,8 @@ impl Host for Call {
             ));
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        let resource = services.api.writer.discover_resource(&key.gvk).await?;
+        check_patched_status(&patch, resource.status)?;
         self.check_patch(&services, &key).await?;
         // A patch that would leave the cached object unchanged is not sent.
         if let Some(live) = self.get_cached(&services, &key, CacheProjection::Full).await?
@@ -282,14 +288,15 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        self.reserve_watch(&key)?;
+        self.record_written_object(key.clone())?;
         let context = self.context.write_context(&by);
         let deleted = services
             .api
             .writer
             .delete(context, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.map_api_error(e))?;
-        self.record_write(key, true)
+        self.effects.record_write(&key, true);
+        Ok(())
     }
 }
 
@@ -306,129 +313,22 @@ pub(super) async fn check_scope(writer: &ApiWriter, gvk: &Gvk, namespace: &str) 
     )))
 }
 
-/// A page of a list: its objects, and the token of the next page.
-type ListedPage = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
-
 impl Call {
-    /// Lists from the shared cache. The token is the namespace and name of the last object of the page.
-    async fn list_cached(
-        &mut self,
-        services: &Services,
-        lists: Vec<List>,
-        limit: usize,
-        token: Option<&str>,
-    ) -> Result<ListedPage, Error> {
-        let after = match token.map(|token| token.split_once('/').ok_or_else(invalid_token)) {
-            None => None,
-            Some(last) => last.map(|(namespace, name)| {
-                Some(NamespacedName {
-                    namespace: namespace.into(),
-                    name: name.into(),
-                })
-            })?,
-        };
-        let mut found = Vec::new();
-        for list in lists {
-            self.check_list(services, &list).await?;
-            let dependency = Dependency::List(Box::new(list.clone()));
-            let scope = dependency.scope(&services.cache.namespaces);
-            self.record_read(dependency)?;
-            let timeout = self.remaining_time().min(SYNC_TIMEOUT);
-            let informers = &services.cache.informers;
-            let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
-            let serving = synced.map_err(|e| self.map_sync_error(e))?;
-            let query = Query {
-                namespace: &list.namespace,
-                labels: list.labels.as_ref(),
-                fields: list.fields.as_ref(),
-                after: after.as_ref(),
-                limit: Some(limit + 1 - found.len().min(limit + 1)),
-            };
-            found.extend(services.cache.store.list(&serving, &query));
-        }
-        let fits = self.count_fitting(&found).min(limit);
-        let more = found.len() > fits;
-        found.truncate(fits);
-        let last = found.last().filter(|_| more);
-        let token = last.map(|(key, _)| format!("{}/{}", key.namespace, key.name));
-        Ok((found, token))
-    }
-
-    /// Lists from the API server, one namespace after the other. The token is the index of the namespace and the token of
-    /// the server.
-    async fn list_live(
-        &mut self,
-        services: &Services,
-        lists: Vec<List>,
-        limit: usize,
-        token: Option<&str>,
-    ) -> Result<ListedPage, Error> {
-        let parse = |token: &str| {
-            let (at, rest) = token.strip_prefix("live/")?.split_once('/')?;
-            Some((at.parse::<usize>().ok()?, rest.to_owned()))
-        };
-        let (at, token) = match token {
-            None => (0, String::new()),
-            Some(token) => parse(token).ok_or_else(invalid_token)?,
-        };
-        let Some(list) = lists.get(at) else {
-            return Ok((Vec::new(), None));
-        };
-        let List { gvk, namespace, .. } = list;
-        // A dependency reports when the list changes, so the account's right to read it is reviewed first.
-        self.check_list(services, list).await?;
-        // The edge comes before the request: a change while the response is on its way wakes the object.
-        self.record_read(Dependency::List(Box::new(list.clone())))?;
-        let account = self.context.service_account();
-        let page = services.api.writer.list_page(
-            account,
-            gvk,
-            namespace,
-            list.labels.as_ref(),
-            limit.min(MAX_LIVE_PAGE_OBJECTS),
-            &token,
-        );
-        let (mut found, next) = page.await.map_err(|e| self.map_api_error(e))?;
-        found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
-        let at = if next.is_empty() { at + 1 } else { at };
-        let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
-        Ok((found, token))
-    }
-
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
     fn record_apply(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.context.metrics {
             metrics.record_suppressed(Suppressed::Apply);
         }
-        self.record_write(key, sent)
-    }
-
-    /// Records a write and a read of the same object, so that a change by another writer wakes the reconciled object.
-    fn record_write(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         self.effects.record_write(&key, sent);
+        self.record_written_object(key)
+    }
+
+    /// Records an object that the call writes as read, so that a change by another writer wakes the reconciled object. It
+    /// comes before the request: a change while the response is on its way counts, and a limit of watches must not fail
+    /// the call after the write.
+    fn record_written_object(&mut self, key: ObjectRef) -> Result<(), Error> {
         self.record_read(Dependency::Object(key, CacheProjection::Full))
-    }
-
-    /// Starts the watch of an object that is about to be written: a limit must not fail the call after the write.
-    fn reserve_watch(&self, key: &ObjectRef) -> Result<(), Error> {
-        let Some(target) = &self.context.target else {
-            return Ok(());
-        };
-        let cache = &target.services.cache;
-        let scope = cache.namespaces.object_scope(key, CacheProjection::Full);
-        let informer = cache.informers.ensure_informer_for(&scope, self.reader());
-        informer.map(drop).map_err(|e| self.map_sync_error(e.into()))
-    }
-
-    /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.
-    fn count_fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
-        let mut bytes = 0;
-        let fits = found.iter().take_while(|(_, object)| {
-            bytes += object.json.len();
-            bytes <= self.limits().call_bytes
-        });
-        fits.count().max(1)
     }
 
     /// Returns an object with a condition of this status, which is recorded as a dependency.
@@ -461,18 +361,6 @@ impl Call {
                 message: state.message,
             })),
         }
-    }
-
-    /// Checks the access of the service account to a list. The dependency wakes the object on changes, so the account needs
-    /// `watch` too.
-    async fn check_list(&mut self, services: &Services, list: &List) -> Result<(), Error> {
-        let read = |verb| ReadAccess {
-            verb,
-            gvk: &list.gvk,
-            namespace: &list.namespace,
-            name: "",
-        };
-        self.check_rbac(services, &[read("list"), read("watch")]).await
     }
 
     /// Checks the access of the service account to read one object.
@@ -601,11 +489,6 @@ impl Call {
     }
 }
 
-/// The error of a continue token that this host has not issued.
-fn invalid_token() -> Error {
-    Error::Invalid("continue-token is not one of this host's".into())
-}
-
 /// Fails for options of a write that this host does not support yet.
 fn check_write_options(cluster: Option<&str>, substitutions: &[Substitution]) -> Result<(), Error> {
     check_cluster(cluster)?;
@@ -615,200 +498,4 @@ fn check_write_options(cluster: Option<&str>, substitutions: &[Substitution]) ->
     Err(Error::Unsupported(
         "substitutions in written objects yet: leave out `substitutions`".into(),
     ))
-}
-
-/// Parses a merge patch. The metadata may change in labels and annotations alone: everything else belongs to the API
-/// server, or to finalizers and owners that the host maintains. The status belongs to the controller of the object.
-fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
-    let invalid = |what: &str| Error::Invalid(format!("patch: {what}"));
-    let patch: Value = serde_json::from_slice(patch).map_err(|e| invalid(&e.to_string()))?;
-    let Some(fields) = patch.as_object() else {
-        return Err(invalid("a JSON object is expected"));
-    };
-    if let Some(field) = ["apiVersion", "kind", "status"]
-        .into_iter()
-        .find(|f| fields.contains_key(*f))
-    {
-        return Err(invalid(&format!("{field} cannot be patched")));
-    }
-    if let Some(metadata) = fields.get("metadata") {
-        let Some(metadata) = metadata.as_object() else {
-            return Err(invalid("metadata is not an object"));
-        };
-        let other = metadata
-            .keys()
-            .find(|k| !matches!(k.as_str(), "labels" | "annotations"));
-        if let Some(field) = other {
-            return Err(invalid(&format!(
-                "metadata.{field} cannot be patched, only labels and annotations can"
-            )));
-        }
-    }
-    Ok(patch)
-}
-
-/// Returns whether a merge patch would leave a value unchanged.
-fn is_applied(patch: &Value, live: &Value) -> bool {
-    let Value::Object(patch) = patch else {
-        return patch == live;
-    };
-    // An object replaces a scalar or a list, even if it only removes fields.
-    if !live.is_object() {
-        return false;
-    }
-    patch.iter().all(|(key, value)| match (value, live.get(key)) {
-        (Value::Null, found) => found.is_none(),
-        (value, Some(live)) => is_applied(value, live),
-        // RFC 7386 creates an object for a patch that is one, even if it only removes fields.
-        (_, None) => false,
-    })
-}
-
-/// Returns whether an object meets preconditions.
-fn meets_preconditions(object: &Object, preconditions: &Preconditions) -> bool {
-    let version = object.resource_version.to_string();
-    preconditions.uid.as_ref().is_none_or(|uid| **uid == *object.uid)
-        && preconditions
-            .resource_version
-            .as_ref()
-            .is_none_or(|required| *required == version)
-}
-
-/// Returns the projection of the shared cache that a read needs.
-fn cache_projection(projection: &Projection) -> CacheProjection {
-    let is_metadata = |field: &String| field.split('.').next() == Some("metadata");
-    match projection {
-        Projection::Metadata => CacheProjection::Metadata,
-        Projection::Fields(fields) if !fields.is_empty() && fields.iter().all(is_metadata) => {
-            CacheProjection::Metadata
-        }
-        Projection::Full | Projection::Fields(_) => CacheProjection::Full,
-    }
-}
-
-/// Returns the JSON of the projected fields, always with the identity of the object.
-fn project_fields(object: &Object, projection: &Projection) -> Vec<u8> {
-    let fields = match projection {
-        Projection::Full => return object.json.to_vec(),
-        Projection::Metadata => &["metadata".to_owned()][..],
-        Projection::Fields(fields) => fields,
-    };
-    let whole = object.to_value();
-    let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
-    for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
-        if let Some(value) = whole["metadata"].get(identity) {
-            part["metadata"][identity] = value.clone();
-        }
-    }
-    for field in fields {
-        copy_field(&whole, &mut part, &field.split('.').collect::<Vec<_>>());
-    }
-    serde_json::to_vec(&part).unwrap_or_default()
-}
-
-/// Copies the field at a path from one object to another.
-fn copy_field(from: &Value, to: &mut Value, path: &[&str]) {
-    let [first, rest @ ..] = path else { return };
-    let Some(value) = from.get(first) else { return };
-    let Some(to) = to.as_object_mut() else { return };
-    if rest.is_empty() {
-        to.insert((*first).to_owned(), value.clone());
-    } else {
-        copy_field(
-            value,
-            to.entry(*first).or_insert_with(|| Value::Object(Map::new())),
-            rest,
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn patch_error(patch: &Value) -> String {
-        match parse_patch(patch.to_string().as_bytes()) {
-            Err(Error::Invalid(why)) => why,
-            other => panic!("{patch}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn patch_of_identity_status_or_foreign_metadata_is_invalid() {
-        for (patch, expected) in [
-            (json!([]), "a JSON object is expected"),
-            (json!({"kind": "Pod"}), "kind cannot be patched"),
-            (json!({"status": {}}), "status cannot be patched"),
-            (json!({"metadata": null}), "metadata is not an object"),
-            (
-                json!({"metadata": {"finalizers": []}}),
-                "metadata.finalizers cannot be patched",
-            ),
-            (
-                json!({"metadata": {"ownerReferences": null}}),
-                "metadata.ownerReferences",
-            ),
-            (json!({"metadata": {"uid": "1"}}), "metadata.uid"),
-        ] {
-            let error = patch_error(&patch);
-            assert!(error.contains(expected), "{error}");
-        }
-        let labels =
-            json!({"metadata": {"labels": {"a": null}, "annotations": {"b": "c"}}, "spec": {"x": 1}});
-        assert_eq!(parse_patch(labels.to_string().as_bytes()), Ok(labels));
-    }
-
-    #[test]
-    fn patch_that_changes_nothing_is_recognized() {
-        let live = json!({"spec": {"a": 1, "l": [1, 2]}, "metadata": {"labels": {"x": "y"}}});
-        for patch in [
-            json!({}),
-            json!({"spec": {"a": 1}}),
-            json!({"spec": {"b": null, "l": [1, 2]}}),
-            json!({"metadata": {"labels": {"x": "y", "gone": null}}}),
-        ] {
-            assert!(is_applied(&patch, &live), "{patch}");
-        }
-        for patch in [
-            json!({"spec": {"a": 2}}),
-            json!({"spec": {"a": null}}),
-            json!({"spec": {"l": [1]}}),
-            json!({"spec": {"b": {}}}),
-            json!({"spec": {"a": {"c": null}}}),
-        ] {
-            assert!(!is_applied(&patch, &live), "{patch}");
-        }
-    }
-
-    #[test]
-    fn metadata_projection_reads_only_metadata() {
-        let json = br#"{"metadata":{"name":"x","labels":{"a":"b"}},"spec":{"s":1},"status":{"t":2}}"#;
-        let (_, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
-        let read = |projection| -> Value {
-            serde_json::from_slice(&project_fields(&object, &projection)).expect("JSON")
-        };
-        let metadata = read(Projection::Metadata);
-        assert_eq!(metadata["metadata"]["labels"]["a"], "b");
-        assert!(
-            metadata.get("spec").is_none() && metadata.get("status").is_none(),
-            "{metadata}"
-        );
-        assert_eq!(metadata["kind"], "Thing");
-        assert_eq!(cache_projection(&Projection::Metadata), CacheProjection::Metadata);
-        let fields = Projection::Fields(vec!["spec".into(), "metadata.labels".into()]);
-        assert_eq!(cache_projection(&fields), CacheProjection::Full);
-        let part = read(fields);
-        assert_eq!(
-            (&part["spec"]["s"], &part["metadata"]["name"]),
-            (&json!(1), &json!("x"))
-        );
-        assert_eq!(
-            cache_projection(&Projection::Fields(vec!["metadata.labels".into()])),
-            CacheProjection::Metadata
-        );
-        assert_eq!(
-            cache_projection(&Projection::Fields(vec![])),
-            CacheProjection::Full
-        );
-    }
 }

@@ -13,7 +13,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{find_cycle, is_held_by, list_held, list_holders},
+        references::{HoldsFull, find_cycle, insert_hold, is_held_by, list_held, list_holders},
         scope::Projection,
         well_known::{condition_type, object_reason},
     },
@@ -108,7 +108,11 @@ impl Host for Call {
                 }));
             }
             // The holder is written first: after a crash in between, its list of holds leads to the finalizer to remove.
-            if held.insert(key.clone()) {
+            let is_new = insert_hold(&mut held, &key, max_holds).map_err(|HoldsFull| {
+                let what = "objects held by one, those of reconciles that failed since included";
+                self.limit_exceeded(Limit::Holds, what)
+            })?;
+            if is_new {
                 services.api.writer.set_holds(&holder, &uid, &held).await?;
                 self.effects.counts.api_writes += 1;
                 // The other object may have begun to hold this one since the first check. Both have written their holds

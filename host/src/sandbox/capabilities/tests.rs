@@ -17,7 +17,7 @@ use crate::{
         memory_budget::MemoryBudget,
     },
     effect::{events::EventRecorder, writer::ApiWriter},
-    kube::{key::Gvk, scope::NamespaceScope},
+    kube::{backoff::Backoff, key::Gvk, scope::NamespaceScope},
     policy::grants::{Grant, Permissions, PluginGrants, Verb},
     sandbox::{
         object_cache::ObjectCache,
@@ -32,6 +32,7 @@ use crate::{
 enum Need {
     Verb(Verb),
     Upstreams,
+    Messages,
     Secrets,
     Events,
 }
@@ -47,6 +48,7 @@ impl Need {
                 }
             }
             Self::Upstreams => all.upstreams.clear(),
+            Self::Messages => all.messages.clear(),
             Self::Secrets => all.secrets.clear(),
             Self::Events => all.events = false,
         }
@@ -62,13 +64,11 @@ enum Entry {
     Needs(Need, PollOnce),
     /// It needs no grant, for this reason.
     Free(&'static str),
-    /// It is not implemented yet, and fails with any grants.
-    Unsupported(PollOnce),
 }
 
 /// Lists the expectation for every function of the contract.
 fn list_entries() -> Vec<(&'static str, Entry)> {
-    use Entry::{Free, Needs, Unsupported};
+    use Entry::{Free, Needs};
     vec![
         (
             "kubernetes.get",
@@ -216,7 +216,9 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "messaging.publish",
-            Unsupported(|c| poll_once(messaging::Host::publish(c, upstream(), message()))),
+            Needs(Need::Messages, |c| {
+                poll_once(messaging::Host::publish(c, upstream(), message()))
+            }),
         ),
         (
             "events.emit",
@@ -356,6 +358,7 @@ fn all_permissions() -> Permissions {
     let text = "
 kubernetes: [{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}]
 upstreams: [{}]
+messages: [{exchanges: ['']}]
 secrets: [{}]
 events: true
 ";
@@ -375,68 +378,76 @@ impl SilentCluster {
         let address = listener.local_addr().expect("an address");
         let url = format!("http://{address}").parse().expect("a URL");
         let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
-        let api = ApiClient::new(client);
-        let store = Arc::new(Store::default());
-        let queue = Queue::new(Duration::from_secs(1), Duration::from_secs(1));
-        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
-        let informers = Informers::new(api.clone(), store.clone(), Arc::new(|_, _| {}));
-        let services = Services {
-            cache: SharedCache {
-                store: store.clone(),
-                informers: Arc::new(informers),
-                namespaces: NamespaceScope::new(&[]),
-            },
-            api: ApiAccess {
-                reviewer: AccessReviewer::new(api.clone()),
-                writer: Arc::new(ApiWriter::new(api, store, dispatcher.clone())),
-                recorder: EventRecorder::default(),
-            },
-            upstreams: UpstreamAccess {
-                clients: ClientPool::default(),
-                streams: EventStreams::new(WriteFence::default(), |_, _| {}),
-            },
-            dispatcher,
-            object_cache: ObjectCache::default(),
-            recordings: Arc::default(),
-            metrics: Arc::default(),
-            memory: MemoryBudget::unlimited(),
-            fence: WriteFence::default(),
-        };
         Self {
             listener,
-            services: Arc::new(services),
-        }
-    }
-
-    fn target(&self) -> CallTarget {
-        let gvk = Gvk::new("tests.ostler.dev", "v1alpha1", "Probe");
-        let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
-        let (key, object) = Object::parse(&gvk, json).expect("an object");
-        CallTarget {
-            key,
-            object: Arc::new(object),
-            services: self.services.clone(),
+            services: build_services(client),
         }
     }
 
     fn call(&self, asks: Permissions, granted: &Permissions) -> Call {
-        let grant = Grant {
-            permissions: granted.clone(),
-            ..Grant::default()
-        };
-        let policy = PluginPolicy {
-            plugin: "p".into(),
-            grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
-            config: b"{}".to_vec(),
-            limits: Limits::default(),
-        };
-        Call::new(Arc::new(policy), Some(self.target()))
+        build_call(&self.services, asks, granted)
     }
 
     /// Returns true if a connection was made.
     fn was_connected(&self) -> bool {
         self.listener.accept().is_ok()
     }
+}
+
+/// Services that use this client.
+fn build_services(client: kube::Client) -> Arc<Services> {
+    let api = ApiClient::new(client);
+    let store = Arc::new(Store::default());
+    let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+    let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
+    let informers = Informers::new(api.clone(), store.clone(), Arc::new(|_, _| {}));
+    let services = Services {
+        cache: SharedCache {
+            store: store.clone(),
+            informers: Arc::new(informers),
+            namespaces: NamespaceScope::new(&[]),
+        },
+        api: ApiAccess {
+            reviewer: AccessReviewer::new(api.clone()),
+            writer: Arc::new(ApiWriter::new(api, store, dispatcher.clone())),
+            recorder: EventRecorder::default(),
+        },
+        upstreams: UpstreamAccess {
+            clients: ClientPool::default(),
+            streams: EventStreams::new(WriteFence::default(), |_, _| {}),
+            subscriptions: Arc::default(),
+        },
+        dispatcher,
+        object_cache: ObjectCache::default(),
+        recordings: Arc::default(),
+        metrics: Arc::default(),
+        memory: MemoryBudget::unlimited(),
+        fence: WriteFence::default(),
+    };
+    Arc::new(services)
+}
+
+/// The call of a reconcile.
+fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions) -> Call {
+    let gvk = Gvk::new("tests.ostler.dev", "v1alpha1", "Probe");
+    let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
+    let (key, object) = Object::parse(&gvk, json).expect("an object");
+    let target = CallTarget {
+        key,
+        object: Arc::new(object),
+        services: services.clone(),
+    };
+    let grant = Grant {
+        permissions: granted.clone(),
+        ..Grant::default()
+    };
+    let policy = PluginPolicy {
+        plugin: "p".into(),
+        grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
+        config: b"{}".to_vec(),
+        limits: Limits::default(),
+    };
+    Call::new(Arc::new(policy), Some(target))
 }
 
 #[test]
@@ -462,13 +473,6 @@ async fn import_without_its_grant_is_denied() {
     for (name, entry) in list_entries() {
         match entry {
             Entry::Free(why) => assert!(!why.is_empty(), "{name}"),
-            Entry::Unsupported(call) => {
-                let answer = call(&mut cluster.call(all_permissions(), &all_permissions()));
-                assert!(
-                    matches!(answer, Some(Err(Error::Unsupported(_)))),
-                    "{name}: {answer:?}"
-                );
-            }
             Entry::Needs(need, call) => {
                 for (asks, granted, word) in [
                     (all_permissions(), need.without(), "grant it with"),
@@ -501,7 +505,7 @@ async fn import_without_its_grant_is_denied() {
         }
     }
     println!("{refused} imports refused without their grants");
-    assert!(refused >= 16);
+    assert!(refused >= 17);
 }
 
 #[tokio::test]
@@ -538,7 +542,7 @@ async fn describe_is_denied_every_capability() {
         limits: Limits::default(),
     });
     for (name, entry) in list_entries() {
-        let (Entry::Needs(_, call) | Entry::Unsupported(call)) = entry else {
+        let Entry::Needs(_, call) = entry else {
             continue;
         };
         if name != "events.emit" {
@@ -653,6 +657,9 @@ async fn unimplemented_uses_fail_as_unsupported() {
     let mut request = request(vec![]);
     request.upstream.cluster = elsewhere();
     answers.push(poll_once(http::Host::send(&mut call, request)));
+    let mut broker = upstream();
+    broker.cluster = elsewhere();
+    answers.push(poll_once(messaging::Host::publish(&mut call, broker, message())));
     for answer in answers {
         assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
     }
@@ -728,4 +735,55 @@ async fn secrets_are_denied_for_every_verb() {
     };
     let answer = poll_once(kubernetes::Host::create(&mut call, body(), options));
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+}
+
+/// A change while the response is on its way must wake the object.
+#[tokio::test]
+async fn written_object_is_a_dependency_before_its_request_is_sent() {
+    let sent = Arc::new(tokio::sync::Notify::new());
+    let received = sent.clone();
+    let service = tower::service_fn(move |request: ::http::Request<kube::client::Body>| {
+        let received = received.clone();
+        async move {
+            if request.uri().path() != "/api/v1" {
+                if *request.method() != "GET" {
+                    received.notify_one();
+                }
+                std::future::pending::<()>().await;
+            }
+            let kinds = r#"{"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}"#;
+            Ok::<_, std::io::Error>(::http::Response::new(axum::body::Body::from(kinds)))
+        }
+    });
+    let client = kube::Client::new(service, "default");
+    let delete_options = kubernetes::DeleteOptions {
+        propagation: kubernetes::Propagation::Background,
+        preconditions: no_preconditions(),
+    };
+    let create_options = kubernetes::CreateOptions {
+        cluster: None,
+        owned: false,
+        substitutions: vec![],
+    };
+    let written = ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "a", "b");
+    for deletes in [true, false] {
+        let services = build_services(client.clone());
+        let mut call = build_call(&services, all_permissions(), &all_permissions());
+        let by = call.context.target.as_ref().expect("a target").key.clone();
+        let request = async {
+            if deletes {
+                kubernetes::Host::delete(&mut call, config_map(), delete_options.clone()).await
+            } else {
+                let created = kubernetes::Host::create(&mut call, object(), create_options.clone());
+                created.await.map(drop)
+            }
+        };
+        tokio::select! {
+            ended = request => panic!("no response: {ended:?}"),
+            () = sent.notified() => {}
+        }
+        let reads = services.dispatcher.reads(&by);
+        let expected = Dependency::Object(written.clone(), Projection::Full);
+        assert!(reads.contains(&expected), "deletes: {deletes}: {reads:?}");
+    }
 }

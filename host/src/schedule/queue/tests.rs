@@ -7,7 +7,7 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 
 fn queue() -> Queue<u8, u8> {
-    Queue::new(10 * MS, 80 * MS)
+    Queue::new(Backoff::new(10 * MS, 80 * MS).with_jitter(50))
 }
 
 fn lane(i: u8) -> Arc<str> {
@@ -32,7 +32,7 @@ fn high_priority_goes_first_and_low_is_never_starved() {
 
 #[test]
 fn every_priority_is_served_under_load() {
-    let mut q: Queue<u32, u8> = Queue::new(MS, MS);
+    let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
     // One at a time, so that every other pop finds no room.
     q.set_limit(lane(0), 1);
     for key in 0..1000 {
@@ -55,7 +55,7 @@ fn every_priority_is_served_under_load() {
 
 #[test]
 fn large_lane_does_not_delay_a_small_one() {
-    let mut q: Queue<u32, u8> = Queue::new(MS, MS);
+    let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
     for key in 0..10_000 {
         q.add(lane(0), key, Priority::Normal, 0, MS);
     }
@@ -71,7 +71,7 @@ fn large_lane_does_not_delay_a_small_one() {
 
 #[test]
 fn lanes_whose_work_never_ends_leave_room_for_others() {
-    let mut q: Queue<u32, u8> = Queue::new(MS, MS);
+    let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
     q.set_shared_limit(32);
     q.dedicate_lane(lane(9), 2);
     for slow in 0..2 {
@@ -106,7 +106,7 @@ fn lanes_whose_work_never_ends_leave_room_for_others() {
 
 #[test]
 fn many_causes_of_one_variant_leave_room_for_others() {
-    let mut q: Queue<u8, Result<u8, u8>> = Queue::new(MS, MS);
+    let mut q: Queue<u8, Result<u8, u8>> = Queue::new(Backoff::new(MS, MS));
     for cause in (0..20).map(Ok).chain([Err(0)]).chain((0..20).map(Ok)) {
         q.add(lane(0), 1, Priority::High, cause, MS);
     }

@@ -2,7 +2,8 @@
 //!
 //! It writes one file of types, one for the component (`wasip1`), and one for tests that run natively, where each
 //! import is a variable that a test sets. `wit.go` and `memory.go` beside them do not depend on the contract. Features
-//! the contract does not use (resources, flags, variants as parameters) are refused by name.
+//! the contract does not use (resources, flags, variants as parameters) are refused by name. The message handler, which
+//! only some plugins export, has its entry points in a package of its own: importing it exports them.
 //!
 //! It is hand-written although `wit-bindgen-go` (0.63) supports the standard compiler for worlds without async: that
 //! generator puts the entry points into the plugin's own `main` package and a `go.mod` of its own, its code imports
@@ -29,7 +30,7 @@ const GENERATED_HEADER: &str = "// Code generated from wit/ by ostler-builder. D
 /// # Errors
 /// Names the feature of the contract that is not supported.
 pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
-    let (resolve, world) = contract::resolve_world(&[], contract::PLUGIN_WORLD)?;
+    let (resolve, world) = contract::resolve_world(&[], contract::MESSAGING_WORLD)?;
     let mut sizes = SizeAlign::default();
     sizes.fill(&resolve);
     let mut generator = Generator {
@@ -38,6 +39,7 @@ pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
         types: String::new(),
         abi: String::new(),
         native: String::new(),
+        optional: String::new(),
         done: BTreeSet::new(),
         declared: BTreeSet::new(),
         variables: 0,
@@ -58,13 +60,22 @@ pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
         }
     }
     let Generator {
-        types, abi, native, ..
+        types,
+        abi,
+        native,
+        optional,
+        ..
     } = generator;
     let file = |tag: &str, text: String| format!("{GENERATED_HEADER}{tag}package wit\n\n{text}");
+    let optional = format!("package messages\n\nimport \"ostler.dev/sdk/wit\"\n\n{optional}");
     Ok(BTreeMap::from([
-        ("types.go", file("", types)),
-        ("abi.go", file("//go:build wasip1\n\n", abi)),
-        ("native.go", file("//go:build !wasip1\n\n", native)),
+        ("wit/types.go", file("", types)),
+        ("wit/abi.go", file("//go:build wasip1\n\n", abi)),
+        ("wit/native.go", file("//go:build !wasip1\n\n", native)),
+        (
+            "messages/abi.go",
+            format!("{GENERATED_HEADER}//go:build wasip1\n\n{optional}"),
+        ),
     ]))
 }
 
@@ -74,6 +85,8 @@ struct Generator<'a> {
     types: String,
     abi: String,
     native: String,
+    /// Entry points of the interfaces that only some plugins export.
+    optional: String,
     /// Types whose functions `load` and `store` are already written.
     done: BTreeSet<String>,
     declared: BTreeSet<InterfaceId>,
@@ -198,7 +211,7 @@ mod tests {
     /// Compares the checked-in files; `UPDATE_BINDINGS=1 cargo test -p ostler-builder` writes them.
     #[test]
     fn checked_in_bindings_are_current() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk-go/wit");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk-go");
         for (name, text) in generate_bindings().unwrap() {
             let path = folder.join(name);
             let text = super::super::format_source(&text).unwrap();

@@ -81,6 +81,8 @@ pub struct BuildStatus {
     /// ID of the build in Concourse.
     #[serde(rename = "buildID", default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<i64>,
+    /// URL of the server on which the build was triggered or adopted.
+    pub claimed_server: Option<String>,
     /// The Instance that has the build: its Job is not needed to follow it.
     pub instance_ref: Option<Reference>,
     /// Name of the build, a number that is unique within the job.

@@ -1,21 +1,12 @@
 //! Claims: the record in an object's status that it manages something in Concourse.
 //!
-//! A claim is written by a checkpoint before the first write to Concourse. Cleanup deletes only what is claimed, so that
-//! an object that never wrote anything goes without a request, and takes nothing with it that another user has made.
+//! A claim is written by a checkpoint before the first write to Concourse, with the server that the write goes to.
+//! Cleanup deletes or undoes only what is claimed, and only on that server, so that an object that never wrote anything
+//! goes without a request, and takes nothing with it that another user has made.
 
-use ostler_sdk::{Context, Failure, Outcome, Upstream};
+use ostler_sdk::{Context, Error, Failure, Outcome, Upstream};
 
-use crate::{InstanceSpec, NamespacedName, finish_cleanup};
-
-/// Returns whether a claim is valid on this server, by the fields of the status: the server of the claim, and the
-/// presence of an ID. A status of before claims were recorded has an ID only. IDs of two servers are unrelated.
-pub(crate) fn is_valid(claimed_server: Option<&str>, has_id: bool, server: Option<&str>) -> bool {
-    match (claimed_server, server) {
-        (Some(claimed), Some(server)) => claimed == server,
-        (Some(_), None) => true,
-        (None, _) => has_id,
-    }
-}
+use crate::{NamespacedName, concourse_status, finish_cleanup, location::upstream_ref};
 
 /// The URL of an Instance's server, as claims record it.
 #[must_use]
@@ -23,15 +14,30 @@ pub fn server_url(url: &str) -> &str {
     url.trim_end_matches('/')
 }
 
-/// As [`server_url`], of an Instance that is read as JSON, because a deletion must not fail when it is invalid. None if
-/// it is gone.
+/// The URL of the server that requests to an Instance go to, as claims record it. It is the one of the Upstream, and not
+/// of the Instance: a suspended or invalid Instance has not passed its URL on. None if the Upstream is gone.
 ///
 /// # Errors
 /// As `kubernetes.get`.
-pub fn find_server_url(ctx: &Context, instance: NamespacedName) -> Result<Option<String>, Failure> {
-    let object = ctx.get_json(&instance.object_ref::<InstanceSpec>())?;
-    let url = object.and_then(|object| Some(server_url(object["spec"]["url"].as_str()?).to_owned()));
-    Ok(url)
+pub fn find_server_url(ctx: &Context, instance: NamespacedName) -> Result<Option<String>, Error> {
+    let upstream = ctx.get_json(&upstream_ref(instance))?;
+    Ok(upstream.and_then(|upstream| Some(server_url(upstream["spec"]["url"].as_str()?).to_owned())))
+}
+
+/// Returns whether a thing is on the server that requests go to, by the server that its claim records. After the
+/// Instance's URL was changed it is not: names and IDs are of other things there, so the thing is abandoned with a
+/// warning.
+#[must_use]
+pub fn is_on_server(ctx: &Context, server: Option<&str>, claimed: Option<&str>, what: &str) -> bool {
+    match (claimed, server) {
+        (Some(claimed), Some(server)) if claimed != server => {
+            let note =
+                format!("The {what} stays as it is on {claimed}: its Instance has another URL, {server}.");
+            ctx.warn("Orphaned", &note);
+            false
+        }
+        _ => true,
+    }
 }
 
 /// Deletes something claimed from Concourse. It is at the first of these paths that shows its ID; what is there with
@@ -51,9 +57,10 @@ pub fn delete_claimed(
     for path in paths {
         if let Some(id) = id {
             let answer = concourse.get(path.as_str()).send();
-            let found = match &answer {
-                Ok(response) if response.status() == 404 => continue,
-                Ok(response) if response.status() == 200 => response.value().unwrap_or_default(),
+            let status = answer.as_ref().ok().and_then(concourse_status);
+            let found = match (&answer, status) {
+                (_, Some(404)) => continue,
+                (Ok(response), Some(200)) => response.value().unwrap_or_default(),
                 _ => return finish_cleanup(ctx, instance, answer, "read", what),
             };
             if found["id"] != id {
@@ -64,20 +71,4 @@ pub fn delete_claimed(
         return finish_cleanup(ctx, instance, answer, "delete", what);
     }
     Ok(Outcome::await_change())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn claim_is_valid_on_its_server_only() {
-        let (old, new) = (Some("https://old"), Some("https://new"));
-        assert!(is_valid(old, false, old) && is_valid(old, true, None));
-        assert!(!is_valid(old, true, new) && !is_valid(None, false, new));
-        assert!(
-            is_valid(None, true, new),
-            "the status was written before claims were"
-        );
-    }
 }

@@ -5,14 +5,15 @@ use ostler_sdk::{
     Response, ResultExt, Selection, serde_json::Value,
 };
 
-use crate::{
-    InstanceSpec, NamespacedName, location::upstream_ref, response::pipeline_archived, unexpected_status,
-};
+use crate::{InstanceSpec, NamespacedName, concourse_status, location::upstream_ref, unexpected_status};
 
 const DELETE_FAILED: &str = "DeleteFailed";
 
-/// The outcome of a cleanup, by the response to its last request to Concourse. HTTP 404 counts as success: what does
-/// not exist needs no cleanup. The action and the thing complete the sentence "Could not …".
+/// Status fields that record a claim. Former builds recorded only the ID.
+const CLAIM_FIELDS: [&str; 3] = ["claimedServer", "teamID", "pipelineID"];
+
+/// The outcome of a cleanup, by the response to its last request to Concourse. HTTP 404 of Concourse counts as success:
+/// what does not exist needs no cleanup. The action and the thing complete the sentence "Could not …".
 ///
 /// # Errors
 /// A fault that may pass, so that no deletion is lost.
@@ -24,9 +25,8 @@ pub fn finish_cleanup(
     what: &str,
 ) -> Result<Outcome, Failure> {
     match answer {
-        Ok(response) => match response.status() {
-            200 | 204 | 404 => Ok(Outcome::await_change()),
-            409 => Err(pipeline_archived()),
+        Ok(response) => match concourse_status(&response) {
+            Some(200 | 204 | 404) => Ok(Outcome::await_change()),
             _ => {
                 let action = format!("{action} {what}");
                 Err(unexpected_status(&response, &action, DELETE_FAILED))
@@ -74,7 +74,9 @@ pub fn delete_object(ctx: &Context, object: &ObjectRef, uid: &str) -> Result<(),
     }
 }
 
-/// Namespaces and names of the objects of a kind that refer to an object by a field of their spec.
+/// Namespaces and names of the objects of a kind whose cleanup needs an object that they refer to by a field of their
+/// spec: those that have a claim, and those of its own namespace, which may be about to claim something. Others do not
+/// matter, because anybody may refer to the object from another namespace.
 ///
 /// # Errors
 /// As `kubernetes.list`.
@@ -85,10 +87,14 @@ pub fn list_dependents<S: Resource>(
     referred: &Object<S>,
 ) -> Result<Vec<String>, Error> {
     let dependents = list_dependents_json(ctx, kind, field, referred)?;
-    Ok(dependents
-        .iter()
-        .map(|object| metadata_of(object).to_string())
-        .collect())
+    let is_in_use = |object: &&Value| {
+        metadata_of(object).namespace == referred.namespace()
+            || CLAIM_FIELDS
+                .iter()
+                .any(|field| !object["status"][*field].is_null())
+    };
+    let in_use = dependents.iter().filter(is_in_use);
+    Ok(in_use.map(|object| metadata_of(object).to_string()).collect())
 }
 
 /// Deletes the objects of a kind in the namespace of an object that refer to it by a field of their spec: they mean
@@ -132,7 +138,10 @@ fn list_dependents_json<S: Resource>(
         fields: Some(&fields),
         ..Selection::default()
     };
-    let mut objects = ctx.list_json(kind, &selection, &["metadata", &reference])?;
+    let claims = CLAIM_FIELDS.map(|field| format!("status.{field}"));
+    let [server, team, pipeline] = &claims;
+    let parts = ["metadata", &reference, server, team, pipeline];
+    let mut objects = ctx.list_json(kind, &selection, &parts)?;
     objects.retain(|object| resolve_json(object, field) == NamespacedName::of(referred));
     Ok(objects)
 }

@@ -78,6 +78,8 @@ pub struct JobStatus {
     pub paused: Option<bool>,
     /// Indicates whether this object has set the pause, which is then removed when the object is deleted.
     pub pause_owned: Option<bool>,
+    /// URL of the server on which this object has set the pause.
+    pub claimed_server: Option<String>,
     /// Account that paused the job.
     pub paused_by: Option<String>,
     /// Time at which the job was paused.

@@ -20,7 +20,7 @@ mod worker;
 use ostler_sdk::{Condition, Outcome};
 
 pub use build::{Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState};
-pub use claim::{delete_claimed, find_server_url, server_url};
+pub use claim::{delete_claimed, find_server_url, is_on_server, server_url};
 pub use cleanup::{
     abandon_without_instance, delete_dependents, delete_object, finish_cleanup, list_dependents, resolve_json,
 };
@@ -40,7 +40,8 @@ pub use pipeline::{
 };
 pub use resource::{Resource, ResourceSpec, ResourceStatus, Version};
 pub use response::{
-    Operation, config_warning_condition, first_line, is_finished, read_warnings, unexpected_status,
+    NOT_OF_CONCOURSE, Operation, concourse_status, config_warning_condition, first_line, is_finished,
+    read_warnings, unexpected_status,
 };
 pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
 pub use worker::{Lifecycle, Worker, WorkerResourceType, WorkerSpec, WorkerStatus};

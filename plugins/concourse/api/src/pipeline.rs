@@ -3,9 +3,7 @@ use ostler_sdk::{
     serde_json::{Map, Value},
 };
 
-use crate::{
-    ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey, claim,
-};
+use crate::{ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, Reference, SecretKey};
 
 /// Values of instance vars by name: any JSON.
 pub type InstanceVars = Map<String, Value>;
@@ -180,10 +178,10 @@ pub struct PipelineStatus {
 }
 
 impl PipelineStatus {
-    /// Returns whether the object manages the pipeline on this server, or on any if none is given.
+    /// Returns whether the object manages a pipeline. Former builds recorded its ID only.
     #[must_use]
-    pub fn is_claimed(&self, server: Option<&str>) -> bool {
-        claim::is_valid(self.claimed_server.as_deref(), self.pipeline_id.is_some(), server)
+    pub fn is_claimed(&self) -> bool {
+        self.claimed_server.is_some() || self.pipeline_id.is_some()
     }
 }
 

@@ -107,6 +107,8 @@ pub struct ResourceStatus {
     /// IDs of the versions that this object has disabled; they are enabled again when it is deleted.
     #[serde(rename = "disabledVersionIDs", default, skip_serializing_if = "Vec::is_empty")]
     pub disabled_version_ids: Vec<i64>,
+    /// URL of the server on which this object has set the pin and disabled the versions.
+    pub claimed_server: Option<String>,
     /// ID of the build of the last check that ended.
     #[serde(rename = "checkBuildID", default, skip_serializing_if = "Option::is_none")]
     pub check_build_id: Option<i64>,

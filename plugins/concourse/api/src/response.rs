@@ -4,6 +4,18 @@ use ostler_sdk::{
     Condition, Error, Failure, Response, ResultExt, serde::de::DeserializeOwned, serde_json::Value,
 };
 
+/// The part of a message about a response of a proxy.
+pub const NOT_OF_CONCOURSE: &str = "the response is not of Concourse, as it has no header X-Concourse-Version. Check \
+                                    spec.url of the Instance and the proxies in front of Concourse.";
+
+/// The status of a response of Concourse, which sets this header in all of them. None for the response of a proxy in
+/// between, such as the HTTP 404 or 200 of an ingress without a backend: it shows nothing about what Concourse has.
+#[must_use]
+pub fn concourse_status(response: &Response) -> Option<u16> {
+    let version = response.header("x-concourse-version");
+    version.map(|_| response.status())
+}
+
 /// A request to Concourse: its purpose and the reason of the failure when it does not succeed.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
@@ -46,29 +58,27 @@ impl Operation {
         unexpected_status(response, self.action, self.reason)
     }
 
-    /// The response, if its status is 2xx.
+    /// The response, if it is of Concourse and its status is 2xx.
     ///
     /// # Errors
-    /// The request failed, or its response has another status.
+    /// The request failed, or there is another response.
     pub fn check(&self, answer: Result<Response, Error>) -> Result<Response, Failure> {
         let response = answer.reason(self.reason)?;
-        if response.is_success() {
-            Ok(response)
-        } else {
-            Err(self.failure(&response))
+        match concourse_status(&response) {
+            Some(200..=299) => Ok(response),
+            _ => Err(self.failure(&response)),
         }
     }
 
-    /// The body of a response with status 200.
+    /// The body of a response of Concourse with status 200.
     ///
     /// # Errors
-    /// The request failed, its response has another status, or its body is of another type.
+    /// The request failed, there is another response, or its body is of another type.
     pub fn read<T: DeserializeOwned>(&self, answer: Result<Response, Error>) -> Result<T, Failure> {
         let response = answer.reason(self.reason)?;
-        if response.status() == 200 {
-            response.json().reason(self.reason)
-        } else {
-            Err(self.failure(&response))
+        match concourse_status(&response) {
+            Some(200) => response.json().reason(self.reason),
+            _ => Err(self.failure(&response)),
         }
     }
 
@@ -81,7 +91,7 @@ impl Operation {
         answer: Result<Response, Error>,
     ) -> Result<Option<T>, Failure> {
         match answer {
-            Ok(response) if response.status() == 404 => Ok(None),
+            Ok(response) if concourse_status(&response) == Some(404) => Ok(None),
             answer => self.read(answer).map(Some),
         }
     }
@@ -96,26 +106,27 @@ impl Operation {
     }
 }
 
-/// The failure for a response with an unexpected status. Invalid input (HTTP 400, 413, 415, 422) is terminal; server
-/// errors and a refused login are retried.
+/// The failure for an unexpected response. Input that Concourse calls invalid (HTTP 400, 415, 422), or that is too large
+/// for it or a proxy (413), is terminal; server errors, a refused login and all else of a proxy are retried.
 #[must_use]
 pub fn unexpected_status(response: &Response, action: &str, reason: &str) -> Failure {
     let status = response.status();
+    let is_foreign = concourse_status(response).is_none();
     let body = response.value().unwrap_or_default();
     let errors = read_messages(&body["errors"]).join("; ");
+    let line = || first_line(&response.text());
     let detail = match (errors.as_str(), status) {
-        ("", 401) => {
-            let line = first_line(&response.text());
-            format!("Concourse does not accept the credentials: {line}")
-        }
+        ("", 401) => format!("Concourse does not accept the credentials: {}", line()),
+        _ if is_foreign => format!("{NOT_OF_CONCOURSE} {}", line()),
         ("", 403) => "the account has no permission for this".to_owned(),
         ("", 400) => "Concourse reports a malformed request".to_owned(),
-        ("", _) => first_line(&response.text()),
+        ("", _) => line(),
         _ => errors,
     };
     let message = format!("Could not {action} (HTTP {status}): {detail}");
     match status {
-        400 | 413 | 415 | 422 => Failure::terminal(reason, message),
+        413 => Failure::terminal(reason, message),
+        400 | 415 | 422 if !is_foreign => Failure::terminal(reason, message),
         _ => Failure::retry(reason, message),
     }
 }

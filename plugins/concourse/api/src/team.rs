@@ -1,6 +1,6 @@
 use ostler_sdk::{api, resource};
 
-use crate::{ConcourseName, NamedSpec, ReclaimPolicy, Reference, claim};
+use crate::{ConcourseName, NamedSpec, ReclaimPolicy, Reference};
 
 /// A team and its members.
 #[resource(
@@ -109,9 +109,9 @@ pub struct TeamStatus {
 }
 
 impl TeamStatus {
-    /// Returns whether the object manages the team on this server, or on any if none is given.
+    /// Returns whether the object manages a team. Former builds recorded its ID only.
     #[must_use]
-    pub fn is_claimed(&self, server: Option<&str>) -> bool {
-        claim::is_valid(self.claimed_server.as_deref(), self.team_id.is_some(), server)
+    pub fn is_claimed(&self) -> bool {
+        self.claimed_server.is_some() || self.team_id.is_some()
     }
 }

@@ -1,10 +1,11 @@
 //! Following of a build until it finishes.
 
 use concourse_api::{
-    Build, BuildStatus, Operation, Reference, build_path, encode_segment, is_finished, rest,
+    Build, BuildStatus, NamespacedName, Operation, Reference, build_path, concourse_status, encode_segment,
+    find_server_url, is_finished, is_on_server, rest,
 };
 use ostler_sdk::{
-    EventMatch, Response, Upstream,
+    EventMatch, Upstream,
     prelude::*,
     rfc3339,
     serde_json::{Value, from_str},
@@ -31,6 +32,7 @@ const ABORT_BUILD: Operation = Operation::new("abort the build", "CancelFailed")
 pub struct FollowedBuild<'a> {
     ctx: &'a Context<'a>,
     build: &'a Build,
+    instance: NamespacedName<'a>,
     concourse: Upstream<'a>,
     /// The job that the build was triggered in; none for a build that the status knows already.
     job: Option<&'a RemoteJob<'a>>,
@@ -61,6 +63,7 @@ impl<'a> FollowedBuild<'a> {
         Some(Self {
             ctx,
             build,
+            instance,
             concourse: ctx.upstream_in(instance.namespace, instance.name),
             job: None,
         })
@@ -72,6 +75,7 @@ impl<'a> FollowedBuild<'a> {
         Self {
             ctx: job.ctx,
             build: job.build,
+            instance,
             concourse: job.ctx.upstream_in(instance.namespace, instance.name),
             job: Some(job),
         }
@@ -80,8 +84,13 @@ impl<'a> FollowedBuild<'a> {
     /// Subscribes to the build's events, which wake the object, and reads the build.
     pub fn follow(&self, id: i64) -> Result<Outcome, Failure> {
         let last = &self.build.status;
+        let server = find_server_url(self.ctx, self.instance).reason(READ_BUILD.reason())?;
         // A build that is adopted inherits nothing from the one before.
         let is_known = last.build_id == Some(id);
+        let claimed = last.claimed_server.as_deref().filter(|_| is_known);
+        if !is_on_server(self.ctx, server.as_deref(), claimed, &format!("build {id}")) {
+            return self.handle_vanished(id);
+        }
         let mut status = if is_known {
             last.clone()
         } else {
@@ -98,11 +107,11 @@ impl<'a> FollowedBuild<'a> {
             self.concourse.get(build_path(id, "/resources")),
         ]);
         let found = found.reason(READ_BUILD.reason())?;
-        if is_concourse_not_found(&found) {
+        if concourse_status(&found) == Some(404) {
             return self.handle_vanished(id);
         }
         let found: rest::Build = READ_BUILD.read(Ok(found))?;
-        if is_known && is_of_another_server(&found, last) {
+        if is_known && is_another_build(&found, last) {
             return self.handle_vanished(id);
         }
         if let Some(RemoteJob { job, .. }) = self.job
@@ -111,9 +120,10 @@ impl<'a> FollowedBuild<'a> {
             let message = format!("Build {id} does not belong to the job {job}.");
             return Err(Failure::terminal("InvalidSpec", message));
         }
+        status.claimed_server = server;
         self.update_status(&mut status, &found);
         if let Ok(resources) = resources
-            && resources.status() == 200
+            && concourse_status(&resources) == Some(200)
         {
             observe::update_from_resources(&mut status, resources.json().unwrap_or_default());
         }
@@ -241,16 +251,10 @@ impl<'a> FollowedBuild<'a> {
     }
 }
 
-/// Returns whether a build has the ID of the known one and is not the same, as after the Instance's URL was changed to
-/// another server: IDs are unique on a server only.
-fn is_of_another_server(found: &rest::Build, known: &BuildStatus) -> bool {
+/// Returns whether a build has the ID of the known one and is not the same, as after the server's database was replaced:
+/// IDs are unique in a database only.
+fn is_another_build(found: &rest::Build, known: &BuildStatus) -> bool {
     let start_time = found.start_time.filter(|time| *time > 0).map(rfc3339);
     known.build_name.is_some() && found.name != known.build_name
         || known.start_time.is_some() && known.start_time != start_time
-}
-
-/// Returns whether Concourse reports that something does not exist. The header distinguishes its response from the HTTP 404
-/// of a proxy in between.
-fn is_concourse_not_found(response: &Response) -> bool {
-    response.status() == 404 && response.header("x-concourse-version").is_some()
 }

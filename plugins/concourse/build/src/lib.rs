@@ -8,7 +8,8 @@ mod trigger;
 
 use concourse_api::{
     Build, BuildSpec, BuildStatus, Job, JobSpec, Location, NamespacedName, Operation, build_path,
-    concourse_name, delete_object, finish_cleanup, is_finished, suspended_outcome,
+    concourse_name, delete_object, find_server_url, finish_cleanup, is_finished, is_on_server,
+    suspended_outcome,
 };
 use follow::FollowedBuild;
 use ostler_sdk::{Upstream, from_rfc3339, prelude::*, rfc3339};
@@ -38,10 +39,12 @@ impl Reconciler for Builds {
             _ => {}
         }
         let Dereferenced { job, location } = dereference(ctx, build)?;
+        let server = find_server_url(ctx, location.instance()).reason(CHAIN_NOT_READY)?;
         let remote = RemoteJob {
             ctx,
             build,
             concourse: location.upstream(ctx),
+            server,
             job: concourse_name(&job),
             location: &location,
         };
@@ -68,10 +71,7 @@ impl Reconciler for Builds {
         };
         let what = format!("build {id}");
         if let Some(instance) = &status.instance_ref {
-            let instance = instance.resolve(build.namespace());
-            let concourse = ctx.upstream_in(instance.namespace, instance.name);
-            let answer = concourse.put(build_path(id, "/abort")).send();
-            return finish_cleanup(ctx, instance, answer, "abort", &what);
+            return abort(ctx, build, instance.resolve(build.namespace()), id, &what);
         }
         let job = job_of(build);
         let Some(job) = ctx.get::<JobSpec>(job.namespace, job.name)? else {
@@ -82,9 +82,30 @@ impl Reconciler for Builds {
         let Some(location) = Location::dereference_for_cleanup(ctx, pipeline_of(&job), &what)? else {
             return Ok(Outcome::await_change());
         };
-        let answer = location.upstream(ctx).put(build_path(id, "/abort")).send();
-        finish_cleanup(ctx, location.instance(), answer, "abort", &what)
+        abort(ctx, build, location.instance(), id, &what)
     }
+}
+
+/// Aborts the build of an object that is deleted, unless it is on another server.
+fn abort(
+    ctx: &Context,
+    build: &Build,
+    instance: NamespacedName,
+    id: i64,
+    what: &str,
+) -> Result<Outcome, Failure> {
+    let server = find_server_url(ctx, instance)?;
+    if !is_on_server(
+        ctx,
+        server.as_deref(),
+        build.status.claimed_server.as_deref(),
+        what,
+    ) {
+        return Ok(Outcome::await_change());
+    }
+    let concourse = ctx.upstream_in(instance.namespace, instance.name);
+    let answer = concourse.put(build_path(id, "/abort")).send();
+    finish_cleanup(ctx, instance, answer, "abort", what)
 }
 
 /// The next step of a reconcile.
@@ -146,6 +167,8 @@ struct RemoteJob<'a> {
     ctx: &'a Context<'a>,
     build: &'a Build,
     concourse: Upstream<'a>,
+    /// The server of the job; none if the Upstream is gone.
+    server: Option<String>,
     location: &'a Location,
     /// Name of the job.
     job: &'a str,

@@ -1,6 +1,9 @@
 //! Triggering of a build exactly once, and the search for a build whose response was lost.
 
-use concourse_api::{BuildSpec, BuildStatus, BuildTrigger, Operation, TriggerState, encode_segment, rest};
+use concourse_api::{
+    BuildSpec, BuildStatus, BuildTrigger, Operation, TriggerState, concourse_status, encode_segment,
+    is_on_server, rest,
+};
 use ostler_sdk::{Response, Selection, api, duration, prelude::*};
 
 use crate::{
@@ -39,8 +42,11 @@ struct Account {
 }
 
 impl RemoteJob<'_> {
-    /// Triggers a build, unless a sibling searches for a lost one.
+    /// Triggers a build, unless it is canceled, or a sibling searches for a lost one.
     pub fn trigger_unless_search(&self) -> Result<Outcome, Failure> {
+        if self.build.spec.canceled {
+            return finish(self.ctx, self.build, &canceled_status(self.ctx));
+        }
         if is_search_running(&self.list_siblings()?) {
             return Err(wait_for_sibling());
         }
@@ -78,13 +84,21 @@ impl RemoteJob<'_> {
     }
 
     fn checkpoint(&self, attempt: Option<BuildTrigger>) -> Result<(), Failure> {
-        let fields = json!({ "trigger": attempt });
+        let fields = json!({ "trigger": attempt, "claimedServer": self.server });
         self.ctx.checkpoint(&fields).reason(TRIGGER_BUILD.reason())
     }
 
     fn new_attempt(&self, after: i64, state: TriggerState) -> BuildTrigger {
         let at = i64::try_from(self.ctx.now()).unwrap_or(i64::MAX);
         BuildTrigger { after, at, state }
+    }
+
+    fn attempt_status(&self, after: i64, state: TriggerState) -> BuildStatus {
+        BuildStatus {
+            trigger: Some(self.new_attempt(after, state)),
+            claimed_server: self.server.clone(),
+            ..BuildStatus::default()
+        }
     }
 
     /// Reads the ID of the pipeline's newest build. The list of a job does not serve: it sorts a repetition next to
@@ -99,13 +113,7 @@ impl RemoteJob<'_> {
     fn trigger(&self, after: i64) -> Result<Outcome, Failure> {
         let path = self.location.api_path(&self.trigger_path(), "");
         // Whether there is a build is unknown: it is searched for.
-        let lost = |failure: Failure| {
-            let status = BuildStatus {
-                trigger: Some(self.new_attempt(after, TriggerState::Unknown)),
-                ..BuildStatus::default()
-            };
-            failure.status(&status)
-        };
+        let lost = |failure: Failure| failure.status(&self.attempt_status(after, TriggerState::Unknown));
         // There is no build: the next attempt triggers one.
         let refused = |failure: Failure| failure.status(&BuildStatus::default());
         let response = match self.concourse.post(path).send() {
@@ -116,10 +124,10 @@ impl RemoteJob<'_> {
                 return Err(if is_lost { lost(failure) } else { refused(failure) });
             }
         };
-        match response.status() {
-            200..=299 => {}
-            400..=499 => return Err(refused(trigger_refused(&response))),
-            // A server error may follow the creation of the build.
+        match concourse_status(&response) {
+            Some(200..=299) => {}
+            Some(400..=499) => return Err(refused(trigger_refused(&response))),
+            // A server error, or the response of a proxy, may follow the creation of the build.
             _ => return Err(lost(TRIGGER_BUILD.failure(&response))),
         }
         let Ok(found) = response.json::<rest::Build>() else {
@@ -135,6 +143,7 @@ impl RemoteJob<'_> {
     fn claim_build(&self, found: &rest::Build) -> Outcome {
         let mut status = BuildStatus::default();
         observe::update_from_build(&mut status, found);
+        status.claimed_server.clone_from(&self.server);
         status.instance_ref = Some(self.instance_ref());
         status.web_url = self.web_url(found);
         tracked(Outcome::after(FIRST_LOOK_DELAY_MS), &status)
@@ -150,6 +159,11 @@ impl RemoteJob<'_> {
 
     /// Searches for the build of an attempt whose result is not known.
     pub fn search(&self, lost: &BuildTrigger) -> Result<Outcome, Failure> {
+        let claimed = self.build.status.claimed_server.as_deref();
+        let what = "build of an interrupted attempt";
+        if !is_on_server(self.ctx, self.server.as_deref(), claimed, what) {
+            return self.trigger_unless_search();
+        }
         if lost.state == TriggerState::Ambiguous {
             let message = "Several builds may be the one of this Build: see the Event TriggerAmbiguous. Set \
                            spec.buildID, or delete this object.";
@@ -212,10 +226,7 @@ impl RemoteJob<'_> {
             ids.join(", ")
         );
         self.ctx.warn("TriggerAmbiguous", &message);
-        let status = BuildStatus {
-            trigger: Some(self.new_attempt(lost.after, TriggerState::Ambiguous)),
-            ..BuildStatus::default()
-        };
+        let status = self.attempt_status(lost.after, TriggerState::Ambiguous);
         Failure::terminal("TriggerAmbiguous", message).status(&status)
     }
 

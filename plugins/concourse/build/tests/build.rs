@@ -1,12 +1,14 @@
 //! Tests of the Build reconciler against the in-memory host of the SDK.
 
 use concourse_build::Builds;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::Host;
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Error, Failure, Next, Outcome, Resolution};
 
 const PIPELINE: &str = "/api/v1/teams/alpha/pipelines/app";
 const NOW: u64 = 1_000_000_000_000;
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
@@ -16,7 +18,12 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 
 fn create_host() -> Host {
     let host = Host::new();
+    host.set_response_headers(VERSION);
     host.set_now(NOW)
+        .put(json!({
+            "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+            "metadata": {"name": "ci", "namespace": "apps"}, "spec": {"url": "http://ci"},
+        }))
         .put(object("Team", "alpha", json!({"instanceRef": {"name": "ci"}})))
         .put(object(
             "Pipeline",
@@ -66,9 +73,8 @@ fn remote_build(id: i64, status: &str) -> Value {
 }
 
 fn answer_build(host: &Host, id: i64, status: &str) {
-    let found = response(200, &[("x-concourse-version", "8")], remote_build(id, status));
     let at = format!("/api/v1/builds/{id}");
-    host.answers("GET", &at, [Ok(found)]).answer(
+    host.answer("GET", &at, 200, remote_build(id, status)).answer(
         "GET",
         &format!("{at}/resources"),
         200,
@@ -119,8 +125,9 @@ fn new_build_is_recorded_triggered_and_followed() {
     let noted = host.checkpoints();
     assert_eq!(
         noted,
-        [json!({"trigger": {"after": 41, "at": NOW, "state": "InFlight"}})]
+        [json!({"trigger": {"after": 41, "at": NOW, "state": "InFlight"}, "claimedServer": "http://ci"})]
     );
+    assert_eq!(status(&begun)["claimedServer"], "http://ci");
     assert_eq!(
         (
             status(&begun)["buildID"].clone(),
@@ -274,9 +281,12 @@ fn ambiguous_search_names_candidates_and_remedy() {
 #[test]
 fn vanished_build_is_retriggered_unless_adopted() {
     let host = create_host();
-    let gone = |headers: &[(&str, &str)]| [Ok(response(404, headers, Value::Null))];
-    host.answers("GET", "/api/v1/builds/42", gone(&[("x-concourse-version", "8")]))
-        .answer("GET", "/api/v1/builds/42/resources", 404, Value::Null);
+    host.answer("GET", "/api/v1/builds/42", 404, Value::Null).answer(
+        "GET",
+        "/api/v1/builds/42/resources",
+        404,
+        Value::Null,
+    );
     let mut ours = build("b", json!({}));
     ours["status"] = json!({"buildID": 42, "concourseStatus": "started"});
     let vanished = host.reconcile(&Builds, &ours);
@@ -286,12 +296,6 @@ fn vanished_build_is_retriggered_unless_adopted() {
     assert_eq!(
         failure(host.reconcile(&Builds, &adopted)),
         ("BuildVanished".into(), Resolution::Terminal)
-    );
-    // A 404 that is not from Concourse.
-    host.answers("GET", "/api/v1/builds/42", gone(&[]));
-    assert_eq!(
-        failure(host.reconcile(&Builds, &ours)),
-        ("FetchFailed".into(), Resolution::Retry)
     );
     // A build of another job.
     let mut other = remote_build(42, "started");
@@ -361,8 +365,7 @@ fn cleanup_aborts_running_build_only_with_abort_on_delete() {
 #[test]
 fn finished_build_deleted_by_concourse_stays_finished() {
     let host = create_host();
-    let gone = Ok(response(404, &[("x-concourse-version", "8")], Value::Null));
-    host.answers("GET", "/api/v1/builds/42", [gone]).answer(
+    host.answer("GET", "/api/v1/builds/42", 404, Value::Null).answer(
         "GET",
         "/api/v1/builds/42/resources",
         404,
@@ -456,4 +459,80 @@ fn build_of_another_server_with_the_same_id_is_not_followed() {
         assert_eq!(condition_reason(&answer, "Ready"), "BuildVanished");
         assert_eq!(status(&answer), json!({}));
     }
+}
+
+#[test]
+fn response_of_a_proxy_is_no_build_and_no_abort() {
+    let host = create_host();
+    let mut running = build("b", json!({"abortOnDelete": true}));
+    running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+    answer_build(&host, 42, "started");
+    host.set_response_headers(&[]);
+    for status in [200, 404] {
+        host.answer("GET", "/api/v1/builds/42", status, remote_build(42, "succeeded"))
+            .answer("PUT", "/api/v1/builds/42/abort", status, Value::Null);
+        assert_eq!(
+            failure(host.reconcile(&Builds, &running)),
+            ("FetchFailed".into(), Resolution::Retry)
+        );
+        assert_eq!(
+            failure(host.cleanup(&Builds, &running)),
+            ("DeleteFailed".into(), Resolution::Retry)
+        );
+    }
+    assert!(host.events().is_empty());
+}
+
+#[test]
+fn response_of_a_proxy_to_a_trigger_starts_search() {
+    for status in [200, 404] {
+        let host = create_host();
+        host.set_response_headers(&[])
+            .answer("POST", &builds_path(""), status, remote_build(42, "pending"));
+        let lost = host.reconcile(&Builds, &build("b", json!({})));
+        assert_eq!(self::status(&lost)["trigger"]["state"], "Unknown");
+        assert_eq!(failure(lost), ("TriggerFailed".into(), Resolution::Retry));
+    }
+}
+
+#[test]
+fn build_on_another_server_is_neither_followed_nor_aborted() {
+    let host = create_host();
+    let mut running = build("b", json!({"abortOnDelete": true}));
+    running["status"] = json!({
+        "buildID": 42, "buildName": "7", "concourseStatus": "started", "claimedServer": "http://before",
+        "instanceRef": {"name": "ci", "namespace": "apps"},
+    });
+    host.cleanup(&Builds, &running).expect("is cleaned up");
+    let (reason, note) = &host.events()[0];
+    assert_eq!(reason, "Orphaned");
+    assert!(
+        note.contains("build 42") && note.contains("http://before"),
+        "{note}"
+    );
+    host.forget();
+    let answer = host.reconcile(&Builds, &running);
+    assert_eq!(condition_reason(&answer, "Ready"), "BuildVanished");
+    assert!(host.requests().is_empty() && host.subscriptions().is_empty());
+}
+
+#[test]
+fn attempt_on_another_server_is_not_searched_for() {
+    let host = create_host();
+    let mut lost = build("b", json!({}));
+    lost["status"] = json!({
+        "trigger": {"after": 3, "at": 0, "state": "Unknown"}, "claimedServer": "http://before",
+    });
+    host.put(lost.clone());
+    let triggered = host.reconcile(&Builds, &lost);
+    assert_eq!(host.events()[0].0, "Orphaned");
+    assert_eq!(
+        host.requests(),
+        [
+            format!("GET {PIPELINE}/builds?limit=1"),
+            format!("POST {}", builds_path(""))
+        ]
+    );
+    assert_eq!(status(&triggered)["buildID"], 42);
+    assert_eq!(status(&triggered)["claimedServer"], "http://ci");
 }

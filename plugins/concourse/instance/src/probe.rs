@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use concourse_api::{first_line, rest};
+use concourse_api::{NOT_OF_CONCOURSE, concourse_status, first_line, rest};
 use ostler_sdk::{
     Response, Upstream, api,
     prelude::*,
@@ -142,6 +142,10 @@ fn read_required<T: DeserializeOwned>(answer: Result<Response, Error>) -> Result
         Err(error) => return Err(info_failed(error.into())),
     };
     match response.status() {
+        200 if concourse_status(&response).is_none() => {
+            let message = format!("The server does not look like Concourse: {NOT_OF_CONCOURSE}");
+            Err(info_failed(Failure::retry(INFO_FAILED, message)))
+        }
         200 => response.json().map_err(|error| {
             let message = format!("The server does not look like Concourse. {}", error.text());
             info_failed(Failure::retry(INFO_FAILED, message))
@@ -170,8 +174,11 @@ fn info_failed(failure: Failure) -> Failure {
 
 /// Reads an optional response; none if it is not the expected one.
 fn read_optional<T: DeserializeOwned>(answer: Result<Response, Error>) -> Option<T> {
-    let response = answer.ok().filter(Response::is_success)?;
-    response.json().ok()
+    let response = answer.ok()?;
+    match concourse_status(&response) {
+        Some(200) => response.json().ok(),
+        _ => None,
+    }
 }
 
 /// Reads an optional list, which Concourse writes as `null` when it is empty.

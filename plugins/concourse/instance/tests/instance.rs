@@ -5,6 +5,9 @@ use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution, gvk};
 
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
+
 fn instance() -> Value {
     json!({
         "metadata": { "name": "ci", "namespace": "infra" },
@@ -23,6 +26,7 @@ fn instance() -> Value {
 
 fn healthy_host() -> Host {
     let host = Host::new();
+    host.set_response_headers(VERSION);
     host.answer(
         "GET",
         "/api/v1/info",
@@ -181,6 +185,33 @@ fn probe_distinguishes_refused_unreachable_and_foreign_servers() {
 }
 
 #[test]
+fn response_of_a_proxy_is_no_health() {
+    for (path, body) in [
+        ("info", json!({ "version": "8.2.5" })),
+        ("user", json!({ "user_name": "ops", "is_admin": true })),
+    ] {
+        let host = healthy_host();
+        host.set_response_headers(&[])
+            .answer("GET", &format!("/api/v1/{path}"), 200, body);
+        let failure = failure(&host);
+        assert_eq!(failure.reason, "InfoFailed", "{path}");
+        assert!(
+            failure.message.contains("X-Concourse-Version"),
+            "{}",
+            failure.message
+        );
+    }
+    let host = healthy_host();
+    host.set_response_headers(&[])
+        .answer("GET", "/api/v1/workers", 200, json!([]));
+    let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
+    assert_eq!(
+        condition(&outcome.conditions, "WorkersHealthy"),
+        (ConditionStatus::Unknown, "ListFailed")
+    );
+}
+
+#[test]
 fn stalled_workers_leave_instance_ready() {
     let host = healthy_host();
     host.answer("GET", "/api/v1/workers", 200, json!([{ "state": "stalled" }]));
@@ -236,15 +267,26 @@ fn cleanup_waits_for_teams_of_all_namespaces() {
             "spec": { "instanceRef": reference },
         })
     };
+    let used = |mut team: Value| {
+        team["status"] = json!({ "claimedServer": "https://ci.example.com" });
+        team
+    };
+    let remote = || json!({ "name": "ci", "namespace": "infra" });
     host.put(team("infra", "a", json!({ "name": "ci" })))
-        .put(team("apps", "b", json!({ "name": "ci", "namespace": "infra" })))
-        .put(team("apps", "other", json!({ "name": "ci" })));
+        .put(used(team("apps", "b", remote())))
+        // Of another namespace, and without a claim: anybody may create it.
+        .put(team("apps", "foreign", remote()))
+        .put(used(team("apps", "other", json!({ "name": "ci" }))));
     let failure = host.cleanup(&Instances, &instance()).expect_err("waits");
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
         ("TeamsRemain", Resolution::Wait)
     );
-    assert!(failure.message.contains("apps/b, infra/a"), "{}", failure.message);
+    assert!(
+        failure.message.contains(": apps/b, infra/a."),
+        "{}",
+        failure.message
+    );
 
     let teams = || gvk("concourse-ci.org", "v1alpha1", "Team");
     host.remove(&teams().named("infra", "a"))

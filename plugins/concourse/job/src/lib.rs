@@ -6,7 +6,8 @@ mod history;
 
 use concourse_api::{
     BuildSpec, Job, JobSpec, JobStatus, Location, NamespacedName, Operation, concourse_name,
-    delete_dependents, delete_object, encode_segment, finish_cleanup, rest, suspended_outcome,
+    delete_dependents, delete_object, encode_segment, find_server_url, finish_cleanup, is_on_server, rest,
+    suspended_outcome,
 };
 use history::HistoryLimits;
 use ostler_sdk::{Selection, Upstream, prelude::*, rfc3339};
@@ -38,6 +39,7 @@ impl Reconciler for Jobs {
         }
         let location = Location::dereference(ctx, pipeline_of(job))?;
         let remote = RemoteJob::new(ctx, &location, job);
+        let own_pause = remote.find_own_pause(job)?;
         let found = remote.read(job).map_err(|failure| {
             let message = failure.message.clone();
             failure.with(Condition::new_unknown(
@@ -46,9 +48,9 @@ impl Reconciler for Jobs {
                 message,
             ))
         })?;
-        let (found, pause_owned) = apply_pause(ctx, &remote, job, found)?;
+        let (found, own_pause) = apply_pause(&remote, job, found, own_pause)?;
         prune_builds(ctx, job)?;
-        Ok(update_status(&remote, job, &found, pause_owned))
+        Ok(update_status(&remote, job, &found, own_pause))
     }
 
     fn cleanup(&self, ctx: &Context, job: &Job) -> Result<Outcome, Failure> {
@@ -62,6 +64,9 @@ impl Reconciler for Jobs {
             return Ok(Outcome::await_change());
         };
         let remote = RemoteJob::new(ctx, &location, job);
+        if remote.find_own_pause(job)?.is_none() {
+            return Ok(Outcome::await_change());
+        }
         let answer = remote.concourse.put(remote.api_path("/unpause")).send();
         finish_cleanup(ctx, location.instance(), answer, "unpause", &what)
     }
@@ -71,8 +76,15 @@ fn pipeline_of(job: &Job) -> NamespacedName<'_> {
     job.spec.pipeline_ref.resolve(job.namespace())
 }
 
+/// A pause that the object has set.
+struct OwnPause {
+    /// The server of the paused job; none if it is not known.
+    server: Option<String>,
+}
+
 /// A job in Concourse.
 struct RemoteJob<'a> {
+    ctx: &'a Context<'a>,
     concourse: Upstream<'a>,
     location: &'a Location,
     name: &'a str,
@@ -81,8 +93,9 @@ struct RemoteJob<'a> {
 }
 
 impl<'a> RemoteJob<'a> {
-    fn new(ctx: &'a Context, location: &'a Location, job: &'a Job) -> Self {
+    fn new(ctx: &'a Context<'a>, location: &'a Location, job: &'a Job) -> Self {
         Self {
+            ctx,
             concourse: location.upstream(ctx),
             location,
             name: concourse_name(job),
@@ -118,33 +131,49 @@ impl<'a> RemoteJob<'a> {
         Ok(jobs.find(|job| job.name == self.name))
     }
 
+    fn find_server(&self) -> Result<Option<String>, Failure> {
+        let server = find_server_url(self.ctx, self.location.instance());
+        server.reason(READ_JOB.reason())
+    }
+
+    /// The pause that the status records; none if it is on another server.
+    fn find_own_pause(&self, job: &Job) -> Result<Option<OwnPause>, Failure> {
+        if job.status.pause_owned != Some(true) {
+            return Ok(None);
+        }
+        let (server, claimed) = (self.find_server()?, job.status.claimed_server.as_deref());
+        let what = format!("job {}", self.name);
+        Ok(is_on_server(self.ctx, server.as_deref(), claimed, &what).then_some(OwnPause { server }))
+    }
+
     fn put(&self, operation: &Operation, rest: &str) -> Result<(), Failure> {
         operation.check(self.concourse.put(self.api_path(rest)).send())?;
         Ok(())
     }
 }
 
-/// Pauses or unpauses the job if its spec says otherwise. Returns the job as it is then, and whether this object owns
-/// the pause.
+/// Pauses or unpauses the job if its spec says otherwise. Returns the job as it is then, and the pause if this object
+/// owns it.
 fn apply_pause(
-    ctx: &Context,
     remote: &RemoteJob,
     job: &Job,
     found: rest::Job,
-) -> Result<(rest::Job, Option<bool>), Failure> {
+    own_pause: Option<OwnPause>,
+) -> Result<(rest::Job, Option<OwnPause>), Failure> {
     match (found.paused, job.spec.paused) {
         (false, true) => {
+            let server = remote.find_server()?;
             // A checkpoint before the request: the owner of the pause is known even if this call is interrupted.
-            ctx.checkpoint(&json!({ "pauseOwned": true }))
-                .reason(PAUSE_JOB.reason())?;
+            let claim = json!({ "pauseOwned": true, "claimedServer": server });
+            remote.ctx.checkpoint(&claim).reason(PAUSE_JOB.reason())?;
             remote.put(&PAUSE_JOB, "/pause")?;
-            Ok((remote.read_uncached()?, Some(true)))
+            Ok((remote.read_uncached()?, Some(OwnPause { server })))
         }
         (true, false) => {
             remote.put(&UNPAUSE_JOB, "/unpause")?;
             Ok((remote.read_uncached()?, None))
         }
-        (true, true) => Ok((found, job.status.pause_owned)),
+        (true, true) => Ok((found, own_pause)),
         (false, false) => Ok((found, None)),
     }
 }
@@ -172,11 +201,12 @@ fn prune_builds(ctx: &Context, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-fn update_status(remote: &RemoteJob, job: &Job, found: &rest::Job, pause_owned: Option<bool>) -> Outcome {
+fn update_status(remote: &RemoteJob, job: &Job, found: &rest::Job, own_pause: Option<OwnPause>) -> Outcome {
     let status = JobStatus {
         resolved_name: Some(concourse_name(job).to_owned()),
         web_url: remote.location.web_url(&remote.path),
-        pause_owned,
+        pause_owned: own_pause.is_some().then_some(true),
+        claimed_server: own_pause.and_then(|pause| pause.server),
         ..build_status(found)
     };
     Outcome::poll(POLL_INTERVAL_MS)

@@ -7,6 +7,8 @@ use ostler_sdk::{ConditionStatus, Error, Failure, Next, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/jobs/unit";
 const LIST: &str = "/api/v1/teams/alpha/pipelines/demo/jobs";
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
 
 fn job(paused: bool) -> Value {
     json!({
@@ -17,7 +19,7 @@ fn job(paused: bool) -> Value {
 
 fn job_with_pause(paused: bool) -> Value {
     let mut job = job(paused);
-    job["status"]["pauseOwned"] = true.into();
+    job["status"] = json!({ "pauseOwned": true, "claimedServer": "http://ci" });
     job
 }
 
@@ -34,6 +36,7 @@ fn ready(kind: &str, name: &str, spec: Value) -> Value {
 
 fn cluster() -> Host {
     let host = Host::new();
+    host.set_response_headers(VERSION);
     host.put(ready(
         "Pipeline",
         "demo",
@@ -43,7 +46,7 @@ fn cluster() -> Host {
     host.put(ready("Instance", "ci", json!({ "url": "http://ci", "auth": {} })));
     host.put(json!({
         "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
-        "metadata": { "name": "ci", "namespace": "apps" },
+        "metadata": { "name": "ci", "namespace": "apps" }, "spec": { "url": "http://ci" },
     }));
     host
 }
@@ -132,10 +135,11 @@ fn pause_is_applied_recorded_and_reverted() {
     assert_eq!(list_ages(&host), ["max-age=60", "max-age=0", "max-age=0"]);
     assert_eq!(
         host.checkpoints(),
-        [json!({ "pauseOwned": true })],
+        [json!({ "pauseOwned": true, "claimedServer": "http://ci" })],
         "before the request"
     );
     assert_eq!(status(&outcome)["pauseOwned"], true);
+    assert_eq!(status(&outcome)["claimedServer"], "http://ci");
 
     let host = cluster();
     let answers = [true, true, false].map(|paused| Ok(response(200, &[], shown(paused))));
@@ -143,7 +147,7 @@ fn pause_is_applied_recorded_and_reverted() {
     host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
     let outcome = host.reconcile(&Jobs, &job_with_pause(false)).expect("is ready");
     assert!(
-        status(&outcome)["pauseOwned"].is_null(),
+        status(&outcome)["pauseOwned"].is_null() && status(&outcome)["claimedServer"].is_null(),
         "there is no pause to own"
     );
 }
@@ -264,6 +268,58 @@ fn cleanup_with_missing_parent_does_not_block_deletion() {
     host.put(going);
     host.cleanup(&Jobs, &job_with_pause(true)).expect("is cleaned up");
     assert!(host.requests().is_empty());
+}
+
+#[test]
+fn response_of_a_proxy_neither_ends_a_deletion_nor_hides_a_job() {
+    let unpause = format!("{PATH}/unpause");
+    for status in [200, 404] {
+        let host = cluster();
+        host.set_response_headers(&[])
+            .answer("PUT", &unpause, status, Value::Null)
+            .answer("PUT", &format!("{PATH}/pause"), status, Value::Null)
+            .answer("GET", LIST, status, json!([]));
+        let failure = host
+            .cleanup(&Jobs, &job_with_pause(true))
+            .expect_err("is retried");
+        assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
+        let failure = host.reconcile(&Jobs, &job(true)).expect_err("is retried");
+        assert_eq!(resolution(&failure), ("FetchFailed", &Resolution::Retry));
+        host.set_response_headers(VERSION)
+            .answer("GET", LIST, 200, shown(false));
+        let failure = host.reconcile(&Jobs, &job(true)).expect_err("is retried");
+        assert_eq!(resolution(&failure), ("PauseFailed", &Resolution::Retry));
+    }
+}
+
+#[test]
+fn pause_on_another_server_is_neither_removed_nor_owned() {
+    let mut elsewhere = job_with_pause(true);
+    elsewhere["status"]["claimedServer"] = "http://before".into();
+    let host = cluster();
+    host.cleanup(&Jobs, &elsewhere).expect("is cleaned up");
+    assert!(host.requests().is_empty());
+    let (reason, note) = &host.events()[0];
+    assert_eq!(reason, "Orphaned");
+    assert!(
+        note.contains("job unit") && note.contains("http://before"),
+        "{note}"
+    );
+
+    // Another user has paused the job of this name on the present server.
+    host.forget();
+    host.answer("GET", LIST, 200, shown(true));
+    let outcome = host.reconcile(&Jobs, &elsewhere).expect("is ready");
+    assert!(status(&outcome)["pauseOwned"].is_null());
+    assert_eq!(host.events()[0].0, "Orphaned");
+
+    // A status of before the server was recorded.
+    let mut old = job_with_pause(true);
+    old["status"] = json!({ "pauseOwned": true });
+    host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
+    host.forget();
+    host.cleanup(&Jobs, &old).expect("is cleaned up");
+    assert_eq!(host.requests(), [format!("PUT {PATH}/unpause")]);
 }
 
 #[test]

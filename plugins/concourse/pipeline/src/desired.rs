@@ -8,7 +8,7 @@ use ostler_sdk::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{config, injected, vars, yaml};
+use crate::{config, injected, vars};
 
 const CONFIG_LOAD_FAILED: &str = "ConfigLoadFailed";
 
@@ -36,7 +36,7 @@ pub fn build(
 ) -> Result<DesiredConfig, Failure> {
     let vars = resolve_vars(ctx, pipeline)?;
     let source = load_source(ctx, pipeline)?;
-    let config = yaml::parse(&source)
+    let config = ostler_yaml::parse(&source)
         .map_err(|error| invalid_config(format!("The config is not valid YAML: {error}")))?;
     let Value::Object(mut config) = config else {
         let message = "The config is not a pipeline: it must be a mapping with jobs.";
@@ -71,7 +71,7 @@ struct ResolvedVars {
 /// Resolves the vars. As in `fly`, `spec.vars` take precedence over the instance vars.
 fn resolve_vars(ctx: &Context, pipeline: &Pipeline) -> Result<ResolvedVars, Failure> {
     let mut resolved = ResolvedVars {
-        values: crate::instance_vars_of(pipeline).clone(),
+        values: pipeline.spec.instance_vars.clone(),
         secrets: Vec::new(),
         digests: Vec::new(),
     };

@@ -8,12 +8,10 @@ mod injected;
 mod parent;
 mod remote;
 mod vars;
-mod yaml;
 
 use concourse_api::{
-    ContainerImage, InstanceSpec, InstanceVars, JobSpec, NamespacedName, Pipeline, PipelineSpec,
-    PipelineStatus, ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents,
-    suspended_outcome,
+    ContainerImage, InstanceSpec, JobSpec, NamespacedName, Pipeline, PipelineSpec, PipelineStatus,
+    ReclaimPolicy, ResourceSpec, TeamSpec, config_warning_condition, delete_dependents, suspended_outcome,
 };
 use ostler_sdk::prelude::*;
 use parent::ParentTeam;
@@ -31,11 +29,16 @@ impl Reconciler for Pipelines {
             return Ok(suspended_outcome());
         }
         let Dereferenced { team, default_image } = dereference(ctx, pipeline)?;
-        validate(pipeline, &team)?;
+        let remote = RemotePipeline::new(ctx, pipeline, &team)?;
+        let unclaimed = PipelineStatus::default();
+        let last = if remote.has_status(&pipeline.status)? {
+            &pipeline.status
+        } else {
+            &unclaimed
+        };
         let desired = desired::build(ctx, pipeline, default_image.as_ref())?;
-        let remote = RemotePipeline::new(ctx, pipeline, &team);
-        remote.rename(pipeline)?;
-        let status = remote.apply(&pipeline.spec, &desired, &pipeline.status)?;
+        remote.rename(pipeline, last)?;
+        let status = remote.apply(&pipeline.spec, &desired, last)?;
         Ok(update_status(&status))
     }
 
@@ -46,7 +49,7 @@ impl Reconciler for Pipelines {
                 return Err(Failure::wait("DependentsRemain", message));
             }
         }
-        if !pipeline.status.is_claimed(None) {
+        if !pipeline.status.is_claimed() {
             return Ok(Outcome::await_change());
         }
         if pipeline.spec.reclaim_policy == ReclaimPolicy::Orphan {
@@ -58,20 +61,8 @@ impl Reconciler for Pipelines {
             ctx.warn("Orphaned", "The pipeline stays in Concourse: its Team is gone.");
             return Ok(Outcome::await_change());
         };
-        RemotePipeline::new(ctx, pipeline, &ParentTeam::new(team)).delete(pipeline)
+        RemotePipeline::new(ctx, pipeline, &ParentTeam::new(team))?.delete(&pipeline.status)
     }
-}
-
-/// Checks that the instance vars are those with which the pipeline was created.
-fn validate(pipeline: &Pipeline, team: &ParentTeam) -> Result<(), Failure> {
-    if pipeline.status.is_claimed(team.server())
-        && pipeline.status.instance_vars != pipeline.spec.instance_vars
-    {
-        let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore them, \
-                       or create another Pipeline with the new ones.";
-        return Err(Failure::terminal("InvalidSpec", message));
-    }
-    Ok(())
 }
 
 /// The objects that a Pipeline refers to.
@@ -108,15 +99,6 @@ fn read_default_image(ctx: &Context, team: &ParentTeam) -> Result<Option<Contain
 
 fn team_of(pipeline: &Pipeline) -> NamespacedName<'_> {
     pipeline.spec.team_ref.resolve(pipeline.namespace())
-}
-
-/// The instance vars of the pipeline in Concourse: those with which it was claimed, even if the spec has others by now.
-fn instance_vars_of(pipeline: &Pipeline) -> &InstanceVars {
-    if pipeline.status.is_claimed(None) {
-        &pipeline.status.instance_vars
-    } else {
-        &pipeline.spec.instance_vars
-    }
 }
 
 fn update_status(status: &PipelineStatus) -> Outcome {

@@ -33,11 +33,6 @@ impl ParentTeam {
         resolve_json(&self.0, "instanceRef")
     }
 
-    /// URL of the server on which the Team is managed.
-    pub fn server(&self) -> Option<&str> {
-        self.0["status"]["claimedServer"].as_str()
-    }
-
     /// URL of the team's page.
     pub fn web_url(&self) -> Option<&str> {
         self.0["status"]["webURL"].as_str()

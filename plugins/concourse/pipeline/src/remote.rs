@@ -1,8 +1,8 @@
 //! A pipeline in Concourse, and the requests that make it match its spec.
 
 use concourse_api::{
-    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name, delete_claimed,
-    pipeline_path, read_warnings, resolve_json, rest,
+    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name, concourse_status,
+    delete_claimed, find_server_url, is_on_server, pipeline_path, read_warnings, resolve_json, rest,
 };
 use ostler_sdk::{
     RequestBuilder, Response, Selection, Upstream,
@@ -11,7 +11,7 @@ use ostler_sdk::{
     serde_json::{Map, Value},
 };
 
-use crate::{config, desired::DesiredConfig, instance_vars_of, parent::ParentTeam};
+use crate::{config, desired::DesiredConfig, parent::ParentTeam};
 
 /// Interval of polling a pipeline that matches its spec.
 pub const POLL_INTERVAL_MS: u64 = 300_000;
@@ -62,6 +62,8 @@ impl Part {
 pub struct RemotePipeline<'a> {
     ctx: &'a Context<'a>,
     concourse: Upstream<'a>,
+    /// URL of the server; none if the Upstream is gone.
+    server: Option<String>,
     team: &'a ParentTeam,
     name: &'a str,
     instance_vars: &'a InstanceVars,
@@ -137,61 +139,105 @@ fn config_fingerprint(desired: &DesiredConfig, pipeline: Option<&rest::Pipeline>
 
 impl<'a> RemotePipeline<'a> {
     /// The pipeline that an object stands for.
-    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a ParentTeam) -> Self {
+    ///
+    /// # Errors
+    /// The server is not known.
+    pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a ParentTeam) -> Result<Self, Failure> {
         let instance = team.instance();
-        Self {
+        Ok(Self {
             ctx,
             concourse: ctx.upstream_in(instance.namespace, instance.name),
+            server: find_server_url(ctx, instance)?,
             team,
             name: concourse_name(pipeline),
-            instance_vars: instance_vars_of(pipeline),
-        }
+            instance_vars: &pipeline.spec.instance_vars,
+        })
     }
 
-    /// Path of the pipeline, or of something below it, under its present or former name.
-    fn path_under(&self, name: &str, rest: &str) -> String {
-        pipeline_path(self.team.name(), name, self.instance_vars, rest, "")
-    }
-
+    /// Path of the pipeline, or of something below it.
     fn path(&self, rest: &str) -> String {
-        self.path_under(self.name, rest)
+        pipeline_path(self.team.name(), self.name, self.instance_vars, rest, "")
     }
 
-    fn read_id(&self, operation: &Operation, name: &str) -> Result<Option<i32>, Failure> {
-        let answer = self.concourse.get(self.path_under(name, "")).send();
-        let pipeline: Option<rest::Pipeline> = operation.read_optional(answer)?;
+    // Inlined it would take more bytes than the limit of a component leaves.
+    #[inline(never)]
+    fn read_id(&self, operation: &Operation, path: String) -> Result<Option<i32>, Failure> {
+        let pipeline: Option<rest::Pipeline> = operation.read_optional(self.concourse.get(path).send())?;
         Ok(pipeline.map(|pipeline| pipeline.id))
     }
 
-    /// Deletes the claimed pipeline under the name it has in Concourse: the recorded one, or the one to which a rename
-    /// that was not recorded any more has changed it.
-    pub fn delete(&self, pipeline: &Pipeline) -> Result<Outcome, Failure> {
-        let before = name_to_change(pipeline);
-        let what = format!("pipeline {}", before.unwrap_or(self.name));
-        if !pipeline.status.is_claimed(self.server()) {
-            let note = "The pipeline stays on its former server: the Instance has another URL.";
-            self.ctx.warn("Orphaned", note);
+    fn is_on_claimed_server(&self, status: &PipelineStatus) -> bool {
+        let claimed = status.claimed_server.as_deref();
+        is_on_server(self.ctx, self.server.as_deref(), claimed, &self.describe(status))
+    }
+
+    /// The claimed pipeline in messages, by its name in Concourse.
+    fn describe(&self, status: &PipelineStatus) -> String {
+        format!("pipeline {}", self.former_name(status).unwrap_or(self.name))
+    }
+
+    /// The name that the claimed pipeline had at the last reconcile, if that is not the name that it is to have.
+    fn former_name<'s>(&self, status: &'s PipelineStatus) -> Option<&'s str> {
+        let name = status.resolved_name.as_deref()?;
+        (status.is_claimed() && !name.is_empty() && name != self.name).then_some(name)
+    }
+
+    /// Returns whether a status is of the pipeline that the spec names. It is not after the Instance's URL was changed,
+    /// or if the claimed pipeline does not exist and the spec has other instance vars by now.
+    ///
+    /// # Errors
+    /// The claimed pipeline exists and the spec has other instance vars, which is terminal.
+    pub fn has_status(&self, last: &PipelineStatus) -> Result<bool, Failure> {
+        if !self.is_on_claimed_server(last) {
+            return Ok(false);
+        }
+        if !last.is_claimed() || last.instance_vars == *self.instance_vars {
+            return Ok(true);
+        }
+        for path in self.claimed_paths(last) {
+            let found = self.read_id(&READ_PIPELINE, path)?;
+            if found.is_some() && (found == last.pipeline_id || last.pipeline_id.is_none()) {
+                let message = "spec.instanceVars cannot be changed, because Concourse cannot change them: restore \
+                               them, or create another Pipeline with the new ones.";
+                return Err(Failure::terminal("InvalidSpec", message));
+            }
+        }
+        Ok(false)
+    }
+
+    /// The paths that the claimed pipeline may have: with the instance vars it was claimed with, under the recorded name,
+    /// or the one to which a rename that was not recorded any more has changed it.
+    fn claimed_paths(&self, status: &PipelineStatus) -> Vec<String> {
+        let path = |name| pipeline_path(self.team.name(), name, &status.instance_vars, "", "");
+        let mut paths = vec![path(self.name)];
+        if let Some(former) = self.former_name(status) {
+            paths.insert(0, path(former));
+        }
+        paths
+    }
+
+    /// Deletes the claimed pipeline under the name it has in Concourse.
+    pub fn delete(&self, status: &PipelineStatus) -> Result<Outcome, Failure> {
+        if !self.is_on_claimed_server(status) {
             return Ok(Outcome::await_change());
         }
-        let instance = self.team.instance();
-        let mut paths = vec![self.path("")];
-        if let Some(before) = before {
-            paths.insert(0, self.path_under(before, ""));
-        }
-        let id = pipeline.status.pipeline_id;
+        let (instance, id) = (self.team.instance(), status.pipeline_id);
+        let (paths, what) = (self.claimed_paths(status), self.describe(status));
         delete_claimed(self.ctx, instance, &self.concourse, &paths, id, &what)
     }
 
     /// Renames the pipeline, which keeps its builds, if the spec has another name than the one it was created with.
-    pub fn rename(&self, pipeline: &Pipeline) -> Result<(), Failure> {
-        let Some(before) = name_to_change(pipeline).filter(|_| pipeline.status.is_claimed(self.server()))
-        else {
+    pub fn rename(&self, pipeline: &Pipeline, last: &PipelineStatus) -> Result<(), Failure> {
+        let Some(before) = self.former_name(last) else {
             return Ok(());
         };
         let name = self.name;
-        let own_id = pipeline.status.pipeline_id;
-        let occupant = self.read_id(&READ_FOR_RENAME, name)?;
-        if occupant == own_id || self.read_id(&READ_FOR_RENAME, before)? != own_id {
+        let former_path = pipeline_path(self.team.name(), before, self.instance_vars, "", "");
+        let occupant = self.read_id(&READ_FOR_RENAME, self.path(""))?;
+        let former = self.read_id(&READ_FOR_RENAME, former_path)?;
+        // Without an ID, the claimed pipeline is the one of the former name: there was none before the claim.
+        let own_id = last.pipeline_id.or(former);
+        if former.is_none() || former != own_id || occupant == own_id {
             // The pipeline was renamed already, or another user has deleted it.
             return Ok(());
         }
@@ -265,7 +311,9 @@ impl<'a> RemotePipeline<'a> {
             self.claim(&state, last)?;
         }
         if is_save_due {
-            warnings = self.save(desired, &state, last)?;
+            // Concourse creates nothing if it refuses the first write, so there is no claim either.
+            let unclaimed = Some(last).filter(|last| !last.is_claimed());
+            warnings = self.save(desired, &state, unclaimed)?;
         }
         for (path, operation) in &switches {
             self.send_checked(operation, self.concourse.put(self.path(path)))?;
@@ -275,7 +323,7 @@ impl<'a> RemotePipeline<'a> {
             let parts = [Part::Pipeline, Part::Config, Part::Jobs, Part::Resources];
             state = self.read_parts(&parts, desired)?;
             if is_save_due && !state.shows(desired) {
-                self.save_again(desired, &mut state, last)?;
+                self.save_again(desired, &mut state)?;
             }
         } else if let Some(fingerprint) = state.cacheable_fingerprint(desired) {
             self.ctx.cache_set(CONFIG_KEY, fingerprint.as_bytes())?;
@@ -283,23 +331,14 @@ impl<'a> RemotePipeline<'a> {
         Ok(self.build_status(state, desired, last, warnings))
     }
 
-    /// URL of the server, as the Team has recorded it.
-    fn server(&self) -> Option<&str> {
-        self.team.server()
-    }
-
     /// Records that the object is about to create the pipeline. One that exists is claimed when it has been written: until
     /// then the object must not delete it.
     fn claim(&self, state: &State, last: &PipelineStatus) -> Result<(), Failure> {
-        if last.is_claimed(self.server()) || state.pipeline.is_some() {
+        if last.is_claimed() || state.pipeline.is_some() {
             return Ok(());
         }
-        let Some(server) = self.server() else {
-            let message = "The Team has not recorded its server yet.";
-            return Err(Failure::wait("TeamNotReady", message));
-        };
         let claim = json!({
-            "claimedServer": server,
+            "claimedServer": self.server,
             "resolvedName": self.name,
             "instanceVars": self.instance_vars,
             "pipelineID": null,
@@ -359,50 +398,39 @@ impl<'a> RemotePipeline<'a> {
     }
 
     /// Saves the config and returns Concourse's warnings. If another user has saved at the same time, it is saved once
-    /// more on top of theirs.
+    /// more on top of theirs. The failure of a refusal has the status that is given for it.
     fn save(
         &self,
         desired: &DesiredConfig,
         state: &State,
-        last: &PipelineStatus,
+        refused: Option<&PipelineStatus>,
     ) -> Result<Vec<String>, Failure> {
         let mut response = self.put_config(desired, state.version.as_deref())?;
         if response.status() == 500 && is_version_conflict(response.bytes()) {
             let latest = self.read_parts(&[Part::Config], desired)?;
             response = self.put_config(desired, latest.version.as_deref())?;
         }
-        if response.is_success() {
+        let status = concourse_status(&response);
+        if matches!(status, Some(200..=299)) {
             return Ok(read_warnings(&response.value().unwrap_or_default()));
         }
         let failure = SAVE_CONFIG.failure(&response);
         let condition = Condition::new_false("ConfigSynced", SAVE_CONFIG.reason(), failure.message.clone());
         let failure = failure.with(condition);
-        // Concourse has refused the first write, so there is no claim either.
-        let is_unclaimed = (400..500).contains(&response.status()) && !last.is_claimed(self.server());
-        Err(if is_unclaimed {
-            failure.status(last)
-        } else {
-            failure
+        Err(match (status, refused) {
+            (Some(400..=499), Some(refused)) => failure.status(refused),
+            _ => failure,
         })
     }
 
     /// Saves a config once more that Concourse shows differently after the first time: either in another wording, or
     /// because another user has saved theirs since. It shows the same again in the first case only.
-    fn save_again(
-        &self,
-        desired: &DesiredConfig,
-        state: &mut State,
-        last: &PipelineStatus,
-    ) -> Result<(), Failure> {
+    fn save_again(&self, desired: &DesiredConfig, state: &mut State) -> Result<(), Failure> {
         if state.config.is_none() {
             return Ok(());
         }
-        // A refusal of the second save takes nothing back: the first one was accepted.
-        let claimed = PipelineStatus {
-            claimed_server: self.server().map(ToOwned::to_owned),
-            ..last.clone()
-        };
-        self.save(desired, state, &claimed)?;
+        // A refusal takes nothing back: the first save was accepted.
+        self.save(desired, state, None)?;
         let again = self.read_parts(&[Part::Config], desired)?;
         state.is_config_reworded = again.config == state.config;
         (state.config, state.version) = (again.config, again.version);
@@ -447,7 +475,7 @@ impl<'a> RemotePipeline<'a> {
         let groups = config::describe_groups(pipeline.map(|pipeline| &*pipeline.groups).unwrap_or_default());
         PipelineStatus {
             pipeline_id: pipeline.map(|pipeline| pipeline.id),
-            claimed_server: self.server().map(ToOwned::to_owned),
+            claimed_server: self.server.clone(),
             resolved_name: Some(self.name.to_owned()),
             instance_vars: self.instance_vars.clone(),
             web_url: self.web_url(),
@@ -475,14 +503,6 @@ impl<'a> RemotePipeline<'a> {
         let path = path.trim_start_matches("/api/v1/teams/");
         Some(format!("{team_url}{path}"))
     }
-}
-
-/// The name to rename the pipeline from; none if it was not claimed yet, or has the desired name.
-fn name_to_change(pipeline: &Pipeline) -> Option<&str> {
-    let before = pipeline.status.resolved_name.as_deref().unwrap_or_default();
-    let is_renamed =
-        pipeline.status.is_claimed(None) && !before.is_empty() && before != concourse_name(pipeline);
-    is_renamed.then_some(before)
 }
 
 /// Returns whether the config has to be saved. An archived pipeline has none to compare.

@@ -7,6 +7,8 @@ use ostler_sdk::{
     Condition, Error, Failure, Method, Next, Outcome, Resolution, SecretKeyRef, SecretSource, gvk,
 };
 
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo";
 const CONFIG: &str = "/api/v1/teams/alpha/pipelines/demo/config";
 const JOBS: &str = "/api/v1/teams/alpha/pipelines/demo/jobs";
@@ -76,8 +78,17 @@ fn config(host: &Host, version: &str, body: Value) {
     );
 }
 
+fn upstream(url: &str) -> Value {
+    json!({
+        "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": { "name": "ci", "namespace": "infra" }, "spec": { "url": url },
+    })
+}
+
 fn cluster() -> Host {
     let host = Host::new();
+    host.set_response_headers(VERSION);
+    host.put(upstream("http://ci"));
     host.put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Team",
         "metadata": { "name": "alpha", "namespace": "apps" },
@@ -855,12 +866,170 @@ fn pipeline_of_another_server_is_claimed_anew_and_not_deleted() {
     let host = cluster();
     host.cleanup(&Pipelines, &object).expect("is cleaned up");
     assert!(host.requests().is_empty());
-    assert_eq!(host.events()[0].0, "Orphaned");
+    let (reason, note) = &host.events()[0];
+    assert_eq!(reason, "Orphaned");
+    assert!(
+        note.contains("pipeline demo") && note.contains("http://before"),
+        "{note}"
+    );
 
     let host = converged();
     let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
     assert!(writes(&host).is_empty());
     assert_eq!(status(&outcome)["claimedServer"], "http://ci");
+    assert_eq!(host.events()[0].0, "Orphaned");
+}
+
+#[test]
+fn server_of_the_upstream_counts_and_not_the_one_the_team_has_recorded() {
+    // The Instance's URL was changed, and the Team is not reconciled yet.
+    let host = cluster();
+    host.put(upstream("http://later"));
+    host.cleanup(&Pipelines, &claimed()).expect("is cleaned up");
+    assert!(
+        host.requests().is_empty(),
+        "a pipeline there has the id by chance"
+    );
+    assert_eq!(host.events()[0].0, "Orphaned");
+
+    host.answer("GET", PATH, 404, Value::Null);
+    host.answer("GET", CONFIG, 404, Value::Null);
+    host.answers("PUT", CONFIG, [Err(Error::Unavailable("timed out".into()))]);
+    host.reconcile(&Pipelines, &claimed()).expect_err("is lost");
+    assert_eq!(host.checkpoints()[0]["claimedServer"], "http://later");
+}
+
+#[test]
+fn saved_version_of_another_server_does_not_prevent_save() {
+    let host = converged();
+    host.answer("PUT", CONFIG, 200, json!({}));
+    let other = json!({ "config": { "jobs": [{ "name": "other" }] } });
+    config(&host, "6", other.clone());
+    let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    let mut object = after(pipeline(), &outcome);
+    assert_eq!(object["status"]["configVersion"], "6");
+    object["status"]["claimedServer"] = "http://before".into();
+    host.forget();
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert_eq!(writes(&host)[0], format!("PUT {CONFIG}"));
+}
+
+#[test]
+fn response_of_a_proxy_does_not_end_a_deletion() {
+    for (method, status, body) in [
+        ("GET", 404, Value::Null),
+        ("GET", 200, json!({ "id": 8 })),
+        ("DELETE", 404, "default backend - 404".into()),
+        ("DELETE", 200, "<html>".into()),
+        ("DELETE", 204, Value::Null),
+    ] {
+        let host = cluster();
+        host.answer("GET", PATH, 200, shown(false, false, false));
+        host.set_response_headers(&[]).answer(method, PATH, status, body);
+        let failure = host.cleanup(&Pipelines, &claimed()).expect_err("is retried");
+        assert_eq!(
+            (failure.reason.as_str(), failure.resolution),
+            ("DeleteFailed", Resolution::Retry),
+            "{method} {status}"
+        );
+    }
+}
+
+#[test]
+fn response_of_a_proxy_neither_creates_nor_confirms_a_pipeline() {
+    for (path, status) in [(PATH, 404), (PATH, 200), (CONFIG, 404)] {
+        let host = converged();
+        host.set_response_headers(&[])
+            .answer("GET", path, status, shown(false, false, false));
+        let (reason, resolution, message) = failure(&host, &pipeline());
+        assert_eq!(
+            (reason.as_str(), resolution),
+            ("SetPipelineFailed", Resolution::Retry)
+        );
+        assert!(message.contains("X-Concourse-Version"), "{message}");
+        assert!(writes(&host).is_empty() && host.checkpoints().is_empty());
+    }
+    // Of a save it is not known whether it has reached Concourse, so the claim stays.
+    for status in [200, 404] {
+        let host = cluster();
+        host.answer("GET", PATH, 404, Value::Null);
+        host.answer("GET", CONFIG, 404, Value::Null);
+        host.set_response_headers(&[])
+            .answer("PUT", CONFIG, status, json!({}));
+        let failure = host.reconcile(&Pipelines, &pipeline()).expect_err("is retried");
+        assert_eq!(failure.resolution, Resolution::Retry);
+        assert_eq!((host.checkpoints().len(), failure.status), (1, None));
+    }
+}
+
+#[test]
+fn claim_without_pipeline_does_not_lock_instance_vars() {
+    let (object, at) = instanced();
+    let mut claimed = object.clone();
+    claimed["status"] = json!({
+        "claimedServer": "http://ci", "resolvedName": "demo", "instanceVars": { "n": 1 }, "pipelineID": null,
+    });
+    let claimed_path = format!("{PATH}?vars.n=1");
+    let host = cluster();
+    host.answer("GET", &claimed_path, 404, Value::Null);
+    host.answer("GET", &at(""), 404, Value::Null);
+    host.answer("GET", &at("/config"), 404, Value::Null);
+    host.answers(
+        "PUT",
+        &at("/config"),
+        [Err(Error::Unavailable("timed out".into()))],
+    );
+    let (reason, ..) = failure(&host, &claimed);
+    assert_eq!(reason, "SetPipelineFailed");
+    assert_eq!(
+        host.checkpoints()[0]["instanceVars"],
+        json!({ "n": 2, "branch": "main" }),
+        "the pipeline is claimed anew"
+    );
+
+    // A rename that was not recorded any more: the claimed pipeline has the new name.
+    let mut renamed = claimed.clone();
+    renamed["status"]["resolvedName"] = "old".into();
+    renamed["status"]["pipelineID"] = 3.into();
+    let host = cluster();
+    host.answer("GET", &format!("{OLD}?vars.n=1"), 404, Value::Null);
+    host.answer("GET", &claimed_path, 200, with_id(3));
+    assert_eq!(failure(&host, &renamed).0, "InvalidSpec");
+
+    // The save whose response was lost has created it.
+    let host = cluster();
+    host.answer("GET", &claimed_path, 200, with_id(3));
+    let (reason, resolution, message) = failure(&host, &claimed);
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("InvalidSpec", Resolution::Terminal)
+    );
+    assert!(message.contains("instanceVars"), "{message}");
+}
+
+#[test]
+fn name_changed_before_the_id_is_known_renames_pipeline() {
+    let mut object = renamed();
+    object["status"] = json!({ "claimedServer": "http://ci", "resolvedName": "old", "pipelineID": null });
+    let host = converged();
+    host.answers(
+        "GET",
+        PATH,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], with_id(3))),
+        ],
+    );
+    host.answer("GET", OLD, 200, with_id(3));
+    host.answer("PUT", &format!("{OLD}/rename"), 200, json!({}));
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert_eq!(writes(&host), [format!("PUT {OLD}/rename")]);
+
+    // The first save never arrived.
+    let host = converged();
+    host.answer("GET", OLD, 404, Value::Null);
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert!(writes(&host).is_empty());
 }
 
 #[test]

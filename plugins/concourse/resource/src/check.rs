@@ -1,6 +1,6 @@
 //! Checks that this object triggers, and the result of the last one.
 
-use concourse_api::{Operation, Resource, ResourceStatus, first_line, is_finished, rest};
+use concourse_api::{Operation, Resource, ResourceStatus, concourse_status, first_line, is_finished, rest};
 use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339};
 
 use crate::remote::RemoteResource;
@@ -83,11 +83,11 @@ fn start(
     status.check_requested = Some(rfc3339(remote.ctx.now() / 1000));
     let response = remote.start_check().reason(START_CHECK.reason())?;
     // In an archived pipeline the request stays open until the pipeline is active again.
-    if response.status() == 409 {
+    if concourse_status(&response) == Some(409) {
         return Err(START_CHECK.failure(&response));
     }
     status.check_now = check_now.map(ToOwned::to_owned);
-    if response.status() == 201 {
+    if concourse_status(&response) == Some(201) {
         let build: rest::Build = response.json().reason(START_CHECK.reason())?;
         status.running_check_id = Some(build.id);
         record_result(&build, status);

@@ -1,6 +1,6 @@
 //! Versions that no build may use.
 
-use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version};
+use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version, concourse_status};
 use ostler_sdk::prelude::*;
 
 use crate::{
@@ -55,7 +55,10 @@ fn disable(remote: &RemoteResource, id: i64, status: &mut ResourceStatus) -> Res
     if !status.disabled_version_ids.contains(&id) {
         status.disabled_version_ids.push(id);
         // A checkpoint before the request: this object enables the version again even if this call is interrupted.
-        let checkpoint = json!({ "disabledVersionIDs": status.disabled_version_ids });
+        status.claimed_server = remote.find_server()?;
+        let checkpoint = json!({
+            "disabledVersionIDs": status.disabled_version_ids, "claimedServer": status.claimed_server,
+        });
         remote
             .ctx
             .checkpoint(&checkpoint)
@@ -67,8 +70,8 @@ fn disable(remote: &RemoteResource, id: i64, status: &mut ResourceStatus) -> Res
 fn enable(remote: &RemoteResource, id: i64) -> Result<(), Failure> {
     let answer = remote.put(&version_path(id, "/enable"), None);
     let response = answer.reason(ENABLE_VERSION.reason())?;
-    match response.status() {
-        200 | 404 => Ok(()),
+    match concourse_status(&response) {
+        Some(200 | 404) => Ok(()),
         _ => Err(ENABLE_VERSION.failure(&response)),
     }
 }

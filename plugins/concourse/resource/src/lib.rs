@@ -28,14 +28,24 @@ impl Reconciler for Resources {
             return Ok(suspended_outcome());
         }
         let location = Location::dereference(ctx, pipeline_of(resource))?;
-        let remote = RemoteResource::new(ctx, &location, concourse_name(resource));
+        let name = concourse_name(resource);
+        let remote = RemoteResource::new(ctx, &location, name);
         let mut status = ResourceStatus {
-            resolved_name: Some(concourse_name(resource).to_owned()),
+            resolved_name: Some(name.to_owned()),
             web_url: remote.web_url(),
             ..resource.status.clone()
         };
+        if owns_changes(&status) && !remote.is_on_claimed_server(&status, &format!("resource {name}"))? {
+            status.pin_owned = None;
+            status.pinned_version_id = None;
+            status.disabled_version_ids.clear();
+        }
         // The status is written even after a failure, because it records what this object has changed so far.
-        match apply(&remote, resource, &mut status) {
+        let applied = apply(&remote, resource, &mut status);
+        if !owns_changes(&status) {
+            status.claimed_server = None;
+        }
+        match applied {
             Ok(outcome) => Ok(outcome.status(&status)),
             Err(failure) => Err(failure.status(&status)),
         }
@@ -43,7 +53,7 @@ impl Reconciler for Resources {
 
     fn cleanup(&self, ctx: &Context, resource: &Resource) -> Result<Outcome, Failure> {
         let status = &resource.status;
-        if status.pin_owned != Some(true) && status.disabled_version_ids.is_empty() {
+        if !owns_changes(status) {
             return Ok(Outcome::await_change());
         }
         let name = concourse_name(resource);
@@ -51,8 +61,17 @@ impl Reconciler for Resources {
         let Some(location) = Location::dereference_for_cleanup(ctx, pipeline_of(resource), &what)? else {
             return Ok(Outcome::await_change());
         };
-        RemoteResource::new(ctx, &location, name).undo_changes(status, &what)
+        let remote = RemoteResource::new(ctx, &location, name);
+        if !remote.is_on_claimed_server(status, &what)? {
+            return Ok(Outcome::await_change());
+        }
+        remote.undo_changes(status, &what)
     }
+}
+
+/// Returns whether the object has changed something that a cleanup has to undo.
+fn owns_changes(status: &ResourceStatus) -> bool {
+    status.pin_owned == Some(true) || !status.disabled_version_ids.is_empty()
 }
 
 fn pipeline_of(resource: &Resource) -> NamespacedName<'_> {

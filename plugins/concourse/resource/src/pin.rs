@@ -1,6 +1,6 @@
 //! The pin of a resource. The pin of another user stays unless the spec asks for another version.
 
-use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version, rest};
+use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version, concourse_status, rest};
 use ostler_sdk::prelude::*;
 
 use crate::{
@@ -171,8 +171,10 @@ fn set_pin(
     status.pinned_version.clone_from(&picked.version);
     status.pinned_version_id = Some(picked.id);
     // A checkpoint before the request: the owner of the pin is known even if this call is interrupted.
+    status.claimed_server = remote.find_server()?;
     let checkpoint = json!({
         "pinOwned": true, "pinnedVersion": picked.version, "pinnedVersionID": picked.id,
+        "claimedServer": status.claimed_server,
     });
     remote.ctx.checkpoint(&checkpoint).reason(PIN_VERSION.reason())?;
     let pinned = remote.put_checked(&PIN_VERSION, &version_path(picked.id, "/pin"), None);
@@ -189,7 +191,7 @@ fn set_pin(
 fn unpin(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<(), Failure> {
     let response = remote.put("/unpin", None).reason(UNPIN_RESOURCE.reason())?;
     // Concourse fails to unpin what another user has unpinned meanwhile.
-    if !response.is_success() {
+    if concourse_status(&response) != Some(200) {
         let (found, _) = remote.read()?;
         if !found.pinned_version.is_empty() {
             return Err(UNPIN_RESOURCE.failure(&response));

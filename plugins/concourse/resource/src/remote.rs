@@ -1,7 +1,8 @@
 //! A resource in Concourse.
 
 use concourse_api::{
-    Location, Operation, ResourceStatus, Version, abandon_without_instance, build_path, encode_segment, rest,
+    Location, Operation, ResourceStatus, Version, abandon_without_instance, build_path, concourse_status,
+    encode_segment, find_server_url, is_on_server, rest,
 };
 use ostler_sdk::{Response, Upstream, prelude::*, serde::de::DeserializeOwned, serde_json::Value};
 
@@ -67,6 +68,23 @@ impl<'a> RemoteResource<'a> {
         read_existing_list(&READ_VERSIONS, answer)
     }
 
+    /// The server that requests go to; none if the Upstream is gone.
+    pub fn find_server(&self) -> Result<Option<String>, Failure> {
+        let server = find_server_url(self.ctx, self.location.instance());
+        server.reason(FETCH_FAILED)
+    }
+
+    /// Returns whether the changes that a status records are on the server that requests go to.
+    pub fn is_on_claimed_server(&self, status: &ResourceStatus, what: &str) -> Result<bool, Failure> {
+        let server = self.find_server()?;
+        Ok(is_on_server(
+            self.ctx,
+            server.as_deref(),
+            status.claimed_server.as_deref(),
+            what,
+        ))
+    }
+
     /// Finds a build of a check; none if Concourse has deleted it.
     pub fn find_build(&self, id: i64) -> Result<Option<rest::Build>, Failure> {
         READ_CHECK.read_optional(self.concourse.get(build_path(id, "")).send())
@@ -112,8 +130,8 @@ impl<'a> RemoteResource<'a> {
         }
         for answer in answers {
             match answer {
-                Ok(response) if matches!(response.status(), 200 | 404) => {}
-                Ok(response) if response.status() == 409 => {
+                Ok(response) if matches!(concourse_status(&response), Some(200 | 404)) => {}
+                Ok(response) if concourse_status(&response) == Some(409) => {
                     let note = format!("{what} stays as it is: its pipeline is archived.");
                     self.ctx.warn("Orphaned", &note);
                     break;
@@ -133,7 +151,7 @@ impl<'a> RemoteResource<'a> {
 /// Returns whether the response shows a resource that is pinned to a version, and not by its config.
 fn is_pinned_to(response: &Response, version: &Version) -> bool {
     let found = response.json::<rest::Resource>();
-    response.is_success()
+    concourse_status(response) == Some(200)
         && found.is_ok_and(|found| !found.pinned_in_config && found.pinned_version == *version)
 }
 

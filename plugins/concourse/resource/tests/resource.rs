@@ -8,6 +8,9 @@ use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution, gvk};
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/resources/source";
 const A: &str = "versions?limit=50&filter=ref%3Aa";
 
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
+
 fn resource(spec: Value, status: Value) -> Value {
     let mut spec = spec;
     spec["pipelineRef"] = json!({ "name": "demo" });
@@ -25,13 +28,17 @@ fn ready(kind: &str, name: &str, spec: Value) -> Value {
 /// A host whose Concourse shows the resource with these additional fields.
 fn create_host(more: Value) -> Host {
     let host = Host::new();
-    host.set_now(1_000_000_000_000);
+    host.set_now(1_000_000_000_000).set_response_headers(VERSION);
     host.put(ready(
         "Pipeline",
         "demo",
         json!({ "teamRef": { "name": "alpha" }, "config": { "inline": "jobs: []" } }),
     ));
     host.put(ready("Team", "alpha", json!({ "instanceRef": { "name": "ci" } })));
+    host.put(json!({
+        "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": { "name": "ci", "namespace": "apps" }, "spec": { "url": "http://ci" },
+    }));
     show(&host, more);
     let latest = json!([{ "id": 2, "version": { "ref": "b" }, "enabled": true }]);
     host.answer("GET", &format!("{PATH}/versions?limit=1"), 200, latest);
@@ -104,7 +111,9 @@ fn version_is_pinned_with_comment_and_unpinned() {
     let version = json!({ "ref": "a", "branch": "main" });
     assert_eq!(
         host.checkpoints(),
-        [json!({ "pinOwned": true, "pinnedVersion": version, "pinnedVersionID": 1 })]
+        [json!({
+            "pinOwned": true, "pinnedVersion": version, "pinnedVersionID": 1, "claimedServer": "http://ci",
+        })]
     );
     assert_eq!(
         host.requests()[3..],
@@ -134,7 +143,11 @@ fn version_is_pinned_with_comment_and_unpinned() {
         .reconcile(&Resources, &resource(json!({}), first))
         .expect("is ready");
     assert_eq!(host.requests()[2..], [format!("PUT {PATH}/unpin")]);
-    assert_eq!(status(outcome.status.as_deref())["pinOwned"], Value::Null);
+    let last = status(outcome.status.as_deref());
+    assert_eq!(
+        (&last["pinOwned"], &last["claimedServer"]),
+        (&Value::Null, &Value::Null)
+    );
 }
 
 #[test]
@@ -213,7 +226,8 @@ fn versions_are_disabled_and_enabled_again() {
         host.requests()
             .contains(&format!("PUT {PATH}/versions/1/disable"))
     );
-    assert_eq!(host.checkpoints(), [json!({ "disabledVersionIDs": [1] })]);
+    let claim = json!({ "disabledVersionIDs": [1], "claimedServer": "http://ci" });
+    assert_eq!(host.checkpoints(), [claim]);
     let first = status(outcome.status.as_deref());
     assert_eq!(
         first["disabledVersionIDs"],
@@ -377,4 +391,84 @@ fn cleanup_undoes_only_owned_changes() {
     host.remove(&gvk("concourse-ci.org", "v1alpha1", "Pipeline").named("apps", "demo"));
     host.cleanup(&Resources, &ours()).expect("is cleaned up");
     assert_eq!(host.events()[0].0, "Orphaned");
+}
+
+#[test]
+fn response_of_a_proxy_does_not_end_a_deletion() {
+    let pinned = resource(
+        json!({}),
+        json!({ "pinOwned": true, "pinnedVersion": { "ref": "a" } }),
+    );
+    let disabled = resource(json!({}), json!({ "disabledVersionIDs": [1] }));
+    let unpin = format!("{PATH}/unpin");
+    let enable = format!("{PATH}/versions/1/enable");
+    for (object, method, path) in [
+        (&pinned, "GET", PATH),
+        (&pinned, "PUT", &unpin),
+        (&disabled, "PUT", &enable),
+    ] {
+        for status in [200, 404] {
+            let host = create_host(json!({ "pinned_version": { "ref": "a" } }));
+            host.set_response_headers(&[])
+                .answer(method, path, status, json!({}));
+            let failure = host.cleanup(&Resources, object).expect_err("is retried");
+            assert_eq!(
+                resolution(&failure),
+                ("DeleteFailed", &Resolution::Retry),
+                "{method} {path} {status}"
+            );
+        }
+    }
+}
+
+#[test]
+fn response_of_a_proxy_leaves_versions_disabled() {
+    for status in [200, 404] {
+        let host = create_host(json!({}));
+        let enable = format!("{PATH}/versions/1/enable");
+        host.set_response_headers(&[])
+            .answer("PUT", &enable, status, Value::Null);
+        let ours = json!({ "disabledVersionIDs": [1], "claimedServer": "http://ci" });
+        let failure = host
+            .reconcile(&Resources, &resource(json!({}), ours))
+            .expect_err("is retried");
+        assert_eq!(resolution(&failure), ("EnableFailed", &Resolution::Retry));
+        let kept = self::status(failure.status.as_deref());
+        assert_eq!(kept["disabledVersionIDs"], json!([1]));
+    }
+}
+
+#[test]
+fn changes_on_another_server_are_neither_undone_nor_owned() {
+    let elsewhere = json!({
+        "pinOwned": true, "pinnedVersion": { "ref": "a" }, "pinnedVersionID": 1, "disabledVersionIDs": [1, 2],
+        "claimedServer": "http://before",
+    });
+    // A version that has the same ID, and is pinned by another user.
+    let host = create_host(json!({ "pinned_version": { "ref": "a" } }));
+    host.cleanup(&Resources, &resource(json!({}), elsewhere.clone()))
+        .expect("is cleaned up");
+    assert!(host.requests().is_empty());
+    let (reason, note) = &host.events()[0];
+    assert_eq!(reason, "Orphaned");
+    assert!(
+        note.contains("resource source") && note.contains("http://before"),
+        "{note}"
+    );
+
+    host.forget();
+    let outcome = host
+        .reconcile(&Resources, &resource(json!({}), elsewhere))
+        .expect("is ready");
+    assert_eq!(host.requests(), reads(), "nothing is unpinned or enabled");
+    assert_eq!(host.events()[0].0, "Orphaned");
+    let after = status(outcome.status.as_deref());
+    for field in [
+        "pinOwned",
+        "pinnedVersionID",
+        "disabledVersionIDs",
+        "claimedServer",
+    ] {
+        assert_eq!(after[field], Value::Null, "{field}");
+    }
 }

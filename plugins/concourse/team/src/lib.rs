@@ -2,9 +2,9 @@
 
 use concourse_api::{
     Instance, InstanceSpec, NamespacedName, Operation, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec,
-    TeamStatus, check_namespace_allowed, concourse_name, config_warning_condition, delete_claimed,
-    encode_segment, find_server_url, list_dependents, read_warnings, rest, server_url, suspended_outcome,
-    team_path,
+    TeamStatus, check_namespace_allowed, concourse_name, concourse_status, config_warning_condition,
+    delete_claimed, encode_segment, find_server_url, is_on_server, list_dependents, read_warnings, rest,
+    server_url, suspended_outcome, team_path,
 };
 use ostler_sdk::{Upstream, prelude::*, rfc3339};
 
@@ -36,7 +36,7 @@ impl Reconciler for Teams {
         let is_orphaned = team.spec.reclaim_policy == ReclaimPolicy::Orphan;
         let names = claimed_names(team);
         let is_main = names.contains(&"main");
-        if is_main && team.status.is_claimed(None) && !is_orphaned && !team.spec.allow_destroy {
+        if is_main && team.status.is_claimed() && !is_orphaned && !team.spec.allow_destroy {
             let message = "The team main is not deleted: set spec.allowDestroy to true to delete \
                            it, or spec.reclaimPolicy to Orphan to keep it.";
             return Err(Failure::terminal("DeleteRefused", message));
@@ -47,7 +47,7 @@ impl Reconciler for Teams {
             let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
             return Err(Failure::wait("PipelinesRemain", message));
         }
-        if !team.status.is_claimed(None) {
+        if !team.status.is_claimed() {
             return Ok(Outcome::await_change());
         }
         if is_orphaned {
@@ -75,9 +75,12 @@ fn delete(ctx: &Context, team: &Team, names: &[&str]) -> Result<Outcome, Failure
     let instance = instance_of(team);
     let what = format!("team {}", names[0]);
     let server = find_server_url(ctx, instance)?;
-    if !team.status.is_claimed(server.as_deref()) {
-        let note = format!("The {what} stays on the server it was created on: the Instance has another URL.");
-        ctx.warn("Orphaned", &note);
+    if !is_on_server(
+        ctx,
+        server.as_deref(),
+        team.status.claimed_server.as_deref(),
+        &what,
+    ) {
         return Ok(Outcome::await_change());
     }
     let paths: Vec<String> = names.iter().map(|name| team_path(name)).collect();
@@ -147,7 +150,9 @@ enum Applied {
 fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Result<Applied, Failure> {
     let concourse = upstream_of(ctx, team);
     let name = concourse_name(team);
-    let is_claimed = team.status.is_claimed(Some(server));
+    let claimed_server = team.status.claimed_server.as_deref();
+    let is_here = is_on_server(ctx, Some(server), claimed_server, &format!("team {name}"));
+    let is_claimed = is_here && team.status.is_claimed();
     let mut found = read(&concourse, name)?;
     if found.is_none() && is_claimed && rename(ctx, &concourse, team)? {
         found = read(&concourse, name)?;
@@ -164,15 +169,11 @@ fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Res
     }
     let request = concourse.put(team_path(name)).json(&json!({ "auth": auth }));
     let response = request.send().reason(WRITE_TEAM.reason())?;
-    if !response.is_success() {
-        let failure = WRITE_TEAM.failure(&response);
+    match concourse_status(&response) {
+        Some(200..=299) => {}
         // Nothing was written, so there is no claim either.
-        let is_refused = (400..500).contains(&response.status()) && !is_claimed;
-        return Err(if is_refused {
-            failure.status(&team.status)
-        } else {
-            failure
-        });
+        Some(400..=499) if !is_claimed => return Err(WRITE_TEAM.failure(&response).status(&team.status)),
+        _ => return Err(WRITE_TEAM.failure(&response)),
     }
     let body = response.value()?;
     Ok(Applied::Written {
@@ -189,15 +190,17 @@ fn read(concourse: &Upstream, name: &str) -> Result<Option<rest::Team>, Failure>
 /// Renames the team that was created under the object's name, with its pipelines, after `spec.teamName` was set.
 /// Returns whether it was renamed.
 fn rename(ctx: &Context, concourse: &Upstream, team: &Team) -> Result<bool, Failure> {
-    let (Some(id), Some(before)) = (team.status.team_id, &team.status.resolved_name) else {
+    let Some(before) = &team.status.resolved_name else {
         return Ok(false);
     };
     let name = concourse_name(team);
     if before == name {
         return Ok(false);
     }
-    let found = read(concourse, before)?;
-    if found.is_none_or(|found| found.id != Some(id)) {
+    // Without an ID, the claimed team is the one of the former name: there was none before the claim.
+    let id = team.status.team_id;
+    let is_claimed_one = |found: rest::Team| id.is_none() || found.id == id;
+    if !read(concourse, before)?.is_some_and(is_claimed_one) {
         return Ok(false);
     }
     let request = concourse.put(format!("{}/rename", team_path(before)));

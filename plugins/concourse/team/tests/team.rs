@@ -6,6 +6,8 @@ use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Error, Failure, Next, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha";
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
 
 fn team() -> Value {
     json!({
@@ -42,6 +44,7 @@ fn auth() -> Value {
 
 fn cluster(ready: &str) -> Host {
     let host = Host::new();
+    host.set_response_headers(VERSION);
     host.set_now(1_000_000_000_000).put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
         "metadata": { "name": "ci", "namespace": "infra" },
@@ -53,7 +56,7 @@ fn cluster(ready: &str) -> Host {
     }));
     host.put(json!({
         "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
-        "metadata": { "name": "ci", "namespace": "infra" },
+        "metadata": { "name": "ci", "namespace": "infra" }, "spec": { "url": "http://ci" },
     }));
     host
 }
@@ -220,7 +223,25 @@ fn cleanup_keeps_team_with_another_id_or_server() {
     host.forget();
     host.cleanup(&Teams, &elsewhere).expect("is cleaned up");
     assert!(host.requests().is_empty());
-    assert_eq!(host.events()[0].0, "Orphaned");
+    let (reason, note) = &host.events()[0];
+    assert_eq!(reason, "Orphaned");
+    assert!(
+        note.contains("team alpha") && note.contains("http://before"),
+        "{note}"
+    );
+}
+
+#[test]
+fn cleanup_compares_claim_with_server_of_requests() {
+    // The Instance's URL was changed, and the Upstream has still the one before: the Instance is suspended.
+    let host = cluster("True");
+    let mut suspended = host.object(&instance()).expect("an Instance");
+    suspended["spec"]["url"] = "http://later".into();
+    host.put(suspended);
+    host.answer("GET", PATH, 200, json!({ "id": 7 }));
+    host.answer("DELETE", PATH, 204, Value::Null);
+    host.cleanup(&Teams, &claimed()).expect("is cleaned up");
+    assert_eq!(host.requests(), [format!("GET {PATH}"), format!("DELETE {PATH}")]);
 }
 
 #[test]
@@ -250,16 +271,86 @@ fn cleanup_keeps_orphaned_and_main_team() {
 #[test]
 fn cleanup_waits_for_pipelines() {
     let host = cluster("True");
-    host.put(json!({
-        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Pipeline",
-        "metadata": { "name": "p", "namespace": "apps" }, "spec": { "teamRef": { "name": "alpha" } },
-    }));
+    let pipeline = |name: &str, namespace: &str, status: Value| {
+        json!({
+            "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Pipeline",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": { "teamRef": { "name": "alpha", "namespace": "apps" } }, "status": status,
+        })
+    };
+    host.put(pipeline("own", "apps", Value::Null))
+        .put(pipeline("used", "other", json!({ "claimedServer": "http://ci" })))
+        .put(pipeline("old", "other", json!({ "pipelineID": 4 })))
+        .put(pipeline("foreign", "other", json!({ "conditions": [] })));
     for policy in ["Delete", "Orphan"] {
         let failure = host
             .cleanup(&Teams, &with("reclaimPolicy", policy))
             .expect_err("waits");
         assert_eq!(resolution(&failure), ("PipelinesRemain", &Resolution::Wait));
-        assert!(failure.message.contains("apps/p"), "{}", failure.message);
+        let names = "apps/own, other/old, other/used.";
+        assert!(failure.message.contains(names), "{}", failure.message);
+    }
+}
+
+#[test]
+fn cleanup_does_not_wait_for_foreign_pipeline_without_claim() {
+    let host = cluster("True");
+    host.put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Pipeline",
+        "metadata": { "name": "p", "namespace": "other" },
+        "spec": { "teamRef": { "name": "alpha", "namespace": "apps" } },
+        "status": { "conditions": [{ "type": "Ready", "status": "False" }] },
+    }));
+    host.cleanup(&Teams, &team()).expect("is cleaned up");
+}
+
+#[test]
+fn response_of_a_proxy_does_not_end_a_deletion() {
+    let shown = json!({ "id": 7, "auth": auth() });
+    for (method, status, body) in [
+        ("GET", 404, Value::Null),
+        ("GET", 200, json!({})),
+        ("GET", 200, json!({ "id": 8 })),
+        ("DELETE", 404, "default backend - 404".into()),
+        ("DELETE", 200, "<html>".into()),
+        ("DELETE", 204, Value::Null),
+    ] {
+        let host = cluster("True");
+        host.answer("GET", PATH, 200, shown.clone());
+        host.set_response_headers(&[]).answer(method, PATH, status, body);
+        let failure = host.cleanup(&Teams, &claimed()).expect_err("is retried");
+        assert_eq!(
+            resolution(&failure),
+            ("DeleteFailed", &Resolution::Retry),
+            "{method} {status}"
+        );
+        assert!(
+            failure.message.contains("X-Concourse-Version"),
+            "{}",
+            failure.message
+        );
+    }
+}
+
+#[test]
+fn response_of_a_proxy_neither_creates_nor_confirms_a_team() {
+    for (status, body) in [(404, Value::Null), (200, json!({ "id": 7, "auth": auth() }))] {
+        let host = cluster("True");
+        host.set_response_headers(&[]).answer("GET", PATH, status, body);
+        let failure = host.reconcile(&Teams, &team()).expect_err("is retried");
+        assert_eq!(resolution(&failure), ("CreateOrUpdateFailed", &Resolution::Retry));
+        assert_eq!(host.requests(), [format!("GET {PATH}")]);
+        assert!(host.checkpoints().is_empty());
+    }
+    // Of a write it is not known whether it has reached Concourse, so the claim stays.
+    for status in [200, 404] {
+        let host = cluster("True");
+        host.answer("GET", PATH, 404, Value::Null);
+        host.set_response_headers(&[])
+            .answer("PUT", PATH, status, json!({}));
+        let failure = host.reconcile(&Teams, &team()).expect_err("is retried");
+        assert_eq!(resolution(&failure), ("CreateOrUpdateFailed", &Resolution::Retry));
+        assert_eq!((host.checkpoints().len(), failure.status), (1, None));
     }
 }
 
@@ -309,6 +400,23 @@ fn name_set_later_renames_owned_team() {
     host.answer("GET", PATH, 200, shown("alpha", 8));
     host.answer("PUT", NEW, 201, json!({ "team": shown("beta", 9) }));
     host.reconcile(&Teams, &team).expect("is ready");
+
+    // The response to the first write was lost, so its id is not known.
+    let mut lost = team.clone();
+    lost["status"] = json!({ "claimedServer": "http://ci", "resolvedName": "alpha" });
+    let host = cluster("True");
+    host.answers(
+        "GET",
+        NEW,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], shown("beta", 7))),
+        ],
+    );
+    host.answer("GET", PATH, 200, shown("alpha", 7));
+    host.answer("PUT", "/api/v1/teams/alpha/rename", 200, json!({}));
+    host.reconcile(&Teams, &lost).expect("is ready");
+    assert_eq!(host.events()[0].0, "Renamed");
 
     // The team is deleted before it was renamed.
     let host = cluster("True");

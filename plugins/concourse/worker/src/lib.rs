@@ -7,7 +7,8 @@ mod lifecycle;
 
 use concourse_api::{
     Instance, InstanceSpec, Lifecycle, NamespacedName, Operation, Worker, WorkerSpec, WorkerStatus,
-    check_namespace_allowed, concourse_name, encode_segment, first_line, rest, suspended_outcome,
+    check_namespace_allowed, concourse_name, concourse_status, encode_segment, first_line, rest,
+    suspended_outcome,
 };
 use lifecycle::{MISSING_PHASE, Request, Step, next_step};
 use ostler_sdk::{Response, Upstream, prelude::*, rfc3339};
@@ -122,16 +123,16 @@ fn send_transition(
         .json(&body)
         .send()
         .reason(operation.reason())?;
-    let failure = match response.status() {
-        200 => {
+    let failure = match concourse_status(&response) {
+        Some(200) => {
             let note = format!("Requested Concourse to {verb} the worker.");
             ctx.event(requested, &note);
             return Ok(());
         }
         // The worker is gone already.
-        404 => return Ok(()),
+        Some(404) => return Ok(()),
         // The state or team of the worker has changed since the list was read; the next attempt sees the new one.
-        400 => {
+        Some(400) => {
             let cause = refusal_cause(&response);
             let message = format!("Concourse refused to {verb} the worker: {cause}");
             Failure::retry(operation.reason(), message)

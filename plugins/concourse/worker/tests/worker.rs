@@ -6,6 +6,8 @@ use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution};
 
 const LIST: &str = "/api/v1/workers";
+/// Header by which a response is recognised as one of Concourse.
+const VERSION: &[(&str, &str)] = &[("x-concourse-version", "8.2.5")];
 
 fn worker(lifecycle: &str) -> Value {
     json!({
@@ -16,6 +18,7 @@ fn worker(lifecycle: &str) -> Value {
 
 fn cluster(allowed: &str) -> Host {
     let host = Host::new();
+    host.set_response_headers(VERSION);
     host.put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
         "metadata": { "name": "ci", "namespace": "infra" },
@@ -201,4 +204,38 @@ fn obstacles_are_reported_in_conditions_and_failures() {
     let failure = host.reconcile(&Workers, &worker("Running")).expect_err("waits");
     assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Wait));
     assert!(host.requests().is_empty());
+}
+
+#[test]
+fn response_of_a_proxy_is_neither_a_list_nor_a_transition() {
+    for status in [200, 404] {
+        let host = cluster("apps");
+        host.set_response_headers(&[])
+            .answer("GET", LIST, status, json!([]));
+        let failure = host
+            .reconcile(&Workers, &worker("Removed"))
+            .expect_err("is retried");
+        assert_eq!(resolution(&failure), ("ListFailed", &Resolution::Retry));
+
+        let host = showing(&["landed"]);
+        host.set_response_headers(&[])
+            .answer("PUT", "/api/v1/workers/w1/prune", status, Value::Null);
+        let failure = host
+            .reconcile(&Workers, &worker("Removed"))
+            .expect_err("is retried");
+        assert_eq!(resolution(&failure), ("TransitionFailed", &Resolution::Retry));
+    }
+}
+
+#[test]
+fn status_of_a_former_build_is_replaced() {
+    let host = showing(&["running"]);
+    let mut former = worker("Running");
+    former["status"] = json!({ "phase": "running", "resourceTypes": ["git", "time"] });
+    let outcome = host.reconcile(&Workers, &former).expect("is ready");
+    assert_eq!(
+        status(outcome.status.as_deref())["resourceTypes"],
+        json!([{ "type": "git" }])
+    );
+    assert_eq!(requested_age(&host), "max-age=120", "the phase was read");
 }

@@ -54,16 +54,14 @@ pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
 /// pub fn reconcile(ctx: &Context, object: &Greeting) -> Result<Outcome, Failure> { … }
 /// ```
 ///
+/// `#[reconciler(messages = handle)]` also exports the function `handle`, or another `MessageHandler`.
+///
 /// In native tests the function's name is a value: `Host::new().reconcile(&reconcile, &object)`.
 #[proc_macro_attribute]
 pub fn reconciler(args: TokenStream, item: TokenStream) -> TokenStream {
-    if let Some(first) = args.into_iter().next() {
-        let words = "`reconciler` takes no arguments: a plugin with a finalizer, hooks or several kinds implements `Reconciler`";
-        let error = syn::Error::new(first.span().into(), words);
-        return error.into_compile_error().into();
-    }
+    let arguments = parse_macro_input!(args as reconciler::Arguments);
     let function = parse_macro_input!(item as reconciler::Function);
-    reconciler::expand(&function)
+    reconciler::expand(&arguments, &function)
         .unwrap_or_else(syn::Error::into_compile_error)
         .into()
 }

@@ -5,6 +5,29 @@ use syn::{
     parse::ParseStream, punctuated::Punctuated,
 };
 
+/// Arguments of the attribute.
+#[derive(Default)]
+pub struct Arguments {
+    /// The message handler.
+    messages: Option<syn::Path>,
+}
+
+impl Parse for Arguments {
+    fn parse(input: ParseStream) -> Result<Self> {
+        if input.is_empty() {
+            return Ok(Self::default());
+        }
+        let name: Ident = input.parse()?;
+        if name != "messages" {
+            let words = "`reconciler` takes no argument but `messages`: a plugin with a finalizer, hooks or several kinds implements `Reconciler`";
+            return Err(syn::Error::new(name.span(), words));
+        }
+        input.parse::<Token![=]>()?;
+        let messages = Some(input.parse()?);
+        Ok(Self { messages })
+    }
+}
+
 /// A function; what comes after its parameters is the compiler's business.
 pub struct Function {
     attrs: Vec<Attribute>,
@@ -33,7 +56,7 @@ impl Parse for Function {
 }
 
 /// A value of the function's name that is a reconciler, and the plugin that has it.
-pub fn expand(function: &Function) -> Result<TokenStream> {
+pub fn expand(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
     let Function {
         attrs,
         visibility,
@@ -48,6 +71,10 @@ pub fn expand(function: &Function) -> Result<TokenStream> {
             return Err(syn::Error::new(name.span(), form));
         }
     };
+    let messages = arguments
+        .messages
+        .as_ref()
+        .map(|handler| quote!(; messages = #handler));
     // A `cfg` attribute of the function also applies to the generated items.
     let conditions: Vec<_> = attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
     Ok(quote! {
@@ -63,7 +90,7 @@ pub fn expand(function: &Function) -> Result<TokenStream> {
         }
 
         #(#conditions)*
-        ::ostler_sdk::plugin!(#name);
+        ::ostler_sdk::plugin!(#name #messages);
     })
 }
 
@@ -88,9 +115,23 @@ mod tests {
             ),
             ("struct F;", "expected `fn`"),
         ] {
-            let made = syn::parse_str(source).and_then(|f: Function| expand(&f));
+            let made = syn::parse_str(source).and_then(|f: Function| expand(&Arguments::default(), &f));
             let error = made.expect_err(source).to_string();
             assert!(error.contains(words), "{source}: {error}");
+        }
+    }
+
+    #[test]
+    fn message_handler_is_the_only_argument() {
+        let arguments: Arguments = syn::parse_str("messages = events::handle").expect("arguments");
+        let function = syn::parse_str("fn f(ctx: &Context, object: &Kind) -> R {}").expect("a function");
+        let expanded = expand(&arguments, &function).expect("expanded").to_string();
+        assert!(
+            expanded.contains("plugin ! (f ; messages = events :: handle)"),
+            "{expanded}"
+        );
+        for source in ["finalizer", "messages", "messages = a, b"] {
+            assert!(syn::parse_str::<Arguments>(source).is_err(), "{source}");
         }
     }
 }

@@ -36,6 +36,24 @@ async fn fault_replaces_response_by_status() {
 }
 
 #[tokio::test]
+async fn fault_of_a_proxy_lacks_headers_of_concourse() {
+    let (simulator, client) = start().await;
+    simulator.faults().fail_next(
+        1,
+        "*",
+        "/info$",
+        Answer::Proxy(404, "default backend - 404".into()),
+    );
+    let ask = || client.ask("GET", "/api/v1/info").send();
+    let answer = ask().await.expect("an answer");
+    assert_eq!(answer.status().as_u16(), 404);
+    assert!(answer.headers().get("x-concourse-version").is_none());
+    let answer = ask().await.expect("an answer");
+    assert_eq!(answer.status().as_u16(), 200);
+    assert!(answer.headers().get("x-concourse-version").is_some());
+}
+
+#[tokio::test]
 async fn fault_drops_connection_before_or_after_execution() {
     let (simulator, client) = start().await;
     simulator.faults().fail_next(1, "*", "/config$", Answer::Drop);

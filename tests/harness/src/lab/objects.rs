@@ -13,7 +13,11 @@ impl Lab {
     /// Returns the API of a kind. An empty namespace stands for cluster-scoped kinds.
     pub fn api(&self, gvk: &Gvk, namespace: &str) -> Api<DynamicObject> {
         let kube_gvk = GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind);
-        let resource = ApiResource::from_gvk(&kube_gvk);
+        let resource = match kube_gvk.kind.as_str() {
+            // The kind is a plural already, which the other function cannot know.
+            "GitCredentials" => ApiResource::from_gvk_with_plural(&kube_gvk, "gitcredentials"),
+            _ => ApiResource::from_gvk(&kube_gvk),
+        };
         match namespace {
             "" => Api::all_with(self.client.clone(), &resource),
             namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),

@@ -1,6 +1,7 @@
 //! Workflow of a plugin author with the real program: the tutorial, a failed build, projects in other languages, and
 //! invalid arguments.
 
+mod messages;
 mod tutorial;
 
 use std::{
@@ -28,9 +29,16 @@ mod embedded {
         crate::failed_build_leaves_the_previous_one_serving();
     }
 
-    #[test]
-    fn new_project_passes_its_checks_in_every_language() {
-        crate::new_project_passes_its_checks_in_every_language();
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn new_project_passes_its_checks_and_handles_messages_in_every_language() {
+        let terminal = crate::Terminal::new();
+        let projects = crate::check_new_projects(&terminal);
+        ostler_test_harness::run_bounded(crate::messages::check_handlers(&projects)).await;
+    }
+
+    #[tokio::test]
+    async fn documented_subscription_is_accepted_by_the_api_server() {
+        crate::messages::check_documented_plugin().await;
     }
 
     #[test]
@@ -219,12 +227,15 @@ fn failed_build_leaves_the_previous_one_serving() {
     dev.interrupt();
 }
 
-fn new_project_passes_its_checks_in_every_language() {
-    let terminal = Terminal::new();
-    for language in ["js", "go", "python"] {
+/// Creates a project in each language, and runs its checks. Returns them built.
+fn check_new_projects(terminal: &Terminal) -> Vec<messages::Project> {
+    let mut projects = Vec::new();
+    // With messages, because a project without is the tutorial's in Rust, and the example's in each other language.
+    for language in ["rust", "js", "go", "python"] {
         let name = format!("in-{language}");
         let kind = format!("{}Thing.v1.example.dev", language.to_uppercase());
-        let made = terminal.ostler(&["plugin", "new", &name, "--kind", &kind, "--language", language]);
+        let arguments = ["plugin", "new", &name, "--kind", &kind, "--language", language];
+        let made = terminal.ostler(&[&arguments[..], &["--messages"]].concat());
         assert!(made.status.success(), "{}", output_text(&made));
         let began = Instant::now();
         let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
@@ -233,6 +244,16 @@ fn new_project_passes_its_checks_in_every_language() {
             all.len() >= 6 && all.iter().all(|c| c["result"] == "passed"),
             "{checks:#}"
         );
+        let built = terminal.json(&["plugin", "build", &name, "--output", "json"]);
+        let component = built["path"].as_str().expect("a path");
+        let inspected = terminal.json(&["plugin", "inspect", component, "--output", "json"]);
+        assert_eq!(inspected["messages"], true, "{inspected:#}");
+        projects.push(messages::Project {
+            folder: terminal.path().join(&name),
+            component: terminal.path().join(component),
+            kind: kind.split('.').next().expect("a kind").to_owned(),
+            name,
+        });
         let size = all
             .iter()
             .find(|c| c["check"] == "build")
@@ -243,6 +264,7 @@ fn new_project_passes_its_checks_in_every_language() {
             began.elapsed().as_secs_f64()
         );
     }
+    projects
 }
 
 fn invalid_arguments_are_reported_with_file_and_remedy() {

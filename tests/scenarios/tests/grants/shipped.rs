@@ -30,16 +30,14 @@ const UNUSED_RULES: &[&str] = &[
     "ostler patch events",
     // An apply that creates the object is authorized for both verbs by the API server itself.
     "concourse-instance create upstreams.ostler.dev",
-    // A cleanup looks for the Instance and its Upstream when it cannot reach Concourse, because one is missing.
+    // A cleanup looks for the Instance when it cannot reach Concourse.
     "concourse-build get instances.concourse-ci.org",
-    "concourse-build get upstreams.ostler.dev",
     "concourse-job get instances.concourse-ci.org",
-    "concourse-job get upstreams.ostler.dev",
     "concourse-pipeline get instances.concourse-ci.org",
-    "concourse-pipeline get upstreams.ostler.dev",
     "concourse-resource get instances.concourse-ci.org",
+    // The server of a pause, a pin or a disabled version, of which there is none.
+    "concourse-job get upstreams.ostler.dev",
     "concourse-resource get upstreams.ostler.dev",
-    "concourse-team get upstreams.ostler.dev",
     // Another Pipeline object may have the same name in Concourse when one is deleted or renamed.
     "concourse-pipeline list pipelines.concourse-ci.org",
     "concourse-pipeline watch pipelines.concourse-ci.org",
@@ -253,6 +251,9 @@ fn localize(lab: &Lab) -> Vec<Value> {
 
 /// Runs the pack with the identities and rights of `deploy/`: no request is refused, and no rule is without use.
 pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
+    if !lab.concourse.is_simulated("it sets workers") {
+        return;
+    }
     let documents = localize(&lab);
     let system = format!("{}-system", lab.namespace);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}))

@@ -5,9 +5,8 @@ use super::*;
 /// The public key of another seed than [`PRIVATE_KEY`].
 const OTHER_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=\n-----END PUBLIC KEY-----\n";
 
-pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
-    let registry = Registry::start_public();
+/// Pushes the greeting component, signed by [`PRIVATE_KEY`].
+async fn push_signed(registry: &Registry) -> PushedComponent {
     let store = ComponentStore::new(None, PullLimits::default());
     let auth = RegistryAuth::anonymous();
     let reference: Reference = format!("{}/plugins/greeting:1", registry.address())
@@ -29,6 +28,13 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
         .sign_digest(&reference, &pushed.digest, &auth, &key)
         .await
         .expect("signed");
+    pushed
+}
+
+pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
+    let registry = Registry::start_public();
+    let pushed = push_signed(&registry).await;
     let spec = |key: &str| {
         json!({"source": {"oci": {"reference": pushed.reference.to_string()}}, "verify": {"keys": [key]},
             "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}],
@@ -89,5 +95,42 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
         write_policy(json!({}));
         wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
     }
+    delete_plugin(&lab, "greeting").await;
+}
+
+async fn write_keys(lab: &Lab, key: &str) {
+    lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "keys", "namespace": lab.namespace}, "data": {"cosign.pub": key}}))
+        .await;
+}
+
+pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut lab: Lab) {
+    let _lock = lock_plugin(&lab, "greeting").await;
+    let registry = Registry::start_public();
+    let pushed = push_signed(&registry).await;
+    lab.settings.cache = Some(CompileCache {
+        directory: lab.path().join("cache"),
+        compiler: None,
+    });
+    let source =
+        json!({"configMapKeyRef": {"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"}});
+    let spec = json!({"source": {"oci": {"reference": pushed.reference.to_string()}}, "verify": {"keysFrom": [source]},
+        "grants": {"reconciles": [{"group": "*", "kinds": ["*"]}]}});
+    write_keys(&lab, PUBLIC_KEY).await;
+    apply_plugin(&lab, "greeting", spec).await;
+    lab.start_host().await;
+    wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    // The Plugin itself does not change.
+    for _ in 0..2 {
+        write_keys(&lab, OTHER_KEY).await;
+        wait_plugin_condition(&lab, "greeting", "Ready", "False", "InvalidSignature").await;
+        assert!(report(&lab, "greeting").stopped);
+        write_keys(&lab, PUBLIC_KEY).await;
+        wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
+    }
+    // A key that can't be read stops nothing, and is shown.
+    write_keys(&lab, "no key").await;
+    wait_plugin_condition(&lab, "greeting", "Unverified", "True", "InvalidKey").await;
+    assert!(!report(&lab, "greeting").stopped);
     delete_plugin(&lab, "greeting").await;
 }

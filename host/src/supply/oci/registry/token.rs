@@ -1,7 +1,6 @@
-//! Authentication at a registry: challenges, and the tokens of token servers.
+//! Authentication at a registry: answers to its challenges, and the tokens of token servers.
 
-use http::{HeaderMap, HeaderValue, header};
-use http_auth::parser::ChallengeParser;
+use http::{HeaderMap, HeaderValue};
 use reqwest::Url;
 use serde::Deserialize;
 
@@ -9,12 +8,12 @@ use super::{
     super::{PullError, auth::RegistryCredential, reference::is_loopback},
     BodyError, MAX_ERROR_BYTES, MAX_RETRIES, RETRY_BACKOFF, Registry, is_retryable, read_body,
 };
-use crate::upstream::root_cause;
+use crate::upstream::{Challenge, root_cause};
 
 impl Registry {
     /// Answers a challenge: stores the authorization header of the next requests.
     pub(super) async fn answer_challenge(&self, headers: &HeaderMap) -> Result<(), PullError> {
-        let value = match (parse_challenge(headers), &self.credential) {
+        let value = match (Challenge::parse(headers), &self.credential) {
             (_, Some(RegistryCredential::Bearer(token))) => bearer_header(token),
             (
                 Challenge::Bearer {
@@ -113,73 +112,4 @@ fn basic_header(username: &str, password: &str) -> Option<HeaderValue> {
     use base64::{Engine, prelude::BASE64_STANDARD};
     let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
     HeaderValue::from_str(&format!("Basic {pair}")).ok()
-}
-
-/// A challenge of a registry.
-#[derive(Debug, PartialEq, Eq)]
-enum Challenge {
-    Basic,
-    Bearer {
-        realm: String,
-        service: Option<String>,
-        scope: Option<String>,
-    },
-    Unknown,
-}
-
-fn parse_challenge(headers: &HeaderMap) -> Challenge {
-    let values = headers.get_all(header::WWW_AUTHENTICATE).iter();
-    let mut found = Challenge::Unknown;
-    for value in values.filter_map(|v| v.to_str().ok()) {
-        for challenge in ChallengeParser::new(value).map_while(Result::ok) {
-            let parameter = |name: &str| {
-                let mut parameters = challenge.params.iter();
-                parameters
-                    .find(|(n, _)| n.eq_ignore_ascii_case(name))
-                    .map(|(_, value)| value.to_unescaped())
-            };
-            if challenge.scheme.eq_ignore_ascii_case("bearer")
-                && let Some(realm) = parameter("realm")
-            {
-                return Challenge::Bearer {
-                    realm,
-                    service: parameter("service"),
-                    scope: parameter("scope"),
-                };
-            }
-            if challenge.scheme.eq_ignore_ascii_case("basic") {
-                found = Challenge::Basic;
-            }
-        }
-    }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn challenge_of_each_scheme_is_parsed() {
-        let of = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(header::WWW_AUTHENTICATE, value.parse().expect("a header"));
-            }
-            parse_challenge(&headers)
-        };
-        assert_eq!(of(&["Basic realm=\"basic-realm\""]), Challenge::Basic);
-        assert_eq!(of(&[]), Challenge::Unknown);
-        assert_eq!(of(&["Negotiate"]), Challenge::Unknown);
-        let bearer = Challenge::Bearer {
-            realm: "https://auth.example/token".into(),
-            service: Some("r".into()),
-            scope: Some("repository:a/b:pull,push".into()),
-        };
-        let text =
-            r#"Bearer realm="https://auth.example/token",service="r",scope="repository:a/b:pull,push""#;
-        assert_eq!(of(&[text]), bearer);
-        assert_eq!(of(&["Basic realm=x", text]), bearer);
-        assert_eq!(of(&[r#"Bearer service="r""#]), Challenge::Unknown);
-    }
 }

@@ -14,6 +14,9 @@ use super::{
     types::write_comment,
 };
 
+/// Interface that only some plugins export.
+const OPTIONAL_EXPORTS: &str = "Messages";
+
 impl Generator<'_> {
     /// Appends the core values of a parameter to `flat`, and the statements that compute them to `before`.
     fn flatten_parameter(
@@ -226,15 +229,36 @@ impl Generator<'_> {
             writeln!(methods, "\t{go_name}({}) {go_result}", parameters.join(", "))?;
             let (size, align) = self.size_and_align(result);
             let store = self.store_statement(result, "answer", "result")?;
-            let p = if types.is_empty() { "" } else { "p uint32" };
-            write!(
-                self.abi,
-                "//go:wasmexport {interface_name}#{0}\nfunc export{name}{go_name}({p}) uint32 {{\n{loads}\trelease()\n\
-                 \tresult := {name}Exports.{go_name}({1})\n\tanswer := allocate({size}, {align})\n\t{store}\n\treturn answer\n}}\n\n\
-                 //go:wasmexport cabi_post_{interface_name}#{0}\nfunc post{name}{go_name}(uint32) {{ release() }}\n\n",
-                function.name,
-                arguments.join(", "),
-            )?;
+            let (p, argument) = if types.is_empty() {
+                ("", "")
+            } else {
+                ("p uint32", "p")
+            };
+            let body = format!(
+                "({p}) uint32 {{\n{loads}\trelease()\n\tresult := {name}Exports.{go_name}({})\n\
+                 \tanswer := allocate({size}, {align})\n\t{store}\n\treturn answer\n}}\n\n",
+                arguments.join(", ")
+            );
+            let entry =
+                |prefix: &str| format!("//go:wasmexport {prefix}{interface_name}#{}\n", function.name);
+            let (call, post) = (entry(""), entry("cabi_post_"));
+            if name == OPTIONAL_EXPORTS {
+                write!(
+                    self.abi,
+                    "// Call{name}{go_name} is the body of an entry point.\nfunc Call{name}{go_name}{body}\
+                     // Post{name}{go_name} is called when the host has read the result.\nfunc Post{name}{go_name}() {{ release() }}\n\n",
+                )?;
+                write!(
+                    self.optional,
+                    "{call}func export{go_name}({p}) uint32 {{ return wit.Call{name}{go_name}({argument}) }}\n\n\
+                     {post}func post{go_name}(uint32) {{ wit.Post{name}{go_name}() }}\n\n",
+                )?;
+            } else {
+                write!(
+                    self.abi,
+                    "{call}func export{name}{go_name}{body}{post}func post{name}{go_name}(uint32) {{ release() }}\n\n",
+                )?;
+            }
         }
         write!(
             self.types,

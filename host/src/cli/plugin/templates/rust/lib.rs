@@ -27,7 +27,11 @@ pub struct <<kind>>Status {
 }
 
 /// Applies the desired ConfigMap; the host sends it only if it differs from the live one.
+<<without messages>>
 #[ostler_sdk::reconciler]
+<<with messages>>
+#[ostler_sdk::reconciler(messages = handle)]
+<<end>>
 pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
     ctx.apply_owned(&json!({
         "apiVersion": "v1",
@@ -43,3 +47,33 @@ pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
         .status(&status)
         .with(Condition::new_true("Ready", "Applied", applied)))
 }
+<<with messages>>
+
+/// A message that asks for a <<kind>>.
+#[ostler_sdk::api]
+pub struct <<kind>>Request {
+    /// Name of the <<kind>>.
+    pub name: String,
+    /// Its message.
+    pub message: String,
+}
+
+/// Creates the <<kind>> that a message asks for. A message may be delivered more than once: the second time, the object
+/// is there.
+pub fn handle(ctx: &Context, delivery: &Delivery) -> Result<Disposition, Error> {
+    let request: <<kind>>Request = match delivery.json() {
+        Ok(request) => request,
+        Err(error) => return Ok(Disposition::Reject(error.to_string())),
+    };
+    let object = json!({
+        "apiVersion": "<<group>>/<<version>>",
+        "kind": "<<kind>>",
+        "metadata": { "name": request.name, "namespace": delivery.broker.namespace },
+        "spec": { "message": request.message },
+    });
+    match ctx.create(&object, false) {
+        Ok(_) | Err(Error::Conflict(_)) => Ok(Disposition::Ack),
+        Err(error) => Err(error),
+    }
+}
+<<end>>

@@ -1,7 +1,12 @@
 //! The logic, against the SDK's host in memory.
 
+<<without messages>>
 use <<crate>>::{<<kind>>Spec, reconcile};
 use ostler_sdk::{Condition, crd, gvk, mock::Host, serde_json::json};
+<<with messages>>
+use <<crate>>::{<<kind>>Spec, handle, reconcile};
+use ostler_sdk::{Condition, Delivery, Disposition, crd, gvk, mock::Host, serde_json::json};
+<<end>>
 
 #[test]
 fn message_is_written_to_a_config_map() {
@@ -20,6 +25,22 @@ fn message_is_written_to_a_config_map() {
     assert_eq!(host.writes().len(), 1, "nothing more to write");
 }
 
+<<with messages>>
+#[test]
+fn message_creates_its_object_once() {
+    let host = Host::new();
+    let body = json!({ "name": "a", "message": "Hello" }).to_string();
+    for _ in 0..2 {
+        let delivery = Delivery::new("requests", body.clone().into_bytes());
+        assert_eq!(host.handle(&handle, &delivery), Ok(Disposition::Ack));
+    }
+    assert_eq!(host.writes(), ["create <<kind>> a"]);
+    let garbage = Delivery::new("requests", b"{".to_vec());
+    let refused = host.handle(&handle, &garbage).expect("a disposition");
+    assert!(matches!(refused, Disposition::Reject(_)), "{refused:?}");
+}
+
+<<end>>
 /// `UPDATE_CRDS=1 cargo test` writes the file.
 #[test]
 fn checked_in_crd_matches_the_types() {

@@ -1,5 +1,5 @@
-//! YAML as Concourse reads it: a document becomes JSON, with the plain scalars of YAML 1.1 (`yes` is true), anchors,
-//! aliases and merge keys.
+//! YAML for components: a document becomes JSON, with the plain scalars of YAML 1.1 (`yes` is true), anchors, aliases and
+//! merge keys. Concourse reads it like this, and so do the files of the DevOps pack.
 
 use ostler_sdk::serde_json::{Map, Value, from_slice};
 use saphyr_parser::{Event, Parser, ScalarStyle};

@@ -1,0 +1,156 @@
+//! Writes of metadata: finalizers, holds, labels and annotations. Each is conditional on the version that was read.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{ApiWriter, write_responses::Authorship};
+use crate::{
+    client::api::ApiError,
+    kube::{key::ObjectRef, object::Object, references, well_known::bookkeeping},
+    policy::grants::ServiceAccount,
+};
+
+/// Maximum attempts of a metadata update that conflicts with other writers.
+const MAX_UPDATE_ATTEMPTS: u32 = 5;
+
+impl ApiWriter {
+    /// Sets the finalizers of an object that was read; conflicts if it changed since.
+    pub async fn set_finalizers(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        finalizers: &[Box<str>],
+    ) -> Result<Arc<Object>, ApiError> {
+        let patch = json!({"metadata": {
+            "uid": &*object.uid,
+            "resourceVersion": object.resource_version.to_string(),
+            "finalizers": finalizers,
+        }});
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        self.merge_patch(None, key, &path, &patch, key, Authorship::Own)
+            .await
+    }
+
+    /// Writes the annotation that lists the objects held by exactly this object; an empty set removes it.
+    pub async fn set_holds(
+        &self,
+        holder: &ObjectRef,
+        uid: &str,
+        held: &BTreeSet<ObjectRef>,
+    ) -> Result<(), ApiError> {
+        let text = references::format_holds(held);
+        let change = |object: &Object| {
+            let same =
+                *object.uid != *uid || object.annotation(bookkeeping::HOLDS).unwrap_or_default() == text;
+            let text = Some(&text).filter(|text| !text.is_empty());
+            (!same).then(|| json!({"annotations": {bookkeeping::HOLDS: text}}))
+        };
+        self.update_metadata(holder, holder, change).await.map(drop)
+    }
+
+    /// Adds or removes the finalizer and annotation of a holder on an object. Returns true if a write was needed;
+    /// removal from an object that no longer exists needs none.
+    pub async fn set_hold_finalizer(
+        &self,
+        key: &ObjectRef,
+        holder: &ObjectRef,
+        uid: &str,
+        on: bool,
+    ) -> Result<bool, ApiError> {
+        let finalizer = references::holder_finalizer(uid);
+        let change = |object: &Object| {
+            if references::is_held_by(object, uid) == on {
+                return None;
+            }
+            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            finalizers.retain(|f| *f != finalizer);
+            if on {
+                finalizers.push(&finalizer);
+            }
+            let text = on.then(|| references::format_reference(holder));
+            Some(json!({"finalizers": finalizers, "annotations": {&finalizer: text}}))
+        };
+        match self.update_metadata(key, holder, change).await {
+            Err(e) if e.code() == 404 && !on => Ok(false),
+            result => result,
+        }
+    }
+
+    /// Adds or removes a finalizer of an object. Returns true if a write was needed; removal from an object that no longer
+    /// exists needs none.
+    pub async fn set_finalizer(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        finalizer: &str,
+        on: bool,
+    ) -> Result<bool, ApiError> {
+        let change = |object: &Object| {
+            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            // An object that is being deleted takes no new finalizer.
+            if finalizers.contains(&finalizer) == on || (on && object.is_deleting()) {
+                return None;
+            }
+            finalizers.retain(|f| *f != finalizer);
+            if on {
+                finalizers.push(finalizer);
+            }
+            Some(json!({"finalizers": finalizers}))
+        };
+        match self.update_metadata(key, by, change).await {
+            Err(e) if e.code() == 404 => Ok(false),
+            result => result,
+        }
+    }
+
+    /// Updates the metadata of an object as read from the API server, retrying on conflicts. Returns true if there was
+    /// something to change.
+    async fn update_metadata(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        change: impl Fn(&Object) -> Option<Value>,
+    ) -> Result<bool, ApiError> {
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        let mut attempts = 0;
+        loop {
+            let bytes = self.client.get(&path).await?;
+            let (_, object) =
+                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+            let Some(mut metadata) = change(&object) else {
+                return Ok(false);
+            };
+            // The read may show a foreign change that the watch has not delivered. It is stored first, because the
+            // patch below is only conditional on this version.
+            self.responses.store_read(key, &bytes)?;
+            metadata["uid"] = (*object.uid).into();
+            metadata["resourceVersion"] = object.resource_version.to_string().into();
+            attempts += 1;
+            let patch = json!({"metadata": metadata});
+            let written = self
+                .merge_patch(None, key, &path, &patch, by, Authorship::Own)
+                .await;
+            match written {
+                Err(e) if e.code() == 409 && attempts < MAX_UPDATE_ATTEMPTS => {}
+                result => return result.map(|_| true),
+            }
+        }
+    }
+
+    /// Patches labels and annotations of an object that was read; conflicts if it changed since.
+    pub async fn patch_metadata(
+        &self,
+        account: Option<&ServiceAccount>,
+        key: &ObjectRef,
+        object: &Object,
+        mut metadata: Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        metadata["uid"] = (*object.uid).into();
+        metadata["resourceVersion"] = object.resource_version.to_string().into();
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        let patch = json!({ "metadata": metadata });
+        self.merge_patch(account, key, &path, &patch, key, Authorship::Own)
+            .await
+    }
+}

@@ -1,0 +1,133 @@
+//! Lists: pages from the shared cache or from the API server, and their continue tokens.
+
+use std::sync::Arc;
+
+use super::super::{Call, SYNC_TIMEOUT};
+use crate::{
+    cache::store::{NamespacedName, Query},
+    client::access_review::ReadAccess,
+    contract::bindings::types::Error,
+    kube::{key::ObjectRef, object::Object},
+    sandbox::services::Services,
+    schedule::dependencies::{Dependency, List},
+};
+
+/// Maximum number of objects in a page from the API server, which is in memory as a whole.
+const MAX_LIVE_PAGE_OBJECTS: usize = 100;
+
+/// A page of a list: its objects, and the token of the next page.
+pub(super) type ListedPage = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
+
+impl Call {
+    /// Lists from the shared cache. The token is the namespace and name of the last object of the page.
+    pub(super) async fn list_cached(
+        &mut self,
+        services: &Services,
+        lists: Vec<List>,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<ListedPage, Error> {
+        let after = match token.map(|token| token.split_once('/').ok_or_else(invalid_token)) {
+            None => None,
+            Some(last) => last.map(|(namespace, name)| {
+                Some(NamespacedName {
+                    namespace: namespace.into(),
+                    name: name.into(),
+                })
+            })?,
+        };
+        let mut found = Vec::new();
+        for list in lists {
+            self.check_list(services, &list).await?;
+            let dependency = Dependency::List(Box::new(list.clone()));
+            let scope = dependency.scope(&services.cache.namespaces);
+            self.record_read(dependency)?;
+            let timeout = self.remaining_time().min(SYNC_TIMEOUT);
+            let informers = &services.cache.informers;
+            let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
+            let serving = synced.map_err(|e| self.map_sync_error(e))?;
+            let query = Query {
+                namespace: &list.namespace,
+                labels: list.labels.as_ref(),
+                fields: list.fields.as_ref(),
+                after: after.as_ref(),
+                limit: Some(limit + 1 - found.len().min(limit + 1)),
+            };
+            found.extend(services.cache.store.list(&serving, &query));
+        }
+        let fits = self.count_fitting(&found).min(limit);
+        let more = found.len() > fits;
+        found.truncate(fits);
+        let last = found.last().filter(|_| more);
+        let token = last.map(|(key, _)| format!("{}/{}", key.namespace, key.name));
+        Ok((found, token))
+    }
+
+    /// Lists from the API server, one namespace after the other. The token is the index of the namespace and the token of
+    /// the server.
+    pub(super) async fn list_live(
+        &mut self,
+        services: &Services,
+        lists: Vec<List>,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<ListedPage, Error> {
+        let parse = |token: &str| {
+            let (at, rest) = token.strip_prefix("live/")?.split_once('/')?;
+            Some((at.parse::<usize>().ok()?, rest.to_owned()))
+        };
+        let (at, token) = match token {
+            None => (0, String::new()),
+            Some(token) => parse(token).ok_or_else(invalid_token)?,
+        };
+        let Some(list) = lists.get(at) else {
+            return Ok((Vec::new(), None));
+        };
+        let List { gvk, namespace, .. } = list;
+        // A dependency reports when the list changes, so the account's right to read it is reviewed first.
+        self.check_list(services, list).await?;
+        // The edge comes before the request: a change while the response is on its way wakes the object.
+        self.record_read(Dependency::List(Box::new(list.clone())))?;
+        let account = self.context.service_account();
+        let page = services.api.writer.list_page(
+            account,
+            gvk,
+            namespace,
+            list.labels.as_ref(),
+            limit.min(MAX_LIVE_PAGE_OBJECTS),
+            &token,
+        );
+        let (mut found, next) = page.await.map_err(|e| self.map_api_error(e))?;
+        found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
+        let at = if next.is_empty() { at + 1 } else { at };
+        let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
+        Ok((found, token))
+    }
+
+    /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.
+    fn count_fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
+        let mut bytes = 0;
+        let fits = found.iter().take_while(|(_, object)| {
+            bytes += object.json.len();
+            bytes <= self.limits().call_bytes
+        });
+        fits.count().max(1)
+    }
+
+    /// Checks the access of the service account to a list. The dependency wakes the object on changes, so the account needs
+    /// `watch` too.
+    async fn check_list(&mut self, services: &Services, list: &List) -> Result<(), Error> {
+        let read = |verb| ReadAccess {
+            verb,
+            gvk: &list.gvk,
+            namespace: &list.namespace,
+            name: "",
+        };
+        self.check_rbac(services, &[read("list"), read("watch")]).await
+    }
+}
+
+/// The error of a continue token that this host has not issued.
+fn invalid_token() -> Error {
+    Error::Invalid("continue-token is not one of this host's".into())
+}

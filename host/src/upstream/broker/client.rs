@@ -1,0 +1,648 @@
+//! The client of one broker, for one version of its spec and Secrets: one connection, its health, and publishing.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use lapin::{
+    Channel, Confirmation, Connection, ErrorKind,
+    options::{BasicPublishOptions, ConfirmSelectOptions},
+    types::ShortString,
+};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::info;
+
+use super::{
+    OutgoingMessage,
+    connect::{ConnectError, Endpoint, OpenConnection, describe_error},
+    properties::{encode_properties, short_string},
+};
+use crate::{
+    client::fence::{NotLeader, WriteFence},
+    kube::backoff::Backoff,
+    policy::network::NetworkPolicy,
+    upstream::{
+        CircuitState, Secret, SecretSnapshot, SecretStore, SendError, UpstreamObject,
+        health::{Health, HealthReport},
+        missing_secret,
+        rate_limit::RateLimiter,
+        redact::Redactor,
+        spec::{Auth, MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT},
+        tls,
+        transport_error::TransportErrorKind,
+    },
+};
+
+/// Delays between connection attempts; in between, calls fail at once.
+const CONNECT_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(25);
+
+/// Time after which a call is repeated that came while another one was trying to connect.
+const TRIAL_RETRY_MILLISECONDS: u64 = 1000;
+
+/// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`.
+const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
+
+/// Code and time limit of an orderly close.
+const CLOSE_SUCCESS: u16 = 200;
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Codes of AMQP for a refused operation.
+const CONTENT_TOO_LARGE: u16 = 311;
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const PRECONDITION_FAILED: u16 = 406;
+
+/// The settings of a client besides the Upstream.
+pub struct BrokerContext {
+    pub network: NetworkPolicy,
+    pub fence: WriteFence,
+    pub secrets: SecretSnapshot,
+    /// The rate limit, which a new client for changed Secrets continues.
+    pub rate_limiter: Arc<Mutex<RateLimiter>>,
+    /// Called when the Upstream's status may have to change.
+    pub on_status_change: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// The client of one broker.
+pub struct BrokerClient {
+    endpoint: Endpoint,
+    is_anonymous: bool,
+    redactor: Redactor,
+    context: BrokerContext,
+    timeout: Duration,
+    connect_timeout: Duration,
+    body_bytes: usize,
+    in_flight: Semaphore,
+    /// One attempt to connect runs at a time.
+    connecting: Arc<tokio::sync::Mutex<()>>,
+    state: Mutex<BrokerState>,
+    /// A client that was superseded or whose Upstream was deleted makes no new connection.
+    retired: CancellationToken,
+}
+
+#[derive(Default)]
+struct BrokerState {
+    link: Option<Arc<Link>>,
+    health: Health,
+    schedule: ConnectSchedule,
+    last_failure: String,
+}
+
+/// The times of connection attempts. Pure: callers pass the time.
+#[derive(Debug, Default)]
+struct ConnectSchedule {
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+impl ConnectSchedule {
+    fn record_failure(&mut self, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now + CONNECT_BACKOFF.delay(self.failures));
+    }
+
+    /// The wait until the next attempt may begin.
+    fn wait(&self, now: Instant) -> Duration {
+        self.retry_at
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    }
+
+    fn circuit_state(&self, now: Instant) -> CircuitState {
+        match self.retry_at {
+            None => CircuitState::Closed,
+            Some(at) if now < at => CircuitState::Open,
+            Some(_) => CircuitState::HalfOpen,
+        }
+    }
+}
+
+/// An open connection with its idle channels.
+pub struct Link {
+    connection: Connection,
+    /// Channels with confirms, each used by one publish at a time: an error of AMQP closes the whole channel, and would
+    /// fail the messages of other plugins on it.
+    publishers: Mutex<Vec<Channel>>,
+    /// Cancelled when the connection is lost or given up.
+    lost: CancellationToken,
+    /// Cuts the connection when nothing uses it any more, even if the broker does not respond.
+    _cut: DropGuard,
+}
+
+impl Link {
+    /// The AMQP connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Waits until the connection is lost or given up.
+    pub async fn wait_lost(&self) {
+        self.lost.cancelled().await;
+    }
+
+    /// Keeps a channel, on which nothing is outstanding, for the next publish.
+    pub fn return_publisher(&self, channel: Channel) {
+        self.publishers.lock().push(channel);
+    }
+
+    /// The connection works, as far as is known.
+    pub fn is_open(&self) -> bool {
+        self.connection.status().connected() && !self.lost.is_cancelled()
+    }
+
+    /// An idle channel with confirms, or a new one.
+    pub async fn take_publisher(&self) -> Result<Channel, lapin::Error> {
+        let idle = self.publishers.lock().pop();
+        if let Some(channel) = idle.filter(|channel| channel.status().connected()) {
+            return Ok(channel);
+        }
+        let channel = self.connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(channel)
+    }
+}
+
+impl BrokerClient {
+    /// Builds a client from the spec and the secrets of the context. It connects when it is first used.
+    pub fn new(upstream: &UpstreamObject, context: BrokerContext) -> Result<Self, SendError> {
+        let spec = &upstream.spec;
+        let url = &spec.url;
+        let invalid = |why: &str| SendError::Invalid(format!("spec.url {url:?}: {why}"));
+        let parsed = reqwest::Url::parse(url).map_err(|e| invalid(&e.to_string()))?;
+        let (Some(host), "amqp" | "amqps", "", None) = (
+            parsed.host_str(),
+            parsed.scheme(),
+            parsed.username(),
+            parsed.password(),
+        ) else {
+            return Err(SendError::Invalid(
+                "spec.url: an amqp(s) URL without credentials is needed for messages".into(),
+            ));
+        };
+        context
+            .network
+            .check_url(&parsed)
+            .map_err(|e| SendError::NotAllowed(e.to_string()))?;
+        let is_encrypted = parsed.scheme() == "amqps";
+        let virtual_host = match parsed.path() {
+            "" | "/" => "/".into(),
+            path => percent_encoding::percent_decode_str(&path[1..])
+                .decode_utf8()
+                .map_err(|_| invalid("the virtual host is not UTF-8"))?
+                .into_owned(),
+        };
+        if virtual_host.len() > usize::from(u8::MAX) {
+            return Err(invalid("the virtual host has more than 255 bytes"));
+        }
+        let mut redactor = Redactor::default();
+        let (username, password) = match &spec.auth {
+            // RabbitMQ has a user `guest` for connections from its own machine.
+            Auth::None {} => ("guest".to_owned(), Secret::new(b"guest".to_vec())),
+            Auth::Basic(basic) => {
+                let key = upstream.secret_key(&basic.password_secret_ref);
+                let value = context.secrets.get(&key);
+                let value = value.ok_or_else(|| missing_secret(&key))?;
+                let text = std::str::from_utf8(value.expose())
+                    .map_err(|_| SendError::Invalid(format!("{key} is not UTF-8")))?;
+                // Files and `echo` end in a line feed; a credential never does.
+                let text = text.trim_end_matches(['\r', '\n']);
+                redactor.add_secret(text.as_bytes());
+                (basic.username.clone(), Secret::new(text.as_bytes().to_vec()))
+            }
+            _ => {
+                return Err(SendError::Invalid(
+                    "spec.auth: an amqp or amqps url supports only auth.none and auth.basic".into(),
+                ));
+            }
+        };
+        let tls = match is_encrypted {
+            true => {
+                let mut config = tls::build_config(upstream, &context.secrets)?;
+                config.alpn_protocols.clear();
+                Some(Arc::new(config).into())
+            }
+            false => None,
+        };
+        let limits = spec.limits.clone().unwrap_or_default();
+        let seconds = |n: Option<u32>, default: u32| Duration::from_secs(n.unwrap_or(default).max(1).into());
+        let timeout = seconds(spec.timeout_seconds, 30);
+        Ok(Self {
+            endpoint: Endpoint {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                port: parsed.port().unwrap_or(if is_encrypted { 5671 } else { 5672 }),
+                tls,
+                virtual_host,
+                username,
+                password,
+            },
+            is_anonymous: matches!(spec.auth, Auth::None {}),
+            redactor,
+            context,
+            timeout,
+            connect_timeout: seconds(spec.connect_timeout_seconds, 10).min(timeout),
+            body_bytes: limits.request_body_bytes.unwrap_or(8 << 20).min(MAX_BODY_BYTES) as usize,
+            in_flight: Semaphore::new(
+                limits
+                    .requests_in_flight
+                    .unwrap_or(16)
+                    .clamp(1, MAX_REQUESTS_IN_FLIGHT) as usize,
+            ),
+            connecting: Arc::default(),
+            state: Mutex::default(),
+            retired: CancellationToken::new(),
+        })
+    }
+
+    /// Checks that a message could be published.
+    pub fn check_message(&self, message: &OutgoingMessage) -> Result<PreparedMessage, SendError> {
+        let size = message.body.len();
+        if size > self.body_bytes {
+            return Err(SendError::TooLarge(format!(
+                "the message has {size} bytes: spec.limits.requestBodyBytes of the Upstream allows {}",
+                self.body_bytes
+            )));
+        }
+        Ok(PreparedMessage {
+            exchange: short_string("exchange", &message.exchange)?,
+            routing_key: short_string("routing-key", &message.routing_key)?,
+            properties: encode_properties(&message.properties)?,
+        })
+    }
+
+    /// Publishes a message and waits until the broker confirms it.
+    pub async fn publish(
+        self: &Arc<Self>,
+        message: &OutgoingMessage,
+        timeout: Duration,
+    ) -> Result<(), SendError> {
+        let prepared = self.check_message(message)?;
+        let wait = self
+            .context
+            .rate_limiter
+            .lock()
+            .reserve_slot(Instant::now(), MAX_TURN_WAIT);
+        if wait > MAX_TURN_WAIT {
+            return Err(SendError::Throttled(
+                u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+            ));
+        }
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        let timeout = timeout.min(self.timeout);
+        let publishing = async {
+            let _permit = self.in_flight.acquire().await;
+            let link = self.link().await?;
+            self.publish_on(&link, message, prepared).await
+        };
+        let late = || {
+            Err(SendError::Unavailable(format!(
+                "the broker has not confirmed the message within {timeout:?}; it may have been published"
+            )))
+        };
+        tokio::time::timeout(timeout, publishing)
+            .await
+            .unwrap_or_else(|_| late())
+    }
+
+    async fn publish_on(
+        &self,
+        link: &Link,
+        message: &OutgoingMessage,
+        prepared: PreparedMessage,
+    ) -> Result<(), SendError> {
+        if link.connection.status().blocked() {
+            return Err(SendError::Unavailable(
+                "the broker accepts no messages at the moment (resource alarm)".into(),
+            ));
+        }
+        let channel = link.take_publisher().await.map_err(|e| self.classify_error(&e))?;
+        self.context.fence.check_open()?;
+        let options = BasicPublishOptions {
+            mandatory: message.mandatory,
+            ..BasicPublishOptions::default()
+        };
+        let PreparedMessage {
+            exchange,
+            routing_key,
+            properties,
+        } = prepared;
+        let published = async {
+            let confirm = channel
+                .basic_publish(exchange, routing_key, options, &message.body, properties)
+                .await?;
+            confirm.await
+        };
+        let confirmation = published.await.map_err(|e| self.classify_error(&e))?;
+        // A channel whose publish is cancelled before is dropped, which closes it.
+        link.return_publisher(channel);
+        match confirmation {
+            Confirmation::Ack(None) => Ok(()),
+            Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
+                Err(SendError::NotFound(format!(
+                    "no queue is bound to exchange `{}` for routing key `{}`: {} ({})",
+                    message.exchange, message.routing_key, returned.reply_text, returned.reply_code
+                )))
+            }
+            Confirmation::Nack(None) => Err(SendError::Unavailable(
+                "the broker has not taken the message (basic.nack)".into(),
+            )),
+            Confirmation::NotRequested => Err(SendError::Unavailable(
+                "the broker does not confirm messages".into(),
+            )),
+        }
+    }
+
+    /// Runs an operation of AMQP within the timeout of the Upstream.
+    pub async fn limit_time<T>(
+        &self,
+        operation: impl Future<Output = Result<T, lapin::Error>>,
+    ) -> Result<T, SendError> {
+        match tokio::time::timeout(self.timeout, operation).await {
+            Ok(result) => result.map_err(|e| self.classify_error(&e)),
+            Err(_) => Err(SendError::Unavailable(format!(
+                "the broker has not answered within {:?}",
+                self.timeout
+            ))),
+        }
+    }
+
+    /// Fails if this host is not the leader.
+    pub fn check_fence(&self) -> Result<(), NotLeader> {
+        self.context.fence.check_open()
+    }
+
+    /// The error of an operation on a channel.
+    pub fn classify_error(&self, error: &lapin::Error) -> SendError {
+        let text = self.redactor.redact_text(&describe_error(error));
+        match error.kind() {
+            ErrorKind::ProtocolError(e) => match e.get_id() {
+                NOT_FOUND => SendError::NotFound(text),
+                ACCESS_REFUSED => SendError::Refused(text),
+                CONTENT_TOO_LARGE | PRECONDITION_FAILED => SendError::Invalid(text),
+                _ => SendError::Unavailable(text),
+            },
+            _ => SendError::Unavailable(text),
+        }
+    }
+
+    /// The open connection, after an attempt to connect if there is none and it is time for one.
+    pub async fn link(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        let attempt = match self.connecting.clone().try_lock_owned() {
+            Ok(attempt) => attempt,
+            // A broker that is down may take the whole timeout: callers that waited would hold their memory meanwhile.
+            Err(_) if self.state.lock().schedule.failures > 0 => {
+                return Err(SendError::Throttled(TRIAL_RETRY_MILLISECONDS));
+            }
+            Err(_) => self.connecting.clone().lock_owned().await,
+        };
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        if self.retired.is_cancelled() {
+            return Err(SendError::Unavailable(
+                "the Upstream has changed: try again".into(),
+            ));
+        }
+        {
+            let state = self.state.lock();
+            if !state.schedule.wait(Instant::now()).is_zero() {
+                return Err(SendError::Unavailable(format!(
+                    "not connected: {}",
+                    state.last_failure
+                )));
+            }
+        }
+        let client = self.clone();
+        // A task of its own: a caller that is cancelled must not cancel the attempt for the others.
+        let connecting = tokio::spawn(async move {
+            let linked = client.connect().await;
+            drop(attempt);
+            linked
+        });
+        let ended = |_| {
+            Err(SendError::Unavailable(
+                "the connection attempt was broken off".into(),
+            ))
+        };
+        connecting.await.unwrap_or_else(ended)
+    }
+
+    fn open_link(&self) -> Option<Arc<Link>> {
+        self.state.lock().link.clone().filter(|link| link.is_open())
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
+        let connected = self
+            .endpoint
+            .connect(
+                &self.context.network,
+                &self.context.fence,
+                self.connect_timeout,
+                self.timeout,
+            )
+            .await;
+        match connected {
+            Ok(open) => Ok(self.accept_connection(open)),
+            Err(ConnectError::NotLeader(NotLeader)) => Err(SendError::NotLeader(NotLeader)),
+            Err(ConnectError::Refused(why)) => {
+                let error = SendError::LoginFailed(self.redactor.redact_text(&why));
+                self.record_failure(&error.to_string(), |health| {
+                    health.record_login(Err(&error), Instant::now())
+                });
+                Err(error)
+            }
+            Err(ConnectError::Transport(mut error)) => {
+                error.text = self.redactor.redact_text(&error.text);
+                self.record_failure(&error.text, |health| {
+                    health.record_unreachable(error.kind, &error.text)
+                });
+                Err(error.into_send_error(""))
+            }
+        }
+    }
+
+    fn accept_connection(self: &Arc<Self>, open: OpenConnection) -> Arc<Link> {
+        let OpenConnection { connection, cut } = open;
+        let events = connection.events_listener();
+        let link = Arc::new(Link {
+            connection,
+            publishers: Mutex::default(),
+            lost: CancellationToken::new(),
+            _cut: cut.drop_guard(),
+        });
+        let mut state = self.state.lock();
+        state.schedule = ConnectSchedule::default();
+        state.last_failure.clear();
+        state.link = Some(link.clone());
+        let changed = state.health.record_login(Ok(()), Instant::now());
+        drop(state);
+        if changed {
+            (self.context.on_status_change)();
+        }
+        tokio::spawn(watch_connection(
+            Arc::downgrade(self),
+            Arc::downgrade(&link),
+            events,
+        ));
+        link
+    }
+
+    fn record_failure(&self, why: &str, change: impl FnOnce(&mut Health) -> bool) {
+        let mut state = self.state.lock();
+        state.schedule.record_failure(Instant::now());
+        state.last_failure = why.to_owned();
+        let changed = change(&mut state.health);
+        drop(state);
+        if changed {
+            (self.context.on_status_change)();
+        }
+    }
+
+    /// Records that a connection was lost. The next use connects again, at once for the first time.
+    fn record_lost(&self, link: &Arc<Link>, error: &lapin::Error) {
+        link.lost.cancel();
+        let why = self.redactor.redact_text(&describe_error(error));
+        let mut state = self.state.lock();
+        if !state
+            .link
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, link))
+        {
+            return;
+        }
+        state.link = None;
+        state.last_failure.clone_from(&why);
+        let changed = state.health.record_unreachable(
+            TransportErrorKind::Broken,
+            &format!("the connection was lost: {why}"),
+        );
+        drop(state);
+        info!(
+            host = self.endpoint.host,
+            error = why,
+            "connection to broker lost"
+        );
+        if changed {
+            (self.context.on_status_change)();
+        }
+    }
+
+    /// Gives the connection up, and makes no other one: the client is superseded.
+    pub fn retire(&self) {
+        self.retired.cancel();
+        self.close();
+    }
+
+    /// Closes the connection.
+    pub fn close(&self) {
+        let Some(link) = self.state.lock().link.take() else {
+            return;
+        };
+        link.lost.cancel();
+        // The close of AMQP first, which keeps the broker's log clean; the connection is cut when the link is dropped.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let closing = link.connection.close(CLOSE_SUCCESS, "closed".into());
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+            });
+        }
+    }
+
+    /// Connects unless there is a connection, and records the result in the health.
+    pub async fn check_health(self: &Arc<Self>) {
+        // The health has the error.
+        let _ = self.link().await;
+    }
+
+    /// Takes the broker for healthy without a connection, in a plan.
+    pub fn assume_health(&self) {
+        self.state.lock().health.record_login(Ok(()), Instant::now());
+    }
+
+    /// There is no connection.
+    pub fn needs_health_check(&self) -> bool {
+        self.open_link().is_none()
+    }
+
+    /// The delay before the next health check: `idle` while there is a connection, else until the next attempt.
+    pub fn next_health_check(&self, soonest: Duration, idle: Duration) -> Duration {
+        match self.open_link() {
+            Some(_) => idle,
+            None => self.state.lock().schedule.wait(Instant::now()).max(soonest),
+        }
+    }
+
+    /// The health as reported in the Upstream's status.
+    pub fn health_report(&self) -> HealthReport {
+        self.state.lock().health.to_report(None, self.is_anonymous)
+    }
+
+    /// The state of the circuit: open while there is no attempt to connect.
+    pub fn circuit_state(&self) -> CircuitState {
+        self.state.lock().schedule.circuit_state(Instant::now())
+    }
+}
+
+impl Drop for BrokerClient {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+/// A message that has passed all checks.
+pub struct PreparedMessage {
+    exchange: ShortString,
+    routing_key: ShortString,
+    properties: lapin::BasicProperties,
+}
+
+/// Waits for the end of a connection and records it.
+async fn watch_connection(
+    client: Weak<BrokerClient>,
+    link: Weak<Link>,
+    events: impl futures::Stream<Item = lapin::Event>,
+) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        let (Some(client), Some(link)) = (client.upgrade(), link.upgrade()) else {
+            return;
+        };
+        if let lapin::Event::Error(error) = event
+            && !link.connection.status().connected()
+        {
+            return client.record_lost(&link, &error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circuit_opens_with_each_failure_for_longer() {
+        let (mut schedule, now) = (ConnectSchedule::default(), Instant::now());
+        assert_eq!(schedule.circuit_state(now), CircuitState::Closed);
+        let mut last = Duration::ZERO;
+        for _ in 0..5 {
+            schedule.record_failure(now);
+            let wait = schedule.wait(now);
+            assert!(wait > last, "{wait:?}");
+            assert_eq!(schedule.circuit_state(now), CircuitState::Open);
+            assert_eq!(schedule.circuit_state(now + wait), CircuitState::HalfOpen);
+            last = wait;
+        }
+        for _ in 0..100 {
+            schedule.record_failure(now);
+        }
+        assert!(schedule.wait(now) <= Duration::from_secs(30));
+    }
+}

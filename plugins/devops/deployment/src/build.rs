@@ -1,0 +1,432 @@
+//! The build in Jenkins, triggered exactly once. The parameter `DEPLOYMENT_ID` identifies it: Jenkins keeps the parameters of
+//! a build, so one whose trigger got no answer is found by it.
+
+use devops_api::{
+    BuildPhase, BuildStatus, DeploymentBuild, DeploymentPhase, DeploymentState, JenkinsSettingSpec, job_path,
+};
+use ostler_sdk::{Response, api, duration, prelude::*, serde_json::Value};
+
+use crate::run::{Progress, Run};
+
+/// Name of the parameter that identifies the build.
+const ID_PARAMETER: &str = "DEPLOYMENT_ID";
+/// Time within which a lost request may still be carried out, unless the plugin is configured otherwise.
+const DEFAULT_SETTLE_MS: u64 = 5000;
+/// Fields of a build that are read.
+const BUILD_FIELDS: &str = "number,queueId,building,inProgress,result";
+/// Number of the newest builds among which one is searched for.
+const MAX_SEARCHED_BUILDS: usize = 100;
+const BUILD_FAILED: &str = "BuildRequestFailed";
+
+/// Configuration of the plugin.
+#[api]
+struct Config {
+    /// Time within which a lost request may still be carried out, such as 5s.
+    settle: Option<String>,
+}
+
+/// A build of Jenkins.
+#[api]
+struct Build {
+    number: i64,
+    queue_id: Option<i64>,
+    #[serde(default)]
+    building: bool,
+    #[serde(default)]
+    in_progress: bool,
+    result: Option<String>,
+    actions: Vec<Value>,
+}
+
+/// An item of Jenkins' queue.
+#[api]
+struct QueueItem {
+    id: i64,
+    #[serde(default)]
+    cancelled: bool,
+    executable: Option<Executable>,
+    why: Option<String>,
+    actions: Vec<Value>,
+}
+
+/// The build that an item of the queue has become.
+#[api]
+struct Executable {
+    number: i64,
+}
+
+/// Jenkins' queue.
+#[api]
+struct Queue {
+    items: Vec<QueueItem>,
+}
+
+/// The builds of a job.
+#[api]
+struct Builds {
+    builds: Vec<Build>,
+}
+
+/// Advances the build.
+pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
+    let Some(spec) = &run.record.spec.build else {
+        run.enter(DeploymentPhase::Deploying, "Starting the sync.");
+        return Ok(Progress::Next);
+    };
+    let Some(path) = find_job(run, spec)? else {
+        let message = format!("JenkinsSetting {} does not exist.", spec.setting_ref.name);
+        return Ok(Progress::wait("JenkinsSettingNotReady", message));
+    };
+    let remote = Remote { path, spec };
+    match &run.status.build {
+        None => remote.trigger_first(run),
+        Some(build) => match build.phase {
+            BuildPhase::Triggering => remote.search_and_trigger(run),
+            BuildPhase::Queued => remote.follow_queue(run),
+            BuildPhase::Running => remote.follow_build(run),
+            BuildPhase::Completed => {
+                run.enter(DeploymentPhase::Deploying, "Starting the sync.");
+                Ok(Progress::Next)
+            }
+        },
+    }
+}
+
+/// Path of the pipeline; none if the setting does not exist.
+fn find_job(run: &Run, spec: &DeploymentBuild) -> Result<Option<String>, Failure> {
+    let setting = run
+        .ctx
+        .get::<JenkinsSettingSpec>(run.record.namespace(), &spec.setting_ref.name)?;
+    Ok(setting.map(|setting| {
+        job_path(
+            &setting.spec.project,
+            &run.record.spec.environment,
+            &spec.pipeline,
+        )
+    }))
+}
+
+/// The pipeline in Jenkins.
+struct Remote<'a> {
+    path: String,
+    spec: &'a DeploymentBuild,
+}
+
+impl Remote<'_> {
+    /// Records the attempt, and triggers the build. One with this ID may exist already, of a record that was deleted and
+    /// created anew.
+    fn trigger_first(&self, run: &mut Run) -> Result<Progress, Failure> {
+        if let Some(found) = self.search(run)? {
+            run.status.build = Some(found);
+            return Ok(Progress::Next);
+        }
+        self.trigger(run)
+    }
+
+    /// Continues an attempt that was interrupted.
+    fn search_and_trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
+        if let Some(found) = self.search(run)? {
+            run.ctx.event(
+                "Adopted",
+                "The build was triggered by an attempt that was interrupted.",
+            );
+            run.status.build = Some(found);
+            return Ok(Progress::Next);
+        }
+        let sent_at = run
+            .status
+            .build
+            .as_ref()
+            .and_then(|build| build.triggered_at)
+            .unwrap_or_default();
+        let settled_at = u64::try_from(sent_at).unwrap_or_default() + read_settle_time(run.ctx)?;
+        if run.ctx.now() < settled_at {
+            let message = "It is not known yet whether the build was triggered.";
+            return Ok(Progress::wait("BuildUnknown", message));
+        }
+        self.trigger(run)
+    }
+
+    fn trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
+        run.status.build = Some(BuildStatus {
+            triggered_at: i64::try_from(run.ctx.now()).ok(),
+            ..BuildStatus::default()
+        });
+        run.checkpoint()?;
+        let mut form = encode_parameter(ID_PARAMETER, run.id());
+        let given = self
+            .spec
+            .parameters
+            .iter()
+            .filter(|(name, _)| *name != ID_PARAMETER);
+        for (name, value) in given {
+            form.push('&');
+            form.push_str(&encode_parameter(name, value));
+        }
+        let request = run
+            .jenkins(&self.spec.setting_ref.name)
+            .post(format!("{}/buildWithParameters", self.path))
+            .body("application/x-www-form-urlencoded", form.into_bytes());
+        // Without an answer the attempt stays recorded, and the build is searched for.
+        let response = request.send().reason(BUILD_FAILED)?;
+        match response.status() {
+            // 303 is the answer for an item that waits in the queue already.
+            201 | 303 => {}
+            400 | 404 | 405 | 409 => {
+                let message = format!("Jenkins refuses the build. {}", describe(&response));
+                return run.fail(&message);
+            }
+            _ => {
+                let message = format!("Could not trigger the build. {}", describe(&response));
+                return Err(Failure::retry(BUILD_FAILED, message));
+            }
+        }
+        run.ctx.event("Triggered", "Triggered the build.");
+        let id = response.header("location").and_then(parse_queue_id);
+        // Without an ID the next look finds the build by its parameter.
+        if let (Some(id), Some(build)) = (id, &mut run.status.build) {
+            build.phase = BuildPhase::Queued;
+            build.queue_id = Some(id);
+            return Ok(Progress::Next);
+        }
+        Ok(Progress::wait(
+            "BuildUnknown",
+            "Waiting for the build to appear in Jenkins.",
+        ))
+    }
+
+    /// Searches for the build of this deployment: in the queue first, since an item leaves it for the list of builds.
+    fn search(&self, run: &Run) -> Result<Option<BuildStatus>, Failure> {
+        let jenkins = run.jenkins(&self.spec.setting_ref.name);
+        let before = run.record.status.build.clone().unwrap_or_default();
+        let path = "/queue/api/json?tree=items[id,cancelled,why,actions[parameters[name,value]]]";
+        let response = jenkins.get(path).send().reason(BUILD_FAILED)?;
+        let queue: Queue = read(&response, "read the queue")?;
+        let has_id = |actions: &[Value]| has_parameter(actions, run.id());
+        if let Some(item) = queue.items.into_iter().find(|item| has_id(&item.actions)) {
+            return Ok(Some(BuildStatus {
+                phase: BuildPhase::Queued,
+                queue_id: Some(item.id),
+                ..before
+            }));
+        }
+        let path = format!(
+            "{}/api/json?tree=builds[{BUILD_FIELDS},actions[parameters[name,value]]]{{0,{MAX_SEARCHED_BUILDS}}}",
+            self.path
+        );
+        let response = jenkins.get(path).send().reason(BUILD_FAILED)?;
+        if response.status() == 404 {
+            return Ok(None);
+        }
+        let builds: Builds = read(&response, "list the builds")?;
+        let found = builds.builds.into_iter().find(|build| has_id(&build.actions));
+        Ok(found.map(|build| BuildStatus {
+            phase: BuildPhase::Running,
+            queue_id: build.queue_id,
+            number: Some(build.number),
+            ..before
+        }))
+    }
+
+    fn follow_queue(&self, run: &mut Run) -> Result<Progress, Failure> {
+        let id = run
+            .status
+            .build
+            .as_ref()
+            .and_then(|build| build.queue_id)
+            .unwrap_or_default();
+        let jenkins = run.jenkins(&self.spec.setting_ref.name);
+        let response = jenkins
+            .get(format!("/queue/item/{id}/api/json"))
+            .send()
+            .reason(BUILD_FAILED)?;
+        if response.status() == 404 {
+            // Jenkins keeps an item for five minutes after it has left the queue.
+            return match self.search(run)? {
+                Some(found) if found.phase == BuildPhase::Running => {
+                    run.status.build = Some(found);
+                    Ok(Progress::Next)
+                }
+                _ => run.fail(&format!(
+                    "Jenkins has neither the item {id} of its queue nor its build any more."
+                )),
+            };
+        }
+        let item: QueueItem = read(&response, "read the item of the queue")?;
+        if item.cancelled {
+            run.end(
+                DeploymentState::Terminated,
+                "The build was cancelled in the queue.",
+            );
+            return Ok(Progress::Next);
+        }
+        let Some(executable) = item.executable else {
+            let why = item.why.unwrap_or_default();
+            return Ok(Progress::wait(
+                "BuildQueued",
+                format!("The build waits in the queue. {why}"),
+            ));
+        };
+        if let Some(build) = &mut run.status.build {
+            build.phase = BuildPhase::Running;
+            build.number = Some(executable.number);
+        }
+        Ok(Progress::Next)
+    }
+
+    fn follow_build(&self, run: &mut Run) -> Result<Progress, Failure> {
+        let number = run
+            .status
+            .build
+            .as_ref()
+            .and_then(|build| build.number)
+            .unwrap_or_default();
+        let jenkins = run.jenkins(&self.spec.setting_ref.name);
+        let path = format!("{}/{number}/api/json?tree={BUILD_FIELDS}", self.path);
+        let response = jenkins.get(path).send().reason(BUILD_FAILED)?;
+        if response.status() == 404 {
+            return run.fail(&format!("Build {number} was deleted."));
+        }
+        let found: Build = read(&response, "read the build")?;
+        // `building` ends before the steps after the build, `inProgress` after them.
+        let Some(result) = found.result.filter(|_| !found.building && !found.in_progress) else {
+            return Ok(Progress::wait(
+                "BuildRunning",
+                format!("Build {number} is running."),
+            ));
+        };
+        if let Some(build) = &mut run.status.build {
+            build.phase = BuildPhase::Completed;
+            build.result = Some(result.clone());
+        }
+        match &*result {
+            "SUCCESS" => Ok(Progress::Next),
+            "ABORTED" => {
+                run.end(
+                    DeploymentState::Terminated,
+                    &format!("Build {number} was aborted."),
+                );
+                Ok(Progress::Next)
+            }
+            _ => run.fail(&format!("Build {number} ended with {result}.")),
+        }
+    }
+}
+
+/// Cancels the build of a deployment that ends before it. One that has ended already is not changed by it.
+pub fn cancel(run: &Run) -> Result<(), Failure> {
+    let (Some(spec), Some(build)) = (&run.record.spec.build, &run.status.build) else {
+        return Ok(());
+    };
+    let Some(path) = find_job(run, spec)? else {
+        return Ok(());
+    };
+    let remote = Remote { path, spec };
+    let found = match build.phase {
+        BuildPhase::Completed => return Ok(()),
+        BuildPhase::Triggering => match remote.search(run)? {
+            Some(found) => found,
+            None => return Ok(()),
+        },
+        _ => build.clone(),
+    };
+    let jenkins = run.jenkins(&spec.setting_ref.name);
+    let request = match (found.number, found.queue_id) {
+        (Some(number), _) => jenkins.post(format!("{}/{number}/stop", remote.path)),
+        (None, Some(id)) => jenkins.post(format!("/queue/cancelItem?id={id}")),
+        (None, None) => return Ok(()),
+    };
+    match request.send() {
+        // A server that is gone has no build either.
+        Err(Error::NotFound(_)) => Ok(()),
+        Err(error) => Err(error).reason("CancelFailed"),
+        Ok(response) if response.status() >= 500 => {
+            let message = format!("Could not cancel the build. {}", describe(&response));
+            Err(Failure::retry("CancelFailed", message))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+fn has_parameter(actions: &[Value], id: &str) -> bool {
+    let parameters = actions
+        .iter()
+        .filter_map(|action| action["parameters"].as_array());
+    let mut parameters = parameters.flatten();
+    parameters.any(|parameter| parameter["name"] == ID_PARAMETER && parameter["value"] == id)
+}
+
+fn read<T: ostler_sdk::serde::de::DeserializeOwned>(response: &Response, action: &str) -> Result<T, Failure> {
+    if !response.is_success() {
+        let message = format!("Could not {action}. {}", describe(response));
+        return Err(Failure::retry(BUILD_FAILED, message));
+    }
+    response.json().reason(BUILD_FAILED)
+}
+
+/// The status of a response, and the message that Jenkins puts into a header, beside a page for people.
+fn describe(response: &Response) -> String {
+    let message = response.header("x-error").unwrap_or_default();
+    format!("HTTP {} {message}", response.status())
+        .trim_end()
+        .to_owned()
+}
+
+/// The ID in `…/queue/item/7/`. The rest of the URL is the server's view of itself.
+fn parse_queue_id(location: &str) -> Option<i64> {
+    location
+        .trim_end_matches('/')
+        .rsplit_once("/queue/item/")?
+        .1
+        .parse()
+        .ok()
+}
+
+/// A parameter in `application/x-www-form-urlencoded`.
+fn encode_parameter(name: &str, value: &str) -> String {
+    let mut text = String::new();
+    for (i, part) in [name, value].into_iter().enumerate() {
+        if i > 0 {
+            text.push('=');
+        }
+        for byte in part.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' => text.push(char::from(byte)),
+                _ => text.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    text
+}
+
+/// Reads the time within which a lost request may still be carried out from the plugin's configuration.
+fn read_settle_time(ctx: &Context) -> Result<u64, Failure> {
+    let Some(settle) = ctx.config::<Config>()?.settle else {
+        return Ok(DEFAULT_SETTLE_MS);
+    };
+    duration(&settle).ok_or_else(|| {
+        let message =
+            format!("settle: {settle} in the plugin's configuration is not a duration, such as 5s.");
+        Failure::terminal("InvalidConfig", message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_encoded_as_a_form() {
+        assert_eq!(encode_parameter("A", "b c&d=é"), "A=b%20c%26d%3D%C3%A9");
+    }
+
+    #[test]
+    fn queue_id_is_the_last_segment_of_the_location() {
+        assert_eq!(
+            parse_queue_id("https://ci.example.com/jenkins/queue/item/17/"),
+            Some(17)
+        );
+        assert_eq!(parse_queue_id("/queue/item/17"), Some(17));
+        assert_eq!(parse_queue_id("/job/x/"), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! The clean-up of a deployment, in order: application, Ingress, DNS record, certificate with its Secret. Each step looks at what
+//! is there, so that it can be repeated.
+
+use devops_api::{
+    ApplicationLifetime, CleanupStep, DeploymentRecordSpec, IngressResourceSpec, TtlStatus, is_used_by,
+};
+use ostler_sdk::{DeleteOptions, Preconditions, Selection, prelude::*, serde_json::Value};
+
+use crate::{run::Run, sync::Application, verify::is_owned};
+
+/// Takes the next steps. Returns what is waited for; none if nothing is left.
+pub fn clean_up(run: &mut Run) -> Result<Option<String>, Failure> {
+    if is_application_left(run)? {
+        set_step(run, CleanupStep::Applications);
+        let name = &run.record.spec.sync.application;
+        return Ok(Some(format!(
+            "Waiting for the deletion of the application {name}."
+        )));
+    }
+    let (namespace, name) = (run.record.namespace(), run.record.name());
+    let reference = IngressResourceSpec::reference(namespace, name);
+    let Some(ingress) = run.ctx.get_json(&reference).reason("DeleteFailed")? else {
+        return Ok(None);
+    };
+    if !is_owned(run, &ingress) {
+        return Ok(None);
+    }
+    set_step(run, find_step(&ingress));
+    let metadata = &ingress["metadata"];
+    if metadata["deletionTimestamp"].is_null() {
+        let options = DeleteOptions {
+            preconditions: Preconditions {
+                uid: metadata["uid"].as_str().map(Into::into),
+                resource_version: None,
+            },
+            ..DeleteOptions::default()
+        };
+        match run.ctx.delete_with(&reference, &options) {
+            Ok(()) | Err(Error::Conflict(_)) => {}
+            Err(error) => return Err(error).reason("DeleteFailed"),
+        }
+    }
+    Ok(Some(format!(
+        "Waiting for the deletion of IngressResource {name}."
+    )))
+}
+
+/// Returns whether the application has to go and is still there. The ArgoSetting deletes it, when no deployment needs it.
+fn is_application_left(run: &Run) -> Result<bool, Failure> {
+    let Some(setting) = run.argo_setting()? else {
+        return Ok(false);
+    };
+    let sync = &run.record.spec.sync;
+    let defined = setting
+        .spec
+        .applications
+        .iter()
+        .find(|a| a.name == sync.application);
+    let is_temporary = defined.is_some_and(|a| a.lifetime == ApplicationLifetime::Deployment);
+    if !is_temporary || Application::find(run)?.is_none() {
+        return Ok(false);
+    }
+    let fields = format!("spec.sync.settingRef.name={}", sync.setting_ref.name);
+    let selection = Selection {
+        namespace: Some(run.record.namespace()),
+        fields: Some(&fields),
+        ..Selection::default()
+    };
+    let parts = ["metadata", "spec.sync", "status.ttl.phase"];
+    let records = run
+        .ctx
+        .list_json(&DeploymentRecordSpec::gvk(), &selection, &parts)
+        .reason("ListFailed")?;
+    let mut others = records
+        .iter()
+        .filter(|other| other["metadata"]["uid"] != *run.record.metadata.uid);
+    Ok(!others.any(|other| is_used_by(other, &sync.application)))
+}
+
+/// The step that the deletion of an IngressResource has reached, by the reason of its condition.
+fn find_step(ingress: &Value) -> CleanupStep {
+    let mut conditions = ingress["status"]["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.find(|condition| condition["type"] == "Ready");
+    match ready.and_then(|condition| condition["reason"].as_str()) {
+        Some("DnsRemains") => CleanupStep::Dns,
+        Some("CertificateRemains") => CleanupStep::Certificates,
+        _ => CleanupStep::Ingress,
+    }
+}
+
+fn set_step(run: &mut Run, step: CleanupStep) {
+    let ttl = run.status.ttl.get_or_insert_with(TtlStatus::default);
+    ttl.step = Some(step);
+}

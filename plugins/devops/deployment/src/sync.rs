@@ -1,0 +1,289 @@
+//! The sync by Argo CD, started exactly once. The field `operation` is a command with one slot: it is written by a patch that
+//! depends on the version of the application that was seen, together with an annotation that lists the last operations, so
+//! that an operation whose answer was lost, and even one that another has replaced, is recognized.
+
+use devops_api::{DeploymentPhase, DeploymentState, SyncStatus};
+use ostler_sdk::{ObjectRef, Preconditions, prelude::*, serde_json::Value};
+
+use crate::run::{Progress, Run};
+
+/// Annotation of an application with the IDs of the last operations.
+const OPERATIONS_ANNOTATION: &str = "devops.ostler.dev/operations";
+/// Number of operations that the annotation lists.
+const MAX_LISTED_OPERATIONS: usize = 10;
+/// Name of the ID among the information of an operation.
+const INFO_NAME: &str = "ostler-deployment";
+const SYNC_FAILED: &str = "SyncRequestFailed";
+
+/// The application of a deployment.
+pub struct Application {
+    pub reference: ObjectRef,
+    pub object: Value,
+}
+
+impl Application {
+    /// Finds the application; none if it or the ArgoSetting does not exist.
+    pub fn find(run: &Run) -> Result<Option<Self>, Failure> {
+        let Some(setting) = run.argo_setting()? else {
+            return Ok(None);
+        };
+        let kind = gvk("argoproj.io", "v1alpha1", "Application");
+        let reference = kind.named(&setting.spec.argo_namespace, &run.record.spec.sync.application);
+        let object = run.ctx.get_json(&reference).reason(SYNC_FAILED)?;
+        // An application of another user may have the name.
+        let is_owned =
+            |object: &Value| object["metadata"]["labels"][devops_api::OWNER_LABEL] == *setting.metadata.uid;
+        let object = object.filter(is_owned);
+        Ok(object.map(|object| Self { reference, object }))
+    }
+
+    /// Text at a path below `status.operationState`.
+    fn operation_text(&self, field: &str) -> Option<&str> {
+        self.object["status"]["operationState"][field].as_str()
+    }
+
+    /// Returns whether an operation, in the field or in the state, is the one with this ID.
+    fn is_operation(operation: &Value, id: &str) -> bool {
+        let mut info = operation["info"].as_array().into_iter().flatten();
+        info.any(|entry| entry["name"] == INFO_NAME && entry["value"] == id)
+    }
+
+    /// Returns whether the state that Argo CD shows is that of the operation with this ID.
+    fn shows(&self, id: &str) -> bool {
+        Self::is_operation(&self.object["status"]["operationState"]["operation"], id)
+    }
+
+    fn has_operation(&self) -> bool {
+        self.object["operation"].is_object()
+    }
+
+    /// Returns whether an operation runs, or waits to be taken.
+    fn is_busy(&self) -> bool {
+        self.has_operation() || matches!(self.operation_text("phase"), Some("Running" | "Terminating"))
+    }
+
+    fn listed_operations(&self) -> Vec<&str> {
+        let listed = self.object["metadata"]["annotations"][OPERATIONS_ANNOTATION].as_str();
+        listed
+            .unwrap_or_default()
+            .split(',')
+            .filter(|id| !id.is_empty())
+            .collect()
+    }
+
+    /// Returns whether the operation with this ID has been written.
+    fn was_started(&self, id: &str) -> bool {
+        self.shows(id)
+            || Self::is_operation(&self.object["operation"], id)
+            || self.listed_operations().contains(&id)
+    }
+
+    fn text(&self, field: &str) -> String {
+        self.object["metadata"][field]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+}
+
+/// Advances the sync.
+pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
+    let Some(application) = Application::find(run)? else {
+        let message = format!(
+            "Waiting for the application {}.",
+            run.record.spec.sync.application
+        );
+        return Ok(Progress::wait("ApplicationMissing", message));
+    };
+    if !application.object["metadata"]["deletionTimestamp"].is_null() {
+        let message = format!(
+            "The application {} is being deleted.",
+            run.record.spec.sync.application
+        );
+        return Ok(Progress::wait("ApplicationMissing", message));
+    }
+    let sync = run.status.sync.clone().unwrap_or_default();
+    let Some(id) = &sync.operation_id else {
+        return start(run, &application);
+    };
+    if !sync.started && !application.was_started(id) {
+        return restart(run, &application, &sync);
+    }
+    follow(run, &application, &sync, id)
+}
+
+/// Starts the operation when the slot is free.
+fn start(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
+    if application.is_busy() {
+        let message = "Waiting for another operation of the application to end.";
+        return Ok(Progress::wait("OperationInProgress", message));
+    }
+    run.status.sync = Some(SyncStatus {
+        operation_id: Some(run.record.metadata.uid.clone()),
+        application_uid: Some(application.text("uid")),
+        resource_version: Some(application.text("resourceVersion")),
+        ..SyncStatus::default()
+    });
+    run.checkpoint()?;
+    send(run, application)
+}
+
+/// Continues after an attempt that was recorded and has not been written. On the same version it may still be: it is sent
+/// again, and the version lets one of both through. On another version it never can be.
+fn restart(run: &mut Run, application: &Application, sync: &SyncStatus) -> Result<Progress, Failure> {
+    let is_same = sync.application_uid.as_deref() == Some(&*application.text("uid"))
+        && sync.resource_version.as_deref() == Some(&*application.text("resourceVersion"));
+    if is_same && !application.is_busy() {
+        return send(run, application);
+    }
+    start(run, application)
+}
+
+/// Writes the operation. Argo CD merges what it does not name from the last one, unless the state of that is removed in the
+/// same write.
+fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
+    let id = &run.record.metadata.uid;
+    let spec = &run.record.spec.sync;
+    let mut listed = application.listed_operations();
+    listed.push(id);
+    let first = listed.len().saturating_sub(MAX_LISTED_OPERATIONS);
+    let mut sync = json!({ "prune": !spec.keep_removed });
+    if let Some(revision) = &spec.revision {
+        sync["revision"] = (**revision).into();
+    }
+    let patch = json!({
+        "metadata": { "annotations": { OPERATIONS_ANNOTATION: listed[first..].join(",") } },
+        "operation": {
+            "initiatedBy": { "username": "ostler" },
+            "info": [{ "name": INFO_NAME, "value": id }],
+            "sync": sync,
+        },
+        "status": { "operationState": null },
+    });
+    let preconditions = Preconditions {
+        uid: Some(application.text("uid")),
+        resource_version: Some(application.text("resourceVersion")),
+    };
+    match run.ctx.patch(&application.reference, &patch, &preconditions) {
+        Ok(_) => {
+            run.ctx.event("SyncStarted", "Started the sync.");
+            if let Some(sync) = &mut run.status.sync {
+                sync.started = true;
+            }
+            Ok(Progress::wait(
+                "SyncRunning",
+                "Argo CD is about to take the operation.",
+            ))
+        }
+        // Argo CD has written its state meanwhile. The next reconcile, which that causes, takes its version.
+        Err(Error::Conflict(_)) => Ok(Progress::wait(
+            "SyncRunning",
+            "The application has changed: once more.",
+        )),
+        Err(error) => Err(error).reason(SYNC_FAILED),
+    }
+}
+
+/// Follows the operation to its end.
+fn follow(
+    run: &mut Run,
+    application: &Application,
+    sync: &SyncStatus,
+    id: &str,
+) -> Result<Progress, Failure> {
+    let mut sync = sync.clone();
+    sync.started = true;
+    if application.has_operation() && !application.shows(id) {
+        run.status.sync = Some(sync);
+        let is_own = Application::is_operation(&application.object["operation"], id);
+        if is_own {
+            return Ok(Progress::wait(
+                "SyncRunning",
+                "Argo CD is about to take the operation.",
+            ));
+        }
+        run.end(
+            DeploymentState::Terminated,
+            "Another operation has replaced the sync.",
+        );
+        return Ok(Progress::Next);
+    }
+    if !application.shows(id) {
+        run.status.sync = Some(sync);
+        // The state may be an old one of the cache right after the write, which still has the version of the attempt.
+        let is_stale = run
+            .status
+            .sync
+            .as_ref()
+            .and_then(|s| s.resource_version.as_deref())
+            == Some(&*application.text("resourceVersion"));
+        if is_stale {
+            return Ok(Progress::wait(
+                "SyncRunning",
+                "Argo CD is about to take the operation.",
+            ));
+        }
+        run.end(
+            DeploymentState::Terminated,
+            "Another operation has replaced the sync.",
+        );
+        return Ok(Progress::Next);
+    }
+    let phase = application.operation_text("phase").unwrap_or_default().to_owned();
+    let message = application
+        .operation_text("message")
+        .unwrap_or_default()
+        .to_owned();
+    sync.phase = Some(phase.clone());
+    let result = &application.object["status"]["operationState"]["syncResult"];
+    sync.revision = result["revision"]
+        .as_str()
+        .filter(|text| !text.is_empty())
+        .map(Into::into);
+    sync.finish_time = application.operation_text("finishedAt").map(Into::into);
+    run.status.sync = Some(sync);
+    // Phase and message of the last operation stay until the field `operation` is taken and removed.
+    let is_final = matches!(&*phase, "Succeeded" | "Failed" | "Error") && !application.has_operation();
+    if !is_final {
+        return Ok(Progress::wait(
+            "SyncRunning",
+            format!("Argo CD syncs. {message}").trim_end(),
+        ));
+    }
+    if phase == "Succeeded" {
+        run.enter(
+            DeploymentPhase::Verifying,
+            "Waiting for the application to be healthy.",
+        );
+        return Ok(Progress::Next);
+    }
+    run.fail(&format!("The sync ended with {phase}: {message}"))
+}
+
+/// Terminates the operation of a deployment that ends before it.
+pub fn terminate(run: &Run) -> Result<(), Failure> {
+    let Some(id) = run
+        .status
+        .sync
+        .as_ref()
+        .and_then(|sync| sync.operation_id.as_deref())
+    else {
+        return Ok(());
+    };
+    let Some(application) = Application::find(run)? else {
+        return Ok(());
+    };
+    let is_running = application.shows(id) && application.operation_text("phase") == Some("Running");
+    if !is_running || !application.has_operation() {
+        return Ok(());
+    }
+    let patch = json!({ "status": { "operationState": { "phase": "Terminating" } } });
+    let preconditions = Preconditions {
+        uid: Some(application.text("uid")),
+        resource_version: Some(application.text("resourceVersion")),
+    };
+    match run.ctx.patch(&application.reference, &patch, &preconditions) {
+        Ok(_) | Err(Error::NotFound(_)) => Ok(()),
+        Err(error) => Err(error).reason("CancelFailed"),
+    }
+}

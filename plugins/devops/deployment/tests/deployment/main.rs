@@ -1,0 +1,5 @@
+//! DeploymentRecords against the SDK's mock, with a Jenkins and an Argo CD that react to what is sent.
+
+mod phases;
+mod restart;
+mod world;

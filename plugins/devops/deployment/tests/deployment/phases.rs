@@ -1,0 +1,440 @@
+//! Each phase of a deployment, and its failures.
+
+use ostler_sdk::{Next, Resolution, gvk, serde_json::json};
+
+use crate::world::{START_MS, World, application, ingress};
+
+#[test]
+fn deployment_is_built_synced_and_gets_its_address() {
+    let mut world = World::new();
+    world.run();
+    assert_eq!(
+        (world.text("/state"), world.text("/phase")),
+        ("success".into(), "verifying".into())
+    );
+    assert_eq!(world.text("/url"), "http://app.example.com");
+    assert_eq!(world.text("/sync/revision"), "c0ffee");
+    assert_eq!(world.text("/build/result"), "SUCCESS");
+    assert_eq!(world.reason(), "Live");
+    let sent = world.host.sent();
+    let trigger = sent.iter().find(|r| r.body.is_some()).expect("a trigger");
+    assert_eq!(
+        trigger.body.as_deref(),
+        Some(&b"DEPLOYMENT_ID=d-1&REVISION=v1"[..])
+    );
+    assert_eq!(trigger.upstream.name, "jenkins-shop");
+}
+
+#[test]
+fn operation_names_the_deployment_and_inherits_nothing() {
+    let mut world = World::new();
+    let mut live = world.host.object(&application()).expect("is there");
+    live["status"]["operationState"] = json!({"phase": "Succeeded", "operation": {"sync": {"dryRun": true}}});
+    world.host.put(live);
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("build");
+    world.reconcile();
+    let live = world.host.object(&application()).expect("is there");
+    assert_eq!(live["status"]["operationState"], json!(null));
+    assert_eq!(
+        live["operation"]["sync"],
+        json!({"prune": true, "revision": "v1"})
+    );
+    assert_eq!(
+        live["operation"]["info"],
+        json!([{"name": "ostler-deployment", "value": "uid-d-1"}])
+    );
+    assert_eq!(
+        live["metadata"]["annotations"]["devops.ostler.dev/operations"],
+        "uid-d-1"
+    );
+}
+
+#[test]
+fn heartbeats_show_each_phase_and_repeat_after_thirty_seconds() {
+    let mut world = World::new();
+    world.results = vec![None; 12];
+    world.results.push(Some("SUCCESS"));
+    world.run();
+    let phases: Vec<String> = world
+        .heartbeats()
+        .iter()
+        .map(|h| h["phase"].as_str().expect("text").to_owned())
+        .collect();
+    let building = phases.iter().filter(|phase| *phase == "building").count();
+    // Twelve looks at intervals of ten seconds.
+    assert!((4..=5).contains(&building), "{phases:?}");
+    for phase in ["deploying", "verifying"] {
+        assert!(phases.iter().any(|p| p == phase), "{phases:?}");
+    }
+    let (broker, message) = world.host.messages().pop().expect("a heartbeat");
+    assert_eq!(
+        (&*broker, &*message.exchange, &*message.routing_key),
+        ("rabbit", "devops", "heartbeats")
+    );
+    assert_eq!(
+        message.properties.type_.as_deref(),
+        Some("DevOpsReconcileJobHeartbeat")
+    );
+    assert_eq!(message.properties.message_id.as_deref(), Some("uid-d-1:final"));
+}
+
+#[test]
+fn broker_that_refuses_delays_the_final_heartbeat_but_not_the_deployment() {
+    let mut world = World::new();
+    world.host.deny("messaging.publish");
+    for _ in 0..30 {
+        world.reconcile();
+        world.react();
+        world.now += 10_000;
+        if world.text("/state") == "success" {
+            break;
+        }
+    }
+    let failure = world.reconcile().expect("no stop").expect_err("is not confirmed");
+    assert_eq!(failure.reason, "HeartbeatFailed");
+    assert_eq!(
+        world.record["status"]["ttl"],
+        json!(null),
+        "the time to live starts afterwards"
+    );
+}
+
+#[test]
+fn record_without_a_broker_sends_no_heartbeat() {
+    let mut world = World::new();
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("heartbeat");
+    world.run();
+    assert_eq!(world.text("/state"), "success");
+    assert!(world.heartbeats().is_empty());
+}
+
+#[test]
+fn settings_are_waited_for() {
+    let mut world = World::new();
+    let setting = gvk("devops.ostler.dev", "v1alpha1", "JenkinsSetting").named("team", "shop");
+    let object = world.host.object(&setting).expect("is there");
+    world.host.remove(&setting);
+    let outcome = world.reconcile().expect("no stop").expect("an outcome");
+    assert_eq!(outcome.next, Next::After(10_000));
+    assert_eq!(
+        (world.text("/phase"), world.reason()),
+        ("initializing".into(), "JenkinsSettingNotReady".into())
+    );
+    world.host.put(object);
+    world.run();
+    assert_eq!(world.text("/state"), "success");
+}
+
+#[test]
+fn unknown_application_fails_before_a_build() {
+    let mut world = World::new();
+    world.record["spec"]["sync"]["application"] = "x".into();
+    world.run();
+    assert_eq!(world.text("/state"), "failed");
+    assert!(world.text("/phaseMessage").contains("has no application x"));
+    assert_eq!(world.triggers(), 0);
+}
+
+#[test]
+fn build_that_does_not_succeed_ends_the_deployment() {
+    for (result, state) in [
+        ("FAILURE", "failed"),
+        ("UNSTABLE", "failed"),
+        ("ABORTED", "terminated"),
+    ] {
+        let mut world = World::new();
+        world.results = vec![None, Some(result)];
+        world.run();
+        assert_eq!(
+            (world.text("/state"), world.text("/phase")),
+            (state.into(), "building".into())
+        );
+        assert!(world.operations.is_empty());
+        let last = world.heartbeats().pop().expect("a heartbeat");
+        assert_eq!(
+            (&last["status"], &last["phase"]),
+            (&json!(state), &json!("building"))
+        );
+    }
+}
+
+#[test]
+fn lost_trigger_that_arrived_is_adopted() {
+    let mut world = World::new();
+    world.lose_trigger();
+    world.reconcile();
+    // `react` counts the request as arrived.
+    world.react();
+    world.run();
+    assert_eq!((world.triggers(), world.builds), (1, 1));
+    assert_eq!(world.text("/state"), "success");
+}
+
+#[test]
+fn lost_trigger_that_did_not_arrive_is_sent_again_after_it_has_settled() {
+    let mut world = World::new();
+    world.lose_trigger();
+    world.reconcile();
+    assert_eq!(world.reason(), "BuildRequestFailed");
+    world.answer_jenkins();
+    world.now += 1_000;
+    world.reconcile();
+    assert_eq!((world.triggers(), world.reason()), (1, "BuildUnknown".into()));
+    world.now += 10_000;
+    world.reconcile();
+    assert_eq!(world.triggers(), 2);
+}
+
+#[test]
+fn refused_trigger_fails_the_deployment() {
+    for (status, state) in [
+        (400, "failed"),
+        (404, "failed"),
+        (409, "failed"),
+        (503, "running"),
+        (403, "running"),
+    ] {
+        let mut world = World::new();
+        world.refuse_trigger(status);
+        world.reconcile();
+        assert_eq!(world.text("/state"), state, "HTTP {status}");
+        assert!(
+            world.text("/phaseMessage").contains("no such parameter"),
+            "{}",
+            world.text("/phaseMessage")
+        );
+    }
+}
+
+#[test]
+fn build_that_takes_too_long_is_stopped() {
+    let mut world = World::new();
+    world.results = vec![None];
+    world.record["spec"]["timeouts"] = json!({"buildSeconds": 60});
+    world.run();
+    assert_eq!(world.text("/state"), "failed");
+    assert!(world.text("/phaseMessage").contains("within 60 s"));
+    assert!(
+        world
+            .host
+            .requests()
+            .contains(&"POST /job/shop/job/alpha/job/build/1/stop".to_owned())
+    );
+}
+
+#[test]
+fn sync_waits_while_another_operation_runs() {
+    let mut world = World::new();
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("build");
+    let mut live = world.host.object(&application()).expect("is there");
+    live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
+    world.host.put(live);
+    world.reconcile();
+    assert_eq!(world.reason(), "OperationInProgress");
+    assert!(world.host.writes().is_empty());
+    world.react();
+    world.run();
+    assert_eq!(world.operations, ["another", "uid-d-1"]);
+    assert_eq!(world.text("/state"), "success");
+}
+
+#[test]
+fn sync_that_another_operation_replaced_is_terminated_and_not_repeated() {
+    let mut world = World::new();
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("build");
+    world.reconcile();
+    let mut live = world.host.object(&application()).expect("is there");
+    live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
+    live["metadata"]["resourceVersion"] = "99".into();
+    world.host.put(live);
+    world.run();
+    assert_eq!(world.text("/state"), "terminated");
+    assert_eq!(world.operations, ["another"]);
+}
+
+#[test]
+fn failed_sync_fails_the_deployment() {
+    for result in ["Failed", "Error"] {
+        let mut world = World::new();
+        world.sync_result = result;
+        world.run();
+        assert_eq!(
+            (world.text("/state"), world.text("/phase")),
+            ("failed".into(), "deploying".into())
+        );
+        assert_eq!(world.host.object(&ingress()), None);
+    }
+}
+
+#[test]
+fn application_that_stays_degraded_fails_the_deployment_after_its_time() {
+    let mut world = World::new();
+    world.health = "Degraded";
+    world.run();
+    assert_eq!(
+        (world.text("/state"), world.text("/phase")),
+        ("failed".into(), "verifying".into())
+    );
+    assert!(
+        world.text("/phaseMessage").contains("Synced and Degraded"),
+        "{}",
+        world.text("/phaseMessage")
+    );
+}
+
+#[test]
+fn ingress_of_another_user_fails_the_deployment_and_stays() {
+    let mut world = World::new();
+    let foreign = json!({"apiVersion": "devops.ostler.dev/v1alpha1", "kind": "IngressResource",
+        "metadata": {"name": "d-1", "namespace": "team", "uid": "u"}, "spec": {}});
+    world.host.put(foreign.clone());
+    world.run();
+    assert_eq!(world.text("/state"), "failed");
+    world.now += 10_800_000;
+    world.run();
+    assert_eq!(world.text("/ttl/phase"), "Completed");
+    assert_eq!(world.host.object(&ingress()), Some(foreign));
+}
+
+#[test]
+fn time_to_live_counts_from_the_end_by_the_wall_clock() {
+    let mut world = World::new();
+    world.run();
+    let outcome = world.reconcile().expect("no stop").expect("an outcome");
+    let end = ostler_sdk::from_rfc3339(&world.text("/completionTime")).expect("a time");
+    assert!(end * 1000 >= START_MS);
+    assert_eq!(outcome.next, Next::At((end + 10_800) * 1000));
+    assert_eq!(
+        world.text("/ttl/expirationTime"),
+        ostler_sdk::rfc3339(end + 10_800)
+    );
+    assert!(world.host.object(&application()).is_some());
+}
+
+#[test]
+fn deployment_without_time_to_live_stays() {
+    let mut world = World::new();
+    world.record["spec"]["ttlSeconds"] = 0.into();
+    world.run();
+    assert_eq!(
+        world.record["status"]["ttl"],
+        json!({"phase": "Monitoring", "startTime": world.text("/completionTime")})
+    );
+}
+
+#[test]
+fn clean_up_takes_the_application_before_the_address() {
+    let mut world = World::new();
+    world.run();
+    world.now += 10_800_000;
+    world.reconcile();
+    assert_eq!(world.text("/ttl/phase"), "Cleanup");
+    // ArgoSetting has not deleted it yet.
+    let wait = world.reconcile().expect("no stop").expect_err("waits");
+    assert_eq!(
+        (wait.resolution, world.text("/ttl/step")),
+        (Resolution::Wait, "Applications".into())
+    );
+    assert!(world.host.object(&ingress()).is_some());
+    world.react();
+    let mut live = world.host.object(&ingress()).expect("is there");
+    for (reason, step) in [
+        ("IngressRemains", "Ingress"),
+        ("DnsRemains", "Dns"),
+        ("CertificateRemains", "Certificates"),
+    ] {
+        live["metadata"]["deletionTimestamp"] = "2026-11-22T12:00:00Z".into();
+        live["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "reason": reason});
+        world.host.put(live.clone());
+        world.reconcile().expect("no stop").expect_err("waits");
+        assert_eq!(world.text("/ttl/step"), step);
+    }
+    world.host.remove(&ingress());
+    world.run();
+    assert_eq!(
+        (world.text("/ttl/phase"), world.reason()),
+        ("Completed".into(), "CleanedUp".into())
+    );
+}
+
+#[test]
+fn application_that_another_deployment_needs_is_not_waited_for() {
+    let mut world = World::new();
+    world.run();
+    let mut other = world.record.clone();
+    other["metadata"] = json!({"name": "d-2", "namespace": "team", "uid": "uid-d-2"});
+    world.host.put(other);
+    world.now += 10_800_000;
+    world.reconcile();
+    world.reconcile();
+    assert_eq!(world.host.object(&ingress()), None, "its own address is deleted");
+    assert!(world.host.object(&application()).is_some());
+}
+
+#[test]
+fn permanent_application_stays_after_the_time_to_live() {
+    let mut world = World::new();
+    let setting = gvk("devops.ostler.dev", "v1alpha1", "ArgoSetting").named("team", "shop");
+    let mut object = world.host.object(&setting).expect("is there");
+    object["spec"]["applications"][0]["lifetime"] = "Permanent".into();
+    world.host.put(object);
+    world.run();
+    world.now += 10_800_000;
+    world.reconcile();
+    world.reconcile();
+    world.reconcile();
+    assert_eq!(world.text("/ttl/phase"), "Completed");
+    assert!(world.host.object(&application()).is_some());
+}
+
+#[test]
+fn deleted_record_cancels_what_runs_and_cleans_up() {
+    let mut world = World::new();
+    world.results = vec![None];
+    for _ in 0..3 {
+        world.reconcile();
+        world.react();
+        world.now += 10_000;
+    }
+    assert_eq!(world.text("/phase"), "building");
+    world.record["metadata"]["deletionTimestamp"] = "2026-11-22T08:06:04Z".into();
+    world.react();
+    world.run();
+    assert!(
+        world
+            .host
+            .requests()
+            .contains(&"POST /job/shop/job/alpha/job/build/1/stop".to_owned())
+    );
+    let last = world.heartbeats().pop().expect("a heartbeat");
+    assert_eq!(last["status"], "terminated");
+    assert_eq!(world.host.object(&application()), None);
+}
+
+#[test]
+fn deleted_record_terminates_its_running_sync() {
+    let mut world = World::new();
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("build");
+    world.reconcile();
+    world.react();
+    world.reconcile();
+    world.record["metadata"]["deletionTimestamp"] = "2026-11-22T08:06:04Z".into();
+    world.reconcile();
+    let live = world.host.object(&application()).expect("is there");
+    assert_eq!(live["status"]["operationState"]["phase"], "Terminating");
+}

@@ -1,0 +1,338 @@
+//! The other side of a deployment: Jenkins, Argo CD, ArgoSetting and IngressResource, as far as a deployment sees them. After
+//! each reconcile they take the next step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use devops_deployment::DeploymentRecords;
+use ostler_sdk::{
+    Error, Failure, Next, ObjectRef, Outcome, gvk,
+    mock::{Host, response},
+    serde_json::{Value, from_slice, json},
+};
+
+/// Start of the test's clock: 2026-11-22T08:00:00Z.
+pub const START_MS: u64 = 1_795_334_400_000;
+const JOB: &str = "/job/shop/job/alpha/job/build";
+const QUEUE: &str = "/queue/api/json?tree=items[id,cancelled,why,actions[parameters[name,value]]]";
+
+/// The record and its surroundings.
+pub struct World {
+    pub host: Host,
+    pub record: Value,
+    pub now: u64,
+    /// Number of builds that Jenkins has.
+    pub builds: usize,
+    /// Results of the build, in turn; none while it runs.
+    pub results: Vec<Option<&'static str>>,
+    /// Operations that Argo CD has run, by their IDs.
+    pub operations: Vec<String>,
+    /// Phase in which operations end.
+    pub sync_result: &'static str,
+    pub health: &'static str,
+    requests_seen: usize,
+    checkpoints_seen: usize,
+}
+
+pub fn record() -> Value {
+    json!({
+        "apiVersion": "devops.ostler.dev/v1alpha1", "kind": "DeploymentRecord",
+        "metadata": {"name": "d-1", "namespace": "team", "uid": "uid-d-1", "generation": 1},
+        "spec": {
+            "deploymentID": "d-1", "environment": "alpha",
+            "build": {"settingRef": {"name": "shop"}, "pipeline": "build", "parameters": {"REVISION": "v1"}},
+            "sync": {"settingRef": {"name": "shop"}, "application": "web", "revision": "v1"},
+            "ingress": {"template": {"host": "app.example.com", "backend": {"service": "web", "port": 80}}},
+            "heartbeat": {"upstreamRef": {"name": "rabbit"}, "exchange": "devops", "routingKey": "heartbeats"},
+        },
+    })
+}
+
+fn ready_object(kind: &str, spec: Value) -> Value {
+    json!({"apiVersion": "devops.ostler.dev/v1alpha1", "kind": kind,
+        "metadata": {"name": "shop", "namespace": "team", "uid": format!("uid-{kind}")}, "spec": spec,
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": ""}]}})
+}
+
+pub fn application() -> ObjectRef {
+    gvk("argoproj.io", "v1alpha1", "Application").named("argocd", "web")
+}
+
+pub fn ingress() -> ObjectRef {
+    gvk("devops.ostler.dev", "v1alpha1", "IngressResource").named("team", "d-1")
+}
+
+impl World {
+    pub fn new() -> Self {
+        let host = Host::new();
+        host.put(ready_object(
+            "JenkinsSetting",
+            json!({"url": "https://ci.example.com", "username": "ostler", "tokenRef": {"name": "ci", "key": "token"},
+                "project": "shop", "environments": ["alpha"], "git": {"credentialsRef": {"name": "shop"}}}),
+        ));
+        host.put(ready_object(
+            "ArgoSetting",
+            json!({"argoNamespace": "argocd", "projects": [{"name": "shop", "destinations": [{"namespace": "team"}]}],
+                "repositories": [],
+                "applications": [{"name": "web", "project": "shop", "source": {"repoURL": "https://git"},
+                    "lifetime": "Deployment"}]}),
+        ));
+        let world = Self {
+            host,
+            record: record(),
+            now: START_MS,
+            builds: 0,
+            results: vec![None, Some("SUCCESS")],
+            operations: Vec::new(),
+            sync_result: "Succeeded",
+            health: "Healthy",
+            requests_seen: 0,
+            checkpoints_seen: 0,
+        };
+        world.put_application();
+        world.answer_jenkins();
+        world
+    }
+
+    /// The application as ArgoSetting and Argo CD have made it.
+    pub fn put_application(&self) {
+        self.host.put(
+            json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Application",
+            "metadata": {"name": "web", "namespace": "argocd", "uid": "uid-web", "resourceVersion": "10",
+                "labels": {"devops.ostler.dev/argo-setting": "uid-ArgoSetting"}},
+            "spec": {"project": "shop"},
+            "status": {"sync": {"status": "OutOfSync"}, "health": {"status": "Missing"},
+                "reconciledAt": "2026-11-22T07:59:00Z"}}),
+        );
+    }
+
+    /// Answers as Jenkins does with the builds that it has.
+    pub fn answer_jenkins(&self) {
+        let parameters = json!([{"parameters": [{"name": "DEPLOYMENT_ID", "value": "d-1"}]}]);
+        let result = self.results.first().copied().flatten();
+        let build = |number: usize| {
+            json!({"number": number, "queueId": 100 + number, "building": result.is_none(),
+                "inProgress": result.is_none(), "result": result, "actions": parameters})
+        };
+        let builds: Vec<Value> = (1..=self.builds).map(build).collect();
+        let host = &self.host;
+        host.answer("GET", QUEUE, 200, json!({"items": []}));
+        let fields = "number,queueId,building,inProgress,result";
+        let list = format!("{JOB}/api/json?tree=builds[{fields},actions[parameters[name,value]]]{{0,100}}");
+        host.answer("GET", &list, 200, json!({"builds": builds}));
+        let number = self.builds + 1;
+        let location = format!("https://ci.example.com/queue/item/{}/", 100 + number);
+        let created = response(201, &[("location", &location)], Value::Null);
+        host.answers("POST", &format!("{JOB}/buildWithParameters"), [Ok(created)]);
+        let waiting = json!({"id": 100 + number, "cancelled": false, "why": "Waiting for an executor."});
+        host.answer(
+            "GET",
+            &format!("/queue/item/{}/api/json", 100 + number),
+            200,
+            waiting,
+        );
+        for number in 1..=self.builds {
+            let item = json!({"id": 100 + number, "cancelled": false, "executable": {"number": number}});
+            host.answer(
+                "GET",
+                &format!("/queue/item/{}/api/json", 100 + number),
+                200,
+                item,
+            );
+            host.answer(
+                "GET",
+                &format!("{JOB}/{number}/api/json?tree={fields}"),
+                200,
+                build(number),
+            );
+            host.answer("POST", &format!("{JOB}/{number}/stop"), 302, Value::Null);
+        }
+    }
+
+    /// Reconciles or, if the record is being deleted, cleans up; none if the host has stopped in between. Status and
+    /// checkpoints are persisted as the host does.
+    pub fn reconcile(&mut self) -> Option<Result<Outcome, Failure>> {
+        self.host.set_now(self.now);
+        let (host, record) = (&self.host, &self.record);
+        let is_deleted = !record["metadata"]["deletionTimestamp"].is_null();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if is_deleted {
+                host.cleanup(&DeploymentRecords, record)
+            } else {
+                host.reconcile(&DeploymentRecords, record)
+            }
+        }));
+        let checkpoints = self.host.checkpoints();
+        for fields in &checkpoints[self.checkpoints_seen..] {
+            for (name, value) in fields.as_object().expect("fields") {
+                self.record["status"][name] = value.clone();
+            }
+        }
+        self.checkpoints_seen = checkpoints.len();
+        let result = match result {
+            Ok(result) => result,
+            Err(panic) => {
+                let message = panic.downcast_ref::<&str>().map(|m| (*m).to_owned());
+                let message = message
+                    .or_else(|| panic.downcast_ref::<String>().cloned())
+                    .unwrap_or_default();
+                assert!(message.contains("the host stops"), "{message}");
+                return None;
+            }
+        };
+        let (status, conditions) = match &result {
+            Ok(outcome) => (&outcome.status, &outcome.conditions),
+            Err(failure) => (&failure.status, &failure.conditions),
+        };
+        if let Some(status) = status {
+            self.record["status"] = from_slice(status).expect("JSON");
+        }
+        if let Some(ready) = conditions.iter().find(|c| c.type_ == "Ready") {
+            self.record["status"]["conditions"] = json!([{"type": "Ready", "reason": ready.reason}]);
+        }
+        Some(result)
+    }
+
+    /// The others react to what has happened.
+    pub fn react(&mut self) {
+        self.react_jenkins();
+        self.react_argo();
+        self.react_settings();
+    }
+
+    fn react_jenkins(&mut self) {
+        let requests = self.host.requests();
+        let trigger = format!("POST {JOB}/buildWithParameters");
+        let triggered = requests[self.requests_seen..]
+            .iter()
+            .filter(|r| **r == trigger)
+            .count();
+        self.requests_seen = requests.len();
+        if triggered > 0 {
+            self.builds += triggered;
+        } else if self.builds > 0 && self.results.len() > 1 {
+            self.results.remove(0);
+        }
+        self.answer_jenkins();
+    }
+
+    fn react_argo(&mut self) {
+        let Some(mut live) = self.host.object(&application()) else {
+            return;
+        };
+        let time = ostler_sdk::rfc3339(self.now / 1000);
+        let phase = live["status"]["operationState"]["phase"].clone();
+        if live["operation"].is_object() && phase != "Running" && phase != "Terminating" {
+            let operation = live["operation"].clone();
+            self.operations.push(
+                operation["info"][0]["value"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+            );
+            live["status"]["operationState"] =
+                json!({"operation": operation, "phase": "Running", "startedAt": time});
+        } else if live["operation"].is_object() {
+            live.as_object_mut().expect("an object").remove("operation");
+            let state = &mut live["status"]["operationState"];
+            state["phase"] = if phase == "Terminating" {
+                "Failed"
+            } else {
+                self.sync_result
+            }
+            .into();
+            state["message"] = "as the test has it".into();
+            state["finishedAt"] = time.clone().into();
+            state["syncResult"] = json!({"revision": "c0ffee"});
+        } else if phase == "Succeeded" {
+            live["status"]["sync"]["status"] = "Synced".into();
+            live["status"]["health"]["status"] = self.health.into();
+            live["status"]["reconciledAt"] = time.into();
+        }
+        let version: u64 = live["metadata"]["resourceVersion"]
+            .as_str()
+            .and_then(|v| v.parse().ok())
+            .expect("a version");
+        live["metadata"]["resourceVersion"] = (version + 1).to_string().into();
+        self.host.put(live);
+    }
+
+    /// ArgoSetting deletes the application that no deployment needs, the IngressResource becomes Ready.
+    fn react_settings(&mut self) {
+        if !devops_api::is_used_by(&self.record, "web") {
+            self.host.remove(&application());
+        }
+        if let Some(mut live) = self.host.object(&ingress())
+            && live["metadata"]["uid"].is_null()
+        {
+            live["metadata"]["uid"] = "uid-ingress".into();
+            live["status"] = json!({"url": "http://app.example.com",
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": ""}]});
+            self.host.put(live);
+        }
+    }
+
+    /// Reconciles, reacts and advances the clock, until nothing is left to do but to wait for the time to live or a change.
+    /// Stops are part of it.
+    pub fn run(&mut self) {
+        for _ in 0..100 {
+            let result = self.reconcile();
+            self.react();
+            match result {
+                // The next host continues some seconds later.
+                None => {
+                    self.host.stop_after(None);
+                    self.now += 6_000;
+                }
+                Some(Ok(outcome)) => match outcome.next {
+                    Next::After(milliseconds) => self.now += milliseconds,
+                    Next::Poll(_) => self.now += 10_000,
+                    Next::At(_) | Next::AwaitChange => return,
+                },
+                Some(Err(_)) => self.now += 30_000,
+            }
+        }
+        panic!("no end: {:#}", self.record["status"]);
+    }
+
+    /// A field of the status as text.
+    pub fn text(&self, pointer: &str) -> String {
+        let value = self.record.pointer(&format!("/status{pointer}"));
+        value.and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    pub fn reason(&self) -> String {
+        self.text("/conditions/0/reason")
+    }
+
+    /// Bodies of the heartbeats so far.
+    pub fn heartbeats(&self) -> Vec<Value> {
+        let messages = self.host.messages();
+        messages
+            .iter()
+            .map(|(_, message)| from_slice(&message.body).expect("JSON"))
+            .collect()
+    }
+
+    /// Number of requests that trigger a build.
+    pub fn triggers(&self) -> usize {
+        let trigger = format!("POST {JOB}/buildWithParameters");
+        self.host
+            .requests()
+            .iter()
+            .filter(|request| **request == trigger)
+            .count()
+    }
+
+    /// Makes the trigger of the build fail without an answer, whether or not it arrived.
+    pub fn lose_trigger(&self) {
+        let lost = Error::Unavailable("the connection was closed".into());
+        self.host
+            .answers("POST", &format!("{JOB}/buildWithParameters"), [Err(lost)]);
+    }
+
+    pub fn refuse_trigger(&self, status: u16) {
+        let refused = response(status, &[("x-error", "no such parameter")], "");
+        self.host
+            .answers("POST", &format!("{JOB}/buildWithParameters"), [Ok(refused)]);
+    }
+}

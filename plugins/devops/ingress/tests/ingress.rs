@@ -1,0 +1,275 @@
+//! IngressResources against the SDK's mock.
+
+use devops_ingress::IngressResources;
+use ostler_sdk::{
+    Failure, ObjectRef, Outcome, Resolution, gvk,
+    mock::Host,
+    serde_json::{Value, from_slice, json},
+};
+
+fn ingress() -> Value {
+    json!({
+        "apiVersion": "devops.ostler.dev/v1alpha1", "kind": "IngressResource",
+        "metadata": {"name": "web", "namespace": "team", "uid": "u-1", "generation": 1},
+        "spec": {
+            "host": "app.example.com",
+            "dns": {"zone": "example.com", "providerRef": {"name": "powerdns"},
+                "target": {"addresses": ["192.0.2.7"]}, "ttl": 600},
+            "certificate": {"issuerRef": {"name": "letsencrypt"}},
+            "backend": {"service": "web", "port": 80},
+            "ingressClassName": "nginx",
+        },
+    })
+}
+
+fn record() -> ObjectRef {
+    gvk("dns.ostler.dev", "v1alpha1", "DnsRecord").named("team", "web")
+}
+
+fn certificate() -> ObjectRef {
+    gvk("cert-manager.io", "v1", "Certificate").named("team", "web")
+}
+
+fn served() -> ObjectRef {
+    gvk("networking.k8s.io", "v1", "Ingress").named("team", "web")
+}
+
+fn tls_secret() -> ObjectRef {
+    gvk("", "v1", "Secret").named("team", "web-tls")
+}
+
+/// Sets the status of an object, as its controller does.
+fn set_status(host: &Host, reference: &ObjectRef, status: Value) {
+    let mut object = host.object(reference).expect("is applied");
+    object["metadata"]["uid"] = format!("uid of {}", reference.gvk.kind).into();
+    object["status"] = status;
+    host.put(object);
+}
+
+fn ready() -> Value {
+    json!({"conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": ""}]})
+}
+
+fn addresses() -> Value {
+    json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}})
+}
+
+fn reconcile(host: &Host, ingress: &mut Value) -> Result<Outcome, Failure> {
+    let before = host.checkpoints().len();
+    let result = host.reconcile(&IngressResources, ingress);
+    for fields in &host.checkpoints()[before..] {
+        for (name, value) in fields.as_object().expect("fields") {
+            ingress["status"][name] = value.clone();
+        }
+    }
+    let status = match &result {
+        Ok(outcome) => &outcome.status,
+        Err(failure) => &failure.status,
+    };
+    if let Some(status) = status {
+        ingress["status"] = from_slice(status).expect("JSON");
+    }
+    result
+}
+
+/// Reconciles until the address is live.
+fn live() -> (Host, Value) {
+    let host = Host::new();
+    let mut ingress = ingress();
+    let reason = |result: Result<Outcome, Failure>| result.expect_err("waits").reason;
+    assert_eq!(reason(reconcile(&host, &mut ingress)), "DnsNotReady");
+    assert_eq!(host.writes(), ["apply DnsRecord web owned"]);
+    set_status(&host, &record(), ready());
+    assert_eq!(reason(reconcile(&host, &mut ingress)), "CertificateNotReady");
+    assert_eq!(host.writes()[1..], ["apply Certificate web owned"]);
+    set_status(&host, &certificate(), ready());
+    host.put(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web-tls", "namespace": "team"}}),
+    );
+    host.secret("web-tls", "tls.crt", "digest");
+    assert_eq!(reason(reconcile(&host, &mut ingress)), "IngressNotReady");
+    assert_eq!(host.writes()[2..], ["apply Ingress web owned"]);
+    set_status(&host, &served(), addresses());
+    let outcome = reconcile(&host, &mut ingress).expect("an outcome");
+    assert_eq!(outcome.conditions[0].reason, "Ready");
+    assert_eq!(ingress["status"]["url"], "https://app.example.com");
+    host.forget();
+    (host, ingress)
+}
+
+#[test]
+fn record_certificate_and_ingress_are_applied_each_after_the_one_before() {
+    let (host, mut ingress) = live();
+    let record = host.object(&record()).expect("is applied");
+    let expected = json!({"zone": "example.com", "name": "app.example.com", "type": "A", "values": ["192.0.2.7"],
+        "ttl": 600, "providerRef": {"name": "powerdns"}});
+    assert_eq!(record["spec"], expected);
+    let certificate = host.object(&certificate()).expect("is applied");
+    let issuer = json!({"name": "letsencrypt", "kind": "ClusterIssuer", "group": "cert-manager.io"});
+    assert_eq!(certificate["spec"]["issuerRef"], issuer);
+    assert_eq!(certificate["spec"]["dnsNames"], json!(["app.example.com"]));
+    let served = host.object(&served()).expect("is applied");
+    assert_eq!(
+        served["spec"]["tls"],
+        json!([{"hosts": ["app.example.com"], "secretName": "web-tls"}])
+    );
+    assert_eq!(served["spec"]["ingressClassName"], "nginx");
+    reconcile(&host, &mut ingress).expect("an outcome");
+    assert_eq!(host.writes(), Vec::<String>::new());
+}
+
+#[test]
+fn address_of_the_controllers_service_is_the_target() {
+    for (status, expected) in [
+        (
+            json!([{"ip": "192.0.2.9"}, {"ip": "2001:db8::1"}]),
+            ("A", "192.0.2.9"),
+        ),
+        (
+            json!([{"hostname": "lb.example.net"}]),
+            ("CNAME", "lb.example.net"),
+        ),
+    ] {
+        let host = Host::new();
+        let mut ingress = ingress();
+        ingress["spec"]["dns"]["target"] = json!({"serviceRef": {"name": "nginx", "namespace": "ingress"}});
+        let wait = reconcile(&host, &mut ingress).expect_err("waits");
+        assert_eq!(
+            (wait.resolution, &*wait.reason),
+            (Resolution::Wait, "DnsNotReady")
+        );
+        assert!(host.writes().is_empty());
+        host.put(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "nginx", "namespace": "ingress"},
+            "status": {"loadBalancer": {"ingress": status}}}));
+        reconcile(&host, &mut ingress).expect_err("waits for the record");
+        let spec = host.object(&record()).expect("is applied")["spec"].clone();
+        assert_eq!(
+            (&spec["type"], &spec["values"]),
+            (&json!(expected.0), &json!([expected.1]))
+        );
+    }
+}
+
+#[test]
+fn address_without_dns_and_certificate_has_the_scheme_http() {
+    let host = Host::new();
+    let mut ingress = ingress();
+    let spec = ingress["spec"].as_object_mut().expect("a spec");
+    spec.remove("dns");
+    spec.remove("certificate");
+    reconcile(&host, &mut ingress).expect_err("waits for the Ingress");
+    set_status(&host, &served(), addresses());
+    reconcile(&host, &mut ingress).expect("an outcome");
+    assert_eq!(ingress["status"]["url"], "http://app.example.com");
+    assert_eq!(host.writes(), ["apply Ingress web owned"]);
+}
+
+#[test]
+fn object_of_another_user_is_neither_changed_nor_deleted() {
+    for (reference, api_version) in [
+        (record(), "dns.ostler.dev/v1alpha1"),
+        (certificate(), "cert-manager.io/v1"),
+        (served(), "networking.k8s.io/v1"),
+    ] {
+        let host = Host::new();
+        let foreign = json!({"apiVersion": api_version, "kind": reference.gvk.kind, "spec": {"of": "another user"},
+            "metadata": {"name": "web", "namespace": "team"}});
+        host.put(foreign.clone());
+        let mut ingress = ingress();
+        let mut failure = reconcile(&host, &mut ingress).expect_err("fails");
+        for _ in 0..3 {
+            for reference in [record(), certificate()] {
+                if host
+                    .object(&reference)
+                    .is_some_and(|o| o["status"].is_null() && !o["metadata"]["ownerReferences"].is_null())
+                {
+                    set_status(&host, &reference, ready());
+                }
+            }
+            failure = reconcile(&host, &mut ingress).expect_err("fails");
+        }
+        assert_eq!(failure.reason, "NotClaimed");
+        assert_eq!(failure.resolution, Resolution::Terminal);
+        host.cleanup(&IngressResources, &ingress).expect("an outcome");
+        assert_eq!(host.object(&reference), Some(foreign), "{}", reference.gvk.kind);
+    }
+}
+
+#[test]
+fn secret_of_another_user_is_neither_overwritten_nor_deleted() {
+    let host = Host::new();
+    let mut ingress = ingress();
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web-tls", "namespace": "team"}});
+    host.put(secret).secret("web-tls", "tls.crt", "digest");
+    reconcile(&host, &mut ingress).expect_err("waits for the record");
+    set_status(&host, &record(), ready());
+    let failure = reconcile(&host, &mut ingress).expect_err("fails");
+    assert_eq!(
+        (failure.resolution, &*failure.reason),
+        (Resolution::Terminal, "NotClaimed")
+    );
+    assert_eq!(host.object(&certificate()), None);
+    host.cleanup(&IngressResources, &ingress).expect("an outcome");
+    assert!(host.object(&tls_secret()).is_some());
+}
+
+#[test]
+fn cleanup_deletes_in_order_and_waits_for_each() {
+    let (host, ingress) = live();
+    let in_deletion = |reference: &ObjectRef| {
+        let mut object = host.object(reference).expect("is there");
+        object["metadata"]["deletionTimestamp"] = "2026-11-22T08:06:04Z".into();
+        host.put(object);
+    };
+    for (reference, reason) in [
+        (served(), "IngressRemains"),
+        (record(), "DnsRemains"),
+        (certificate(), "CertificateRemains"),
+    ] {
+        in_deletion(&reference);
+        let wait = host.cleanup(&IngressResources, &ingress).expect_err("waits");
+        assert_eq!((wait.resolution, &*wait.reason), (Resolution::Wait, reason));
+        host.remove(&reference);
+    }
+    assert!(host.object(&tls_secret()).is_some());
+    host.cleanup(&IngressResources, &ingress).expect("an outcome");
+    assert_eq!(host.object(&tls_secret()), None);
+    assert_eq!(host.writes(), ["delete Secret web-tls"]);
+}
+
+#[test]
+fn cleanup_without_finalizers_takes_one_call() {
+    let (host, ingress) = live();
+    host.cleanup(&IngressResources, &ingress).expect("an outcome");
+    let expected = [
+        "delete Ingress web",
+        "delete DnsRecord web",
+        "delete Certificate web",
+        "delete Secret web-tls",
+    ];
+    assert_eq!(host.writes(), expected);
+}
+
+#[test]
+fn removed_certificate_takes_its_secret_along() {
+    let (host, mut ingress) = live();
+    ingress["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("certificate");
+    reconcile(&host, &mut ingress).expect("an outcome");
+    assert_eq!(host.writes(), ["delete Certificate web", "delete Secret web-tls"]);
+    reconcile(&host, &mut ingress).expect("an outcome");
+    assert_eq!(ingress["status"], json!({"url": "http://app.example.com"}));
+}
+
+#[test]
+fn address_that_ceases_to_be_ready_is_shown() {
+    let (host, mut ingress) = live();
+    let expired = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Expired", "message": "expired"}]});
+    set_status(&host, &certificate(), expired);
+    let failure = reconcile(&host, &mut ingress).expect_err("waits");
+    assert_eq!(failure.reason, "CertificateNotReady");
+    assert!(failure.message.contains("expired"), "{}", failure.message);
+}

@@ -1,0 +1,150 @@
+//! An HTTP server on loopback that records requests and injects faults.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use concourse_simulator::{Answer, Faults};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// A request that the server has received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// Method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// Body, as text.
+    pub body: String,
+    /// Status of the response; none while there is none, or when the connection was closed instead.
+    pub status: Option<u16>,
+}
+
+/// The behavior of a server.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers a request.
+    fn answer(&self, request: Request<Bytes>) -> impl Future<Output = Response<Bytes>> + Send;
+}
+
+/// A running server, stopped when dropped.
+pub(crate) struct Server {
+    pub url: String,
+    pub faults: Faults,
+    log: Arc<Mutex<Vec<Exchange>>>,
+    _stop: DropGuard,
+}
+
+impl Server {
+    /// Listens on loopback.
+    pub async fn start<H: Handler>(handler: Arc<H>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (faults, log, stop) = (Faults::default(), Arc::default(), CancellationToken::new());
+        let shared = (handler, faults.clone(), Arc::clone(&log));
+        tokio::spawn(
+            stop.clone()
+                .run_until_cancelled_owned(accept(listener, shared, stop.clone())),
+        );
+        Self {
+            url,
+            faults,
+            log,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// Returns the requests since the start or the last [`Server::forget`].
+    pub fn requests(&self) -> Vec<Exchange> {
+        lock(&self.log).clone()
+    }
+
+    /// Clears the recorded requests.
+    pub fn forget(&self) {
+        lock(&self.log).clear();
+    }
+}
+
+type Shared<H> = (Arc<H>, Faults, Arc<Mutex<Vec<Exchange>>>);
+
+async fn accept<H: Handler>(listener: TcpListener, shared: Shared<H>, stop: CancellationToken) {
+    loop {
+        // Errors of accept are the peer's or temporary.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let connection = serve_connection(stream, shared.clone());
+        tokio::spawn(stop.clone().run_until_cancelled_owned(connection));
+    }
+}
+
+async fn serve_connection<H: Handler>(stream: TcpStream, shared: Shared<H>) {
+    let service = service_fn(move |request| respond(request, shared.clone()));
+    // A client that disconnects is not an error, and neither is an injected fault.
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// Answers one request. An error closes the connection without a response.
+async fn respond<H: Handler>(
+    request: Request<Incoming>,
+    (handler, faults, log): Shared<H>,
+) -> io::Result<Response<Full<Bytes>>> {
+    let closed = || io::Error::from(io::ErrorKind::ConnectionAborted);
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let method = parts.method.to_string();
+    // Subscribed before the request is recorded: a test that finds it may release it at once.
+    let released = faults.next_release();
+    let number = {
+        let mut log = lock(&log);
+        log.push(Exchange {
+            method: method.clone(),
+            target: parts.uri.to_string(),
+            body: String::from_utf8_lossy(&body).into_owned(),
+            status: None,
+        });
+        log.len() - 1
+    };
+    if *faults.subscribe_outages().borrow() {
+        return Err(closed());
+    }
+    let (fault, latency) = faults.take_fault(&method, parts.uri.path());
+    tokio::time::sleep(latency).await;
+    let request = Request::from_parts(parts, body);
+    let response = match fault {
+        Some(Answer::Status(status, body) | Answer::Proxy(status, body)) => {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let mut response = Response::new(Bytes::from(body));
+            *response.status_mut() = status;
+            response
+        }
+        Some(Answer::Drop) => return Err(closed()),
+        Some(Answer::DropAnswer) => {
+            handler.answer(request).await;
+            return Err(closed());
+        }
+        Some(Answer::Hang) => {
+            released.await;
+            handler.answer(request).await
+        }
+        None => handler.answer(request).await,
+    };
+    if let Some(seen) = lock(&log).get_mut(number) {
+        seen.status = Some(response.status().as_u16());
+    }
+    Ok(response.map(Full::new))
+}
+
+/// Locks, also after a test has panicked with the lock.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

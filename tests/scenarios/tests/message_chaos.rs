@@ -1,0 +1,404 @@
+//! Random faults while messages of a real RabbitMQ are handled: the broker is killed, connections are cut, the leader is
+//! killed between an effect and its acknowledgement, and the lead changes. No message is lost, each has one effect in
+//! objects, and those of an ordered subscription are handled in the order of the queue.
+//!
+//! Each run has a seed, which it prints; `CHAOS_SEED=N` repeats that run. The whole is
+//! `cargo test -p ostler-scenarios --test message_chaos -- --ignored --nocapture`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kube::api::ListParams;
+use ostler::testing::key::Gvk;
+use ostler_test_harness::{
+    Lab,
+    probe::config_map,
+    process::{Process, ProcessOptions, Signal},
+    proxy::Proxy,
+    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq, RabbitMqClient},
+};
+use serde_json::{Value, json};
+
+mod hostile {
+    mod embedded {
+        use super::super::{Extent, LONG_TIMEOUT, SHORT_TIMEOUT, check_chaos};
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn messages_are_handled_once_and_in_order_under_random_faults() {
+            let extent = Extent {
+                messages: 200,
+                faults: 20,
+            };
+            check_chaos(extent, SHORT_TIMEOUT).await;
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "takes a quarter of an hour"]
+        async fn thousand_messages_are_handled_once_and_in_order_under_two_hundred_faults() {
+            let extent = Extent {
+                messages: 1000,
+                faults: 200,
+            };
+            check_chaos(extent, LONG_TIMEOUT).await;
+        }
+    }
+}
+
+/// Number of messages and of faults.
+#[derive(Clone, Copy)]
+struct Extent {
+    messages: usize,
+    faults: usize,
+}
+
+/// Timeout of the run in the suite.
+const SHORT_TIMEOUT: Duration = Duration::from_mins(10);
+/// Timeout of the whole run.
+const LONG_TIMEOUT: Duration = Duration::from_mins(120);
+/// Queues, each with a subscription of its own. A key's messages are all in one of them.
+const QUEUE_COUNT: usize = 2;
+/// Keys, within which the order counts.
+const KEY_COUNT: usize = 8;
+/// Messages that are published and not handled yet, at most.
+const BACKLOG_LIMIT: usize = 20;
+/// Names of the hosts.
+const HOST_NAMES: [&str; 2] = ["a", "b"];
+/// Milliseconds of computation between the effect of a message and its acknowledgement.
+const SHORT_SPIN: u64 = 20;
+/// The same, for a message during which the leader is killed; less than the second of computation that a call has.
+const LONG_SPIN: u64 = 400;
+/// The lease is short, because many leaders are killed.
+const LEASE_TIMING: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// `kill -9` of the broker, and a restart after some milliseconds.
+    KillBroker(u64),
+    /// The connections between host and broker are reset.
+    CutConnections,
+    /// The broker closes its connections.
+    CloseConnections,
+    /// `kill -9` of the leader after the effect of a message, before its acknowledgement.
+    KillLeader,
+    /// The leader stops in order and hands over.
+    ChangeLeader,
+}
+
+impl Fault {
+    fn choose(dice: &mut fastrand::Rng) -> Self {
+        match dice.u8(0..8) {
+            0 | 1 => Self::KillBroker(dice.u64(0..2_000)),
+            2 | 3 => Self::CutConnections,
+            4 => Self::CloseConnections,
+            5 | 6 => Self::KillLeader,
+            _ => Self::ChangeLeader,
+        }
+    }
+}
+
+/// A message: the `sequence`-th of its key.
+#[derive(Clone, Debug)]
+struct Planned {
+    key: usize,
+    sequence: usize,
+    spin: u64,
+}
+
+impl Planned {
+    fn name(&self) -> String {
+        format!("m-{}-{}", self.key, self.sequence)
+    }
+
+    fn queue(&self) -> String {
+        queue_name(self.key % QUEUE_COUNT)
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name(), "labels": {"chaos": "message"}},
+            "data": {"key": self.key.to_string(), "sequence": self.sequence.to_string()}});
+        let steps = json!([
+            {"do": "ensure", "object": object.to_string()},
+            {"do": "spin", "milliseconds": self.spin},
+        ]);
+        json!({ "steps": steps }).to_string().into_bytes()
+    }
+}
+
+fn queue_name(index: usize) -> String {
+    format!("chaos-{index}")
+}
+
+/// Messages in the order of publication, and faults, each with the number of handled messages at which it strikes.
+fn plan_run(extent: Extent, dice: &mut fastrand::Rng) -> (Vec<Planned>, Vec<(usize, Fault)>) {
+    let distance = extent.messages / extent.faults;
+    let faults = (0..extent.faults).map(|n| (n * distance + dice.usize(0..distance), Fault::choose(dice)));
+    let faults: Vec<_> = faults.collect();
+    let kills: Vec<usize> = faults
+        .iter()
+        .filter(|(_, fault)| *fault == Fault::KillLeader)
+        .map(|(at, _)| *at)
+        .collect();
+    let mut sequences = [0; KEY_COUNT];
+    let messages = (0..extent.messages).map(|n| {
+        let key = dice.usize(0..KEY_COUNT);
+        sequences[key] += 1;
+        Planned {
+            key,
+            sequence: sequences[key],
+            // Both queues have such a message in flight then.
+            spin: if kills.iter().any(|at| n.abs_diff(*at) <= 1) {
+                LONG_SPIN
+            } else {
+                SHORT_SPIN
+            },
+        }
+    });
+    (messages.collect(), faults)
+}
+
+/// The host processes, of which one leads.
+struct Hosts<'a> {
+    lab: &'a Lab,
+    grants: String,
+    running: BTreeMap<&'static str, Process>,
+}
+
+impl<'a> Hosts<'a> {
+    fn start(lab: &'a Lab) -> Self {
+        let mut hosts = Self {
+            lab,
+            grants: "plugins: {}\n".into(),
+            running: BTreeMap::new(),
+        };
+        for name in HOST_NAMES {
+            hosts.start_one(name);
+        }
+        hosts
+    }
+
+    fn start_one(&mut self, name: &'static str) {
+        let selector = format!("lab={}", self.lab.namespace);
+        let mut arguments = vec!["--identity", name, "--lease-namespace", &self.lab.namespace];
+        arguments.extend(["--plugin-selector", &selector]);
+        arguments.extend(LEASE_TIMING);
+        let options = ProcessOptions {
+            grants: Some(&self.grants),
+            ..ProcessOptions::default()
+        };
+        let process = Process::start_with(self.lab, name, &arguments, options);
+        self.running.insert(name, process);
+    }
+
+    /// Waits for a leader that runs, and returns its name.
+    async fn wait_leader(&self) -> &'static str {
+        let lease = Gvk::new("coordination.k8s.io", "v1", "Lease");
+        let mut leader = "";
+        let slot = std::sync::Mutex::new(&mut leader);
+        self.lab
+            .wait_until("a host leads", async || {
+                let lease = self.lab.get(&lease, "ostler").await.unwrap_or_default();
+                let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+                let found = HOST_NAMES.into_iter().find(|name| *name == holder);
+                **slot.lock().expect("lock") = found.unwrap_or_default();
+                found.is_some()
+            })
+            .await;
+        leader
+    }
+
+    /// Kills the leader and starts it again as the standby.
+    async fn kill_leader(&mut self) {
+        let leader = self.wait_leader().await;
+        // A process is killed by SIGKILL when it is dropped.
+        self.running.remove(leader);
+        self.start_one(leader);
+    }
+
+    /// Ends the leader in order and starts it again as the standby.
+    async fn change_leader(&mut self) {
+        let leader = self.wait_leader().await;
+        if let Some(mut process) = self.running.remove(leader) {
+            process.send_signal(Signal::TERM);
+            process.wait_exit(self.lab).await;
+        }
+        self.start_one(leader);
+    }
+}
+
+/// Publishes the messages in order, each until the broker confirms it. A message whose confirmation is lost is published
+/// twice.
+async fn publish_all(lab: &Lab, broker: &RabbitMq, messages: &[Planned]) {
+    let mut client: Option<RabbitMqClient> = None;
+    for (n, message) in messages.iter().enumerate() {
+        while n >= count_handled(lab).await + BACKLOG_LIMIT {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        loop {
+            if client.is_none() {
+                client = RabbitMqClient::connect(broker.address()).await.ok();
+            }
+            if let Some(connected) = &client {
+                let (queue, body) = (message.queue(), message.body());
+                let publishing = connected.publish_with("", &queue, Default::default(), &body);
+                let confirmed = tokio::time::timeout(Duration::from_secs(10), publishing).await;
+                if matches!(confirmed, Ok(Ok(()))) {
+                    break;
+                }
+                client = None;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The objects of the messages that were handled.
+fn selection() -> ListParams {
+    ListParams::default().labels("chaos=message")
+}
+
+async fn count_handled(lab: &Lab) -> usize {
+    let api = lab.api(&config_map(), &lab.namespace);
+    let listed = api.list_metadata(&selection()).await;
+    listed.expect("a list").items.len()
+}
+
+/// Waits until this many messages are handled. The timeout is for each further message, not for all of them.
+async fn wait_handled(lab: &Lab, count: usize) {
+    let mut handled = count_handled(lab).await;
+    while handled < count {
+        lab.wait_until(
+            &format!("more than {handled} of {count} messages are handled"),
+            async || count_handled(lab).await > handled,
+        )
+        .await;
+        handled = count_handled(lab).await;
+    }
+}
+
+async fn inject_faults(lab: &Lab, broker: &RabbitMq, proxy: &Proxy, faults: &[(usize, Fault)]) {
+    let mut hosts = Hosts::start(lab);
+    for (n, (at, fault)) in faults.iter().enumerate() {
+        wait_handled(lab, *at).await;
+        println!("fault {n} after {at} messages: {fault:?}");
+        match fault {
+            Fault::KillBroker(milliseconds) => {
+                broker.kill();
+                tokio::time::sleep(Duration::from_millis(*milliseconds)).await;
+                broker.restart().await;
+            }
+            Fault::CutConnections => proxy.cut_connections(),
+            Fault::CloseConnections => broker.close_connections("chaos").await,
+            Fault::KillLeader => {
+                // The object of the next message is its effect; it then computes before it is acknowledged.
+                wait_handled(lab, at + 1).await;
+                hosts.kill_leader().await;
+            }
+            Fault::ChangeLeader => hosts.change_leader().await,
+        }
+    }
+    let last = count_handled(lab).await;
+    println!("all faults injected after {last} messages");
+    wait_queues_empty(lab, broker).await;
+}
+
+/// Waits until every message is acknowledged.
+async fn wait_queues_empty(lab: &Lab, broker: &RabbitMq) {
+    lab.wait_until("all queues are empty", async || {
+        let listed = broker
+            .control(&["list_queues", "--vhost", RABBITMQ_VHOST, "name", "messages"])
+            .await;
+        let depths = listed
+            .lines()
+            .filter_map(|line| line.rsplit_once('\t')?.1.parse::<u64>().ok());
+        depths.sum::<u64>() == 0
+    })
+    .await;
+}
+
+/// Checks the effects: one object per message, and within a key in the order of publication.
+async fn check_effects(lab: &Lab, messages: &[Planned]) {
+    let api = lab.api(&config_map(), &lab.namespace);
+    let mut found: Vec<(u64, usize, usize)> = Vec::new();
+    for object in api.list(&selection()).await.expect("a list").items {
+        let object = serde_json::to_value(object).expect("JSON");
+        let number = |value: &Value| -> u64 {
+            value
+                .as_str()
+                .and_then(|text| text.parse().ok())
+                .expect("a number")
+        };
+        let data = &object["data"];
+        found.push((
+            // Of its creation, since nothing changes it afterwards.
+            number(&object["metadata"]["resourceVersion"]),
+            number(&data["key"]) as usize,
+            number(&data["sequence"]) as usize,
+        ));
+    }
+    found.sort_unstable();
+    assert_eq!(found.len(), messages.len(), "one object per message");
+    for key in 0..KEY_COUNT {
+        let of_key = found.iter().filter(|(_, of, _)| *of == key);
+        let sequences: Vec<usize> = of_key.map(|(_, _, sequence)| *sequence).collect();
+        let expected: Vec<usize> = (1..=sequences.len()).collect();
+        assert_eq!(sequences, expected, "the order of key {key}");
+    }
+}
+
+async fn check_chaos(extent: Extent, timeout: Duration) {
+    let seed = match std::env::var("CHAOS_SEED") {
+        Ok(seed) => seed.parse().expect("CHAOS_SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("repeat this run with CHAOS_SEED={seed}");
+    let (messages, faults) = plan_run(extent, &mut fastrand::Rng::with_seed(seed));
+    let run = async {
+        let (lab, broker) = tokio::join!(Lab::embedded(), RabbitMq::start());
+        let proxy = Proxy::start(broker.address()).await.expect("a proxy");
+        let client = broker.connect().await;
+        for queue in (0..QUEUE_COUNT).map(queue_name) {
+            client.declare_queue(&queue).await;
+        }
+        client.close().await;
+        apply_plugin(&lab, &proxy).await;
+        tokio::join!(
+            publish_all(&lab, &broker, &messages),
+            inject_faults(&lab, &broker, &proxy, &faults)
+        );
+        check_effects(&lab, &messages).await;
+    };
+    let ended = tokio::time::timeout(timeout, run).await;
+    ended.unwrap_or_else(|_| panic!("the run did not end within {timeout:?}"));
+}
+
+/// Installs the probe with a subscription per queue, and the Upstream of the broker behind the proxy.
+async fn apply_plugin(lab: &Lab, proxy: &Proxy) {
+    lab.install(&["tests/probe"]);
+    lab.apply(json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "rabbitmq", "namespace": lab.namespace},
+        "stringData": {"password": RABBITMQ_PASSWORD}}))
+        .await;
+    lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "rabbitmq", "namespace": lab.namespace},
+        "spec": {
+            "url": format!("amqp://{}/{RABBITMQ_VHOST}", proxy.address()),
+            "auth": {"basic": {"username": RABBITMQ_USER, "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}},
+        }}))
+        .await;
+    let subscriptions: Vec<Value> = (0..QUEUE_COUNT)
+        .map(|index| {
+            json!({"upstream": {"namespace": lab.namespace, "name": "rabbitmq"},
+            "queue": queue_name(index), "ordered": true})
+        })
+        .collect();
+    lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+    "metadata": {"name": "probe", "labels": {"lab": lab.namespace}},
+    "spec": {
+        "source": {"file": "probe.wasm"},
+        "subscriptions": subscriptions,
+        "grants": {
+            "reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}],
+            "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["create"], "namespaces": [lab.namespace]}],
+        },
+    }}))
+    .await;
+}
