@@ -39,7 +39,6 @@ fn project() -> Value {
 fn set_ready(host: &Host, kind_name: &str, status: &str, reason: &str) {
     let reference = kind(kind_name).named("teams", "shop");
     let mut object = host.object(&reference).expect(kind_name);
-    object["metadata"]["ownerReferences"] = json!([{ "uid": "u-1", "controller": true }]);
     object["metadata"]["uid"] = kind_name.into();
     object["status"] = json!({ "headCommit": "abc",
         "conditions": [{ "type": "Ready", "status": status, "reason": reason, "message": "A message." }] });
