@@ -9,11 +9,13 @@ pub const NOT_OF_CONCOURSE: &str = "the response is not of Concourse, as it has 
                                     spec.url of the Instance and the proxies in front of Concourse.";
 
 /// The status of a response of Concourse, which sets this header in all of them. None for the response of a proxy in
-/// between, such as the HTTP 404 or 200 of an ingress without a backend: it shows nothing about what Concourse has.
+/// between, such as the HTTP 404 or 200 of an ingress without a backend: it shows nothing about what Concourse has. The
+/// response that `ostler plan` assumes for a request that it does not send counts as one of Concourse.
 #[must_use]
 pub fn concourse_status(response: &Response) -> Option<u16> {
     let version = response.header("x-concourse-version");
-    version.map(|_| response.status())
+    let marker = version.or_else(|| response.header("x-ostler-plan"));
+    marker.map(|_| response.status())
 }
 
 /// A request to Concourse: its purpose and the reason of the failure when it does not succeed.
