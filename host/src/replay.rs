@@ -52,7 +52,7 @@ pub struct Replayed {
 /// The function that is called again, with its argument.
 enum ReplayInput {
     Reconcile { request: Request, deleting: bool },
-    Handle(Delivery),
+    Handle(Box<Delivery>),
 }
 
 /// Checks that a recording is complete. A replay of an incomplete one would report differences that do not exist.
@@ -88,7 +88,7 @@ pub async fn replay(
     let request = recording.request.clone();
     let malformed = |e| format!("request: {e}");
     let call_input = match &*recording.function {
-        "handle" => ReplayInput::Handle(Delivery::from_recorded(request).map_err(malformed)?),
+        "handle" => ReplayInput::Handle(Box::new(Delivery::from_recorded(request).map_err(malformed)?)),
         function => ReplayInput::Reconcile {
             request: Request::from_recorded(request).map_err(malformed)?,
             deleting: function == "cleanup",
@@ -110,7 +110,7 @@ pub async fn replay(
             ReplayInput::Reconcile { request, deleting } => {
                 (&engine.reconcile(compiled, call, request, deleting).await.0).into()
             }
-            ReplayInput::Handle(delivery) => (&engine.handle(compiled, call, delivery).await.0).into(),
+            ReplayInput::Handle(delivery) => (&engine.handle(compiled, call, *delivery).await.0).into(),
         }
     };
     let answer: Option<CallEnd> = tokio::select! {

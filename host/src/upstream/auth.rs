@@ -369,7 +369,7 @@ impl TokenSource {
                     return Err(SendError::LoginFailed(why).into());
                 }
                 match self.grant.answer_challenge(http, &headers)? {
-                    ChallengeAnswer::TokenRequest(request) => request,
+                    ChallengeAnswer::TokenRequest(request) => *request,
                     ChallengeAnswer::Header(value) => {
                         return Ok(AccessToken {
                             header: sensitive_header(&value)?,

@@ -65,7 +65,7 @@ pub enum ChallengeAnswer {
     /// The value of the authorization header.
     Header(String),
     /// The request for a token.
-    TokenRequest(reqwest::RequestBuilder),
+    TokenRequest(Box<reqwest::RequestBuilder>),
 }
 
 impl TokenRequest {
@@ -183,9 +183,8 @@ impl TokenRequest {
                 query.extend(service.as_deref().map(|service| ("service", service)));
                 query.extend(scopes.iter().map(|scope| ("scope", &**scope)));
                 let request = http.get(&realm).query(&query);
-                Ok(ChallengeAnswer::TokenRequest(
-                    request.basic_auth(username, Some(password)),
-                ))
+                let request = request.basic_auth(username, Some(password));
+                Ok(ChallengeAnswer::TokenRequest(Box::new(request)))
             }
         }
     }

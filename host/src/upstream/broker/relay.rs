@@ -151,13 +151,15 @@ impl History {
         let empty = BTreeMap::new();
         let headers = properties.headers().as_ref().map_or(&empty, FieldTable::inner);
         let was_relayed = headers.contains_key(DELIVERIES);
-        let keep = |name: &str| {
-            !name.starts_with(OWN_PREFIX)
-                && !QUEUE_COUNTERS.contains(&name)
-                && !matches!(name, "CC" | "BCC")
-                && !(was_relayed && DEATH_HEADERS.contains(&name))
+        let added_on_the_way = |name: &str| {
+            name.starts_with(OWN_PREFIX)
+                || QUEUE_COUNTERS.contains(&name)
+                || matches!(name, "CC" | "BCC")
+                || (was_relayed && DEATH_HEADERS.contains(&name))
         };
-        let kept = headers.iter().filter(|(name, _)| keep(name.as_str()));
+        let kept = headers
+            .iter()
+            .filter(|(name, _)| !added_on_the_way(name.as_str()));
         kept.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }
