@@ -5,7 +5,10 @@ use crate::{
     contract::inspection::tests::build_component,
     contract::limits::Limits,
     kube::well_known::plugin_reason,
-    plugin::{CallResult, CallSubject, Kind, LoadState, canary_selector::CanarySelector, health, spec::CanaryObjects},
+    plugin::{
+        CallResult, CallSubject, Kind, LoadState, canary_selector::CanarySelector, health,
+        spec::CanaryObjects,
+    },
     policy::{grants::Grants, plugin_policy::PluginPolicy},
     sandbox::engine::{Compiled, Engine},
 };
