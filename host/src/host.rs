@@ -403,10 +403,7 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
     workers.spawn(controller.hooks.clone().run());
     let instances = controller.services.memory.max_calls();
     let messages = MessageRunner::new(
-        controller.services.clone(),
-        controller.registry.clone(),
-        controller.engine.clone(),
-        controller.hooks.clone(),
+        controller.clone(),
         (
             instances / INSTANCES_BESIDES_RECONCILES / 2,
             controller.settings.workers,

@@ -24,13 +24,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::{consumer::Consumer, handler::Handler};
-use crate::{
-    plugin::{Plugin, Registry},
-    policy::grants::Subscription,
-    reconcile::lifecycle::HookRunner,
-    sandbox::{engine::Engine, services::Services},
-    upstream::SubscriptionKey,
-};
+use crate::{plugin::Plugin, policy::grants::Subscription, reconcile::Controller, upstream::SubscriptionKey};
 
 /// Interval in which the subscriptions are compared with the plugins that serve. Changes are mostly announced; the hooks
 /// of a plugin that end are not.
@@ -38,10 +32,7 @@ const COMPARE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Serves the subscriptions of all plugins.
 pub struct MessageRunner {
-    services: Arc<Services>,
-    registry: Arc<Registry>,
-    engine: Arc<Engine>,
-    hooks: Arc<HookRunner>,
+    controller: Arc<Controller>,
     /// Concurrent calls of all handlers together.
     slots: Arc<Semaphore>,
     /// Concurrent calls of one plugin's handler.
@@ -57,20 +48,18 @@ struct Running {
     task: AbortOnDropHandle<()>,
 }
 
+impl Running {
+    /// True unless it was stopped, or is for another build, policy or version of the subscription.
+    fn serves(&self, plugin: &Arc<Plugin>, subscription: &Subscription) -> bool {
+        Arc::ptr_eq(&self.plugin, plugin) && self.subscription == *subscription && !self.stop.is_cancelled()
+    }
+}
+
 impl MessageRunner {
     /// A runner with this many concurrent calls, and this many of one plugin.
-    pub fn new(
-        services: Arc<Services>,
-        registry: Arc<Registry>,
-        engine: Arc<Engine>,
-        hooks: Arc<HookRunner>,
-        (slots, workers): (u32, u32),
-    ) -> Self {
+    pub fn new(controller: Arc<Controller>, (slots, workers): (u32, u32)) -> Self {
         Self {
-            services,
-            registry,
-            engine,
-            hooks,
+            controller,
             slots: Arc::new(Semaphore::new(slots.max(1) as usize)),
             workers: workers.max(1),
         }
@@ -78,7 +67,7 @@ impl MessageRunner {
 
     /// Serves subscriptions while this host leads, until it is drained.
     pub async fn run(self: Arc<Self>) {
-        let fence = self.services.fence.clone();
+        let fence = self.controller.services.fence.clone();
         while let Some(term) = fence.wait_open().await {
             let mut running: HashMap<SubscriptionKey, Running> = HashMap::new();
             let is_drained = loop {
@@ -98,7 +87,7 @@ impl MessageRunner {
                 } else {
                     one.task.abort();
                 }
-                self.services.upstreams.subscriptions.remove(&key);
+                self.controller.services.upstreams.subscriptions.remove(&key);
             }
         }
     }
@@ -106,8 +95,8 @@ impl MessageRunner {
     /// Starts and stops subscriptions, so that those of the serving builds run.
     fn adjust(self: &Arc<Self>, term: u64, running: &mut HashMap<SubscriptionKey, Running>) {
         let mut wanted = HashSet::new();
-        for plugin in self.registry.serving() {
-            if plugin.suspended || !plugin.messages || !self.hooks.is_initialized(&plugin) {
+        for plugin in self.controller.registry.serving() {
+            if plugin.suspended || !plugin.messages || !self.controller.hooks.is_initialized(&plugin) {
                 continue;
             }
             let limit = match plugin.max_concurrent {
@@ -119,14 +108,12 @@ impl MessageRunner {
                 let key = subscription_key(&plugin, subscription);
                 wanted.insert(key.clone());
                 let known = running.get(&key);
-                if known.is_some_and(|r| Arc::ptr_eq(&r.plugin, &plugin) && r.subscription == *subscription) {
+                if known.is_some_and(|r| r.serves(&plugin, subscription)) {
                     continue;
                 }
                 let handler = handler.get_or_insert_with(|| {
                     Arc::new(Handler {
-                        services: self.services.clone(),
-                        registry: self.registry.clone(),
-                        engine: self.engine.clone(),
+                        controller: self.controller.clone(),
                         plugin: plugin.clone(),
                         slots: self.slots.clone(),
                         workers: Semaphore::new(limit as usize),
@@ -140,12 +127,12 @@ impl MessageRunner {
                 let consumer = Consumer {
                     handler: handler.clone(),
                     subscription: Arc::new(subscription.clone()),
-                    stats: self.services.upstreams.subscriptions.entry(&key),
+                    stats: self.controller.services.upstreams.subscriptions.entry(&key),
                     stop: stop.clone(),
                     term,
                 };
                 let task = AbortOnDropHandle::new(tokio::spawn(async move {
-                    // The build before has handled its last message: an ordered queue stays in order.
+                    // The consumer before has handled or returned its last message: an ordered queue stays in order.
                     if let Some(before) = before {
                         let _ = before.await;
                     }
@@ -163,12 +150,15 @@ impl MessageRunner {
             }
         }
         running.retain(|key, one| {
-            let stays = wanted.contains(key);
-            if !stays {
-                one.stop.cancel();
-                self.services.upstreams.subscriptions.remove(key);
+            if wanted.contains(key) {
+                return true;
             }
-            stays
+            if !one.stop.is_cancelled() {
+                one.stop.cancel();
+                self.controller.services.upstreams.subscriptions.remove(key);
+            }
+            // Until it has returned its messages: the subscription may be wanted again before.
+            !one.task.is_finished()
         });
     }
 }

@@ -68,6 +68,8 @@ impl Consumer {
             state.is_consuming = true;
             state.message.clear();
         });
+        // Of the handlers, cancelled after the consumer: a message that was returned before would be delivered to it again.
+        let handover = CancellationToken::new();
         let mut handling = JoinSet::new();
         let mut depth = tokio::time::interval(DEPTH_INTERVAL);
         let ended = loop {
@@ -78,9 +80,9 @@ impl Consumer {
                 message = consumer.next() => match message {
                     Ok(message) => {
                         let (handler, subscription) = (self.handler.clone(), self.subscription.clone());
-                        let (stats, stop, term) = (self.stats.clone(), self.stop.clone(), self.term);
+                        let (stats, stop, term) = (self.stats.clone(), handover.clone(), self.term);
                         handling.spawn(async move {
-                            let fence = handler.services.fence.clone();
+                            let fence = handler.controller.services.fence.clone();
                             // Without leadership the message stays unacknowledged, and the next leader gets it.
                             let _ = fence.run_in_term(term, handler.handle(&subscription, &stats, &stop, message)).await;
                         });
@@ -98,15 +100,20 @@ impl Consumer {
                 }
             }
         };
+        if ended.is_ok() {
+            consumer.cancel().await;
+        }
+        handover.cancel();
         // The broker delivers the messages of a lost connection again. Their handlers end first, so that none runs twice
         // at a time.
         while handling.join_next().await.is_some() {}
+        consumer.close().await;
         ended
     }
 
     fn find_broker(&self) -> Result<Arc<BrokerClient>, String> {
         let name = &self.subscription.upstream;
-        let services = &self.handler.services;
+        let services = &self.handler.controller.services;
         let key = ObjectRef::new(upstream::upstream_gvk(), &name.namespace, &name.name);
         let object = services.cache.store.get(&key, Projection::Full);
         let object =

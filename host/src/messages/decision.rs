@@ -8,6 +8,7 @@ use crate::{
         trap::Trap,
     },
     kube::backoff::Backoff,
+    plugin::CallResult,
 };
 
 /// Largest delay that a handler can ask for.
@@ -87,6 +88,17 @@ pub fn decide(
     }
 }
 
+/// The result of a call, as far as it says something about the build.
+pub fn rate_build(end: &HandleEnd) -> Option<CallResult> {
+    match end {
+        Ok(Ok(_)) => Some(CallResult::Succeeded),
+        // A slow upstream is as likely the cause as the plugin.
+        Ok(Err(_)) | Err(Trap::Timeout(_)) => Some(CallResult::Failed),
+        Err(Trap::HostExhausted(_)) => None,
+        Err(_) => Some(CallResult::Trapped),
+    }
+}
+
 /// The error in words.
 fn describe_error(error: &Error) -> String {
     match error {
@@ -138,6 +150,25 @@ mod tests {
             panic!("retried")
         };
         assert_eq!(delay, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn only_traps_of_the_component_are_held_against_its_build() {
+        for (end, result) in [
+            (
+                Ok(Ok(Disposition::Reject("garbage".into()))),
+                Some(CallResult::Succeeded),
+            ),
+            (Ok(Err(Error::Denied("no".into()))), Some(CallResult::Failed)),
+            (
+                Err(Trap::Timeout(Duration::from_secs(1))),
+                Some(CallResult::Failed),
+            ),
+            (Err(Trap::HostExhausted("full".into())), None),
+            (Err(Trap::Other("unreachable".into())), Some(CallResult::Trapped)),
+        ] {
+            assert_eq!(rate_build(&end), result, "{end:?}");
+        }
     }
 
     #[test]

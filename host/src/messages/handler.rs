@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, trace_span, warn};
 
-use super::decision::{Decision, HandleEnd, decide};
+use super::decision::{Decision, HandleEnd, decide, rate_build};
 use crate::{
     contract::{
         bindings::{messages::Delivery, types::UpstreamRef},
@@ -17,11 +17,11 @@ use crate::{
     },
     kube::key::ObjectRef,
     observe::telemetry::SPANS,
-    plugin::{self, Plugin, Registry},
+    plugin::{self, CallSubject, Plugin},
     policy::grants::Subscription,
-    reconcile::lifecycle::plugin_target,
+    reconcile::{Controller, lifecycle::plugin_target},
     recording::recorder::{CallInfo, CallInput},
-    sandbox::{capabilities::Call, engine::Engine, services::Services},
+    sandbox::capabilities::Call,
     upstream::{DeadLetter, HandleResult, IncomingMessage, QueuedMessage, SubscriptionStats},
 };
 
@@ -30,12 +30,8 @@ const MAX_PROBLEM_BYTES: usize = 512;
 
 /// The message handler of one build.
 pub struct Handler {
-    /// Services that calls use.
-    pub services: Arc<Services>,
-    /// The registry, for the checks before a call.
-    pub registry: Arc<Registry>,
-    /// Runs components.
-    pub engine: Arc<Engine>,
+    /// Services that calls use, the registry, and the engine.
+    pub controller: Arc<Controller>,
     /// The build.
     pub plugin: Arc<Plugin>,
     /// Concurrent calls of all handlers.
@@ -59,6 +55,7 @@ impl Handler {
             let decision = match self.check_size(&message) {
                 Ok(()) => {
                     let end = self.call_in_turn(subscription, message.to_incoming()).await;
+                    self.record_result(&message, &end);
                     let (deliveries, attempts) = (message.deliveries(), message.attempts());
                     let max = subscription.max_deliveries();
                     decide(&end, deliveries, attempts, max, subscription.backoff())
@@ -93,7 +90,7 @@ impl Handler {
             () = tokio::time::sleep(delay) => true,
             () = stop.cancelled() => false,
             () = message.wait_lost() => false,
-            () = self.services.fence.wait_drain() => false,
+            () = self.controller.services.fence.wait_drain() => false,
         }
     }
 
@@ -125,6 +122,9 @@ impl Handler {
         };
         let Err(e) = settled else {
             stats.count(result);
+            if result == HandleResult::DeadLettered {
+                self.controller.forget_message(&self.plugin, &message.identity());
+            }
             return Ok(());
         };
         let why = format!("{}: {e}", result.as_str());
@@ -133,6 +133,15 @@ impl Handler {
         Err(subscription
             .backoff()
             .delay(message.deliveries().saturating_add(1)))
+    }
+
+    /// Records the end of a call for the health of the build: one that traps on new messages is rolled back.
+    fn record_result(&self, message: &QueuedMessage, end: &HandleEnd) {
+        let Some(result) = rate_build(end) else { return };
+        let trap = end.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let identity = message.identity();
+        self.controller
+            .record_call(&self.plugin, CallSubject::Message(&identity), result, &trap);
     }
 
     fn report_problem(&self, stats: &SubscriptionStats, message: &QueuedMessage, why: &str) {
@@ -169,7 +178,7 @@ impl Handler {
     /// Calls the handler in a fresh instance.
     async fn call(&self, subscription: &Subscription, message: IncomingMessage) -> HandleEnd {
         let plugin = &self.plugin;
-        if let Err(e) = self.registry.check_service_account(plugin) {
+        if let Err(e) = self.controller.registry.check_service_account(plugin) {
             return Ok(Err(crate::contract::bindings::types::Error::Denied(e.message)));
         }
         let upstream = &subscription.upstream;
@@ -186,14 +195,14 @@ impl Handler {
             body: message.body,
             delivery_count: message.delivery_count,
         };
-        let target = match plugin_target(plugin, self.services.clone()) {
+        let target = match plugin_target(plugin, self.controller.services.clone()) {
             Ok(target) => target,
             Err(why) => return Err(Trap::Other(why)),
         };
         let mut call = Call::message(plugin.policy.clone(), target, upstream.namespace.as_str().into());
         let id = call.context.id;
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
-        call.mode = self.services.recordings.begin_call(&key, || CallInfo {
+        call.mode = self.controller.services.recordings.begin_call(&key, || CallInfo {
             id,
             key: key.clone(),
             input: CallInput::Handle(Arc::new(delivery.clone())),
@@ -204,6 +213,7 @@ impl Handler {
         let span = trace_span!(target: SPANS, "handle", plugin = &**plugin.name(), queue = subscription.queue, reconcile = %id);
         let started = Instant::now();
         let calling = self
+            .controller
             .engine
             .handle(&plugin.compiled, call, delivery)
             .instrument(span);
@@ -222,13 +232,13 @@ impl Handler {
         }
         if let Some(recorded) = recorded {
             let failed = !matches!(end, Ok(Ok(_)));
-            self.services.recordings.store_call(recorded, failed);
-            if !self.registry.is_serving(plugin.name()) {
-                self.services.recordings.forget_plugin(plugin.name());
+            self.controller.services.recordings.store_call(recorded, failed);
+            if !self.controller.registry.is_serving(plugin.name()) {
+                self.controller.services.recordings.forget_plugin(plugin.name());
             }
         }
         // The next message is about other objects: what this one has applied need not be remembered.
-        self.services.api.writer.drop_unused_applies(&key);
+        self.controller.services.api.writer.drop_unused_applies(&key);
         end
     }
 }

@@ -31,6 +31,22 @@ pub enum CallResult {
     Trapped,
 }
 
+/// Subject of a call, which is at fault where other builds trap on it, too.
+#[derive(Clone, Copy, Debug)]
+pub enum CallSubject<'a> {
+    /// The object with this uid.
+    Object(&'a str),
+    /// The message with this identity. A canary gets none, so they do not count in the comparison with it.
+    Message(&'a str),
+}
+
+impl CallSubject<'_> {
+    fn hash(self) -> u64 {
+        let (Self::Object(name) | Self::Message(name)) = self;
+        crate::kube::hash::hash_to_u64(|hasher| std::hash::Hash::hash(name, hasher))
+    }
+}
+
 /// State of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrialVerdict {
@@ -102,12 +118,12 @@ impl Trial {
     fn verdict(&self, trap: &str, now: Instant) -> TrialVerdict {
         if self.trapped.len() >= MIN_AFFECTED_OBJECTS {
             TrialVerdict::Failed(format!(
-                "{} objects trapped that did not trap with the previous build: {trap}",
+                "{} objects or messages trapped that did not trap with the previous build: {trap}",
                 self.trapped.len(),
             ))
         } else if self.traps_in_a_row >= MAX_TRAPS_IN_A_ROW {
             TrialVerdict::Failed(format!(
-                "{} consecutive calls trapped for objects that did not trap with the previous build: {trap}",
+                "{} consecutive calls trapped for objects or messages that did not trap with the previous build: {trap}",
                 self.traps_in_a_row
             ))
         } else if self.began.is_some_and(|began| now - began > TRIAL_DURATION) {
@@ -151,12 +167,18 @@ impl ObjectResults {
 }
 
 impl BuildHealth {
-    /// Records the result of a call about an object; `trap` is the message where it trapped.
-    pub fn record_call(&self, uid: &str, result: CallResult, trap: &str, now: Instant) -> HealthChange {
+    /// Records the result of a call; `trap` is the message where it trapped.
+    pub fn record_call(
+        &self,
+        subject: CallSubject<'_>,
+        result: CallResult,
+        trap: &str,
+        now: Instant,
+    ) -> HealthChange {
         if result != CallResult::Trapped && !self.is_tracked.load(Ordering::Relaxed) {
             return HealthChange::default();
         }
-        let object = crate::kube::hash::hash_to_u64(|hasher| std::hash::Hash::hash(uid, hasher));
+        let object = subject.hash();
         let mut results = self.results.lock();
         let had_no_traps = results.trapping.is_empty();
         if result == CallResult::Trapped {
@@ -170,7 +192,7 @@ impl BuildHealth {
         if let Some(trial) = &mut results.trial {
             trial.record_call(object, result, now);
         }
-        if let Some(objects) = &mut results.objects {
+        if let (Some(objects), CallSubject::Object(_)) = (&mut results.objects, subject) {
             objects.record_call(object, result);
         }
         self.update_flag(&results);
@@ -178,6 +200,14 @@ impl BuildHealth {
             compared: results.is_compared(),
             trapping_changed: had_no_traps != results.trapping.is_empty(),
         }
+    }
+
+    /// Forgets a message that is not handled again. Returns true if the build has stopped trapping by that.
+    pub fn forget_message(&self, identity: &str) -> bool {
+        let mut results = self.results.lock();
+        let was_trapping = results.trapping.remove(&CallSubject::Message(identity).hash());
+        self.update_flag(&results);
+        was_trapping && results.trapping.is_empty()
     }
 
     fn update_flag(&self, results: &CallResults) {
@@ -275,7 +305,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn record_call(health: &BuildHealth, object: usize, result: CallResult, now: Instant) -> HealthChange {
-        health.record_call(&object.to_string(), result, "trapped: unreachable", now)
+        let uid = object.to_string();
+        health.record_call(CallSubject::Object(&uid), result, "trapped: unreachable", now)
     }
 
     fn start_trial() -> BuildHealth {
@@ -390,6 +421,23 @@ mod tests {
             }
             assert!(canary.worse_than(&stable).is_some());
         }
+    }
+
+    #[test]
+    fn messages_count_in_a_trial_and_not_beside_a_canary() {
+        let now = Instant::now();
+        let health = start_trial();
+        health.count_results(true);
+        for id in ["a", "b", "c"] {
+            assert_eq!(health.trial_verdict(now), Some(TrialVerdict::Open), "{id}");
+            health.record_call(CallSubject::Message(id), CallResult::Trapped, "trapped", now);
+        }
+        assert!(matches!(health.trial_verdict(now), Some(TrialVerdict::Failed(_))));
+        assert_eq!(health.count_objects(), (0, 0), "a canary gets no messages");
+        assert!(!health.forget_message("a") && !health.forget_message("b"));
+        assert!(!health.forget_message("other"));
+        assert!(health.forget_message("c"), "none traps any more");
+        assert_eq!(health.trapping().0, 0);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::{
         well_known::{condition_type, error_reason, object_reason},
     },
     observe::metrics::ReconcileResult,
-    plugin::{self as plugins, CallResult, Plugin},
+    plugin::{self as plugins, CallResult, CallSubject, Plugin},
     policy::grants::Access,
     reconcile::conditions,
     recording::recorder::{CallInfo, CallInput, RecordedCall},
@@ -208,8 +208,7 @@ impl Controller {
         }
     }
 
-    /// Records the result of a call for the health of its build, and rolls the build back at once if it does worse than
-    /// another.
+    /// Records the result of a reconcile for the health of its build.
     fn record_call_result(
         &self,
         plugin: &Arc<Plugin>,
@@ -228,9 +227,21 @@ impl Controller {
             (None, GuestResult::Outcome(_)) => CallResult::Succeeded,
         };
         let message = trap.map(ToString::to_string).unwrap_or_default();
+        self.record_call(plugin, CallSubject::Object(&object.uid), result, &message);
+    }
+
+    /// Records the result of a call for the health of its build, and rolls the build back at once if it does worse than
+    /// another. `trap` is the message where it trapped.
+    pub fn record_call(
+        &self,
+        plugin: &Arc<Plugin>,
+        subject: CallSubject<'_>,
+        result: CallResult,
+        trap: &str,
+    ) {
         let (rollback, trapping_changed) =
             self.registry
-                .record_call(plugin, &object.uid, result, &message, Instant::now());
+                .record_call(plugin, subject, result, trap, Instant::now());
         if let Some(rollback) = &rollback {
             warn!(
                 plugin = &**plugin.name(),
@@ -254,11 +265,22 @@ impl Controller {
             self.hooks.on_activate();
         }
         if rollback.is_some() || trapping_changed {
-            let key = ObjectRef::new(plugins::kind(), "", plugin.name());
-            self.services
-                .dispatcher
-                .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
+            self.update_plugin_status(plugin);
         }
+    }
+
+    /// Forgets a message that is not handled again, so that its trap is no longer reported.
+    pub fn forget_message(&self, plugin: &Plugin, identity: &str) {
+        if plugin.health.forget_message(identity) {
+            self.update_plugin_status(plugin);
+        }
+    }
+
+    fn update_plugin_status(&self, plugin: &Plugin) {
+        let key = ObjectRef::new(plugins::kind(), "", plugin.name());
+        self.services
+            .dispatcher
+            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
     }
 
     /// Checks that the plugin's service account may read the object. If it may not, the status says so.

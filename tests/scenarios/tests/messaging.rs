@@ -3,13 +3,20 @@
 use std::time::Duration;
 
 use ostler::testing::{
-    engine::Engine, grants::Grants, inspection, key::Gvk, limits::Limits, recording::Retention,
+    engine::Engine,
+    grants::Grants,
+    inspection,
+    key::Gvk,
+    limits::Limits,
+    plan::{PlanRequest, plan},
+    plugin::LoadState,
+    recording::Retention,
     replay::replay,
 };
 use ostler_test_harness::{
-    Lab, captured_logs, find_condition,
+    Lab, captured_logs, find_condition, probe,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
-    read_component, scenarios,
+    read_component, scenarios, with_note,
 };
 use serde_json::{Value, json};
 
@@ -19,6 +26,10 @@ scenarios!(
     message_is_delivered_again_after_its_delay,
     rejected_message_is_dead_lettered_with_its_reason,
     garbage_is_dead_lettered_to_its_target,
+    message_beyond_max_deliveries_is_dead_lettered_with_its_reason,
+    unroutable_message_fails_its_reconcile_until_a_queue_is_bound,
+    planned_message_is_shown_and_not_sent,
+    build_that_traps_on_messages_is_rolled_back,
     missing_grant_loses_no_message,
     messages_survive_restarts_of_broker_and_host,
     ordered_subscription_keeps_the_order_of_retried_messages,
@@ -64,6 +75,10 @@ fn config_maps() -> Gvk {
 /// Grants of the probe, with a subscription to [`QUEUE`] that has these further settings.
 fn grants(lab: &Lab, verbs: &str, settings: &str) -> String {
     let namespace = &lab.namespace;
+    let retry = match settings.contains("retry:") {
+        true => "",
+        false => ", retry: {initialDelay: 1s, maxDelay: 2s}",
+    };
     format!(
         "plugins:
   probe:
@@ -71,7 +86,7 @@ fn grants(lab: &Lab, verbs: &str, settings: &str) -> String {
     kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}, namespaces: ['*']}}]
     messages: [{{exchanges: [events], routingKeys: [order.*]}}]
     subscriptions:
-    - {{upstream: {{namespace: {namespace}, name: broker}}, queue: {QUEUE}, retry: {{initialDelay: 1s, maxDelay: 2s}}{settings}}}
+    - {{upstream: {{namespace: {namespace}, name: broker}}, queue: {QUEUE}{retry}{settings}}}
 "
     )
 }
@@ -271,6 +286,173 @@ async fn garbage_is_dead_lettered_to_its_target(mut lab: Lab) {
     wait_config_map(&lab, "good").await;
     let letter = client.wait_message("poison").await;
     assert_eq!(letter.data, b"garbage");
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+/// The headers of a dead letter that the host has set: its reason, its queue and its plugin.
+fn letter_facts(letter: &lapin::message::Delivery) -> [String; 3] {
+    let headers = letter.properties.headers().clone().expect("headers");
+    ["reason", "queue", "plugin"].map(|fact| {
+        let header = &headers.inner()[&*format!("x-ostler-dead-letter-{fact}")];
+        let lapin::types::AMQPValue::LongString(text) = header else {
+            panic!("{header:?}")
+        };
+        text.to_string()
+    })
+}
+
+async fn message_beyond_max_deliveries_is_dead_lettered_with_its_reason(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let settings = ", retry: {initialDelay: 1s, maxDelay: 1s, maxDeliveries: 2}";
+    let client = start_subscribed(&mut lab, &rabbitmq, settings).await;
+    let dead_letters = format!("{QUEUE}.dead-letter");
+    for (step, reason) in [
+        (
+            json!({"do": "retry", "milliseconds": 10}),
+            "retried 2 times, as often as maxDeliveries allows",
+        ),
+        (json!({"do": "trap"}), "in each of 2 deliveries that count"),
+    ] {
+        let body = steps(&json!([step]));
+        client.publish(QUEUE, &body).await;
+        lab.wait_until("there is a dead letter", async || {
+            client.queue_depth(&dead_letters).await == Some(1)
+        })
+        .await;
+        let letter = client.wait_message(&dead_letters).await;
+        assert_eq!(letter.data, body);
+        let [why, queue, plugin] = letter_facts(&letter);
+        assert!(why.ends_with(reason), "{why}");
+        assert_eq!((&*queue, &*plugin), (QUEUE, "probe"));
+    }
+    // A trap is the build's, until its message is gone.
+    lab.wait_until("no trap is reported", async || {
+        let reports = lab.host().registry().reports();
+        let probe = reports.into_iter().find(|report| report.name == "probe");
+        probe.expect("it serves").trapping == 0
+    })
+    .await;
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+/// A step of a Probe that publishes to the exchange `events`.
+fn publish_step(routing_key: &str) -> Value {
+    json!({"do": "publish", "name": "broker", "exchange": "events", "routingKey": routing_key, "body": "b"})
+}
+
+async fn unroutable_message_fails_its_reconcile_until_a_queue_is_bound(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    client
+        .declare_exchange("events", lapin::ExchangeKind::Topic)
+        .await;
+    lab.apply_probe("lost", json!([publish_step("order.lost")]), json!([]))
+        .await;
+    lab.wait_until("the reconcile fails for it", async || {
+        let probe = lab.get(&probe::kind(), "lost").await.unwrap_or_default();
+        let ready = find_condition(&probe, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ready["status"] == "False"
+            && message.contains("no queue is bound to exchange `events` for routing key `order.lost`")
+    })
+    .await;
+    client.declare_queue("lost").await;
+    client.bind_queue("lost", "events", "order.lost").await;
+    lab.wait_ready(&probe::kind(), "lost").await;
+    assert_eq!(client.wait_message("lost").await.data, b"b");
+}
+
+async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    client
+        .declare_exchange("events", lapin::ExchangeKind::Topic)
+        .await;
+    client.declare_queue("created").await;
+    client.bind_queue("created", "events", "order.created").await;
+    lab.wait_ready(&upstreams(), "broker").await;
+    drop(lab.host.take());
+    let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
+        "metadata": {"name": "planned", "namespace": lab.namespace},
+        "spec": {"steps": [publish_step("order.created")], "cleanup": []}});
+    let request = PlanRequest {
+        namespace: Some(lab.namespace.clone()),
+        default_namespace: lab.namespace.clone(),
+        files: vec![("file.yaml".into(), object)],
+        ..PlanRequest::default()
+    };
+    let settings = ostler::Settings {
+        namespaces: Vec::new(),
+        ..lab.settings.clone()
+    };
+    let report = plan(lab.client.clone(), settings, &request)
+        .await
+        .expect("a plan");
+    let text = format!("{:?}", report.requests);
+    let [shown] = &report.requests[..] else {
+        panic!("{text}")
+    };
+    assert_eq!(
+        (&*shown.method, &*shown.path),
+        ("PUBLISH", "events order.created")
+    );
+    assert_eq!(client.queue_depth("created").await, Some(0), "it was sent");
+    let connections = rabbitmq
+        .control(&["list_connections", "--no-table-headers", "client_properties"])
+        .await;
+    assert_eq!(connections.lines().count(), 1, "besides the test: {connections}");
+}
+
+/// Three messages on which the new build traps are enough. Each traps once.
+async fn build_that_traps_on_messages_is_rolled_back(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.settings.record.retention = Retention::All;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    let report = || {
+        let reports = lab.host().registry().reports();
+        let found = reports.into_iter().find(|report| report.name == "probe");
+        found.expect("the probe")
+    };
+    client
+        .publish(QUEUE, &steps(&json!([{"do": "record", "name": "seen"}])))
+        .await;
+    wait_config_map(&lab, "seen").await;
+    let good = report().digest;
+    lab.install_bytes("probe", &with_note(&read_component("tests/probe"), "other build"));
+    lab.wait_until("the other build serves", async || report().digest != good)
+        .await;
+    // The consumer of the build before takes messages until it is replaced.
+    let recordings = lab.host().services().recordings.clone();
+    let is_handled_by_other = || {
+        let recorded = recordings.list();
+        let mut summaries = recorded.iter().map(|recording| recording.summary());
+        summaries.any(|summary| summary.function == "handle" && summary.digest != good)
+    };
+    for n in 0.. {
+        let name = format!("next-{n}");
+        client
+            .publish(QUEUE, &steps(&json!([{"do": "record", "name": name}])))
+            .await;
+        wait_config_map(&lab, &name).await;
+        if is_handled_by_other() {
+            break;
+        }
+    }
+    for n in 0..3 {
+        let name = format!("trap-{n}");
+        let body = json!([{"do": "trap", "times": 1}, {"do": "record", "name": name}]);
+        client.publish(QUEUE, &steps(&body)).await;
+    }
+    lab.wait_until("it is rolled back", async || {
+        let report = report();
+        report.state == LoadState::RolledBack && report.digest == good
+    })
+    .await;
+    let why = report().message;
+    assert!(why.contains("3 objects or messages trapped"), "{why}");
+    for n in 0..3 {
+        wait_config_map(&lab, &format!("trap-{n}")).await;
+    }
     wait_drained(&lab, &rabbitmq).await;
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use super::{Registry, RolledBackBuild, Slot, Slots};
 use crate::plugin::{
     Plugin, SlotId,
-    health::{CallResult, TrialVerdict},
+    health::{CallResult, CallSubject, TrialVerdict},
 };
 
 /// A rollback that has just happened.
@@ -30,17 +30,17 @@ impl Registry {
         bad.into_iter().flatten().any(|b| b.plugin.same_build(plugin))
     }
 
-    /// Records the result of a call about an object, and rolls the build back when that was too much. The second
+    /// Records the result of a call, and rolls the build back when that was too much. The second
     /// value is true when the plugin begins to trap or has stopped trapping: its status has to be written.
     pub fn record_call(
         &self,
         plugin: &Arc<Plugin>,
-        uid: &str,
+        subject: CallSubject<'_>,
         result: CallResult,
         trap: &str,
         now: Instant,
     ) -> (Option<Rollback>, bool) {
-        let change = plugin.health.record_call(uid, result, trap, now);
+        let change = plugin.health.record_call(subject, result, trap, now);
         let rollback = change
             .compared
             .then(|| self.roll_back_if_worse(plugin, now))

@@ -5,7 +5,10 @@ use crate::{
     contract::inspection::tests::build_component,
     contract::limits::Limits,
     kube::well_known::plugin_reason,
-    plugin::{CallResult, Kind, LoadState, canary_selector::CanarySelector, health, spec::CanaryObjects},
+    plugin::{
+        CallResult, CallSubject, Kind, LoadState, canary_selector::CanarySelector, health,
+        spec::CanaryObjects,
+    },
     policy::{grants::Grants, plugin_policy::PluginPolicy},
     sandbox::engine::{Compiled, Engine},
 };
@@ -74,7 +77,7 @@ fn trap_objects(registry: &Registry, objects: std::ops::Range<usize>) -> Option<
         let build = found.expect("a build");
         let (taken, _) = registry.record_call(
             &build,
-            &uid.to_string(),
+            CallSubject::Object(&uid.to_string()),
             CallResult::Trapped,
             "trapped: unreachable",
             Instant::now(),

@@ -48,7 +48,7 @@ const TRIAL_RETRY_MILLISECONDS: u64 = 1000;
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
 
 /// Code and time limit of an orderly close.
-const CLOSE_SUCCESS: u16 = 200;
+pub const CLOSE_SUCCESS: u16 = 200;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Codes of AMQP for a refused operation.
@@ -129,6 +129,9 @@ pub struct Link {
     publishers: Mutex<Vec<Channel>>,
     /// Cancelled when the connection is lost or given up.
     lost: CancellationToken,
+    /// Cancelled when the connection has ended: the broker has returned its messages to their queues, unless it does not
+    /// respond.
+    ended: CancellationToken,
     /// Cuts the connection when nothing uses it any more, even if the broker does not respond.
     _cut: DropGuard,
 }
@@ -142,6 +145,11 @@ impl Link {
     /// Waits until the connection is lost or given up.
     pub async fn wait_lost(&self) {
         self.lost.cancelled().await;
+    }
+
+    /// Waits until the connection, which is lost or given up, has ended.
+    pub async fn wait_end(&self) {
+        self.ended.cancelled().await;
     }
 
     /// Keeps a channel, on which nothing is outstanding, for the next publish.
@@ -476,6 +484,7 @@ impl BrokerClient {
             connection,
             publishers: Mutex::default(),
             lost: CancellationToken::new(),
+            ended: CancellationToken::new(),
             _cut: cut.drop_guard(),
         });
         let mut state = self.state.lock();
@@ -509,6 +518,7 @@ impl BrokerClient {
     /// Records that a connection was lost. The next use connects again, at once for the first time.
     fn record_lost(&self, link: &Arc<Link>, error: &lapin::Error) {
         link.lost.cancel();
+        link.ended.cancel();
         let why = self.redactor.redact_text(&describe_error(error));
         let mut state = self.state.lock();
         if !state
@@ -548,11 +558,15 @@ impl BrokerClient {
         };
         link.lost.cancel();
         // The close of AMQP first, which keeps the broker's log clean; the connection is cut when the link is dropped.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let closing = link.connection.close(CLOSE_SUCCESS, "closed".into());
-                let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
-            });
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(async move {
+                    let closing = link.connection.close(CLOSE_SUCCESS, "closed".into());
+                    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+                    link.ended.cancel();
+                });
+            }
+            Err(_) => link.ended.cancel(),
         }
     }
 

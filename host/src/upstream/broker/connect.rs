@@ -301,3 +301,42 @@ impl Reactor for BrokerRuntime {
         std::future::ready(Err(io::ErrorKind::Unsupported.into()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    /// A stream of term 1, and the peer's end.
+    fn open_stream(fence: &WriteFence) -> (FencedStream, tokio::io::DuplexStream) {
+        let (near, far) = duplex(64);
+        let stream = FencedStream {
+            stream: Box::new(near),
+            fence: fence.clone(),
+            term: 1,
+            cut: Box::pin(CancellationToken::new().cancelled_owned()),
+        };
+        (stream, far)
+    }
+
+    #[tokio::test]
+    async fn stream_sends_nothing_behind_the_fence_or_in_a_later_term() {
+        let fence = WriteFence::closed();
+        let later = Instant::now() + Duration::from_secs(3600);
+        fence.open_until(1, later);
+        let (mut stream, mut peer) = open_stream(&fence);
+        stream.write_all(b"while it leads").await.expect("sent");
+        fence.close();
+        stream
+            .write_all(b"after it has lost the lead")
+            .await
+            .expect_err("refused");
+        fence.open_until(2, later);
+        stream.write_all(b"in a later term").await.expect_err("refused");
+        drop(stream);
+        let mut sent = String::new();
+        peer.read_to_string(&mut sent).await.expect("read");
+        assert_eq!(sent, "while it leads");
+    }
+}

@@ -1,26 +1,26 @@
 //! Consuming: the messages of a queue, their acknowledgement, their way through a delay queue, and dead letters.
 
-use std::{sync::Arc, time::Duration};
+use std::{hash::Hash, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use lapin::{
     BasicProperties, Channel, Confirmation,
     message::Delivery,
     options::{
-        BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions,
-        QueueDeclareOptions,
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions,
+        BasicQosOptions, QueueDeclareOptions,
     },
     types::{AMQPValue, FieldTable},
 };
 
 use super::{
-    client::{BrokerClient, Link},
+    client::{BrokerClient, CLOSE_SUCCESS, Link},
     properties::{decode_properties, short_string},
     relay::{DEAD_LETTER_PLUGIN, DEAD_LETTER_QUEUE, DEAD_LETTER_REASON, History, delay_bucket},
 };
-use crate::{contract::bindings::types::MessageProperties, upstream::SendError};
+use crate::{contract::bindings::types::MessageProperties, kube::hash::hash_to_u64, upstream::SendError};
 
-/// The consumer of a queue. Messages that are not acknowledged are delivered again once it is dropped.
+/// The consumer of a queue. Messages that are not acknowledged are delivered again once it is closed or dropped.
 pub struct QueueConsumer {
     client: Arc<BrokerClient>,
     queue: String,
@@ -186,6 +186,30 @@ impl QueueConsumer {
     }
 }
 
+impl QueueConsumer {
+    /// Stops the deliveries (`basic.cancel`). Messages that were delivered can still be acknowledged and returned, and none
+    /// that is returned from now on comes back here.
+    pub async fn cancel(&self) {
+        let cancelling = self
+            .channel
+            .basic_cancel(self.consumer.tag(), BasicCancelOptions::default());
+        // Without an answer the close ends the consumer, or the loss of the connection has.
+        let _ = self.client.limit_time(cancelling).await;
+    }
+
+    /// Closes the channel, and waits until the broker has: by then each message that was not acknowledged has its place in
+    /// the queue again. Another consumer that began earlier would get the messages behind them first.
+    pub async fn close(self) {
+        let closing = self.channel.close(CLOSE_SUCCESS, "closed".into());
+        let _ = self.client.limit_time(closing).await;
+        if !self.link.is_open() {
+            // A superseded client closes its connection in the background.
+            let ending = async { Ok(self.link.wait_end().await) };
+            let _ = self.client.limit_time(ending).await;
+        }
+    }
+}
+
 impl QueuedMessage {
     /// The message as its handler gets it.
     pub fn to_incoming(&self) -> IncomingMessage {
@@ -196,6 +220,17 @@ impl QueuedMessage {
             properties: decode_properties(&properties),
             body: self.delivery.data.clone(),
             delivery_count: self.history.deliveries,
+        }
+    }
+
+    /// The identity of the message over its deliveries: of its id, or of its body if the publisher has set none.
+    pub fn identity(&self) -> String {
+        match self.delivery.properties.message_id() {
+            Some(id) => format!("{}/id/{id}", self.queue),
+            None => {
+                let body = hash_to_u64(|hasher| self.delivery.data.hash(hasher));
+                format!("{}/body/{body:x}", self.queue)
+            }
         }
     }
 
