@@ -75,6 +75,9 @@ well_known! {
         /// Annotation of an object that a plugin applies, with the name of the plugin behind the slash: a digest of what it
         /// applied last. The next leader sends nothing while the digest and the applied fields are the same.
         APPLIED = "applied.ostler.dev/", "annotation";
+        /// Annotation of a Secret into which the host has inserted secrets for a plugin, with a digest of the key in `data`
+        /// behind the slash. The value is the key, whose value no plugin reads.
+        SUBSTITUTED = "substituted.ostler.dev/", "annotation";
     }
 
     /// Condition types that the host writes.
