@@ -55,8 +55,8 @@ well_known! {
         /// On an object that is being deleted: its finalizer and those of its holders are removed at once, without
         /// cleanup. On a Plugin that is being deleted: it is removed, and its objects keep their finalizers.
         FORCE_DELETE = "ostler.dev/force-delete", "`true`";
-        /// On a Secret: the origins that the host may send it to, for Upstreams and in requests. Without it, the writers of
-        /// Upstreams in its namespace and the grants of plugins decide.
+        /// On a Secret: the origins that the host may send it to, for Upstreams and in requests. It is not inserted into
+        /// objects then. Without it, the writers of Upstreams in its namespace and the grants of plugins decide.
         ORIGINS = "ostler.dev/origins", "comma-separated origins, such as `https://ci.example.com, https://*.example.com`";
     }
 

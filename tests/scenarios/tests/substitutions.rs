@@ -2,14 +2,23 @@
 
 use std::sync::{Arc, Mutex};
 
-use ostler::testing::{grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, captured_logs, find_condition, probe::kind, scenarios};
+use ostler::testing::{
+    engine::Engine,
+    grants::Grants,
+    inspection,
+    key::Gvk,
+    limits::Limits,
+    recording::{Retention, format::Recording},
+    replay::replay,
+};
+use ostler_test_harness::{Lab, captured_logs, find_condition, probe::kind, read_component, scenarios};
 use serde_json::{Value, json};
 
 scenarios!(
     secret_is_written_rotated_and_hidden,
     missing_secret_is_waited_for_and_missing_grant_denied,
     unchanged_object_is_not_written_by_the_next_leader,
+    recording_has_the_placeholder_and_replays,
 );
 
 const OLD_VALUE: &str = "an-inserted-value-0001";
@@ -19,8 +28,12 @@ fn secrets() -> Gvk {
     Gvk::new("", "v1", "Secret")
 }
 
-/// Starts a host whose probe may write the Secret `source` into Secrets of its namespace, and read all Secrets.
+/// Starts a host whose probe may write the Secret `source` into Secrets of a namespace, and read all Secrets.
 async fn start(lab: &mut Lab, target: &str) {
+    start_with(lab, target, "readSecrets: true").await;
+}
+
+async fn start_with(lab: &mut Lab, target: &str, more: &str) {
     let text = format!(
         "plugins:
   probe:
@@ -29,8 +42,8 @@ async fn start(lab: &mut Lab, target: &str) {
     - {{kinds: [Secret], verbs: [get, list, apply, create, patch, delete], namespaces: ['*']}}
     secrets:
     - {{names: [source], targetNamespaces: [{target}]}}
-    readSecrets: true
     events: true
+    {more}
 "
     );
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("they parse");
@@ -150,4 +163,41 @@ async fn unchanged_object_is_not_written_by_the_next_leader(mut lab: Lab) {
         after["metadata"]["resourceVersion"],
         before["metadata"]["resourceVersion"]
     );
+}
+
+async fn recording_has_the_placeholder_and_replays(mut lab: Lab) {
+    lab.settings.record.retention = Retention::All;
+    // The values of a plugin that reads Secrets are not recorded.
+    start_with(&mut lab, "Same", "").await;
+    lab.apply(source(&lab, OLD_VALUE)).await;
+    lab.apply_probe("writer", json!([insert()]), json!([])).await;
+    lab.wait_ready(&kind(), "writer").await;
+    wait_copied(&lab, OLD_VALUE).await;
+    lab.wait_idle().await;
+    let recordings: Vec<_> = lab
+        .host()
+        .services()
+        .recordings
+        .list()
+        .iter()
+        .map(|kept| kept.to_recording())
+        .filter(|recording| recording.calls.iter().any(|call| call.function == "kubernetes.apply"))
+        .collect();
+    assert!(!recordings.is_empty(), "no apply was recorded");
+    let wasm = read_component("tests/probe");
+    let inspection = inspection::inspect(&wasm).expect("a component");
+    let cache = lab.settings.cache.clone();
+    let engine = Engine::new(2, Limits::default().memory, cache, None).expect("an engine");
+    let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
+    for recording in recordings {
+        let text = recording.to_text();
+        assert!(text.contains("(inserted-secret)"), "{text}");
+        for leak in ["an-inserted-value", "aW5zZXJ0ZWQtdmFsdWU"] {
+            assert!(!text.contains(leak), "{leak} in {text}");
+        }
+        let parsed = Recording::parse(&text, "r.json").expect("its own format");
+        let replayed = replay(&engine, &compiled, Arc::new(parsed)).await;
+        let replayed = replayed.expect("it can be replayed");
+        assert!(replayed.same, "{replayed:#?}");
+    }
 }
