@@ -103,7 +103,8 @@ impl ApiWriter {
         let sent = match context.sent_digest {
             Some(digest) => digest,
             None => {
-                let body = serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+                let body =
+                    serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
                 hash_to_u64(|hasher| body.hash(hasher))
             }
         };

@@ -160,7 +160,10 @@ mod tests {
             let patch = json!({"metadata": {"annotations": annotations}});
             let checked = check_patched_marks(&Gvk::secret(), &patch);
             assert_eq!(checked.is_ok(), is_valid, "{patch}");
-            assert_eq!(check_patched_marks(&Gvk::new("", "v1", "ConfigMap"), &patch), Ok(()));
+            assert_eq!(
+                check_patched_marks(&Gvk::new("", "v1", "ConfigMap"), &patch),
+                Ok(())
+            );
         }
     }
 

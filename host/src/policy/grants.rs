@@ -492,7 +492,9 @@ impl Permissions {
                 return Err(format!("secrets[{i}].origins is empty: it allows nothing"));
             }
             if grant.target_namespaces.iter().any(String::is_empty) {
-                return Err(format!("secrets[{i}].targetNamespaces has an empty name: it allows nothing"));
+                return Err(format!(
+                    "secrets[{i}].targetNamespaces has an empty name: it allows nothing"
+                ));
             }
         }
         Ok(())
@@ -503,7 +505,12 @@ impl Grant {
     /// Checks the values of the permissions and settings. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
         self.permissions.check_fields()?;
-        if let Some(i) = self.permissions.secrets.iter().position(SecretGrant::allows_any_origin) {
+        if let Some(i) = self
+            .permissions
+            .secrets
+            .iter()
+            .position(SecretGrant::allows_any_origin)
+        {
             return Err(format!(
                 "secrets[{i}].origins is missing: list the origins that the Secrets may be sent to, such as \
                  https://ci.example.com, or in targetNamespaces the namespaces of the Secrets that they may be written into"

@@ -126,12 +126,7 @@ impl Controller {
         let key = &work.key;
         let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {
-            object: visible_json(
-                &key.gvk,
-                object,
-                plugin.policy.grants.shows_secret_values(),
-                None,
-            ),
+            object: visible_json(&key.gvk, object, plugin.policy.grants.shows_secret_values(), None),
             ref_: key.into(),
             attempt: work.attempt,
             causes,

@@ -295,7 +295,9 @@ impl HookRunner {
             let call = Call::hook(plugin.policy.clone(), target);
             let shows_values = plugin.policy.grants.shows_secret_values();
             let visible = visible_value(&key.gvk, &object, shows_values);
-            let upgraded = self.engine.upgrade(&plugin.compiled, call, visible.to_string().into_bytes());
+            let upgraded = self
+                .engine
+                .upgrade(&plugin.compiled, call, visible.to_string().into_bytes());
             let Some(upgraded) = flatten_result(upgraded.await)? else {
                 return Ok(object);
             };

@@ -5,8 +5,7 @@ mod messages;
 
 use ostler_sdk::{
     ApplyOptions, ConditionStatus, Encoding, Gvk, Message, ObjectRef, Preconditions, SecretKeyRef, Selection,
-    Substitution, UpstreamRef, prelude::*,
-    serde_json::Value,
+    Substitution, UpstreamRef, prelude::*, serde_json::Value,
 };
 
 pub use messages::MessageProber;

@@ -109,7 +109,8 @@ async fn secret_is_written_rotated_and_hidden(mut lab: Lab) {
     let unmark = json!({"metadata": {"annotations": null}}).to_string();
     let unmark = json!({"do": "patch", "kind": "Secret", "name": "copy", "object": unmark});
     lab.apply_probe("unmarker", json!([unmark]), json!([])).await;
-    lab.wait_condition(&kind(), "unmarker", "Ready", "False", "Invalid").await;
+    lab.wait_condition(&kind(), "unmarker", "Ready", "False", "Invalid")
+        .await;
 
     lab.apply(source(&lab, NEW_VALUE)).await;
     let copy = wait_copied(&lab, NEW_VALUE).await;
@@ -122,7 +123,10 @@ async fn secret_is_written_rotated_and_hidden(mut lab: Lab) {
     for probe in lab.list(&kind()).await {
         texts += &probe.to_string();
     }
-    assert!(!texts.contains("an-inserted-value"), "the value is in a log or a status");
+    assert!(
+        !texts.contains("an-inserted-value"),
+        "the value is in a log or a status"
+    );
 }
 
 async fn missing_secret_is_waited_for_and_missing_grant_denied(mut lab: Lab) {
@@ -181,7 +185,12 @@ async fn recording_has_the_placeholder_and_replays(mut lab: Lab) {
         .list()
         .iter()
         .map(|kept| kept.to_recording())
-        .filter(|recording| recording.calls.iter().any(|call| call.function == "kubernetes.apply"))
+        .filter(|recording| {
+            recording
+                .calls
+                .iter()
+                .any(|call| call.function == "kubernetes.apply")
+        })
         .collect();
     assert!(!recordings.is_empty(), "no apply was recorded");
     let wasm = read_component("tests/probe");

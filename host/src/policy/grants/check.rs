@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     Access, Grant, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, ReconcileSettings,
-    SAME_NAMESPACE, SecretDestination, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb, topic::matches_topic,
+    SAME_NAMESPACE, SecretDestination, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb,
+    topic::matches_topic,
 };
 use crate::{contract::limits::Limits, kube::key::Gvk};
 

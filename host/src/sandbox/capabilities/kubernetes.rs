@@ -411,7 +411,12 @@ impl Call {
     }
 
     /// Charges and returns an object as the plugin may read it. `written` is the object that it has just written.
-    fn return_object(&mut self, gvk: &Gvk, object: &Object, written: Option<&Value>) -> Result<Vec<u8>, Error> {
+    fn return_object(
+        &mut self,
+        gvk: &Gvk,
+        object: &Object,
+        written: Option<&Value>,
+    ) -> Result<Vec<u8>, Error> {
         let shows_values = self.context.policy.grants.shows_secret_values();
         self.return_bytes(visible_json(gvk, object, shows_values, written))
     }

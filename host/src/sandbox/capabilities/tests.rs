@@ -627,7 +627,8 @@ async fn secret_in_object_without_its_grant_is_denied() {
                 kubernetes::Host::apply(&mut call, body(), apply_options(None, substitutions())).boxed()
             };
             let answer = tokio::time::timeout(Duration::from_millis(200), answer).await;
-            let is_denied = matches!(&answer, Ok(Err(Error::Denied(why))) if why.contains("for Secrets in namespace a"));
+            let is_denied =
+                matches!(&answer, Ok(Err(Error::Denied(why))) if why.contains("for Secrets in namespace a"));
             assert_eq!(is_denied, denied, "{targets:?} {creates}: {answer:?}");
         }
     }

@@ -106,7 +106,10 @@ async fn pull_secret_is_written_and_follows_the_password(mut lab: Lab) {
     images["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]);
     lab.apply(images).await;
     lab.wait_ready(&kind("ContainerRegistry"), "images").await;
-    assert_eq!(pull_secret_login(&lab).await, Some(expected_login(TOKEN_PASSWORD)));
+    assert_eq!(
+        pull_secret_login(&lab).await,
+        Some(expected_login(TOKEN_PASSWORD))
+    );
 
     tokens.set_password("rotated-password-0012");
     lab.apply(secret(&lab, "registry", "rotated-password-0012")).await;

@@ -187,9 +187,10 @@ fn secret_is_written_into_objects_of_granted_namespaces_only() {
     let origins = "{names: [s], origins: ['*']}";
     let check = |secrets: &str, target, url: Option<&str>| {
         let origin = url.map(|url| Origin::of_url(url).expect("an origin"));
-        let destination = origin
-            .as_ref()
-            .map_or(SecretDestination::Object { namespace: target }, SecretDestination::Origin);
+        let destination = origin.as_ref().map_or(
+            SecretDestination::Object { namespace: target },
+            SecretDestination::Origin,
+        );
         let access = Access::Secret {
             namespace: "n",
             name: "s",
@@ -453,7 +454,10 @@ fn mistake_names_file_and_field() {
             "secrets: [{targetNamespaces: ['']}]",
             "secrets[0].targetNamespaces has an empty name",
         ),
-        ("secrets: [{targetNamespaces: []}]", "secrets[0].origins is missing"),
+        (
+            "secrets: [{targetNamespaces: []}]",
+            "secrets[0].origins is missing",
+        ),
         ("reconciles: [{kinds: []}]", "reconciles[0].kinds is empty"),
         (
             "reconciles: [{kinds: [A], namespaces: ['a*']}]",

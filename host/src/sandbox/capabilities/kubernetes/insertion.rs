@@ -14,9 +14,7 @@ use super::super::{
 };
 use crate::{
     contract::bindings::types::{Error, Substitution},
-    kube::{
-        hash::hash_to_u64, key::ObjectRef, secret_view::mark_keys, well_known::annotation::ORIGINS,
-    },
+    kube::{hash::hash_to_u64, key::ObjectRef, secret_view::mark_keys, well_known::annotation::ORIGINS},
     policy::grants::SecretDestination,
     sandbox::services::Services,
     upstream::{self, Redactor, RequestSecrets, SecretHistory, SecretKey, SecretStore},
@@ -39,7 +37,11 @@ pub(super) struct FilledObject {
 
 impl Call {
     /// Checks that the secrets of substitutions may be written into an object, before anything is read.
-    pub(super) fn check_insertion(&self, key: &ObjectRef, substitutions: &[Substitution]) -> Result<(), Error> {
+    pub(super) fn check_insertion(
+        &self,
+        key: &ObjectRef,
+        substitutions: &[Substitution],
+    ) -> Result<(), Error> {
         if substitutions.is_empty() {
             return Ok(());
         }
@@ -131,11 +133,12 @@ fn check_annotation(store: &StoreSecrets<'_>, secret: &SecretKey) -> Result<(), 
 /// the values, and all values in `data`.
 fn fill_secret(mut template: Value, secrets: &RequestSecrets) -> Result<(Value, Value), Error> {
     let invalid = |what: String| Error::Invalid(format!("object: {what}"));
-    let take_map = |object: &mut Value, field: &str| match object.as_object_mut().and_then(|o| o.remove(field)) {
-        None | Some(Value::Null) => Ok(Map::new()),
-        Some(Value::Object(map)) => Ok(map),
-        Some(_) => Err(invalid(format!("{field} is no object"))),
-    };
+    let take_map =
+        |object: &mut Value, field: &str| match object.as_object_mut().and_then(|o| o.remove(field)) {
+            None | Some(Value::Null) => Ok(Map::new()),
+            Some(Value::Object(map)) => Ok(map),
+            Some(_) => Err(invalid(format!("{field} is no object"))),
+        };
     let mut data = take_map(&mut template, "data")?;
     // The API server does the same, and does not return `stringData`.
     for (key, value) in take_map(&mut template, "stringData")? {
@@ -275,7 +278,10 @@ mod tests {
             );
         }
         for (secret, words) in [
-            (json!({"metadata": {}, "data": {"a": "*"}}), "data.a is not base64"),
+            (
+                json!({"metadata": {}, "data": {"a": "*"}}),
+                "data.a is not base64",
+            ),
             (json!({"metadata": {}, "data": {"a": 1}}), "data.a is not base64"),
             (json!({"metadata": {}, "data": []}), "data is no object"),
             (

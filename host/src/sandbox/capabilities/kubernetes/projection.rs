@@ -2,9 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{
-    contract::bindings::kubernetes::Projection, kube::scope::Projection as CacheProjection,
-};
+use crate::{contract::bindings::kubernetes::Projection, kube::scope::Projection as CacheProjection};
 
 /// Returns the projection of the shared cache that a read needs.
 pub(super) fn cache_projection(projection: &Projection) -> CacheProjection {
