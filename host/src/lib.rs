@@ -39,6 +39,7 @@ mod kube {
     pub mod references;
     pub mod renamed_fields;
     pub mod scope;
+    pub mod secret_view;
     pub mod selector;
     pub mod time;
     pub mod well_known;

@@ -72,6 +72,7 @@ pub use self::{
     digest_key::DigestKey,
     encoding::Encoding,
     object::{SecretUses, UpstreamObject},
+    redact::{Redactor, SecretHistory},
     response_budget::{ResponseBudget, ResponseCharge},
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
@@ -79,14 +80,13 @@ pub use self::{
         EventPattern, EventStreams, EventTail, StreamKey, StreamSource, StreamState, StreamStatus,
         StreamSubscription, TailQuery,
     },
-    substitution::{SecretSource, Substitution, Username},
+    substitution::{RequestSecrets, SecretSource, Substitution, Username},
 };
 use self::{
     broker::BrokerClients,
     client::{Client, ClientContext, ClientCounters},
     health::Health,
     rate_limit::RateLimiter,
-    redact::SecretHistory,
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
@@ -119,7 +119,7 @@ impl Secret {
     }
 
     /// The bytes, for the request that carries them.
-    fn expose(&self) -> &[u8] {
+    pub(crate) fn expose(&self) -> &[u8] {
         &self.0
     }
 }

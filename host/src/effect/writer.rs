@@ -47,6 +47,9 @@ pub struct WriteContext<'a> {
     pub by: &'a ObjectRef,
     /// Digest of the component's request, by which an unchanged apply is recognized before it is parsed.
     pub request_digest: u64,
+    /// Digest of what is sent, if the host has inserted secrets into it: the mark of an apply is readable, so that a digest
+    /// of the object itself would allow to guess them.
+    pub sent_digest: Option<u64>,
     /// Version of the live object that an apply requires: it conflicts (HTTP 409) if the object has changed since.
     pub live_version: Option<u64>,
     /// Service account to impersonate; none for the host itself.
@@ -97,8 +100,14 @@ impl ApiWriter {
         object: &Value,
         force: bool,
     ) -> Result<Written, ApiError> {
-        let body = serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
-        let sent = hash_to_u64(|hasher| body.hash(hasher));
+        let sent = match context.sent_digest {
+            Some(digest) => digest,
+            None => {
+                let body =
+                    serde_json::to_vec(object).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+                hash_to_u64(|hasher| body.hash(hasher))
+            }
+        };
         let mark = AppliedMark::new(context.manager, force, sent);
         let live = self.store.get(key, Projection::Full);
         let live_value = live.as_ref().map(|live| live.to_value());

@@ -55,8 +55,8 @@ well_known! {
         /// On an object that is being deleted: its finalizer and those of its holders are removed at once, without
         /// cleanup. On a Plugin that is being deleted: it is removed, and its objects keep their finalizers.
         FORCE_DELETE = "ostler.dev/force-delete", "`true`";
-        /// On a Secret: the origins that the host may send it to, for Upstreams and in requests. Without it, the writers of
-        /// Upstreams in its namespace and the grants of plugins decide.
+        /// On a Secret: the origins that the host may send it to, for Upstreams and in requests. It is not inserted into
+        /// objects then. Without it, the writers of Upstreams in its namespace and the grants of plugins decide.
         ORIGINS = "ostler.dev/origins", "comma-separated origins, such as `https://ci.example.com, https://*.example.com`";
     }
 
@@ -75,6 +75,9 @@ well_known! {
         /// Annotation of an object that a plugin applies, with the name of the plugin behind the slash: a digest of what it
         /// applied last. The next leader sends nothing while the digest and the applied fields are the same.
         APPLIED = "applied.ostler.dev/", "annotation";
+        /// Annotation of a Secret into which the host has inserted secrets for a plugin, with a digest of the key in `data`
+        /// behind the slash. The value is the key, whose value no plugin reads.
+        SUBSTITUTED = "substituted.ostler.dev/", "annotation";
     }
 
     /// Condition types that the host writes.

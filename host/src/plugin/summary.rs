@@ -120,16 +120,21 @@ fn format_message(g: &MessageGrant) -> String {
 
 fn format_secret(g: &SecretGrant) -> String {
     let origins = match &g.origins {
-        None => "any origin".to_owned(),
+        None if g.allows_any_origin() => Some("any origin".to_owned()),
+        None => None,
         Some(origins) => {
             let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
-            origins.join(",")
+            Some(origins.join(","))
         }
     };
+    let is_targeted = !g.target_namespaces.is_empty();
+    let targets = is_targeted.then(|| format!("Secrets{}", format_namespaces(&g.target_namespaces)));
+    let destinations: Vec<String> = origins.into_iter().chain(targets).collect();
     format!(
-        "name Secret {}{} for {origins}",
+        "name Secret {}{} for {}",
         g.names.join(","),
-        format_namespaces(&g.namespaces)
+        format_namespaces(&g.namespaces),
+        destinations.join(" and ")
     )
 }
 
@@ -224,6 +229,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
             covers_all(&g.names, &ask.names)
                 && covers_all(&g.namespaces, &ask.namespaces)
                 && covers_origins(g, ask)
+                && covers_all(&g.target_namespaces, &ask.target_namespaces)
         };
         if !granted.secrets.iter().any(covered) {
             missing.push(format_secret(ask));
@@ -247,10 +253,12 @@ fn covers_all(granted: &[String], asked: &[String]) -> bool {
     asked.iter().all(|a| covers(granted, a))
 }
 
-/// A manifest that lists no origins leaves them to the administrator.
+/// A manifest that lists no origins leaves them to the administrator, if it asks for requests at all.
 fn covers_origins(granted: &SecretGrant, asked: &SecretGrant) -> bool {
     match (&granted.origins, &asked.origins) {
-        (None, _) | (_, None) => true,
+        (None, None) => granted.allows_any_origin() || !asked.allows_any_origin(),
+        (None, Some(_)) => granted.allows_any_origin(),
+        (Some(_), None) => true,
         (Some(granted), Some(asked)) => asked.iter().all(|a| granted.iter().any(|g| g.covers(a))),
     }
 }
@@ -285,7 +293,7 @@ upstreams:
 - {names: [ci], methods: [GET], paths: [/api/*]}
 - {namespaces: ['*']}
 messages: [{names: [mq], exchanges: [events, ''], routingKeys: [a.*]}, {exchanges: ['*'], namespaces: ['*']}]
-secrets: [{names: [x]}]
+secrets: [{names: [x]}, {targetNamespaces: [Same, b]}]
 events: true
 ",
         );
@@ -299,6 +307,7 @@ events: true
                 "publish to events,the default exchange with key a.* at upstream mq in the same namespace",
                 "publish to * at upstream *",
                 "name Secret x in the same namespace for any origin",
+                "name Secret * in the same namespace for Secrets in the same namespace,b",
                 "emit Events",
             ]
         );
@@ -340,7 +349,7 @@ readSecrets: true
         let secret = |name| Access::Secret {
             namespace: "n",
             name,
-            origin: None,
+            destination: None,
         };
         for (access, line) in [
             (Access::Reconcile { gvk: &a }, "reconcile A"),

@@ -110,11 +110,28 @@ pub enum Access<'a> {
         namespace: &'a str,
         /// Its name.
         name: &'a str,
-        /// The origin that the host sends it to; none if it is not sent.
-        origin: Option<&'a Origin>,
+        /// The destination that the host writes its value to; none if it is not written.
+        destination: Option<SecretDestination<'a>>,
+    },
+    /// Reading the metadata of one object of the kind Secret.
+    SecretMetadata {
+        /// Namespace of the object.
+        namespace: &'a str,
     },
     /// Emitting Kubernetes Events.
     Events,
+}
+
+/// The destination of the value of a Secret.
+#[derive(Clone, Copy, Debug)]
+pub enum SecretDestination<'a> {
+    /// A request to this origin.
+    Origin(&'a Origin),
+    /// An object of the kind Secret in this namespace.
+    Object {
+        /// Namespace of the object.
+        namespace: &'a str,
+    },
 }
 
 /// Contents of a grants file.
@@ -158,8 +175,9 @@ pub struct Permissions {
     /// Allows the plugin to emit Kubernetes Events.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events: bool,
-    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, `kubernetes`
-    /// covers no more of Secrets than their deletion.
+    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, entries of `kubernetes`
+    /// that name the kind `Secret` cover no more than reading its metadata, and `apply`, `create` and `delete`, whose
+    /// responses have no values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_secrets: bool,
 }
@@ -362,7 +380,7 @@ pub struct MessageGrant {
 
 /// Secrets that a plugin may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SecretGrant {
     /// Names of Secrets. `*` matches any name, `foo*` a prefix. Defaults to `*`.
     #[serde(default = "match_all")]
@@ -373,18 +391,31 @@ pub struct SecretGrant {
     pub namespaces: Vec<String>,
     /// Origins that the host may send the Secrets to: `https://ci.example.com`, `https://*.example.com`,
     /// `http://127.0.0.1:*`. `*` matches every origin with TLS. A connection without verification of the server counts as
-    /// `http`. Required in grants; a manifest without it asks for any origin.
+    /// `http`. An entry of a grant needs `origins`, `targetNamespaces` or both; an entry of a manifest with neither asks for
+    /// any origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origins: Option<Vec<OriginPattern>>,
+    /// Namespaces in which the host may write the values into objects of the kind `Secret`, for which the plugin also needs
+    /// `kubernetes`. The readers of these objects can read the values. `Same` matches the namespace of the reconciled
+    /// object, `*` any namespace, `foo*` a prefix.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_namespaces: Vec<String>,
+}
+
+impl SecretGrant {
+    /// The values may be sent to any origin. A manifest may leave the origins to the administrator.
+    pub fn allows_any_origin(&self) -> bool {
+        self.origins.is_none() && self.target_namespaces.is_empty()
+    }
 }
 
 impl Permissions {
     /// The permissions as grants for development: Secrets without origins may be sent to any.
     #[cfg(feature = "dev")]
     pub fn with_any_origin(mut self) -> Self {
-        for secret in &mut self.secrets {
+        for secret in self.secrets.iter_mut().filter(|s| s.allows_any_origin()) {
             let any = || ["*", "http://*:*", "amqp://*:*"].map(|text| text.parse().expect("a pattern"));
-            secret.origins.get_or_insert_with(|| any().into());
+            secret.origins = Some(any().into());
         }
         self
     }
@@ -460,6 +491,11 @@ impl Permissions {
             if grant.origins.as_ref().is_some_and(Vec::is_empty) {
                 return Err(format!("secrets[{i}].origins is empty: it allows nothing"));
             }
+            if grant.target_namespaces.iter().any(String::is_empty) {
+                return Err(format!(
+                    "secrets[{i}].targetNamespaces has an empty name: it allows nothing"
+                ));
+            }
         }
         Ok(())
     }
@@ -469,10 +505,15 @@ impl Grant {
     /// Checks the values of the permissions and settings. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
         self.permissions.check_fields()?;
-        if let Some(i) = self.permissions.secrets.iter().position(|s| s.origins.is_none()) {
+        if let Some(i) = self
+            .permissions
+            .secrets
+            .iter()
+            .position(SecretGrant::allows_any_origin)
+        {
             return Err(format!(
                 "secrets[{i}].origins is missing: list the origins that the Secrets may be sent to, such as \
-                 https://ci.example.com"
+                 https://ci.example.com, or in targetNamespaces the namespaces of the Secrets that they may be written into"
             ));
         }
         for (i, subscription) in self.subscriptions.iter().enumerate() {

@@ -18,6 +18,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
+        secret_view::visible_json,
         well_known::{condition_type, error_reason, object_reason},
     },
     observe::metrics::ReconcileResult,
@@ -125,7 +126,7 @@ impl Controller {
         let key = &work.key;
         let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {
-            object: object.json.to_vec(),
+            object: visible_json(&key.gvk, object, plugin.policy.grants.shows_secret_values(), None),
             ref_: key.into(),
             attempt: work.attempt,
             causes,

@@ -27,6 +27,7 @@ use crate::{
         backoff::Backoff,
         key::{Gvk, ObjectRef},
         object::Object,
+        secret_view::{check_patched_marks, visible_value},
     },
     plugin::{self, HookState, Plugin, Registry},
     sandbox::{
@@ -292,15 +293,20 @@ impl HookRunner {
                 services: self.services.clone(),
             };
             let call = Call::hook(plugin.policy.clone(), target);
-            let upgraded = self.engine.upgrade(&plugin.compiled, call, object.json.to_vec());
+            let shows_values = plugin.policy.grants.shows_secret_values();
+            let visible = visible_value(&key.gvk, &object, shows_values);
+            let upgraded = self
+                .engine
+                .upgrade(&plugin.compiled, call, visible.to_string().into_bytes());
             let Some(upgraded) = flatten_result(upgraded.await)? else {
                 return Ok(object);
             };
             let upgraded: Value =
                 serde_json::from_slice(&upgraded).map_err(|e| format!("it returned invalid JSON: {e}"))?;
-            let Some(patch) = diff_metadata(&object.to_value(), &upgraded)? else {
+            let Some(patch) = diff_metadata(&visible, &upgraded)? else {
                 return Ok(object);
             };
+            check_patched_marks(&key.gvk, &json!({ "metadata": patch }))?;
             match effects.patch_metadata(account, key, &object, patch).await {
                 Ok(written) => return Ok(written),
                 Err(e) if e.code() == 404 => return Ok(object),

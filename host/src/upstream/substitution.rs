@@ -1,4 +1,5 @@
-//! Substitution: secrets replace the placeholders that a component has written into the body of a request.
+//! Substitution: secrets replace the placeholders that a component has written into the body of a request, or into an
+//! object of the API server.
 //!
 //! It is the last step before a request is sent, so that no other part of the host has a body with secrets in it. All
 //! sizes are computed before memory is taken: a short placeholder may stand for a large secret any number of times.
@@ -71,6 +72,8 @@ impl Substitution {
 pub struct RequestSecrets {
     /// Placeholders with the texts that replace them.
     replacements: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Finds the placeholders; none without substitutions.
+    finder: Option<AhoCorasick>,
     /// Takes the secrets out of the response again.
     pub redactor: Redactor,
 }
@@ -129,48 +132,57 @@ impl RequestSecrets {
             }
             replacements.push((placeholder.clone().into_bytes(), text));
         }
+        let finder = if replacements.is_empty() {
+            None
+        } else {
+            let built = AhoCorasick::builder()
+                .match_kind(MatchKind::LeftmostLongest)
+                .build(replacements.iter().map(|(placeholder, _)| placeholder));
+            Some(built.map_err(|e| SendError::Invalid(format!("the placeholders are too large: {e}")))?)
+        };
         // Secrets of other requests, too: the response may repeat them.
         let mut redactor = history.to_redactor();
         redactor.merge_from(&own);
         Ok(Self {
             replacements,
+            finder,
             redactor,
         })
     }
 
-    /// The body with secrets in place of placeholders, of at most `max_bytes`. Placeholders that a secret contains are
-    /// left: only those that the component has written are replaced.
+    /// The body with secrets in place of placeholders, of at most `max_bytes`.
     pub fn fill_body(&self, body: &[u8], max_bytes: usize) -> Result<Vec<u8>, SendError> {
-        let too_large = || SendError::TooLarge(format!("the request's body has more than {max_bytes} bytes"));
-        if self.replacements.is_empty() {
-            return if body.len() > max_bytes {
-                Err(too_large())
-            } else {
-                Ok(body.to_vec())
-            };
-        }
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(self.replacements.iter().map(|(placeholder, _)| placeholder))
-            .map_err(|e| SendError::Invalid(format!("the placeholders are too large: {e}")))?;
-        let text = |found: &aho_corasick::Match| &self.replacements[found.pattern().as_usize()].1;
+        self.fill_text(body, max_bytes)
+            .ok_or_else(|| SendError::TooLarge(format!("the request's body has more than {max_bytes} bytes")))
+    }
+
+    /// A text with secrets in place of placeholders; `None` if it has more than `max_bytes`. Placeholders that a secret
+    /// contains are left: only those that the component has written are replaced.
+    pub fn fill_text(&self, text: &[u8], max_bytes: usize) -> Option<Vec<u8>> {
+        let value = |found: &aho_corasick::Match| &self.replacements[found.pattern().as_usize()].1;
+        let matches = || self.finder.iter().flat_map(|finder| finder.find_iter(text));
         let (mut removed, mut added) = (0, 0usize);
-        for found in automaton.find_iter(body) {
+        for found in matches() {
             removed += found.len();
-            added = added.saturating_add(text(&found).len());
+            added = added.saturating_add(value(&found).len());
         }
-        let filled_bytes = (body.len() - removed).saturating_add(added);
+        let filled_bytes = (text.len() - removed).saturating_add(added);
         if filled_bytes > max_bytes {
-            return Err(too_large());
+            return None;
         }
         let (mut filled, mut copied) = (Vec::with_capacity(filled_bytes), 0);
-        for found in automaton.find_iter(body) {
-            filled.extend_from_slice(&body[copied..found.start()]);
-            filled.extend_from_slice(text(&found));
+        for found in matches() {
+            filled.extend_from_slice(&text[copied..found.start()]);
+            filled.extend_from_slice(value(&found));
             copied = found.end();
         }
-        filled.extend_from_slice(&body[copied..]);
-        Ok(filled)
+        filled.extend_from_slice(&text[copied..]);
+        Some(filled)
+    }
+
+    /// A text contains a placeholder.
+    pub fn has_placeholder(&self, text: &[u8]) -> bool {
+        self.finder.as_ref().is_some_and(|finder| finder.is_match(text))
     }
 }
 

@@ -126,7 +126,8 @@ const (
 // Substitution:
 // A secret that the host inserts into what it sends. It replaces every
 // occurrence of the placeholder. The plugin sees only the placeholder: in
-// what the host returns, the placeholder takes the place of the value again.
+// what the host returns, the placeholder takes the place of the value again,
+// or `***`.
 type Substitution struct {
 	// At least 16 bytes that occur nowhere else in the document.
 	Placeholder string
@@ -379,9 +380,11 @@ type KubernetesApplyOptions struct {
 	// Whether to take over fields that another manager owns, instead of
 	// failing with `conflict`.
 	Force bool
-	// Secrets to insert into the string values of the object; in the `data`
-	// of a `Secret`, into the decoded values. They stay redacted in every read
-	// of the object.
+	// Secrets to insert into the values of a `Secret`: into the decoded values
+	// of `data`, and into those of `stringData`. A placeholder elsewhere in the
+	// object, and an object of another kind, are `invalid`. The response has
+	// the placeholders. In every other read by a component the whole value is
+	// `***` in base64: the host marks it in the annotations of the object.
 	Substitutions []Substitution
 }
 

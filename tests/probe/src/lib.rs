@@ -4,8 +4,8 @@
 mod messages;
 
 use ostler_sdk::{
-    ConditionStatus, Gvk, Message, ObjectRef, Preconditions, Selection, UpstreamRef, prelude::*,
-    serde_json::Value,
+    ApplyOptions, ConditionStatus, Encoding, Gvk, Message, ObjectRef, Preconditions, SecretKeyRef, Selection,
+    Substitution, UpstreamRef, prelude::*, serde_json::Value,
 };
 
 pub use messages::MessageProber;
@@ -41,7 +41,7 @@ pub struct ProbeStatus {
 /// One step. Its result is in `status.seen`.
 #[ostler_sdk::api]
 pub struct Step {
-    /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `patch`, `hold`, `holders`,
+    /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `patch`, `hold`, `holders`,
     /// `http`, `publish`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
@@ -177,6 +177,19 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             "apply" => format_object(Some(ctx.apply_owned(&object()?)?.json()?)),
             "force" => format_object(Some(ctx.apply(&object()?, true)?.json()?)),
             "create" => format_object(Some(ctx.create(&object()?, true)?.json()?)),
+            // The value of the Secret `name`, key `body`, takes the place of the placeholder.
+            "insert" => {
+                let secret = step.name.as_deref().unwrap_or_default();
+                let key = step.body.as_deref().unwrap_or_default();
+                let secret = SecretKeyRef::new(secret, key);
+                let inserted = Substitution::key("(inserted-secret)", secret, Encoding::Plain);
+                let options = ApplyOptions {
+                    force: true,
+                    substitutions: vec![inserted],
+                    ..ApplyOptions::default()
+                };
+                format_object(Some(ctx.apply_with(&object()?, &options)?.json()?))
+            }
             "patch" => {
                 let preconditions = Preconditions {
                     uid: None,

@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     Access, Grant, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, ReconcileSettings,
-    SAME_NAMESPACE, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb, topic::matches_topic,
+    SAME_NAMESPACE, SecretDestination, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb,
+    topic::matches_topic,
 };
 use crate::{contract::limits::Limits, kube::key::Gvk};
 
@@ -154,6 +155,11 @@ impl PluginGrants {
     /// The plugin itself may read some Secret.
     pub fn can_read_secrets(&self) -> bool {
         self.secret_namespaces().next().is_some()
+    }
+
+    /// The responses to its calls have the values of Secrets.
+    pub fn shows_secret_values(&self) -> bool {
+        self.granted().read_secrets && self.asks.as_ref().is_none_or(|asks| asks.read_secrets)
     }
 
     /// The granted namespaces whose Secrets it may read.
@@ -316,20 +322,25 @@ impl Permissions {
             Access::Secret {
                 namespace,
                 name,
-                origin,
+                destination,
             } => {
                 let covers = |g: &SecretGrant| {
-                    let is_allowed = |origin| {
-                        g.origins
-                            .as_ref()
-                            .is_none_or(|o| o.iter().any(|p| p.matches(origin)))
-                    };
                     matches_any(&g.names, name)
                         && matches_namespace(&g.namespaces, namespace, own)
-                        && origin.is_none_or(is_allowed)
+                        && destination.is_none_or(|destination| g.covers_destination(destination, own))
                 };
                 let found = self.secrets.iter().position(covers);
                 found.map(|i| i + after_messages)
+            }
+            Access::SecretMetadata { namespace } => {
+                let covers = |g: &KubernetesGrant| {
+                    matches!(&*g.group, "" | "*")
+                        && (g.names_secrets() || self.read_secrets && matches_any(&g.kinds, "Secret"))
+                        && g.verbs.contains(&Verb::Get)
+                        && matches_namespace(&g.namespaces, namespace, own)
+                };
+                let found = self.kubernetes.iter().position(covers);
+                found.map(|i| i + after_reconciles)
             }
             Access::Events => self.events.then(|| self.entry_count() - 1),
         }
@@ -351,6 +362,20 @@ impl ReconcileGrant {
     }
 }
 
+impl SecretGrant {
+    fn covers_destination(&self, destination: SecretDestination<'_>, own: &str) -> bool {
+        match destination {
+            SecretDestination::Origin(origin) => match &self.origins {
+                Some(origins) => origins.iter().any(|pattern| pattern.matches(origin)),
+                None => self.allows_any_origin(),
+            },
+            SecretDestination::Object { namespace } => {
+                matches_namespace(&self.target_namespaces, namespace, own)
+            }
+        }
+    }
+}
+
 impl KubernetesGrant {
     /// Names Secrets, and not by a pattern, which is not meant to cover them.
     fn names_secrets(&self) -> bool {
@@ -359,9 +384,11 @@ impl KubernetesGrant {
 }
 
 impl Access<'_> {
-    /// An access whose response has the content of a Secret. That of a deletion has none.
+    /// An access that shows values of Secrets. The response to a deletion has none, and those to `apply` and `create` have
+    /// none without `readSecrets`.
     fn is_secret_access(&self) -> bool {
-        matches!(self, Self::Kubernetes { gvk, verb, .. } if gvk.is_secret() && *verb != Verb::Delete)
+        let shows_values = |verb| !matches!(verb, Verb::Apply | Verb::Create | Verb::Delete);
+        matches!(self, Self::Kubernetes { gvk, verb, .. } if gvk.is_secret() && shows_values(*verb))
     }
 
     /// Whoever may write a Plugin may give itself any grant.
@@ -447,18 +474,34 @@ impl Access<'_> {
             Self::Secret {
                 namespace,
                 name,
-                origin,
+                destination,
             } => {
-                let target = origin.map_or_else(String::new, |origin| format!(" for {origin}"));
-                let origins = origin.map_or_else(|| "…".into(), |origin| format!("{:?}", origin.to_string()));
+                let (target, field) = match destination {
+                    None => (String::new(), "origins: […]".to_owned()),
+                    Some(SecretDestination::Origin(origin)) => (
+                        format!(" for {origin}"),
+                        format!("origins: [{:?}]", origin.to_string()),
+                    ),
+                    Some(SecretDestination::Object { namespace: target }) => (
+                        format!(" for Secrets{}", namespace_suffix(target)),
+                        format!("targetNamespaces: [{}]", shown(target)),
+                    ),
+                };
                 (
                     format!("name Secret {name}{}{target}", namespace_suffix(namespace)),
                     format!(
-                        "secrets: [{{names: [{name}], namespaces: [{}], origins: [{origins}]}}]`",
+                        "secrets: [{{names: [{name}], namespaces: [{}], {field}}}]`",
                         shown(namespace)
                     ),
                 )
             }
+            Self::SecretMetadata { namespace } => (
+                format!("get the metadata of Secret{}", namespace_suffix(namespace)),
+                format!(
+                    "kubernetes: [{{group: \"\", kinds: [Secret], verbs: [get], namespaces: [{}]}}]`",
+                    shown(namespace)
+                ),
+            ),
             Self::Events => ("emit events".into(), "events: true`".into()),
         }
     }

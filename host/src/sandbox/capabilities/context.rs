@@ -162,6 +162,7 @@ impl CallContext {
             manager: &self.policy.plugin,
             by,
             request_digest: 0,
+            sent_digest: None,
             live_version: None,
             account: self.service_account(),
         }

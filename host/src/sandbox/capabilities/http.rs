@@ -29,7 +29,7 @@ use crate::{
         well_known::annotation,
     },
     observe::metrics::HostCall,
-    policy::{grants::Access, origin::Origin},
+    policy::grants::{Access, SecretDestination},
     sandbox::services::Services,
     upstream::{self, ResponseBudget, ResponseCharge, SecretKey, SendError, UpstreamObject},
 };
@@ -303,32 +303,17 @@ impl Call {
             .await?;
         self.charge_bytes_to_host(count_bytes(&request))?;
         let services = &upstream.services;
-        let origin = upstream.object.origin();
-        let mut substitutions = Vec::new();
-        for substitution in request.substitutions {
-            let origin = origin.as_ref().map_err(|e| Error::Invalid(e.clone()))?;
-            let source = match substitution.source {
-                SecretSource::Key(secret) => {
-                    upstream::SecretSource::Key(self.load_secret_key(services, secret, origin).await?)
-                }
-                SecretSource::Basic(credentials) => upstream::SecretSource::Basic {
-                    username: match credentials.username {
-                        Username::Literal(name) => upstream::Username::Literal(name),
-                        Username::Secret(secret) => {
-                            upstream::Username::Secret(self.load_secret_key(services, secret, origin).await?)
-                        }
-                    },
-                    password: self
-                        .load_secret_key(services, credentials.password, origin)
-                        .await?,
-                },
-            };
-            substitutions.push(upstream::Substitution {
-                placeholder: substitution.placeholder,
-                source,
-                encoding: substitution.encoding.into(),
-            });
-        }
+        let substitutions = if request.substitutions.is_empty() {
+            Vec::new()
+        } else {
+            let origin = upstream.object.origin().map_err(Error::Invalid)?;
+            self.load_substitutions(
+                services,
+                request.substitutions,
+                SecretDestination::Origin(&origin),
+            )
+            .await?
+        };
         let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
         self.effects.record_request(reads);
         let request = upstream::Request {
@@ -369,21 +354,54 @@ impl Call {
         Ok(response)
     }
 
-    /// Checks the grant to name a Secret and to have it sent to an origin, and returns its key.
-    fn check_secret(&self, secret: &SecretKeyRef, origin: Option<&Origin>) -> Result<ObjectRef, Error> {
+    /// Loads the Secrets of substitutions that are granted for their destination, as dependencies.
+    pub(super) async fn load_substitutions(
+        &mut self,
+        services: &Services,
+        substitutions: Vec<Substitution>,
+        destination: SecretDestination<'_>,
+    ) -> Result<Vec<upstream::Substitution>, Error> {
+        let mut loaded = Vec::with_capacity(substitutions.len());
+        for substitution in substitutions {
+            let source = match substitution.source {
+                SecretSource::Key(secret) => {
+                    upstream::SecretSource::Key(self.load_secret_key(services, secret, destination).await?)
+                }
+                SecretSource::Basic(credentials) => upstream::SecretSource::Basic {
+                    username: match credentials.username {
+                        Username::Literal(name) => upstream::Username::Literal(name),
+                        Username::Secret(secret) => upstream::Username::Secret(
+                            self.load_secret_key(services, secret, destination).await?,
+                        ),
+                    },
+                    password: self
+                        .load_secret_key(services, credentials.password, destination)
+                        .await?,
+                },
+            };
+            loaded.push(upstream::Substitution {
+                placeholder: substitution.placeholder,
+                source,
+                encoding: substitution.encoding.into(),
+            });
+        }
+        Ok(loaded)
+    }
+
+    /// Checks the grant to name a Secret and to have its value written to a destination, and returns its key.
+    pub(super) fn check_secret(
+        &self,
+        secret: &SecretKeyRef,
+        destination: Option<SecretDestination<'_>>,
+    ) -> Result<ObjectRef, Error> {
         check_cluster(secret.cluster.as_deref())?;
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
-        let own = self
-            .context
-            .target_key()
-            .map(|key| key.namespace.clone())
-            .unwrap_or_default();
-        let namespace = namespace.unwrap_or(&own);
+        let namespace = namespace.unwrap_or(self.context.own_namespace());
         check_path_segments(namespace, name, "secret")?;
         self.context.check_grant(&Access::Secret {
             namespace,
             name,
-            origin,
+            destination,
         })?;
         Ok(ObjectRef::new(Gvk::secret(), namespace, name))
     }
@@ -393,9 +411,9 @@ impl Call {
         &mut self,
         services: &Services,
         secret: &SecretKeyRef,
-        origin: Option<&Origin>,
+        destination: Option<SecretDestination<'_>>,
     ) -> Result<ObjectRef, Error> {
-        let key = self.check_secret(secret, origin)?;
+        let key = self.check_secret(secret, destination)?;
         self.get_cached(services, &key, Projection::Full).await?;
         Ok(key)
     }
@@ -405,9 +423,9 @@ impl Call {
         &mut self,
         services: &Services,
         secret: SecretKeyRef,
-        origin: &Origin,
+        destination: SecretDestination<'_>,
     ) -> Result<SecretKey, Error> {
-        let object = self.load_secret(services, &secret, Some(origin)).await?;
+        let object = self.load_secret(services, &secret, Some(destination)).await?;
         Ok(SecretKey {
             namespace: object.namespace.to_string(),
             name: secret.name,
@@ -417,7 +435,7 @@ impl Call {
 }
 
 /// Returns the secrets that a substitution names.
-fn named_secrets(substitution: &Substitution) -> Vec<&SecretKeyRef> {
+pub(super) fn named_secrets(substitution: &Substitution) -> Vec<&SecretKeyRef> {
     match &substitution.source {
         SecretSource::Key(secret) => vec![secret],
         SecretSource::Basic(credentials) => match &credentials.username {

@@ -1,5 +1,6 @@
 //! `kubernetes`: reads from the shared cache, writes with the plugin's field manager.
 
+mod insertion;
 mod lists;
 mod patch;
 mod projection;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use tracing::{Span, field::Empty, instrument};
 
 use self::{
+    insertion::redact_error,
     patch::{check_patched_status, is_applied, meets_preconditions, parse_patch},
     projection::{cache_projection, project_fields},
 };
@@ -18,26 +20,29 @@ use super::{
     context::{check_cluster, parse_gvk},
 };
 use crate::{
-    client::access_review::ReadAccess,
+    client::{access_review::ReadAccess, api::ApiError},
     contract::bindings::{
         kubernetes::{
             ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page, Preconditions,
+            Projection,
         },
-        types::{self, ConditionStatus, Error, Substitution},
+        types::{self, ConditionStatus, Error},
     },
     effect::writer::{ApiWriter, WriteContext},
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
+        object::Object,
         scope::Projection as CacheProjection,
+        secret_view::{check_patched_marks, visible_json, visible_value},
         selector::{FieldSelector, Selector},
         well_known::{bookkeeping, condition_type},
     },
     observe::metrics::{HostCall, Suppressed},
-    policy::grants::{Access, Verb},
+    policy::grants::{Access, SecretDestination, Verb},
     sandbox::services::Services,
     schedule::dependencies::{Dependency, List},
-    upstream::{SecretUses, upstream_gvk},
+    upstream::{Redactor, SecretUses, upstream_gvk},
 };
 
 /// Maximum number of objects in a page from the shared cache.
@@ -49,8 +54,14 @@ impl Host for Call {
         let (target, services) = self.begin_host_call(HostCall::KubernetesGet)?;
         let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
         let projection = cache_projection(&options.projection);
+        if key.gvk.is_secret() && projection == CacheProjection::Metadata {
+            self.context.check_grant(&Access::SecretMetadata {
+                namespace: &key.namespace,
+            })?;
+        } else {
+            self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
+        }
         let object = if options.live {
             check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
             // A dependency reports when the object changes, so the account's right to read it is reviewed first.
@@ -64,7 +75,7 @@ impl Host for Call {
             self.check_get(&services, &key).await?;
             self.get_cached(&services, &key, projection).await?
         };
-        let json = object.map(|object| project_fields(&object, &options.projection));
+        let json = object.map(|object| self.project(&key.gvk, &object, &options.projection));
         json.map(|json| self.return_bytes(json)).transpose()
     }
 
@@ -93,6 +104,11 @@ impl Host for Call {
                 Some(FieldSelector::parse(text).map_err(|e| Error::Invalid(format!("field-selector: {e}")))?)
             }
         };
+        if gvk.is_secret() && fields.iter().flat_map(FieldSelector::paths).any(is_secret_value) {
+            return Err(Error::Invalid(
+                "field-selector: the values of a Secret cannot be selected".into(),
+            ));
+        }
         let limit = match options.limit {
             None | Some(0) => MAX_PAGE_OBJECTS,
             Some(limit) => MAX_PAGE_OBJECTS.min(limit as usize),
@@ -130,7 +146,8 @@ impl Host for Call {
         charged.map_err(|e| self.context.report_exceeded(e))?;
         let mut items = Vec::with_capacity(objects.len());
         for (_, object) in &objects {
-            items.push(self.return_bytes(project_fields(object, &options.projection))?);
+            let item = self.project(&gvk, object, &options.projection);
+            items.push(self.return_bytes(item)?);
         }
         Ok(Page {
             items,
@@ -165,12 +182,17 @@ impl Host for Call {
     async fn apply(&mut self, object: Vec<u8>, options: ApplyOptions) -> Result<Vec<u8>, Error> {
         let (target, services) = self.begin_host_call(HostCall::KubernetesApply)?;
         let by = target.key.clone();
-        check_write_options(options.cluster.as_deref(), &options.substitutions)?;
-        let request_digest =
+        check_cluster(options.cluster.as_deref())?;
+        let mut request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         self.charge_bytes_to_host(object.len())?;
         let writer = &services.api.writer;
-        if let Some((key, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
+        // The digest has no secrets in it: with substitutions the object is compared below.
+        let unchanged = options
+            .substitutions
+            .is_empty()
+            .then(|| writer.unchanged_since_last_apply(&by, request_digest));
+        if let Some((key, live)) = unchanged.flatten() {
             self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
             if key.gvk.is_same_kind(&upstream_gvk()) {
                 self.check_upstream_secrets(&key, &live.to_value(), None)?;
@@ -180,11 +202,13 @@ impl Host for Call {
             self.record_written_object(key.clone())?;
             // From here on a change wakes the object. One from before it is seen now.
             if let Some((_, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
-                self.record_apply(key, false)?;
-                return self.return_bytes(live.json.to_vec());
+                self.record_apply(key.clone(), false)?;
+                let written = key.gvk.is_secret().then(|| serde_json::from_slice(&object).ok());
+                return self.return_object(&key.gvk, &live, written.flatten().as_ref());
             }
         }
-        let (key, object) = self.prepare_object(object, options.owned, Verb::Apply)?;
+        let (key, mut object) = self.prepare_object(object, options.owned, Verb::Apply)?;
+        self.check_insertion(&key, &options.substitutions)?;
         Span::current().record("object", tracing::field::display(&key));
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         self.check_patch(&services, &key).await?;
@@ -197,15 +221,28 @@ impl Host for Call {
             // The check is about the fields of other managers as well, so it holds for this version only.
             live_version = live.map(|live| live.resource_version);
         }
+        let (mut template, mut redactor, mut sent_digest) = (None, None, None);
+        if !options.substitutions.is_empty() {
+            let filled = self
+                .insert_secrets(&services, &key, object, options.substitutions)
+                .await?;
+            object = filled.object;
+            (template, redactor) = (Some(filled.template), Some(filled.redactor));
+            sent_digest = Some(filled.digest);
+            request_digest = hash_to_u64(|hasher| (request_digest, filled.digest).hash(hasher));
+        }
         let writer = WriteContext {
             request_digest,
+            sent_digest,
             live_version,
             ..self.context.write_context(&by)
         };
         let apply = services.api.writer.apply(writer, &key, &object, options.force);
-        let written = apply.await.map_err(|e| self.map_api_error(e))?;
-        self.record_apply(key, written.sent)?;
-        self.return_bytes(written.object.json.to_vec())
+        let written = apply
+            .await
+            .map_err(|e| self.map_write_error(e, redactor.as_ref()))?;
+        self.record_apply(key.clone(), written.sent)?;
+        self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
     }
 
     #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
@@ -213,23 +250,32 @@ impl Host for Call {
         let (by, services) = self
             .begin_host_call(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
-        check_write_options(options.cluster.as_deref(), &options.substitutions)?;
+        check_cluster(options.cluster.as_deref())?;
         self.charge_bytes_to_host(object.len())?;
-        let (key, object) = self.prepare_object(object, options.owned, Verb::Create)?;
+        let (key, mut object) = self.prepare_object(object, options.owned, Verb::Create)?;
+        self.check_insertion(&key, &options.substitutions)?;
         if key.gvk.is_same_kind(&upstream_gvk()) {
             self.check_upstream_secrets(&key, &object, None)?;
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
+        let (mut template, mut redactor) = (None, None);
+        if !options.substitutions.is_empty() {
+            let filled = self
+                .insert_secrets(&services, &key, object, options.substitutions)
+                .await?;
+            object = filled.object;
+            (template, redactor) = (Some(filled.template), Some(filled.redactor));
+        }
         self.record_written_object(key.clone())?;
         let written = services
             .api
             .writer
             .create(self.context.write_context(&by), &key, &object)
             .await;
-        let written = written.map_err(|e| self.map_api_error(e))?;
+        let written = written.map_err(|e| self.map_write_error(e, redactor.as_ref()))?;
         self.effects.record_write(&key, written.sent);
-        self.return_bytes(written.object.json.to_vec())
+        self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
     }
 
     #[instrument(name = "kubernetes.patch", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r), sent = Empty), err(Debug, level = "trace"))]
@@ -245,6 +291,7 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Patch, &key.gvk, &key.namespace)?;
         let patch = parse_patch(&patch)?;
+        check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
         if key.gvk.is_same_kind(&upstream_gvk()) && patch.get("spec").is_some() {
             return Err(Error::Denied(
                 "patch: the spec of an Upstream is applied or created, not patched, so that its Secrets can be checked"
@@ -268,7 +315,7 @@ impl Host for Call {
         {
             Span::current().record("sent", false);
             self.effects.record_write(&key, false);
-            return self.return_bytes(live.json.to_vec());
+            return self.return_object(&key.gvk, &live, None);
         }
         let patched = services
             .api
@@ -278,7 +325,7 @@ impl Host for Call {
         let written = patched.map_err(|e| self.map_api_error(e))?;
         Span::current().record("sent", true);
         self.effects.record_write(&key, true);
-        self.return_bytes(written.object.json.to_vec())
+        self.return_object(&key.gvk, &written.object, None)
     }
 
     #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
@@ -351,7 +398,7 @@ impl Call {
         let state = object.as_ref().map(|o| o.check_condition(kind, required));
         let state = state.unwrap_or_default();
         match object {
-            Some(object) if state.ready => self.return_bytes(object.json.to_vec()),
+            Some(object) if state.ready => self.return_object(&key.gvk, &object, None),
             object => Err(Error::NotReady(types::NotReady {
                 ref_: r,
                 condition: kind.to_owned(),
@@ -360,6 +407,35 @@ impl Call {
                 reason: state.reason,
                 message: state.message,
             })),
+        }
+    }
+
+    /// Charges and returns an object as the plugin may read it. `written` is the object that it has just written.
+    fn return_object(
+        &mut self,
+        gvk: &Gvk,
+        object: &Object,
+        written: Option<&Value>,
+    ) -> Result<Vec<u8>, Error> {
+        let shows_values = self.context.policy.grants.shows_secret_values();
+        self.return_bytes(visible_json(gvk, object, shows_values, written))
+    }
+
+    /// The projected fields of an object as the plugin may read it.
+    fn project(&self, gvk: &Gvk, object: &Object, projection: &Projection) -> Vec<u8> {
+        let shows_values = self.context.policy.grants.shows_secret_values();
+        match projection {
+            Projection::Full => visible_json(gvk, object, shows_values, None),
+            projection => project_fields(&visible_value(gvk, object, shows_values), projection),
+        }
+    }
+
+    /// Converts the error of a write, without the secrets that were inserted into the object.
+    fn map_write_error(&mut self, e: ApiError, redactor: Option<&Redactor>) -> Error {
+        let error = self.map_api_error(e);
+        match redactor {
+            Some(redactor) => redact_error(error, redactor),
+            None => error,
         }
     }
 
@@ -406,7 +482,7 @@ impl Call {
                 let access = Access::Secret {
                     namespace: &key.namespace,
                     name,
-                    origin: Some(origin),
+                    destination: Some(SecretDestination::Origin(origin)),
                 };
                 let checked = self
                     .context
@@ -454,16 +530,21 @@ impl Call {
                 "the reconciled object itself: its status is returned, its spec belongs to its author",
             ));
         }
-        for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
-            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
                 metadata.remove(managed);
             }
+            // Without the key nothing can be read from it as the removal of all annotations.
+            if metadata.get("annotations").is_some_and(Value::is_null) {
+                metadata.remove("annotations");
+            }
         }
-        // The marks of applies are the host's: a component that writes what it read would change them each time.
+        // The marks are the host's: a component that writes what it read would change them each time, and without the marks
+        // of inserted secrets it could read them.
         if let Some(annotations) = object.pointer_mut("/metadata/annotations")
             && let Some(annotations) = annotations.as_object_mut()
         {
-            annotations.retain(|name, _| !name.starts_with(bookkeeping::APPLIED));
+            annotations.retain(|name, _| !is_mark(name));
         }
         if owned {
             if target.object.uid.is_empty() {
@@ -489,13 +570,12 @@ impl Call {
     }
 }
 
-/// Fails for options of a write that this host does not support yet.
-fn check_write_options(cluster: Option<&str>, substitutions: &[Substitution]) -> Result<(), Error> {
-    check_cluster(cluster)?;
-    if substitutions.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Unsupported(
-        "substitutions in written objects yet: leave out `substitutions`".into(),
-    ))
+/// Returns true for the path of a field with values of a Secret.
+fn is_secret_value(path: &str) -> bool {
+    matches!(path.split('.').next(), Some("data" | "stringData"))
+}
+
+/// Returns true for an annotation with which the host marks a write.
+fn is_mark(name: &str) -> bool {
+    name.starts_with(bookkeeping::APPLIED) || name.starts_with(bookkeeping::SUBSTITUTED)
 }

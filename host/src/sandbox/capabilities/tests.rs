@@ -601,6 +601,51 @@ async fn secret_in_body_without_its_grant_is_denied() {
     }
 }
 
+/// A secret in a written object needs a grant for the namespace of the object; one for origins does not cover it.
+#[tokio::test]
+async fn secret_in_object_without_its_grant_is_denied() {
+    let with_targets = |targets: &[&str]| {
+        let mut granted = all_permissions();
+        granted.secrets[0].target_namespaces = targets.iter().map(|&n| n.into()).collect();
+        granted
+    };
+    let body = || br#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b","namespace":"a"}}"#.to_vec();
+    let substitutions = || vec![substitution(types::SecretSource::Key(secret_key()))];
+    let asked = with_targets(&["*"]);
+    for (targets, denied) in [(&[][..], true), (&["other"], true), (&["a"], false)] {
+        for creates in [false, true] {
+            let services = build_services(secrets_client());
+            let mut call = build_call(&services, asked.clone(), &with_targets(targets));
+            let answer = if creates {
+                let options = kubernetes::CreateOptions {
+                    cluster: None,
+                    owned: false,
+                    substitutions: substitutions(),
+                };
+                kubernetes::Host::create(&mut call, body(), options).boxed()
+            } else {
+                kubernetes::Host::apply(&mut call, body(), apply_options(None, substitutions())).boxed()
+            };
+            let answer = tokio::time::timeout(Duration::from_millis(200), answer).await;
+            let is_denied =
+                matches!(&answer, Ok(Err(Error::Denied(why))) if why.contains("for Secrets in namespace a"));
+            assert_eq!(is_denied, denied, "{targets:?} {creates}: {answer:?}");
+        }
+    }
+}
+
+/// An API server that knows the kind Secret and is silent otherwise.
+fn secrets_client() -> kube::Client {
+    let service = tower::service_fn(|request: ::http::Request<kube::client::Body>| async move {
+        if request.uri().path() != "/api/v1" {
+            std::future::pending::<()>().await;
+        }
+        let kinds = r#"{"resources": [{"name": "secrets", "kind": "Secret", "namespaced": true}]}"#;
+        Ok::<_, std::io::Error>(::http::Response::new(axum::body::Body::from(kinds)))
+    });
+    kube::Client::new(service, "default")
+}
+
 /// Parts of the contract that this host does not implement yet fail before anything is read or sent.
 #[tokio::test]
 async fn unimplemented_uses_fail_as_unsupported() {
@@ -632,19 +677,14 @@ async fn unimplemented_uses_fail_as_unsupported() {
         config_map().gvk,
         list,
     )));
-    for (cluster, substitutions) in [
-        (elsewhere(), vec![]),
-        (None, vec![substitution(types::SecretSource::Key(secret_key()))]),
-    ] {
-        let apply = apply_options(cluster.clone(), substitutions.clone());
-        answers.push(poll_once(kubernetes::Host::apply(&mut call, object(), apply)));
-        let create = kubernetes::CreateOptions {
-            cluster,
-            owned: false,
-            substitutions,
-        };
-        answers.push(poll_once(kubernetes::Host::create(&mut call, object(), create)));
-    }
+    let apply = apply_options(elsewhere(), vec![]);
+    answers.push(poll_once(kubernetes::Host::apply(&mut call, object(), apply)));
+    let create = kubernetes::CreateOptions {
+        cluster: elsewhere(),
+        owned: false,
+        substitutions: vec![],
+    };
+    answers.push(poll_once(kubernetes::Host::create(&mut call, object(), create)));
     let patch = kubernetes::Host::patch(&mut call, reference(), b"{}".to_vec(), no_preconditions());
     answers.push(poll_once(patch));
     answers.push(poll_once(references::Host::hold(&mut call, reference())));
@@ -666,9 +706,9 @@ async fn unimplemented_uses_fail_as_unsupported() {
     assert!(call.effects.reads.is_empty() && !cluster.was_connected());
 }
 
-/// A grant for the kind Secret does not include reading Secrets, which needs `readSecrets`.
+/// A grant for the kind Secret does not include reading values of Secrets, which needs `readSecrets`.
 #[tokio::test]
-async fn secrets_are_denied_for_every_verb() {
+async fn secrets_are_denied_for_every_verb_that_reads_values() {
     let cluster = SilentCluster::new();
     let gvk = types::Gvk {
         group: String::new(),
@@ -687,7 +727,6 @@ async fn secrets_are_denied_for_every_verb() {
         (false, kubernetes::Projection::Full),
         (true, kubernetes::Projection::Full),
         (false, kubernetes::Projection::Fields(vec!["data".into()])),
-        (false, kubernetes::Projection::Metadata),
     ] {
         let options = kubernetes::GetOptions { live, projection };
         let answer = poll_once(kubernetes::Host::get(&mut call, secret(), options));
@@ -720,21 +759,26 @@ async fn secrets_are_denied_for_every_verb() {
     let patch = kubernetes::Host::patch(&mut call, secret(), b"{}".to_vec(), no_preconditions());
     let answer = poll_once(patch);
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
-    for force in [false, true] {
-        let options = kubernetes::ApplyOptions {
-            force,
-            ..apply_options(None, vec![])
-        };
-        let answer = poll_once(kubernetes::Host::apply(&mut call, body(), options));
-        assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
-    }
+    // Their responses have no values.
+    let answer = poll_once(kubernetes::Host::apply(
+        &mut call,
+        body(),
+        apply_options(None, vec![]),
+    ));
+    assert!(answer.is_none(), "{answer:?}");
     let options = kubernetes::CreateOptions {
         cluster: None,
         owned: false,
         substitutions: vec![],
     };
     let answer = poll_once(kubernetes::Host::create(&mut call, body(), options));
-    assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    assert!(answer.is_none(), "{answer:?}");
+    let options = kubernetes::GetOptions {
+        live: false,
+        projection: kubernetes::Projection::Metadata,
+    };
+    let answer = poll_once(kubernetes::Host::get(&mut call, secret(), options));
+    assert!(answer.is_none(), "{answer:?}");
 }
 
 /// A change while the response is on its way must wake the object.

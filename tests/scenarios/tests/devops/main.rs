@@ -1,5 +1,6 @@
 //! The settings of the DevOps pack: the whole host with a Jenkins simulator, a real git server and a real registry.
 
+mod argo;
 mod jenkins;
 mod project;
 mod registry;

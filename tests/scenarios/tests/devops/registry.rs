@@ -1,6 +1,8 @@
 //! ContainerRegistry.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use devops_simulators::tokens::{TOKEN_PASSWORD, TOKEN_USER, TokenServer};
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, find_condition,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
@@ -13,6 +15,7 @@ use super::{kind, object, secret, start};
 scenarios!(
     login_at_a_real_registry_is_checked_and_rotation_is_followed,
     password_goes_to_a_token_server_of_the_same_origin_only,
+    pull_secret_is_written_and_follows_the_password,
 );
 
 const COMPONENTS: [&str; 1] = ["devops/devops-registry"];
@@ -89,4 +92,47 @@ async fn password_goes_to_a_token_server_of_the_same_origin_only(mut lab: Lab) {
     })
     .await;
     lab.wait_ready(&images_kind, "images").await;
+}
+
+async fn pull_secret_is_written_and_follows_the_password(mut lab: Lab) {
+    let tokens = TokenServer::start().await;
+    let registry = Registry::start_with_token_server(&tokens.realm());
+    tokens.forward_to(registry.address());
+    start(&mut lab, &COMPONENTS).await;
+    lab.apply(secret(&lab, "registry", TOKEN_PASSWORD)).await;
+    let mut images = registry_object(&lab, &registry);
+    images["spec"]["url"] = tokens.url().into();
+    images["spec"]["username"] = TOKEN_USER.into();
+    images["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]);
+    lab.apply(images).await;
+    lab.wait_ready(&kind("ContainerRegistry"), "images").await;
+    assert_eq!(
+        pull_secret_login(&lab).await,
+        Some(expected_login(TOKEN_PASSWORD))
+    );
+
+    tokens.set_password("rotated-password-0012");
+    lab.apply(secret(&lab, "registry", "rotated-password-0012")).await;
+    lab.wait_until("the Secret has the new password", async || {
+        pull_secret_login(&lab).await == Some(expected_login("rotated-password-0012"))
+    })
+    .await;
+    lab.delete(&kind("ContainerRegistry"), "images").await;
+    lab.wait_gone(&kind("ContainerRegistry"), "images").await;
+    assert_eq!(pull_secret_login(&lab).await, None);
+}
+
+fn expected_login(password: &str) -> Value {
+    let pair = BASE64_STANDARD.encode(format!("{TOKEN_USER}:{password}"));
+    json!({ "username": TOKEN_USER, "password": password, "auth": pair })
+}
+
+/// The login in the Secret `pull`, as a container runtime reads it.
+async fn pull_secret_login(lab: &Lab) -> Option<Value> {
+    let found = lab.get(&Gvk::new("", "v1", "Secret"), "pull").await?;
+    let config = found["data"][".dockerconfigjson"].as_str().expect("a value");
+    let config = BASE64_STANDARD.decode(config).expect("base64");
+    let config: Value = serde_json::from_slice(&config).expect("JSON");
+    let mut logins = config["auths"].as_object().expect("logins").values();
+    logins.next().cloned()
 }

@@ -9,6 +9,7 @@ use ostler::testing::{
     api::{ApiClient, ApiError, PatchType},
     fence::WriteFence,
     grants::Grants,
+    key::Gvk,
     plan::{PlanRequest, PlannedObject, Verdict, plan},
 };
 use ostler_test_harness::{Lab, probe::write, scenarios};
@@ -18,6 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{plan_request, planned, planned_with, probe, refused_with, settings, snapshot};
 scenarios!(
     secret_values_are_redacted_in_plan,
+    inserted_secret_is_not_shown_in_plan,
     missing_grant_is_reported_by_plan,
     rejected_object_fails_plan_or_its_reconcile,
     closed_fence_allows_dry_runs_only,
@@ -68,6 +70,35 @@ async fn secret_values_are_redacted_in_plan(lab: Lab) {
     ] {
         assert!(!why.contains(secret), "{why}");
     }
+}
+
+async fn inserted_secret_is_not_shown_in_plan(mut lab: Lab) {
+    lab.install(&["tests/probe"]);
+    lab.settings.grants = Grants::parse(
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{kinds: [Secret], verbs: \
+         [apply]}], secrets: [{names: [source], targetNamespaces: [Same]}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
+    lab.apply(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "source", "namespace": lab.namespace},
+        "stringData": {"key": "an-inserted-value-0001"}}),
+    )
+    .await;
+    let copy = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "copy"},
+        "stringData": {"config": "password=(inserted-secret);"}});
+    let steps = json!([{"do": "insert", "name": "source", "body": "key", "object": copy.to_string()}]);
+    let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;
+    let text = report.text() + &serde_json::to_string(&report).expect("JSON");
+    let created = format!("Secret/{}/copy", lab.namespace);
+    assert!(
+        text.contains(&created) && text.contains("config: \"***\""),
+        "{text}"
+    );
+    for leak in ["an-inserted-value", "aW5zZXJ0ZWQtdmFsdWU"] {
+        assert!(!text.contains(leak), "{leak} in {text}");
+    }
+    assert_eq!(lab.get(&Gvk::new("", "v1", "Secret"), "copy").await, None);
 }
 
 async fn missing_grant_is_reported_by_plan(mut lab: Lab) {

@@ -211,6 +211,7 @@ impl Model {
                 live_version: None,
                 by: key,
                 request_digest: 0,
+                sent_digest: None,
                 account: None,
             };
             let written = self.writer.apply(writer, &mine, &applied, true).await?;

@@ -79,7 +79,7 @@ fn access_without_grant_is_denied_with_remedy() {
         Access::Secret {
             namespace: "a",
             name: "x",
-            origin: None,
+            destination: None,
         },
         Access::Reconcile { gvk: &instance },
         Access::Upstream {
@@ -131,7 +131,7 @@ fn default_namespace_is_that_of_the_reconciled_object() {
     let secret = |namespace| Access::Secret {
         namespace,
         name: "s",
-        origin: None,
+        destination: None,
     };
     for (access, own, allowed) in [
         (kubernetes(Verb::Get, &a, "n"), "n", true),
@@ -165,7 +165,7 @@ fn secret_is_allowed_for_granted_origins_only() {
         let access = Access::Secret {
             namespace: "n",
             name: "s",
-            origin: Some(&origin),
+            destination: Some(SecretDestination::Origin(&origin)),
         };
         grants.check_access(&access, "n").map_err(|e| e.to_string())
     };
@@ -180,6 +180,43 @@ fn secret_is_allowed_for_granted_origins_only() {
         "{why}"
     );
     assert!(check("http://ci.example.com").is_err());
+}
+
+#[test]
+fn secret_is_written_into_objects_of_granted_namespaces_only() {
+    let origins = "{names: [s], origins: ['*']}";
+    let check = |secrets: &str, target, url: Option<&str>| {
+        let origin = url.map(|url| Origin::of_url(url).expect("an origin"));
+        let destination = origin.as_ref().map_or(
+            SecretDestination::Object { namespace: target },
+            SecretDestination::Origin,
+        );
+        let access = Access::Secret {
+            namespace: "n",
+            name: "s",
+            destination: Some(destination),
+        };
+        granted(&format!("{{secrets: [{secrets}]}}"))
+            .check_access(&access, "n")
+            .map_err(|e| e.to_string())
+    };
+    let why = check(origins, "n", None).expect_err("origins are no objects");
+    assert!(
+        why.contains("name Secret s in namespace n for Secrets in namespace n")
+            && why.contains("`secrets: [{names: [s], namespaces: [Same], targetNamespaces: [Same]}]`"),
+        "{why}"
+    );
+    let targets = "{names: [s], targetNamespaces: [Same, 'apps-*']}";
+    assert_eq!(check(targets, "n", None), Ok(()));
+    assert_eq!(check(targets, "apps-1", None), Ok(()));
+    assert!(check(targets, "other", None).is_err());
+    assert!(check(targets, "", None).is_err(), "no cluster-scoped object");
+    // Such an entry leaves no origin to the administrator.
+    assert!(check(targets, "n", Some("https://ci.example.com")).is_err());
+    let both = "{names: [s], origins: ['https://ci.example.com'], targetNamespaces: [Same]}";
+    assert_eq!(check(both, "n", None), Ok(()));
+    assert_eq!(check(both, "n", Some("https://ci.example.com")), Ok(()));
+    assert!(check(both, "n", Some("https://other.example.com")).is_err());
 }
 
 #[test]
@@ -375,30 +412,30 @@ fn read_secrets_only_if_asked_and_granted() {
 }
 
 #[test]
-fn secrets_are_deleted_by_entries_that_name_them_without_being_readable() {
+fn secrets_are_written_by_entries_that_name_them_without_being_readable() {
     let secret = Gvk::new("", "v1", "Secret");
-    for (kinds, verbs, may_delete) in [
-        ("[Secret]", "[get, apply, patch, delete]", true),
-        ("['*']", "[delete]", false),
-        ("['Sec*']", "[delete]", false),
-        ("[Secret]", "[get]", false),
+    let all = "[get, list, apply, create, patch, delete, hold]";
+    for (kinds, verbs, is_covered) in [
+        ("[Secret]", all, true),
+        ("['*']", all, false),
+        ("['Sec*']", all, false),
+        ("[Secret]", "[list]", false),
     ] {
         let text = format!("{{kubernetes: [{{kinds: {kinds}, verbs: {verbs}}}]}}");
         let grant = serde_saphyr::from_str::<Grant>(&text).expect("parses");
         let grants = PluginGrants::new("p", "spec.grants.", None, grant);
         let is_allowed = |verb| grants.check_access(&kubernetes(verb, &secret, "a"), "a").is_ok();
-        assert_eq!(is_allowed(Verb::Delete), may_delete, "{text}");
-        for verb in [
-            Verb::Get,
-            Verb::List,
-            Verb::Apply,
-            Verb::Create,
-            Verb::Patch,
-            Verb::Hold,
-        ] {
+        for verb in [Verb::Apply, Verb::Create, Verb::Delete] {
+            assert_eq!(is_allowed(verb), is_covered, "{text}: {verb}");
+        }
+        let metadata = grants.check_access(&Access::SecretMetadata { namespace: "a" }, "a");
+        assert_eq!(metadata.is_ok(), is_covered, "{text}");
+        let elsewhere = grants.check_access(&Access::SecretMetadata { namespace: "b" }, "a");
+        assert!(elsewhere.is_err(), "{text}");
+        for verb in [Verb::Get, Verb::List, Verb::Patch, Verb::Hold] {
             assert!(!is_allowed(verb), "{text}: {verb}");
         }
-        assert!(!grants.can_read_secrets());
+        assert!(!grants.can_read_secrets() && !grants.shows_secret_values());
     }
 }
 
@@ -413,6 +450,14 @@ fn mistake_names_file_and_field() {
         ("secrets: [{names: ['']}]", "secrets[0].names is empty"),
         ("secrets: [{names: [a]}]", "secrets[0].origins is missing"),
         ("secrets: [{origins: []}]", "secrets[0].origins is empty"),
+        (
+            "secrets: [{targetNamespaces: ['']}]",
+            "secrets[0].targetNamespaces has an empty name",
+        ),
+        (
+            "secrets: [{targetNamespaces: []}]",
+            "secrets[0].origins is missing",
+        ),
         ("reconciles: [{kinds: []}]", "reconciles[0].kinds is empty"),
         (
             "reconciles: [{kinds: [A], namespaces: ['a*']}]",

@@ -2,10 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{
-    contract::bindings::kubernetes::Projection,
-    kube::{object::Object, scope::Projection as CacheProjection},
-};
+use crate::{contract::bindings::kubernetes::Projection, kube::scope::Projection as CacheProjection};
 
 /// Returns the projection of the shared cache that a read needs.
 pub(super) fn cache_projection(projection: &Projection) -> CacheProjection {
@@ -20,13 +17,12 @@ pub(super) fn cache_projection(projection: &Projection) -> CacheProjection {
 }
 
 /// Returns the JSON of the projected fields, always with the identity of the object.
-pub(super) fn project_fields(object: &Object, projection: &Projection) -> Vec<u8> {
+pub(super) fn project_fields(whole: &Value, projection: &Projection) -> Vec<u8> {
     let fields = match projection {
-        Projection::Full => return object.json.to_vec(),
+        Projection::Full => return whole.to_string().into_bytes(),
         Projection::Metadata => &["metadata".to_owned()][..],
         Projection::Fields(fields) => fields,
     };
-    let whole = object.to_value();
     let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
     for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
         if let Some(value) = whole["metadata"].get(identity) {
@@ -34,7 +30,7 @@ pub(super) fn project_fields(object: &Object, projection: &Projection) -> Vec<u8
         }
     }
     for field in fields {
-        copy_field(&whole, &mut part, &field.split('.').collect::<Vec<_>>());
+        copy_field(whole, &mut part, &field.split('.').collect::<Vec<_>>());
     }
     serde_json::to_vec(&part).unwrap_or_default()
 }
@@ -58,14 +54,14 @@ fn copy_field(from: &Value, to: &mut Value, path: &[&str]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::key::Gvk;
+    use crate::kube::{key::Gvk, object::Object};
 
     #[test]
     fn metadata_projection_reads_only_metadata() {
         let json = br#"{"metadata":{"name":"x","labels":{"a":"b"}},"spec":{"s":1},"status":{"t":2}}"#;
         let (_, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
         let read = |projection| -> Value {
-            serde_json::from_slice(&project_fields(&object, &projection)).expect("JSON")
+            serde_json::from_slice(&project_fields(&object.to_value(), &projection)).expect("JSON")
         };
         let metadata = read(Projection::Metadata);
         assert_eq!(metadata["metadata"]["labels"]["a"], "b");
