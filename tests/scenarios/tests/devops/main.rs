@@ -1,5 +1,8 @@
-//! The settings of the DevOps pack: the whole host with a Jenkins simulator, a real git server and a real registry.
+//! The DevOps pack: the whole host with simulators of Jenkins and of Argo CD's controller, a real git server and a real
+//! registry.
 
+mod argo;
+mod ingress;
 mod jenkins;
 mod project;
 mod registry;
