@@ -3,6 +3,9 @@
 //!
 //! Objects are created and never changed, so that a message that is delivered again has no effect: the conflict means
 //! that it was handled before. What can never be handled is rejected with the reason; everything else is delivered again.
+//!
+//! A handler reads nothing, so whether the project of a deployment exists is found out by the DeploymentRecord: it waits for
+//! the settings, and reports a project that stays unknown as a failed deployment, in its status and its heartbeats.
 
 use devops_api::{
     DEVOPS_INITIALIZE, DEVOPS_RECONCILE, DeploymentBuild, DeploymentIngress, DeploymentRecordSpec,
@@ -21,6 +24,8 @@ const MAX_BODY_BYTES: usize = 256 << 10;
 const EVENT_LABEL: &str = "devops.ostler.dev/event-id";
 /// Limit of a label's value, and so of an id.
 const MAX_ID_LENGTH: usize = 63;
+/// Seconds after which a deployment is cleaned up, unless the event has others.
+const DEFAULT_TTL_SECONDS: i64 = 10_800;
 
 /// The configuration of the plugin.
 #[api]
@@ -65,7 +70,7 @@ fn read(delivery: &Delivery, config: &Config) -> Result<Created, String> {
         None | Some(EVENT_VERSION) => {}
         Some(other) => {
             return Err(format!(
-                "The version {other:?} is not supported; it must be {EVENT_VERSION}."
+                "The version \"{other}\" is not supported; it must be {EVENT_VERSION}."
             ));
         }
     }
@@ -74,7 +79,7 @@ fn read(delivery: &Delivery, config: &Config) -> Result<Created, String> {
         Some(DEVOPS_INITIALIZE) => read_project(delivery.json().map_err(invalid)?, config),
         Some(DEVOPS_RECONCILE) => read_deployment(delivery.json().map_err(invalid)?, config),
         Some(other) => Err(format!(
-            "The message type {other:?} is not known; it must be {DEVOPS_INITIALIZE} or {DEVOPS_RECONCILE}."
+            "The message type \"{other}\" is not known; it must be {DEVOPS_INITIALIZE} or {DEVOPS_RECONCILE}."
         )),
         None => Err("The message has no type.".into()),
     }
@@ -130,9 +135,6 @@ fn read_deployment(event: DevOpsReconcile, config: &Config) -> Result<Created, S
     ))
 }
 
-/// Seconds after which a deployment is cleaned up.
-const DEFAULT_TTL_SECONDS: i64 = 10_800;
-
 fn build<S: Resource>(namespace: String, name: String, id: String, spec: &impl Serialize) -> Created {
     Created {
         api_version: S::gvk().api_version(),
@@ -163,7 +165,7 @@ fn check_name(field: &str, name: &str) -> Result<(), String> {
     match is_name {
         true => Ok(()),
         false => Err(format!(
-            "{field} {name:?} is not a name: at most {MAX_ID_LENGTH} lower-case letters, digits and hyphens."
+            "{field} \"{name}\" is not a name: at most {MAX_ID_LENGTH} lower-case letters, digits and hyphens."
         )),
     }
 }
@@ -199,3 +201,5 @@ fn create(ctx: &Context, object: &Created) -> Result<Disposition, Error> {
         Err(error) => Err(error),
     }
 }
+
+ostler_sdk::plugin!(messages = Events);

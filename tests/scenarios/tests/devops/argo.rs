@@ -12,16 +12,17 @@ scenarios!(
     deployment_syncs_once_and_is_cleaned_up_after_its_time,
 );
 
-const COMPONENTS: [&str; 2] = ["devops/devops-argo", "devops/devops-deployment"];
+pub const COMPONENTS: [&str; 2] = ["devops/devops-argo", "devops/devops-deployment"];
 
 fn argo(kind: &str) -> Gvk {
     Gvk::new("argoproj.io", "v1alpha1", kind)
 }
 
-async fn apply_crds(lab: &Lab) {
+pub async fn apply_crds(lab: &Lab) {
     for name in ["applications", "appprojects"] {
         let path = workspace_root().join(format!("tests/argocd/crds/{name}.yaml"));
-        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD")).await;
+        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD"))
+            .await;
     }
     lab.wait_until("the kinds of Argo CD are served", async || {
         let api = lab.api(&argo("Application"), &lab.namespace);
@@ -30,8 +31,14 @@ async fn apply_crds(lab: &Lab) {
     .await;
 }
 
+/// The spec of a deployment without a build.
+pub fn deployment() -> Value {
+    json!({ "environment": "alpha",
+        "sync": { "settingRef": { "name": "shop" }, "application": "web", "revision": "v1" } })
+}
+
 /// Argo CD looks for its objects in the namespace of the test.
-fn setting(lab: &Lab, lifetime: &str) -> Value {
+pub fn setting(lab: &Lab, lifetime: &str) -> Value {
     let url = "https://git.example.com/apps.git";
     let spec = json!({
         "argoNamespace": lab.namespace,
@@ -60,9 +67,17 @@ async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
     .await;
 
     // A sync whose hook never ends, which would block the deletion.
-    let world = World { hook: Some(Hook::Running), ..World::default() };
+    let world = World {
+        hook: Some(Hook::Running),
+        ..World::default()
+    };
     controller.set_world("web", world);
-    lab.patch(&argo("Application"), "web", json!({ "operation": { "sync": {} } })).await;
+    lab.patch(
+        &argo("Application"),
+        "web",
+        json!({ "operation": { "sync": {} } }),
+    )
+    .await;
     lab.wait_until("the sync runs", async || {
         let application = lab.get(&argo("Application"), "web").await.unwrap_or_default();
         application["status"]["operationState"]["phase"] == "Running"
@@ -79,18 +94,27 @@ async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
     let controller = Controller::start(lab.client.clone(), &lab.namespace);
     start(&mut lab, &COMPONENTS).await;
     lab.apply(setting(&lab, "Deployment")).await;
-    let spec = json!({ "environment": "alpha", "ttlSeconds": 3,
-        "sync": { "settingRef": { "name": "shop" }, "application": "web", "revision": "v1" } });
+    let mut spec = deployment();
+    spec["ttlSeconds"] = 3.into();
     lab.apply(object(&lab, "DeploymentRecord", "d-1", spec)).await;
     lab.wait_until("the deployment has succeeded", async || {
-        let record = lab.get(&kind("DeploymentRecord"), "d-1").await.unwrap_or_default();
+        let record = lab
+            .get(&kind("DeploymentRecord"), "d-1")
+            .await
+            .unwrap_or_default();
         record["status"]["state"] == "success"
     })
     .await;
-    lab.wait_condition(&kind("DeploymentRecord"), "d-1", "Ready", "False", "CleanedUp").await;
-    lab.wait_until("the application is gone", async || lab.get(&argo("Application"), "web").await.is_none())
+    lab.wait_condition(&kind("DeploymentRecord"), "d-1", "Ready", "False", "CleanedUp")
         .await;
+    lab.wait_until("the application is gone", async || {
+        lab.get(&argo("Application"), "web").await.is_none()
+    })
+    .await;
     let operations = controller.operations();
     assert_eq!(operations.len(), 1, "{operations:?}");
-    assert_eq!(operations[0].1["sync"], json!({ "prune": true, "revision": "v1" }));
+    assert_eq!(
+        operations[0].1["sync"],
+        json!({ "prune": true, "revision": "v1" })
+    );
 }

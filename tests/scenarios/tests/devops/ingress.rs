@@ -22,18 +22,26 @@ fn served() -> Gvk {
 }
 
 async fn set_status(lab: &Lab, gvk: &Gvk, status: Value) {
-    lab.wait_until("it is applied", async || lab.get(gvk, "web").await.is_some()).await;
+    lab.wait_until("it is applied", async || lab.get(gvk, "web").await.is_some())
+        .await;
     let patch = Patch::Merge(json!({ "status": status }));
     let api = lab.api(gvk, &lab.namespace);
-    api.patch_status("web", &PatchParams::default(), &patch).await.expect("the status is written");
+    api.patch_status("web", &PatchParams::default(), &patch)
+        .await
+        .expect("the status is written");
 }
 
 async fn address_becomes_live_and_leaves_nothing_behind(mut lab: Lab) {
     let crds = workspace_root().join("crds/dns.ostler.dev_dnsrecords.yaml");
-    let names: &[&str] = if crds.is_file() { &["certificates"] } else { &["certificates", "dnsrecords"] };
+    let names: &[&str] = if crds.is_file() {
+        &["certificates"]
+    } else {
+        &["certificates", "dnsrecords"]
+    };
     for name in names {
         let path = workspace_root().join(format!("tests/argocd/crds/{name}.yaml"));
-        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD")).await;
+        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD"))
+            .await;
     }
     lab.wait_until("the kinds are served", async || {
         let is_served = async |gvk: &Gvk| {
@@ -50,7 +58,8 @@ async fn address_becomes_live_and_leaves_nothing_behind(mut lab: Lab) {
         "backend": { "service": "web", "port": 80 } });
     lab.apply(object(&lab, "IngressResource", "web", spec)).await;
     let reason = async |reason: &str| {
-        lab.wait_condition(&kind("IngressResource"), "web", "Ready", "False", reason).await;
+        lab.wait_condition(&kind("IngressResource"), "web", "Ready", "False", reason)
+            .await;
     };
     reason("DnsNotReady").await;
     assert_eq!(lab.get(&certificate(), "web").await, None);
@@ -65,13 +74,23 @@ async fn address_becomes_live_and_leaves_nothing_behind(mut lab: Lab) {
     lab.apply(secret(&lab, "web-tls", "a certificate")).await;
     set_status(&lab, &certificate(), ready(1)).await;
     reason("IngressNotReady").await;
-    set_status(&lab, &served(), json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } })).await;
+    set_status(
+        &lab,
+        &served(),
+        json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } }),
+    )
+    .await;
     let live = lab.wait_ready(&kind("IngressResource"), "web").await;
     assert_eq!(live["status"]["url"], "https://app.example.com");
     lab.delete(&kind("IngressResource"), "web").await;
     lab.wait_gone(&kind("IngressResource"), "web").await;
     let tls = Gvk::new("", "v1", "Secret");
-    for (gvk, name) in [(served(), "web"), (record(), "web"), (certificate(), "web"), (tls, "web-tls")] {
+    for (gvk, name) in [
+        (served(), "web"),
+        (record(), "web"),
+        (certificate(), "web"),
+        (tls, "web-tls"),
+    ] {
         assert_eq!(lab.get(&gvk, name).await, None, "{}", gvk.kind);
     }
 }
