@@ -383,8 +383,8 @@ pub async fn load(
         passing: matches!(e, Trap::HostExhausted(_)),
         ..LoadError::new(plugin_reason::DESCRIBE_FAILED, format!("`describe` failed: {e}"))
     })?;
-    let kinds =
-        check_descriptor(&descriptor).map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
+    let kinds = check_descriptor(&descriptor, inspection.messages)
+        .map_err(|e| LoadError::new(plugin_reason::INVALID_DESCRIPTOR, e))?;
     let policy = policy(&descriptor.name);
     let plugin = Plugin {
         kinds: confine_kinds(kinds, &policy.grants),
@@ -467,8 +467,9 @@ fn parse_yaml(text: &str) -> Result<serde_json::Value, String> {
 /// Names of the host's own queue lanes and field managers, which no plugin can have.
 const RESERVED_NAMES: [&str; 3] = ["ostler", "plugins", "upstreams"];
 
-/// Checks a component's description of itself. The error names the field.
-fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
+/// Checks a component's description of itself. The error names the field. A component that exports a message handler may
+/// reconcile no kind: the reconcilers of others do the work.
+fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<Vec<Kind>, String> {
     let name = &descriptor.name;
     let is_dns_label = |s: &str| {
         !s.is_empty()
@@ -488,8 +489,12 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             "`describe` names the plugin {name:?}: the name is reserved for the host"
         ));
     }
-    if descriptor.kinds.is_empty() {
-        return Err("`describe` lists no kinds: there is nothing to reconcile".into());
+    if descriptor.kinds.is_empty() && !handles_messages {
+        return Err(
+            "`describe` lists no kinds, and the component exports no ostler:plugin/messages: there is nothing to reconcile or \
+             to handle"
+                .into(),
+        );
     }
     let mut kinds = Vec::new();
     for kind in &descriptor.kinds {
@@ -581,6 +586,15 @@ mod tests {
     }
 
     #[test]
+    fn descriptor_without_kinds_needs_a_message_handler() {
+        let mut descriptor = descriptor("thing", "example.org", "example.org/thing");
+        descriptor.kinds.clear();
+        assert_eq!(check_descriptor(&descriptor, true).expect("accepted").len(), 0);
+        let why = check_descriptor(&descriptor, false).expect_err("refused");
+        assert!(why.contains("exports no ostler:plugin/messages"), "{why}");
+    }
+
+    #[test]
     fn descriptor_with_names_of_the_host_is_refused() {
         for (group, finalizer) in [
             ("example.org", "example.org/thing"),
@@ -588,7 +602,7 @@ mod tests {
             ("example.org", "notkubernetes.io/thing"),
         ] {
             assert!(
-                check_descriptor(&descriptor("thing", group, finalizer)).is_ok(),
+                check_descriptor(&descriptor("thing", group, finalizer), false).is_ok(),
                 "{finalizer}"
             );
         }
@@ -637,7 +651,7 @@ mod tests {
                 "the domain is reserved",
             ),
         ] {
-            let why = check_descriptor(&descriptor(name, group, finalizer)).expect_err("refused");
+            let why = check_descriptor(&descriptor(name, group, finalizer), true).expect_err("refused");
             assert!(why.contains(words), "{why}");
         }
     }

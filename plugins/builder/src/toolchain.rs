@@ -341,4 +341,39 @@ mod tests {
         assert!(environment.contains(&("RUSTUP_TOOLCHAIN".as_ref(), None)));
         assert!(environment.contains(&("RUSTC".as_ref(), Some(DEBIAN_RUSTC.as_ref()))));
     }
+
+    /// Calls `check` with each source file below a directory.
+    fn visit_sources(directory: &Path, check: &mut impl FnMut(&Path, &str)) {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                visit_sources(&path, check);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                check(&path, &std::fs::read_to_string(&path).expect("a source file"));
+            }
+        }
+    }
+
+    /// With `-Zfmt-debug=none` such a placeholder prints nothing.
+    #[test]
+    fn messages_of_components_have_no_debug_placeholders() {
+        let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut files = 0;
+        for pack in ["concourse", "devops", "dns", "examples"] {
+            visit_sources(&plugins.join(pack), &mut |path, text| {
+                if path.components().any(|part| part.as_os_str() == "tests") {
+                    return;
+                }
+                files += 1;
+                let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+                for (i, line) in code.lines().enumerate() {
+                    let has_debug = [":?}", ":#?}"]
+                        .iter()
+                        .any(|placeholder| line.contains(placeholder));
+                    assert!(!has_debug, "{}:{}: {line}", path.display(), i + 1);
+                }
+            });
+        }
+        assert!(files > 50, "{files}");
+    }
 }

@@ -687,7 +687,8 @@ type ReconcilerDescriptor struct {
 	Name string
 	// The version of the plugin (semantic versioning).
 	Version string
-	// The kinds that it reconciles.
+	// The kinds that it reconciles. The list may be empty if the plugin
+	// exports `messages`.
 	Kinds []ReconcilerReconciledKind
 	// The maximum number of concurrent reconciles of this plugin.
 	MaxConcurrent *uint32

@@ -15,12 +15,19 @@ use crate::{Context, Error, Lifecycle, Object, Reconciler, Resource};
 /// Exports reconcilers as a plugin, with the name and version of the crate.
 ///
 /// A plugin with life-cycle hooks ([`Lifecycle`](crate::Lifecycle)) is `plugin!(A, B; lifecycle = Hooks)`, a plugin that
-/// handles messages ([`MessageHandler`](crate::MessageHandler)) `plugin!(A, B; messages = Handler)`.
+/// handles messages ([`MessageHandler`](crate::MessageHandler)) `plugin!(A, B; messages = Handler)`, and one that only
+/// handles messages `plugin!(messages = Handler)`.
 ///
 /// In a native build it expands to nothing, so that the crate can be tested.
 #[macro_export]
 macro_rules! plugin {
+    (messages = $handler:path) => {
+        $crate::plugin!(@export ; messages = $handler);
+    };
     ($($reconciler:path),+ $(,)? $(; lifecycle = $hooks:path)? $(; messages = $handler:path)?) => {
+        $crate::plugin!(@export $($reconciler),+ $(; lifecycle = $hooks)? $(; messages = $handler)?);
+    };
+    (@export $($reconciler:path),* $(; lifecycle = $hooks:path)? $(; messages = $handler:path)?) => {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code, missing_docs)]
         mod __ostler_plugin {
@@ -35,7 +42,7 @@ macro_rules! plugin {
                     guest::Descriptor {
                         name: env!("CARGO_PKG_NAME").into(),
                         version: env!("CARGO_PKG_VERSION").into(),
-                        kinds: vec![$(guest::kind(&$reconciler)),+],
+                        kinds: vec![$(guest::kind(&$reconciler)),*],
                         max_concurrent: None,
                     }
                 }
@@ -44,7 +51,7 @@ macro_rules! plugin {
                     guest::log_panics();
                     $(if guest::handles(&$reconciler, &request) {
                         return guest::run(&$reconciler, &request, guest::Call::Reconcile);
-                    })+
+                    })*
                     Err(guest::unknown(&request))
                 }
 
@@ -52,7 +59,7 @@ macro_rules! plugin {
                     guest::log_panics();
                     $(if guest::handles(&$reconciler, &request) {
                         return guest::run(&$reconciler, &request, guest::Call::Cleanup);
-                    })+
+                    })*
                     Err(guest::unknown(&request))
                 }
             }

@@ -167,7 +167,10 @@ async fn build_passes_queue_and_stages() {
         client.json("/queue/item/1/api/json").await["executable"],
         Value::Null
     );
+    let queue = "/queue/api/json?tree=items[id,actions[parameters[name,value]]]";
+    assert_eq!(client.json(queue).await["items"][0]["id"], 1);
     jenkins.start_queued();
+    assert_eq!(client.json(queue).await["items"], json!([]), "it has left");
     let left = client.json("/queue/item/1/api/json").await;
     assert_eq!(
         (&left["cancelled"], &left["executable"]["number"]),

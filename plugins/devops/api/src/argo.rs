@@ -30,6 +30,7 @@ const LOCAL_SERVER: &str = "https://kubernetes.default.svc";
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[validation(rule = "has(self.projects)", message = "projects are required")]
 #[validation(
     rule = "self.argoNamespace == oldSelf.argoNamespace",
     message = "argoNamespace is immutable"

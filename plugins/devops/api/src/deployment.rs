@@ -130,6 +130,10 @@ pub struct HeartbeatTarget {
 #[api]
 #[derive(Default)]
 pub struct DeploymentTimeouts {
+    /// Seconds for the settings to be Ready, from the creation of the record; defaults to ten minutes. A project that does
+    /// not exist ends the deployment by it.
+    #[schemars(range(min = 1))]
+    pub initialize_seconds: Option<i64>,
     /// Seconds for the build, from its trigger; defaults to an hour.
     #[schemars(range(min = 1))]
     pub build_seconds: Option<i64>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ostler_sdk::api;
 
-use crate::{DeploymentState, DevOpsProjectSpec};
+use crate::{DeploymentState, DevOpsProjectSpec, IngressResourceSpec};
 
 /// Message type that sets up a project.
 pub const DEVOPS_INITIALIZE: &str = "DevOpsInitialize";
@@ -41,6 +41,10 @@ pub struct DevOpsReconcile {
     pub environment: String,
     /// Branch, tag or commit; defaults to that of the environment.
     pub revision: Option<String>,
+    /// Pipeline that builds it; without it, what is in the repository is deployed.
+    pub pipeline: Option<String>,
+    /// The address of the deployment.
+    pub ingress: Option<IngressResourceSpec>,
     /// Parameters of the build.
     pub parameters: BTreeMap<String, String>,
     /// Seconds after which the deployment is cleaned up; 0 for never. Defaults to three hours.

@@ -22,6 +22,7 @@ use crate::{
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[validation(rule = "has(self.environments)", message = "environments are required")]
 pub struct DevOpsProjectSpec {
     /// The git repository.
     pub git: ProjectGit,

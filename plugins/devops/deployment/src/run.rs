@@ -10,6 +10,7 @@ use ostler_sdk::{Upstream, from_rfc3339, prelude::*, rfc3339};
 pub const CHECKPOINT_FAILED: &str = "CheckpointFailed";
 
 /// Time limits of the phases in seconds, unless the spec has others.
+const INITIALIZE_TIMEOUT_SECONDS: i64 = 600;
 const BUILD_TIMEOUT_SECONDS: i64 = 3600;
 const SYNC_TIMEOUT_SECONDS: i64 = 600;
 const VERIFY_TIMEOUT_SECONDS: i64 = 600;
@@ -136,8 +137,11 @@ impl<'a> Run<'a> {
     pub fn exceeded_limit(&self) -> Option<String> {
         let timeouts = &self.record.spec.timeouts;
         let (what, limit) = match self.status.phase? {
-            // The settings may be applied later.
-            DeploymentPhase::Initializing => return None,
+            // The settings may be applied later than the record, which an event creates without a look at them.
+            DeploymentPhase::Initializing => (
+                "wait for the settings",
+                timeouts.initialize_seconds.unwrap_or(INITIALIZE_TIMEOUT_SECONDS),
+            ),
             DeploymentPhase::Building => ("build", timeouts.build_seconds.unwrap_or(BUILD_TIMEOUT_SECONDS)),
             DeploymentPhase::Deploying => ("sync", timeouts.sync_seconds.unwrap_or(SYNC_TIMEOUT_SECONDS)),
             DeploymentPhase::Verifying => (

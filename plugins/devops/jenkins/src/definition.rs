@@ -85,7 +85,8 @@ impl Definition {
     /// What is wrong with it, by its field.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(character) = text.chars().find(|character| !is_xml(*character)) {
-            return Err(format!("it has the control character {character:?}"));
+            let code = u32::from(character);
+            return Err(format!("it has the control character U+{code:04X}"));
         }
         let value = ostler_yaml::parse(text)?;
         let definition: Self = from_value(&value).map_err(|error| error.text())?;
@@ -102,7 +103,7 @@ impl Definition {
         for pipeline in &self.pipelines {
             let name = &pipeline.name;
             if !is_item_name(name) {
-                return Err(format!("{name:?} cannot be the name of a pipeline"));
+                return Err(format!("\"{name}\" cannot be the name of a pipeline"));
             }
             if !names.insert(name.to_lowercase()) {
                 return Err(format!("it has the pipeline {name} twice"));
@@ -132,7 +133,7 @@ impl Pipeline {
         let mut names = BTreeSet::from(["Checkout"]);
         for stage in &self.stages {
             if stage.name.trim().is_empty() || !names.insert(&stage.name) {
-                return Err(format!("the stage {:?} has no name of its own", stage.name));
+                return Err(format!("the stage \"{}\" has no name of its own", stage.name));
             }
             if stage.steps.is_empty() {
                 return Err(format!("the stage {} has no steps", stage.name));
@@ -155,7 +156,7 @@ fn check_names<'a>(
             .next()
             .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         if !is_start || !bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-            return Err(format!("{name:?} cannot be the name of a {what}"));
+            return Err(format!("\"{name}\" cannot be the name of a {what}"));
         }
         if !seen.insert(name) {
             return Err(format!("the {what} {name} is there twice, or set by Ostler"));

@@ -221,6 +221,14 @@ impl Model {
 
     fn respond_queue(&mut self, call: &Call, rest: &[&str]) -> Response<Bytes> {
         match (call.method, rest) {
+            // Without the items that have left it, which can be read by their ids for some time.
+            ("GET", ["api", "json"]) => {
+                let waiting = self.queue.values().filter(|item| item.is_waiting());
+                let items: Vec<_> = waiting
+                    .filter_map(|item| self.queue_item(item.id, &call.url))
+                    .collect();
+                call.json(&json!({"_class": "hudson.model.Queue", "items": items}))
+            }
             ("GET", ["item", id, "api", "json"]) => {
                 self.advance();
                 let found = id.parse().ok().and_then(|id| self.queue_item(id, &call.url));

@@ -1,22 +1,129 @@
-//! ArgoSetting: the Secrets of repositories. Argo CD itself does not run.
+//! ArgoSetting and the sync of a DeploymentRecord, with the simulator of Argo CD's controller.
 
+use argocd_simulator::{Controller, Hook, World};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, scenarios};
-use serde_json::json;
+use ostler_test_harness::{Lab, scenarios, workspace_root};
+use serde_json::{Value, json};
 
 use super::{kind, object, secret, start};
 
-scenarios!(password_of_a_repository_is_written_and_rotated);
+scenarios!(
+    password_of_a_repository_is_written_and_rotated,
+    setting_is_followed_by_argo_and_deleted_in_order,
+    deployment_syncs_once_and_is_cleaned_up_after_its_time,
+);
+
+pub const COMPONENTS: [&str; 2] = ["devops/devops-argo", "devops/devops-deployment"];
+
+fn argo(kind: &str) -> Gvk {
+    Gvk::new("argoproj.io", "v1alpha1", kind)
+}
+
+pub async fn apply_crds(lab: &Lab) {
+    for name in ["applications", "appprojects"] {
+        let path = workspace_root().join(format!("tests/argocd/crds/{name}.yaml"));
+        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD"))
+            .await;
+    }
+    lab.wait_until("the kinds of Argo CD are served", async || {
+        let api = lab.api(&argo("Application"), &lab.namespace);
+        api.list(&kube::api::ListParams::default()).await.is_ok()
+    })
+    .await;
+}
+
+/// The spec of a deployment without a build.
+pub fn deployment() -> Value {
+    json!({ "environment": "alpha",
+        "sync": { "settingRef": { "name": "shop" }, "application": "web", "revision": "v1" } })
+}
+
+/// Argo CD looks for its objects in the namespace of the test.
+pub fn setting(lab: &Lab, lifetime: &str) -> Value {
+    let url = "https://git.example.com/apps.git";
+    let spec = json!({
+        "argoNamespace": lab.namespace,
+        "projects": [{ "name": "shop", "destinations": [{ "namespace": lab.namespace }] }],
+        "repositories": [{ "name": "apps", "url": url, "project": "shop" }],
+        "applications": [{ "name": "web", "project": "shop", "lifetime": lifetime,
+            "source": { "repoURL": url, "path": "web", "revision": "v1" } }],
+    });
+    object(lab, "ArgoSetting", "shop", spec)
+}
+
+async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
+    apply_crds(&lab).await;
+    let controller = Controller::start(lab.client.clone(), &lab.namespace);
+    start(&mut lab, &COMPONENTS).await;
+    lab.apply(setting(&lab, "Permanent")).await;
+    let ready = lab.wait_ready(&kind("ArgoSetting"), "shop").await;
+    assert_eq!(ready["status"]["syncedApplications"], "0/1");
+    let patch = json!({ "spec": { "projects": [{ "name": "shop", "description": "edited",
+        "destinations": [{ "namespace": lab.namespace }] }] } });
+    lab.patch(&kind("ArgoSetting"), "shop", patch).await;
+    lab.wait_until("the edit is followed", async || {
+        let project = lab.get(&argo("AppProject"), "shop").await.unwrap_or_default();
+        project["spec"]["description"] == "edited"
+    })
+    .await;
+
+    // A sync whose hook never ends, which would block the deletion.
+    let world = World {
+        hook: Some(Hook::Running),
+        ..World::default()
+    };
+    controller.set_world("web", world);
+    lab.patch(
+        &argo("Application"),
+        "web",
+        json!({ "operation": { "sync": {} } }),
+    )
+    .await;
+    lab.wait_until("the sync runs", async || {
+        let application = lab.get(&argo("Application"), "web").await.unwrap_or_default();
+        application["status"]["operationState"]["phase"] == "Running"
+    })
+    .await;
+    lab.delete(&kind("ArgoSetting"), "shop").await;
+    lab.wait_gone(&kind("ArgoSetting"), "shop").await;
+    assert_eq!(lab.get(&argo("Application"), "web").await, None);
+    assert_eq!(lab.get(&argo("AppProject"), "shop").await, None);
+}
+
+async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
+    apply_crds(&lab).await;
+    let controller = Controller::start(lab.client.clone(), &lab.namespace);
+    start(&mut lab, &COMPONENTS).await;
+    lab.apply(setting(&lab, "Deployment")).await;
+    let mut spec = deployment();
+    spec["ttlSeconds"] = 3.into();
+    lab.apply(object(&lab, "DeploymentRecord", "d-1", spec)).await;
+    lab.wait_until("the deployment has succeeded", async || {
+        let record = lab
+            .get(&kind("DeploymentRecord"), "d-1")
+            .await
+            .unwrap_or_default();
+        record["status"]["state"] == "success"
+    })
+    .await;
+    lab.wait_condition(&kind("DeploymentRecord"), "d-1", "Ready", "False", "CleanedUp")
+        .await;
+    lab.wait_until("the application is gone", async || {
+        lab.get(&argo("Application"), "web").await.is_none()
+    })
+    .await;
+    let operations = controller.operations();
+    assert_eq!(operations.len(), 1, "{operations:?}");
+    assert_eq!(
+        operations[0].1["sync"],
+        json!({ "prune": true, "revision": "v1" })
+    );
+}
 
 async fn password_of_a_repository_is_written_and_rotated(mut lab: Lab) {
-    for crd in [
-        include_str!("../../../argocd/crds/applications.yaml"),
-        include_str!("../../../argocd/crds/appprojects.yaml"),
-    ] {
-        lab.apply_yaml(crd).await;
-    }
-    start(&mut lab, &["devops/devops-argo"]).await;
+    apply_crds(&lab).await;
+    start(&mut lab, &COMPONENTS).await;
     lab.apply(secret(&lab, "git", "a-git-password-0001")).await;
     let url = "https://git.example.com/apps.git";
     let spec = json!({

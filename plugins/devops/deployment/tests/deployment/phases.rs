@@ -132,6 +132,28 @@ fn settings_are_waited_for() {
 }
 
 #[test]
+fn unknown_project_fails_when_its_settings_are_not_there_in_time() {
+    let mut world = World::new();
+    world
+        .host
+        .remove(&gvk("devops.ostler.dev", "v1alpha1", "JenkinsSetting").named("team", "shop"));
+    world.record["spec"]["timeouts"] = json!({"initializeSeconds": 60});
+    world.run();
+    assert_eq!(world.text("/state"), "failed");
+    let message = world.text("/phaseMessage");
+    assert!(
+        message.contains("within 60 s") && message.contains("JenkinsSetting"),
+        "{message}"
+    );
+    let last = world.heartbeats().pop().expect("a heartbeat");
+    assert_eq!(
+        (&last["status"], &last["phase"]),
+        (&json!("failed"), &json!("initializing"))
+    );
+    assert!(world.host.requests().is_empty());
+}
+
+#[test]
 fn unknown_application_fails_before_a_build() {
     let mut world = World::new();
     world.record["spec"]["sync"]["application"] = "x".into();
