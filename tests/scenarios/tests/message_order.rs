@@ -8,41 +8,16 @@ use ostler_test_harness::{
     probe::{config_map, write},
     process::{Process, ProcessOptions, Signal},
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
+    scenarios,
 };
 use serde_json::{Value, json};
 
-mod embedded {
-    use ostler_test_harness::{Lab, run_bounded};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn denied_message_is_handled_in_its_place_once_it_is_granted() {
-        run_bounded(super::denied_message_is_handled_in_its_place_once_it_is_granted(
-            Lab::embedded().await,
-        ))
-        .await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes() {
-        run_bounded(
-            super::suspended_plugin_handles_its_message_in_its_place_when_it_resumes(Lab::embedded().await),
-        )
-        .await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn waiting_message_occupies_no_worker() {
-        run_bounded(super::waiting_message_occupies_no_worker(Lab::embedded().await)).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn orderly_leader_change_loses_and_doubles_no_message() {
-        run_bounded(super::orderly_leader_change_loses_and_doubles_no_message(
-            Lab::embedded().await,
-        ))
-        .await;
-    }
-}
+scenarios!(
+    denied_message_is_handled_in_its_place_once_it_is_granted,
+    suspended_plugin_handles_its_message_in_its_place_when_it_resumes,
+    waiting_message_occupies_no_worker,
+    orderly_leader_change_loses_and_doubles_no_message,
+);
 
 /// Installs the probe, and applies the Upstream of the broker that the tests share, which has these queues.
 async fn prepare(lab: &Lab, queues: &[&str]) -> (Arc<RabbitMq>, RabbitMqClient) {
