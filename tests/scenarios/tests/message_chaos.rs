@@ -18,7 +18,7 @@ use ostler_test_harness::{
     probe::config_map,
     process::{Process, ProcessOptions, Signal},
     proxy::Proxy,
-    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq, RabbitMqClient},
+    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq},
 };
 use serde_json::{Value, json};
 
@@ -281,25 +281,19 @@ fn lease_kind() -> Gvk {
 /// Publishes the messages in order, each until the broker confirms it. A message whose confirmation is lost is published
 /// twice.
 async fn publish_all(lab: &Lab, broker: &RabbitMq, messages: &[Planned]) {
-    let mut client: Option<RabbitMqClient> = None;
+    let mut client = broker.connect().await;
     for (n, message) in messages.iter().enumerate() {
         while n >= count_handled(lab).await + BACKLOG_LIMIT {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        let (queue, body) = (message.queue(), message.body());
         loop {
-            if client.is_none() {
-                client = RabbitMqClient::connect(broker.address()).await.ok();
+            let publishing = client.publish_with("", &queue, Default::default(), &body);
+            let confirmed = tokio::time::timeout(Duration::from_secs(10), publishing).await;
+            if matches!(confirmed, Ok(Ok(()))) {
+                break;
             }
-            if let Some(connected) = &client {
-                let (queue, body) = (message.queue(), message.body());
-                let publishing = connected.publish_with("", &queue, Default::default(), &body);
-                let confirmed = tokio::time::timeout(Duration::from_secs(10), publishing).await;
-                if matches!(confirmed, Ok(Ok(()))) {
-                    break;
-                }
-                client = None;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            client = broker.connect().await;
         }
     }
 }
