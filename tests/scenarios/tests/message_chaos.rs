@@ -411,6 +411,7 @@ async fn check_chaos(lab: Lab, extent: Extent, timeout: Duration) {
             client.declare_queue(&queue).await;
         }
         client.close().await;
+        let _lock = lab.lock_plugin("probe").await;
         apply_plugin(&lab, &proxy).await;
         tokio::join!(
             publish_all(&lab, &broker, &messages),

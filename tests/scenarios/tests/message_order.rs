@@ -124,6 +124,7 @@ async fn check_order(lab: &Lab, client: &RabbitMqClient, queue: &str) {
 
 /// The new grants replace the consumer that waits, although its message is not due for an hour.
 async fn denied_message_is_handled_in_its_place_once_it_is_granted(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = start(&mut lab, &["orders"], &["Secret"]).await;
     let queue = queue_name(&lab, "orders");
     publish_denied(&lab, &client, &queue).await;
@@ -132,6 +133,7 @@ async fn denied_message_is_handled_in_its_place_once_it_is_granted(mut lab: Lab)
 }
 
 async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = start(&mut lab, &["orders"], &["Secret"]).await;
     let queue = queue_name(&lab, "orders");
     publish_denied(&lab, &client, &queue).await;
@@ -147,6 +149,7 @@ async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes(mut l
 
 /// With one worker the message of another queue is handled while one waits.
 async fn waiting_message_occupies_no_worker(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     lab.settings.workers = 1;
     let (_broker, client) = start(&mut lab, &["waiting", "quick"], &["ConfigMap"]).await;
     publish_steps(&client, &queue_name(&lab, "waiting"), json!([{"do": "fail"}])).await;
@@ -178,6 +181,7 @@ fn start_candidate(lab: &Lab, name: &str) -> Process {
 /// The leader that ends lets the handlers of its messages end, and the next one gets the others. Each message has an effect
 /// that is counted, a message of its own, so that one handled twice shows.
 async fn orderly_leader_change_loses_and_doubles_no_message(lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = prepare(&lab, &["orders", "effects"]).await;
     let (orders, effects) = (queue_name(&lab, "orders"), queue_name(&lab, "effects"));
     client
