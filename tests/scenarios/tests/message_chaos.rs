@@ -265,7 +265,8 @@ impl<'a> Hosts<'a> {
     /// Takes the Lease from the leader. Either host gets it once it has expired.
     async fn depose_leader(&self) {
         self.wait_leader().await;
-        let taken = json!({"spec": {"holderIdentity": "neither", "leaseDurationSeconds": STOLEN_LEASE_SECONDS}});
+        let taken =
+            json!({"spec": {"holderIdentity": "neither", "leaseDurationSeconds": STOLEN_LEASE_SECONDS}});
         let api = self.lab.api(&lease_kind(), &self.lab.namespace);
         api.patch("ostler", &PatchParams::default(), &Patch::Merge(&taken))
             .await

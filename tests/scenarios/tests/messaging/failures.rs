@@ -54,7 +54,11 @@ async fn wait_retried_twice(lab: &Lab, client: &RabbitMqClient, reason: &str) {
     })
     .await;
     let dead_letters = format!("{QUEUE}.dead-letter");
-    assert_eq!(client.queue_depth(&dead_letters).await, None, "it was dead-lettered");
+    assert_eq!(
+        client.queue_depth(&dead_letters).await,
+        None,
+        "it was dead-lettered"
+    );
 }
 
 async fn write_conflict_loses_no_message(mut lab: Lab) {

@@ -4,8 +4,7 @@ use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::{Value, json};
 
 use super::{
-    apply_hostile, apply_plugin, builds, hostile, make_brittle, plugin, report,
-    spec, wait_plugin_condition,
+    apply_hostile, apply_plugin, builds, hostile, make_brittle, plugin, report, spec, wait_plugin_condition,
 };
 
 /// Waits until the canary is in a state, and returns the Plugin.

@@ -5,8 +5,7 @@ use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::json;
 
 use super::{
-    apply_hostile, apply_plugin, hostile, make_brittle, message, report, spec,
-    wait_plugin_condition,
+    apply_hostile, apply_plugin, hostile, make_brittle, message, report, spec, wait_plugin_condition,
 };
 
 /// Applies objects that succeed, and one on which every build traps.
