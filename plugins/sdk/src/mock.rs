@@ -3,8 +3,9 @@
 //! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
 //!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
-//! its requests, writes and Events. A deleted object that has finalizers, or dependents in a foreground deletion, stays with
-//! a deletion timestamp until [`Host::remove`]. A request without a response fails the test and names the request.
+//! its requests, writes and Events. An object with finalizers or dependents that is deleted in the foreground stays, with a
+//! deletion timestamp, until [`Host::remove`]; any other one is gone at once. A request without a response fails the test
+//! and names the request.
 //!
 //! ```
 //! use ostler_sdk::{Next, mock::Host, prelude::*};
@@ -732,13 +733,15 @@ impl Capabilities for Host {
             return Ok(());
         };
         let is_deleted_before = !object["metadata"]["deletionTimestamp"].is_null();
-        if options.propagation == Propagation::Foreground && state.has_dependents(&object) {
-            add_finalizer(&mut object, "foregroundDeletion");
-        }
-        let finalizers = object["metadata"]["finalizers"].as_array();
-        if finalizers.is_some_and(|all| !all.is_empty()) {
-            object["metadata"]["deletionTimestamp"] = DELETION_TIME.into();
-            state.objects.insert(key, object);
+        if options.propagation == Propagation::Foreground {
+            if state.has_dependents(&object) {
+                add_finalizer(&mut object, "foregroundDeletion");
+            }
+            let finalizers = object["metadata"]["finalizers"].as_array();
+            if finalizers.is_some_and(|all| !all.is_empty()) {
+                object["metadata"]["deletionTimestamp"] = DELETION_TIME.into();
+                state.objects.insert(key, object);
+            }
         }
         if !is_deleted_before {
             let line = format!("delete {} {}", reference.gvk.kind, reference.name);
