@@ -1,8 +1,8 @@
-//! The configuration of the plugin, and the defaults of an administrator.
+//! The configuration of the plugin, and what a Stack is made of besides its spec.
 
 use ostler_sdk::{duration, prelude::*, provision::HelmDriver};
 
-use crate::objects::DEFAULTS_NAME;
+use crate::{Stack, objects::DEFAULTS_NAME};
 
 /// The configuration (`config` in plugin.yaml).
 #[ostler_sdk::api]
@@ -42,15 +42,43 @@ impl Charts {
     }
 }
 
-/// Defaults of fields that a Stack does not set.
-pub struct Defaults {
-    /// Number of Pods.
+/// What a Stack is made of besides its spec.
+pub struct Inputs {
+    /// Number of Pods where the Stack does not set it.
     pub replicas: u32,
+    /// Digest of the value of its Secret; none without one.
+    pub secret_digest: Option<String>,
 }
 
-impl Default for Defaults {
+impl Default for Inputs {
     fn default() -> Self {
-        Self { replicas: 1 }
+        Self {
+            replicas: 1,
+            secret_digest: None,
+        }
+    }
+}
+
+impl Inputs {
+    /// Reads the inputs. A change of one reconciles each Stack that it is for.
+    pub fn read(ctx: &Context, stack: &Stack, config: &Config) -> Result<Self, Failure> {
+        let mut inputs = Self::default();
+        if let Some(namespace) = &config.defaults_namespace {
+            let reference = gvk("", "v1", "ConfigMap").named(namespace, DEFAULTS_NAME);
+            let found = ctx.get_json(&reference)?.unwrap_or_default();
+            let replicas = found["data"]["replicas"]
+                .as_str()
+                .and_then(|text| text.parse().ok());
+            inputs.replicas = replicas.unwrap_or(inputs.replicas);
+        }
+        if let Some(secret) = &stack.spec.secret {
+            inputs.secret_digest = match ctx.secret_digest(&secret.name, &secret.key) {
+                Ok(digest) => digest,
+                Err(Error::NotFound(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Ok(inputs)
     }
 }
 
@@ -63,19 +91,5 @@ impl Config {
         let interval = duration(text).filter(|interval| *interval > 0);
         let failure = || Failure::terminal("InvalidConfig", "waitInterval is no duration such as 30s");
         interval.map(Some).ok_or_else(failure)
-    }
-
-    /// Reads the defaults. A change of the ConfigMap reconciles each Stack.
-    pub fn read_defaults(&self, ctx: &Context) -> Result<Defaults, Failure> {
-        let mut defaults = Defaults::default();
-        if let Some(namespace) = &self.defaults_namespace {
-            let reference = gvk("", "v1", "ConfigMap").named(namespace, DEFAULTS_NAME);
-            let found = ctx.get_json(&reference)?.unwrap_or_default();
-            let replicas = found["data"]["replicas"]
-                .as_str()
-                .and_then(|text| text.parse().ok());
-            defaults.replicas = replicas.unwrap_or(defaults.replicas);
-        }
-        Ok(defaults)
     }
 }

@@ -13,7 +13,7 @@ use ostler_sdk::{
     serde_json::{Map, Value},
 };
 
-use crate::config::{Config, Defaults};
+use crate::config::{Config, Inputs};
 
 /// An application, the objects that it needs, and the applications that it uses.
 #[ostler_sdk::resource(
@@ -40,8 +40,8 @@ pub struct StackSpec {
     /// Settings in the environment of the application.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Name of a Secret in the environment of the application. It is held while it is used.
-    pub secret: Option<String>,
+    /// Key of a Secret in the environment of the application, under its own name. A changed value restarts the Pods.
+    pub secret: Option<SecretKey>,
     /// Host name that the application is exposed under. Its Ingress is removed when it is unset.
     pub host: Option<String>,
     /// Names of the Stacks in the same namespace that have to be Ready first. They are held while they are used.
@@ -49,6 +49,17 @@ pub struct StackSpec {
     pub depends_on: Vec<String>,
     /// Helm chart that the application needs. It is uninstalled when it is unset.
     pub chart: Option<ChartSpec>,
+}
+
+/// A key of a Secret in the same namespace.
+#[ostler_sdk::api]
+pub struct SecretKey {
+    /// Name of the Secret.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Key in the Secret, which is also the name of the variable.
+    #[schemars(length(min = 1))]
+    pub key: String,
 }
 
 /// A Helm chart.
@@ -85,7 +96,7 @@ impl Reconciler for Stacks {
 
     fn reconcile(&self, ctx: &Context, stack: &Stack) -> Result<Outcome, Failure> {
         let config: Config = ctx.config()?;
-        let defaults = config.read_defaults(ctx)?;
+        let inputs = Inputs::read(ctx, stack, &config)?;
         let holders = ctx.list_holders(&stack.reference())?;
         let status = StackStatus {
             phase: None,
@@ -94,7 +105,7 @@ impl Reconciler for Stacks {
                 .map(|holder| [&*holder.gvk.kind, "/", &holder.name].concat())
                 .collect(),
         };
-        let steps = steps::build(stack, &config, &defaults)?;
+        let steps = steps::build(stack, &config, inputs)?;
         match steps.provision(ctx) {
             Ok(outcome) => Ok(outcome.status(&status)),
             Err(failure) => Err(failure.status(&status).wait_interval(config.parse_interval()?)),
@@ -104,7 +115,7 @@ impl Reconciler for Stacks {
     fn cleanup(&self, ctx: &Context, stack: &Stack) -> Result<Outcome, Failure> {
         let config: Config = ctx.config()?;
         let interval = config.parse_interval()?;
-        let steps = steps::build(stack, &config, &Defaults::default())?;
+        let steps = steps::build(stack, &config, Inputs::default())?;
         wait_for_foreground_deletion(&stack.metadata)
             .and_then(|()| steps.deprovision(ctx))
             .map_err(|failure| failure.wait_interval(interval))

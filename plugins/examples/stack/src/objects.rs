@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ostler_sdk::{prelude::*, serde_json::Value};
 
-use crate::{Stack, config::Defaults};
+use crate::{Stack, config::Inputs};
 
 /// Name of the ConfigMap with the defaults.
 pub const DEFAULTS_NAME: &str = "stack-defaults";
@@ -21,7 +21,7 @@ fn build_object(stack: &Stack, api_version: &str, kind: &str) -> Value {
 
 /// Builds the ConfigMap with the defaults.
 pub fn build_defaults(namespace: &str) -> Value {
-    let replicas = Defaults::default().replicas.to_string();
+    let replicas = Inputs::default().replicas.to_string();
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -38,27 +38,27 @@ pub fn build_settings(stack: &Stack) -> Value {
 }
 
 /// Builds the Deployment.
-pub fn build_deployment(stack: &Stack, defaults: &Defaults) -> Value {
+pub fn build_deployment(stack: &Stack, inputs: &Inputs) -> Value {
     let spec = &stack.spec;
-    let mut environment = vec![json!({ "configMapRef": { "name": stack.name() } })];
+    // In the template of the Pods they restart the Pods with changed values.
+    let mut digests = json!({ "examples.ostler.dev/settings": hash_settings(&spec.settings) });
+    let mut container = json!({
+        "name": "app",
+        "image": spec.image,
+        "ports": [{ "containerPort": port(stack) }],
+        "envFrom": [{ "configMapRef": { "name": stack.name() } }],
+    });
     if let Some(secret) = &spec.secret {
-        environment.push(json!({ "secretRef": { "name": secret } }));
+        digests["examples.ostler.dev/secret"] = json!(inputs.secret_digest);
+        container["env"] = json!([{ "name": secret.key, "valueFrom": { "secretKeyRef": secret } }]);
     }
     let mut deployment = build_object(stack, "apps/v1", "Deployment");
     deployment["spec"] = json!({
-        "replicas": spec.replicas.unwrap_or(defaults.replicas),
+        "replicas": spec.replicas.unwrap_or(inputs.replicas),
         "selector": { "matchLabels": build_labels(stack) },
         "template": {
-            "metadata": {
-                "labels": build_labels(stack),
-                "annotations": { "examples.ostler.dev/settings": hash_settings(&spec.settings) },
-            },
-            "spec": { "containers": [{
-                "name": "app",
-                "image": spec.image,
-                "ports": [{ "containerPort": port(stack) }],
-                "envFrom": environment,
-            }] },
+            "metadata": { "labels": build_labels(stack), "annotations": digests },
+            "spec": { "containers": [container] },
         },
     });
     deployment
@@ -93,7 +93,7 @@ fn port(stack: &Stack) -> u16 {
     stack.spec.port.unwrap_or(DEFAULT_PORT)
 }
 
-/// FNV-1a hash of the settings. In the template of the Pods it has them restarted with changed settings.
+/// FNV-1a hash of the settings.
 fn hash_settings(settings: &BTreeMap<String, String>) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for (key, value) in settings {

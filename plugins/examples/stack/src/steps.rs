@@ -1,29 +1,27 @@
 //! The steps of a Stack.
 
 use ostler_sdk::{
-    ObjectRef, Resource as _,
+    Resource as _,
     prelude::*,
     provision::{Dependency, HelmApplication, Provision, Resource, StepTree, concurrent, serial, step, when},
     serde_json::Value,
 };
 
 use crate::{
-    Stack, StackSpec,
-    config::{Charts, Config, Defaults},
+    SecretKey, Stack, StackSpec,
+    config::{Charts, Config, Inputs},
     objects,
 };
 
 /// Builds the steps: what the application needs, the application, and its Ingress once it is available.
-pub fn build<'a>(stack: &'a Stack, config: &'a Config, defaults: &Defaults) -> Result<StepTree<'a>, Failure> {
+pub fn build<'a>(stack: &'a Stack, config: &'a Config, inputs: Inputs) -> Result<StepTree<'a>, Failure> {
     let spec = &stack.spec;
     let resource = |object| Resource::new(&stack.metadata, object);
-    let mut needed = vec![
-        step("SettingsApplied", resource(objects::build_settings(stack))),
-        when(
-            spec.secret.is_some(),
-            step("SecretHeld", Dependency::new(name_secret(stack)).held()),
-        ),
-    ];
+    let mut needed = vec![step("SettingsApplied", resource(objects::build_settings(stack)))];
+    if let Some(secret) = &spec.secret {
+        let is_present = inputs.secret_digest.is_some();
+        needed.push(step("SecretPresent", SecretPresent { secret, is_present }));
+    }
     match &config.charts {
         Some(charts) => needed.push(when(
             spec.chart.is_some(),
@@ -37,7 +35,7 @@ pub fn build<'a>(stack: &'a Stack, config: &'a Config, defaults: &Defaults) -> R
         }
         None => {}
     }
-    let deployment = resource(objects::build_deployment(stack, defaults)).ready_when("Available");
+    let deployment = resource(objects::build_deployment(stack, &inputs)).ready_when("Available");
     Ok(serial(vec![
         step("StacksReady", UsedStacks(stack)),
         concurrent(needed),
@@ -52,9 +50,24 @@ pub fn build<'a>(stack: &'a Stack, config: &'a Config, defaults: &Defaults) -> R
     ]))
 }
 
-fn name_secret(stack: &Stack) -> ObjectRef {
-    let name = stack.spec.secret.as_deref().unwrap_or_default();
-    gvk("", "v1", "Secret").named(stack.namespace(), name)
+/// The Secret of a Stack. Pods without its key would not start.
+struct SecretPresent<'a> {
+    secret: &'a SecretKey,
+    is_present: bool,
+}
+
+impl Provision for SecretPresent<'_> {
+    fn provision(&self, _: &Context) -> Result<(), Failure> {
+        if self.is_present {
+            return Ok(());
+        }
+        let message = format!("Secret {} has no key {}.", self.secret.name, self.secret.key);
+        Err(Failure::wait("NotFound", message))
+    }
+
+    fn deprovision(&self, _: &Context) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// The Stacks that a Stack uses. All are held before the first has to be Ready.

@@ -124,18 +124,15 @@ fn foreign_service_is_terminal_beside_a_deployment_that_waits() {
 }
 
 #[test]
-fn used_stacks_and_secret_are_held() {
+fn used_stacks_are_held_before_all_are_ready() {
     let host = Host::new();
-    let stack = stack(json!({ "dependsOn": ["a", "b"], "secret": "password" }));
+    let stack = stack(json!({ "dependsOn": ["a", "b"] }));
     for name in ["a", "b"] {
         host.put(
             json!({ "apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Stack",
             "metadata": { "name": name, "namespace": "n" } }),
         );
     }
-    host.put(
-        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "password", "namespace": "n" } }),
-    );
     set_true(&host, &stacks("a"), "Ready");
     let result = host.reconcile(&Stacks, &stack);
     assert_eq!(reason(&result, "StacksReady"), "DependencyNotReady");
@@ -148,10 +145,30 @@ fn used_stacks_and_secret_are_held() {
     set_true(&host, &stacks("b"), "Ready");
     host.reconcile(&Stacks, &stack)
         .expect_err("waits for the Deployment");
-    assert_eq!(host.held(), ["Secret n/password", "Stack n/a", "Stack n/b"]);
-    let live = host.object(&deployment()).expect("applied");
-    let environment = &live["spec"]["template"]["spec"]["containers"][0]["envFrom"];
-    assert_eq!(environment[1], json!({ "secretRef": { "name": "password" } }));
+    assert_eq!(host.held(), ["Stack n/a", "Stack n/b"]);
+}
+
+#[test]
+fn secret_is_waited_for_and_its_change_restarts_the_pods() {
+    let host = Host::new();
+    let stack = stack(json!({ "secret": { "name": "password", "key": "PASSWORD" } }));
+    let result = host.reconcile(&Stacks, &stack);
+    assert_eq!(reason(&result, "SecretPresent"), "NotFound");
+    assert_eq!(reason(&result, "DeploymentAvailable"), "Pending");
+    host.secret("password", "PASSWORD", "digest-1");
+    let template = || {
+        host.reconcile(&Stacks, &stack).expect_err("waits");
+        host.object(&deployment()).expect("applied")["spec"]["template"].clone()
+    };
+    let first = template();
+    let variable = json!({ "name": "PASSWORD",
+        "valueFrom": { "secretKeyRef": { "name": "password", "key": "PASSWORD" } } });
+    assert_eq!(first["spec"]["containers"][0]["env"], json!([variable]));
+    host.secret("password", "PASSWORD", "digest-2");
+    assert_ne!(
+        template()["metadata"]["annotations"],
+        first["metadata"]["annotations"]
+    );
 }
 
 #[test]
