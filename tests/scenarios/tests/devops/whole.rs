@@ -162,7 +162,14 @@ async fn events_set_up_a_project_and_deploy_it_until_nothing_is_left(lab: Lab) {
     assert_eq!(pack.servers.jenkins.builds(PIPELINE).len(), 1);
     assert_eq!(pack.count_syncs(&record), 1);
     assert_eq!(pack.controller.operations().len(), 1);
-    assert_order_of_deletions(&pack.gate.effects());
+    let effects = pack.gate.effects();
+    assert_order_of_deletions(&effects);
+    let is_of_project = |effect: &&String| effect.contains(" devopsprojects/");
+    assert_eq!(
+        effects.iter().find(is_of_project),
+        None,
+        "the project stays Ready while its application comes and goes"
+    );
     assert!(!dns.resolve(HOST, A).await.has(&address.octets()));
     for (gvk, name) in [
         (application(), "shop-alpha"),
