@@ -513,6 +513,7 @@ async fn delete_in_foreground(lab: &Lab, name: &str) {
 /// Waits until the garbage collector carries out foreground deletions of Stacks. It learns of a new kind within 30 s, and
 /// may never finish one that was deleted at that moment.
 async fn wait_for_garbage_collector(lab: &Lab) {
+    let kind = stacks();
     for attempt in 0..10 {
         let name = format!("first-{attempt}");
         let owner = lab.apply(stack(lab, &name, json!({}))).await;
@@ -521,11 +522,11 @@ async fn wait_for_garbage_collector(lab: &Lab) {
                 "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true }] } }))
             .await;
         delete_in_foreground(lab, &name).await;
-        let gone = lab.wait_gone(&stacks(), &name);
+        let gone = lab.wait_gone(&kind, &name);
         if tokio::time::timeout(Duration::from_secs(10), gone).await.is_ok() {
             return;
         }
-        lab.patch(&stacks(), &name, json!({ "metadata": { "finalizers": null } }))
+        lab.patch(&kind, &name, json!({ "metadata": { "finalizers": null } }))
             .await;
     }
     panic!("the garbage collector carries out no foreground deletion");
