@@ -7,7 +7,6 @@ use ostler_sdk::{
     mock::Host,
     prelude::*,
     provision::{Provision, StepTree, concurrent, serial, step, when},
-    serde_json::Value,
 };
 use proptest::prelude::*;
 
