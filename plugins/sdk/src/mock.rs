@@ -3,7 +3,9 @@
 //! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
 //!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
-//! its requests, writes and Events. A request without a response fails the test and names the request.
+//! its requests, writes and Events. An object with finalizers or dependents that is deleted in the foreground stays, with a
+//! deletion timestamp, until [`Host::remove`]; any other one is gone at once. A request without a response fails the test
+//! and names the request.
 //!
 //! ```
 //! use ostler_sdk::{Next, mock::Host, prelude::*};
@@ -45,8 +47,8 @@ use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
     Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
-    Outcome, Preconditions, Projection, Reconciler, Request, Resource, SecretKeyRef, Substitution,
-    UpstreamRef,
+    Outcome, Preconditions, Projection, Propagation, Reconciler, Request, Resource, SecretKeyRef,
+    Substitution, UpstreamRef,
 };
 
 /// Group, kind, namespace and name.
@@ -84,6 +86,14 @@ struct State {
 }
 
 impl State {
+    /// Returns whether another object has an owner reference to this one.
+    fn has_dependents(&self, object: &Value) -> bool {
+        let uid = &object["metadata"]["uid"];
+        let owners = |other: &Value| other["metadata"]["ownerReferences"].as_array().cloned();
+        let mut references = self.objects.values().filter_map(owners).flatten();
+        uid.is_string() && references.any(|owner| owner["uid"] == *uid)
+    }
+
     /// Counts an effect, after it has happened. The guard of the state is released by the panic.
     fn count_effect(&mut self) {
         if let Some(left) = &mut self.effects_left {
@@ -92,6 +102,9 @@ impl State {
         }
     }
 }
+
+/// Time at which objects are deleted that have finalizers.
+const DELETION_TIME: &str = "2026-01-01T00:00:00Z";
 
 /// Message of the panic with which a host stops.
 const STOPPED: &str = "the host stops after this effect";
@@ -512,6 +525,15 @@ fn key_of(object: &Value) -> Key {
     (group, kind, text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
+fn add_finalizer(object: &mut Value, finalizer: &str) {
+    let finalizers = &mut object["metadata"]["finalizers"];
+    let mut all = finalizers.as_array().cloned().unwrap_or_default();
+    if !all.iter().any(|known| known == finalizer) {
+        all.push(finalizer.into());
+    }
+    *finalizers = all.into();
+}
+
 fn merge_applied(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
@@ -722,7 +744,22 @@ impl Capabilities for Host {
             check_preconditions(&object, &options.preconditions)?;
         }
         let mut state = self.0.borrow_mut();
-        if state.objects.remove(&object_key(reference)).is_some() {
+        let key = object_key(reference);
+        let Some(mut object) = state.objects.remove(&key) else {
+            return Ok(());
+        };
+        let is_deleted_before = !object["metadata"]["deletionTimestamp"].is_null();
+        if options.propagation == Propagation::Foreground {
+            if state.has_dependents(&object) {
+                add_finalizer(&mut object, "foregroundDeletion");
+            }
+            let finalizers = object["metadata"]["finalizers"].as_array();
+            if finalizers.is_some_and(|all| !all.is_empty()) {
+                object["metadata"]["deletionTimestamp"] = DELETION_TIME.into();
+                state.objects.insert(key, object);
+            }
+        }
+        if !is_deleted_before {
             let line = format!("delete {} {}", reference.gvk.kind, reference.name);
             state.writes.push(line);
             state.count_effect();
@@ -732,6 +769,20 @@ impl Capabilities for Host {
 
     fn references_hold(&self, reference: &ObjectRef) -> Result<(), Error> {
         self.check_allowed("references.hold")?;
+        match self.object(reference) {
+            None => return Err(Error::NotFound(format_reference(reference))),
+            Some(object) if !object["metadata"]["deletionTimestamp"].is_null() => {
+                return Err(Error::NotReady(NotReady {
+                    ref_: reference.clone(),
+                    condition: "Ready".into(),
+                    status: ConditionStatus::True,
+                    exists: true,
+                    reason: String::new(),
+                    message: "It is being deleted.".into(),
+                }));
+            }
+            Some(_) => {}
+        }
         self.0.borrow_mut().held.insert(format_reference(reference));
         Ok(())
     }

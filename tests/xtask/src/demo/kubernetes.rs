@@ -32,7 +32,8 @@ pub fn read_manifests(path: &Path, variables: &BTreeMap<&str, &str>) -> Result<V
     parse_manifests(&text, variables).with_context(|| path.display().to_string())
 }
 
-fn parse_manifests(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
+/// Parses the objects of a YAML text and substitutes `${NAME}`.
+pub fn parse_manifests(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
     let mut text = text.to_owned();
     for (name, value) in variables {
         // A whole value is quoted as JSON, which is valid YAML; a part of a longer value is not.
