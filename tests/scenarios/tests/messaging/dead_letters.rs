@@ -1,5 +1,6 @@
 //! Dead letters: rejections, and messages beyond `maxDeliveries`, with the reason in a header.
 
+use ostler::testing::upstream::HandleResult;
 use ostler_test_harness::scenarios;
 
 use super::*;
@@ -8,6 +9,8 @@ scenarios!(
     rejected_message_is_dead_lettered_with_its_reason,
     garbage_is_dead_lettered_to_its_target,
     message_beyond_max_deliveries_is_dead_lettered_with_its_reason,
+    message_larger_than_its_limit_is_dead_lettered,
+    dead_letter_without_a_target_stays_in_its_queue,
 );
 
 async fn rejected_message_is_dead_lettered_with_its_reason(mut lab: Lab) {
@@ -95,5 +98,49 @@ async fn message_beyond_max_deliveries_is_dead_lettered_with_its_reason(mut lab:
         probe.expect("it serves").trapping == 0
     })
     .await;
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+async fn message_larger_than_its_limit_is_dead_lettered(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.settings.limits.bytes_from_host = 64 << 10;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    let body = vec![b'x'; (64 << 10) + 1];
+    client.publish(QUEUE, &body).await;
+    let dead_letters = format!("{QUEUE}.dead-letter");
+    lab.wait_until("there is a dead letter", async || {
+        client.queue_depth(&dead_letters).await == Some(1)
+    })
+    .await;
+    let letter = client.wait_message(&dead_letters).await;
+    assert_eq!(letter.data, body);
+    let [why, ..] = letter_facts(&letter);
+    assert!(why.contains("limit bytesFromHost"), "{why}");
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+/// Neither an exchange that does not exist nor one without a queue takes the message.
+async fn dead_letter_without_a_target_stays_in_its_queue(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let settings = ", deadLetter: {exchange: failed, routingKey: poison}";
+    let client = start_subscribed(&mut lab, &rabbitmq, settings).await;
+    client.publish(QUEUE, b"garbage").await;
+    let wait_returned = async |why: &str| {
+        let before = subscription_stats(&lab).total(HandleResult::Requeued);
+        lab.wait_until(&format!("it is returned for {why:?}"), async || {
+            let stats = subscription_stats(&lab);
+            stats.total(HandleResult::Requeued) > before && stats.state().message.contains(why)
+        })
+        .await;
+    };
+    wait_returned("no exchange 'failed'").await;
+    client
+        .declare_exchange("failed", lapin::ExchangeKind::Topic)
+        .await;
+    wait_returned("no queue is bound for routing key `poison`").await;
+    client.declare_queue("poison").await;
+    client.bind_queue("poison", "failed", "poison").await;
+    let letter = client.wait_message("poison").await;
+    assert_eq!(letter.data, b"garbage");
     wait_drained(&lab, &rabbitmq).await;
 }

@@ -11,6 +11,7 @@ scenarios!(
     write_conflict_loses_no_message,
     full_memory_budget_loses_no_message,
     missing_grant_loses_no_message,
+    unusable_delay_queue_loses_no_message,
 );
 
 async fn missing_grant_loses_no_message(mut lab: Lab) {
@@ -104,5 +105,21 @@ async fn full_memory_budget_loses_no_message(mut lab: Lab) {
     assert_eq!(lab.get(&config_maps(), "large").await, None);
     drop(lease);
     wait_config_map(&lab, "large").await;
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+/// A queue of the name exists with other arguments, so that the host cannot declare it: the message returns to its own.
+async fn unusable_delay_queue_loses_no_message(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = rabbitmq.connect().await;
+    let delay_queue = format!("{QUEUE}.retry.1s");
+    client.declare_queue(&delay_queue).await;
+    let retry = ", retry: {initialDelay: 1s, maxDelay: 1s}";
+    start_subscribed(&mut lab, &rabbitmq, retry).await;
+    let body = json!([{"do": "retry", "milliseconds": 100, "times": 1}, {"do": "record", "name": "seen"}]);
+    client.publish(QUEUE, &steps(&body)).await;
+    let seen = wait_config_map(&lab, "seen").await;
+    assert_eq!(seen["data"]["deliveryCount"], "1");
+    assert_eq!(subscription_stats(&lab).total(HandleResult::Requeued), 1);
     wait_drained(&lab, &rabbitmq).await;
 }
