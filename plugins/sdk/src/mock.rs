@@ -34,6 +34,7 @@
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ostler_readiness::{check_built_in, is_built_in_group};
 use serde_json::Value;
 
 use crate::bindings::ostler::plugin::{
@@ -674,7 +675,22 @@ impl Capabilities for Host {
 
     fn kubernetes_require_ready(&self, reference: &ObjectRef) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.require-ready")?;
-        self.require_condition(reference, "Ready", ConditionStatus::True)
+        let Gvk { group, kind, .. } = &reference.gvk;
+        let object = self.object(reference);
+        let Some(object) = object.filter(|_| is_built_in_group(group)) else {
+            return self.require_condition(reference, "Ready", ConditionStatus::True);
+        };
+        match check_built_in(group, kind, &object) {
+            Ok(()) => Ok(to_json_bytes(&object)),
+            Err(cause) => Err(Error::NotReady(NotReady {
+                ref_: reference.clone(),
+                condition: "Ready".into(),
+                status: ConditionStatus::True,
+                exists: true,
+                reason: cause.reason,
+                message: cause.message,
+            })),
+        }
     }
 
     fn kubernetes_require_condition(

@@ -1,5 +1,7 @@
 //! Provisioning by steps, with the example `stack`: order up and down, conditions, restarts, references, pause, hooks.
 
+use std::time::Duration;
+
 use argocd_simulator::Controller;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk};
@@ -483,7 +485,7 @@ async fn replicas(lab: &Lab) -> Value {
 async fn yield_comes_back_at_the_interval_of_the_plugin(mut lab: Lab) {
     prepare(&mut lab, &json!({ "waitInterval": "100ms" }));
     // That of the host would not pass in this test.
-    lab.settings.wait_interval = std::time::Duration::from_hours(1);
+    lab.settings.wait_interval = Duration::from_hours(1);
     lab.start_host().await;
     lab.apply(stack(&lab, "shop", json!({}))).await;
     lab.wait_until("it has come back twice", async || {
@@ -498,20 +500,46 @@ async fn yield_comes_back_at_the_interval_of_the_plugin(mut lab: Lab) {
     lab.wait_ready(&stacks(), "shop").await;
 }
 
-async fn foreground_deletion_is_waited_for(mut lab: Lab) {
-    prepare(&mut lab, &json!({ "waitInterval": "100ms" }));
-    lab.start_host().await;
-    make_ready(&lab, "shop", json!({ "host": "shop.example.com" })).await;
-    lab.wait_idle().await;
-    keep(&lab, &ingresses(), "shop").await;
+/// Deletes a Stack as `kubectl delete --cascade=foreground` does.
+async fn delete_in_foreground(lab: &Lab, name: &str) {
     let options = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };
-    lab.api(&stacks(), &lab.namespace)
-        .delete("shop", &options)
-        .await
-        .expect("accepted");
+    let stacks = lab.api(&stacks(), &lab.namespace);
+    stacks.delete(name, &options).await.expect("accepted");
+}
+
+/// Waits until the garbage collector carries out foreground deletions of Stacks. It learns of a new kind within 30 s, and
+/// may never finish one that was deleted at that moment.
+async fn wait_for_garbage_collector(lab: &Lab) {
+    let kind = stacks();
+    for attempt in 0..10 {
+        let name = format!("first-{attempt}");
+        let owner = lab.apply(stack(lab, &name, json!({}))).await;
+        lab.apply(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": lab.namespace,
+            "ownerReferences": [{ "apiVersion": owner["apiVersion"], "kind": "Stack", "name": name,
+                "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true }] } }))
+            .await;
+        delete_in_foreground(lab, &name).await;
+        let gone = lab.wait_gone(&kind, &name);
+        if tokio::time::timeout(Duration::from_secs(10), gone).await.is_ok() {
+            return;
+        }
+        lab.patch(&kind, &name, json!({ "metadata": { "finalizers": null } }))
+            .await;
+    }
+    panic!("the garbage collector carries out no foreground deletion");
+}
+
+async fn foreground_deletion_is_waited_for(mut lab: Lab) {
+    prepare(&mut lab, &json!({ "waitInterval": "100ms" }));
+    wait_for_garbage_collector(&lab).await;
+    lab.start_host().await;
+    make_ready(&lab, "shop", json!({ "host": "shop.example.com" })).await;
+    lab.wait_idle().await;
+    keep(&lab, &ingresses(), "shop").await;
+    delete_in_foreground(&lab, "shop").await;
     lab.wait_condition(&stacks(), "shop", "Ready", "False", "ForegroundDeletion")
         .await;
     for kind in [services(), deployments(), config_maps()] {
