@@ -9,7 +9,7 @@ mod report;
 use std::{
     fs,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     thread,
     time::Instant,
@@ -50,6 +50,9 @@ pub struct Options {
     /// Seconds under load (heartbeats, default 120) or without work (devops-idle, default 600).
     #[arg(long)]
     window: Option<u64>,
+    /// Binary of the host for the benches of the DevOps pack, instead of one that is built.
+    #[arg(long)]
+    host: Option<PathBuf>,
 }
 
 fn bench_names() -> PossibleValuesParser {
@@ -68,7 +71,7 @@ pub fn run_bench(options: &Options) -> Result<ExitCode> {
                 of_pack.join(", ")
             );
         }
-        return devops::run(&of_pack, options.quick, options.window);
+        return devops::run(&of_pack, options);
     }
     let began = Instant::now();
     let size = if options.quick { Size::Quick } else { Size::Full };

@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
+use super::Options;
 use crate::{
     cargo, components,
     demo::{Pack, Variation, devops, stage::Stage},
@@ -36,30 +37,39 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(900);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the benches of these names.
-pub fn run(names: &[&str], quick: bool, window: Option<u64>) -> Result<ExitCode> {
+pub fn run(names: &[&str], options: &Options) -> Result<ExitCode> {
     let environment = devops::fetch_servers()?;
     let built = components::build_components(|guest| Pack::Devops.has_guest(guest))?;
     let mut binaries = cargo::build_debug_binaries(&Pack::Devops.programs())?;
-    binaries.insert("ostler".into(), cargo::build_release_binary("ostler")?);
+    let host = match &options.host {
+        Some(host) => host.clone(),
+        None => cargo::build_release_binary("ostler")?,
+    };
+    binaries.insert("ostler".into(), host);
+    let window = |default| Duration::from_secs(options.window.unwrap_or(default));
     let mut passed = true;
     for name in names {
         let is_heartbeats = *name == "heartbeats";
         let variation = Variation {
-            folder: "bench-devops",
+            folder: if is_heartbeats {
+                "bench-heartbeats"
+            } else {
+                "bench-devops-idle"
+            },
             hold_builds: is_heartbeats,
             deployments: if is_heartbeats { RUNNING_DEPLOYMENTS } else { 1 },
             ttl_seconds: 10_800,
         };
         let mut stage = Stage::start(Pack::Devops, &variation, &binaries, &environment, &built)?;
         passed &= if is_heartbeats {
-            let records = if quick {
+            let records = if options.quick {
                 ENDED_DEPLOYMENTS / 10
             } else {
                 ENDED_DEPLOYMENTS
             };
-            measure_heartbeats(&mut stage, records, Duration::from_secs(window.unwrap_or(120)))?
+            measure_heartbeats(&mut stage, records, window(120))?
         } else {
-            measure_idle(&mut stage, Duration::from_secs(window.unwrap_or(600)))?
+            measure_idle(&mut stage, window(600))?
         };
     }
     Ok(if passed {
