@@ -2,10 +2,10 @@
 //! cluster.
 
 mod concourse;
-mod devops;
+pub mod devops;
 mod facts;
 mod kubernetes;
-mod stage;
+pub mod stage;
 mod swap;
 mod table;
 
@@ -53,7 +53,7 @@ pub enum Pack {
 
 impl Pack {
     /// Returns whether a guest is a plugin of the demo.
-    fn has_guest(self, guest: &Guest) -> bool {
+    pub fn has_guest(self, guest: &Guest) -> bool {
         match self {
             Self::Concourse => guest.pack == "concourse",
             Self::Devops => guest.pack == "devops" || devops::DNS_PLUGINS.contains(&guest.name.as_str()),
@@ -61,7 +61,7 @@ impl Pack {
     }
 
     /// Returns the packages of the programs that run.
-    fn programs(self) -> [&'static str; 3] {
+    pub fn programs(self) -> [&'static str; 3] {
         let servers = match self {
             Self::Concourse => "concourse-simulator",
             Self::Devops => "devops-servers",
@@ -74,6 +74,32 @@ impl Pack {
         match self {
             Self::Concourse => "concourse-team",
             Self::Devops => "devops-registry",
+        }
+    }
+}
+
+/// What differs between the demo and the benches of a pack.
+pub struct Variation {
+    /// Folder below `target`.
+    pub folder: &'static str,
+    /// Builds start and never end.
+    pub hold_builds: bool,
+    /// Number of deployments.
+    pub deployments: usize,
+    /// Time to live of each.
+    pub ttl_seconds: u64,
+}
+
+impl Variation {
+    fn of_demo(pack: Pack) -> Self {
+        Self {
+            folder: match pack {
+                Pack::Concourse => "demo",
+                Pack::Devops => "demo-devops",
+            },
+            hold_builds: false,
+            deployments: 1,
+            ttl_seconds: 60,
         }
     }
 }
@@ -93,7 +119,13 @@ pub fn run_demo(options: &Options) -> Result<ExitCode> {
     };
     let built = components::build_components(|guest| options.pack.has_guest(guest))?;
     let binaries = cargo::build_debug_binaries(&options.pack.programs())?;
-    let mut stage = Stage::start(options.pack, &binaries, &servers, &built)?;
+    let mut stage = Stage::start(
+        options.pack,
+        &Variation::of_demo(options.pack),
+        &binaries,
+        &servers,
+        &built,
+    )?;
     if options.once {
         return run_once(&mut stage, options);
     }

@@ -1,7 +1,7 @@
 //! The DevOps pack: the servers around it, and a script of two events.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::{
+    Variation,
     facts::{ObjectKey, ObjectStats},
     kubernetes::{ApiClient, parse_manifests, read_manifests},
     stage::{Scene, Site, apply_all, start_server},
@@ -42,7 +43,13 @@ pub fn fetch_servers() -> Result<Vec<(&'static str, PathBuf)>> {
 }
 
 /// Starts the servers, and applies the accounts of the plugins and the connections.
-pub fn start(site: &Site, cluster: &ApiClient, mut command: Command, step: &Step) -> Result<Scene> {
+pub fn start(
+    site: &Site,
+    variation: &Variation,
+    cluster: &ApiClient,
+    mut command: Command,
+    step: &Step,
+) -> Result<Scene> {
     let events = site.folder.join("events");
     // Left behind by an earlier demo. It usually does not exist.
     let _ = fs::remove_dir_all(&events);
@@ -54,6 +61,9 @@ pub fn start(site: &Site, cluster: &ApiClient, mut command: Command, step: &Step
     step.set_status("RabbitMQ, PowerDNS, git, docker-registry, and simulators of Jenkins and Argo CD");
     command.arg("--kubeconfig").arg(site.folder.join("kubeconfig"));
     command.arg("--events").arg(&events);
+    if variation.hold_builds {
+        command.arg("--hold-builds");
+    }
     let (servers, first) = start_server("devops-servers", command, site.folder)?;
     let first: Value = serde_json::from_str(&first).context("the first line of devops-servers")?;
     let variables: BTreeMap<String, String> = serde_json::from_value(first["variables"].clone())?;
@@ -78,7 +88,7 @@ pub fn start(site: &Site, cluster: &ApiClient, mut command: Command, step: &Step
         output: site.folder.join("devops-servers.out"),
         events,
         initialize: read_event("devops-initialize.json", &variables)?,
-        reconcile: read_event("devops-reconcile.json", &variables)?,
+        reconciles: vary_event(&read_event("devops-reconcile.json", &variables)?, variation),
         published: Vec::new(),
         lines: Lines::default(),
     };
@@ -87,7 +97,13 @@ pub fn start(site: &Site, cluster: &ApiClient, mut command: Command, step: &Step
         .filter(|object| object["kind"] == "DnsProvider")
         .map(ObjectKey::from_manifest)
         .collect();
-    expected.extend([script.project(), script.deployment()]);
+    expected.push(script.project());
+    expected.extend(
+        script
+            .reconciles
+            .iter()
+            .map(|event| object_key("DeploymentRecord", &event["id"])),
+    );
     Ok(Scene {
         servers,
         expected,
@@ -110,6 +126,28 @@ fn read_example(name: &str, variables: &BTreeMap<String, String>) -> Result<Vec<
 fn read_event(name: &str, variables: &BTreeMap<String, String>) -> Result<Value> {
     let mut documents = read_example(name, variables)?;
     documents.pop().with_context(|| format!("{name} has an event"))
+}
+
+/// The event of each deployment: the example is `d-1`, and the others are numbered, too.
+fn vary_event(example: &Value, variation: &Variation) -> Vec<Value> {
+    let numbered = (1..=variation.deployments).map(|n| {
+        let mut event = example.clone();
+        event["id"] = format!("d-{n}").into();
+        event["ttl_seconds"] = variation.ttl_seconds.into();
+        if let Some(host) = example["ingress"]["host"].as_str() {
+            event["ingress"]["host"] = host.replacen("d-1", &format!("d-{n}"), 1).into();
+        }
+        event
+    });
+    numbered.collect()
+}
+
+fn object_key(kind: &str, name: &Value) -> ObjectKey {
+    ObjectKey {
+        kind: kind.into(),
+        namespace: NAMESPACE.into(),
+        name: name.as_str().unwrap_or_default().into(),
+    }
 }
 
 /// Reads the accounts and roles of the plugins. Those of the DNS pack are for the namespace of the project here, which has the
@@ -156,14 +194,14 @@ pub fn usage_hint(folder: &Path) -> String {
     )
 }
 
-/// The events of the demo: the first sets up a project, the second deploys it when it is Ready.
+/// The events of the demo: the first sets up a project, the others deploy it when it is Ready.
 pub struct Script {
     /// The stdout of the servers.
     output: PathBuf,
     /// Folder whose files are published.
     events: PathBuf,
     initialize: Value,
-    reconcile: Value,
+    reconciles: Vec<Value>,
     published: Vec<Published>,
     lines: Lines,
 }
@@ -177,25 +215,13 @@ struct Published {
 }
 
 impl Script {
-    fn object_key(kind: &str, name: &Value) -> ObjectKey {
-        ObjectKey {
-            kind: kind.into(),
-            namespace: NAMESPACE.into(),
-            name: name.as_str().unwrap_or_default().into(),
-        }
-    }
-
     fn project(&self) -> ObjectKey {
-        Self::object_key("DevOpsProject", &self.initialize["project"])
+        object_key("DevOpsProject", &self.initialize["project"])
     }
 
-    fn deployment(&self) -> ObjectKey {
-        Self::object_key("DeploymentRecord", &self.reconcile["id"])
-    }
-
-    /// Publishes the next event when the object of the one before is Ready, and reads what the servers have printed.
+    /// Publishes the next events when the project is Ready, and reads what the servers have printed.
     pub fn advance(&mut self, objects: &[ObjectStats]) -> Result<()> {
-        self.lines.parse(&fs::read_to_string(&self.output)?);
+        self.read()?;
         let now = now_ms();
         for event in &mut self.published {
             let is_ready = |object: &ObjectStats| object.ready && object.key() == event.object;
@@ -203,11 +229,24 @@ impl Script {
                 event.ready_ms = Some(now.saturating_sub(event.at_ms));
             }
         }
-        let (kind, object, event) = match &self.published[..] {
-            [] => (INITIALIZE_EVENT, self.project(), &self.initialize),
-            [first] if first.ready_ms.is_some() => (RECONCILE_EVENT, self.deployment(), &self.reconcile),
-            _ => return Ok(()),
-        };
+        match &self.published[..] {
+            [] => self.publish(INITIALIZE_EVENT, self.project(), &self.initialize.clone()),
+            [first] if first.ready_ms.is_some() => {
+                for event in self.reconciles.clone() {
+                    self.publish(
+                        RECONCILE_EVENT,
+                        object_key("DeploymentRecord", &event["id"]),
+                        &event,
+                    )?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts an event into the folder.
+    fn publish(&mut self, kind: &'static str, object: ObjectKey, event: &Value) -> Result<()> {
         let Some(id) = event["id"].as_str() else {
             bail!("the example of {kind} has no id");
         };
@@ -216,16 +255,40 @@ impl Script {
         self.published.push(Published {
             kind,
             object,
-            at_ms: now,
+            at_ms: now_ms(),
             ready_ms: None,
         });
         Ok(())
     }
 
-    /// Returns whether the deployment has ended, and its last heartbeat has come.
+    /// Reads what the servers have printed.
+    pub fn read(&mut self) -> Result<()> {
+        self.lines.parse(&fs::read_to_string(&self.output)?);
+        Ok(())
+    }
+
+    /// Returns whether the deployments have succeeded, and their last heartbeats have come.
     pub fn is_complete(&self) -> bool {
-        let is_final = |body: &Value| body["id"] == self.reconcile["id"] && body["status"] == "success";
-        self.lines.heartbeats.iter().any(is_final)
+        let is_done = |event: &Value| {
+            let is_final = |body: &Value| body["id"] == event["id"] && body["status"] == "success";
+            self.lines.heartbeats.iter().any(|(_, body)| is_final(body))
+        };
+        self.reconciles.iter().all(is_done)
+    }
+
+    /// Returns the heartbeats so far, each with its time in milliseconds.
+    pub fn heartbeats(&self) -> &[(u64, Value)] {
+        &self.lines.heartbeats
+    }
+
+    /// Counts the deployments that have sent a heartbeat.
+    pub fn count_heartbeat_ids(&self) -> usize {
+        let ids = self
+            .lines
+            .heartbeats
+            .iter()
+            .filter_map(|(_, body)| body["id"].as_str());
+        ids.collect::<BTreeSet<_>>().len()
     }
 
     /// Returns servers and messages for the table.
@@ -239,7 +302,12 @@ impl Script {
             json!({ "type": event.kind, "kind": event.object.kind, "name": event.object.name, "ready_ms": event.ready_ms })
         });
         report["events"] = events.collect();
-        report["heartbeats"] = self.lines.heartbeats.clone().into();
+        report["heartbeats"] = self
+            .lines
+            .heartbeats
+            .iter()
+            .map(|(_, body)| body.clone())
+            .collect();
         let servers = self.lines.shown.servers.iter();
         report["servers"] = servers
             .map(|(name, state)| json!({ "name": name, "state": state }))
@@ -247,7 +315,8 @@ impl Script {
     }
 }
 
-fn now_ms() -> u64 {
+/// Returns the milliseconds since the Unix epoch.
+pub fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
@@ -257,7 +326,7 @@ fn now_ms() -> u64 {
 struct Lines {
     read: usize,
     began_ms: Option<u64>,
-    heartbeats: Vec<Value>,
+    heartbeats: Vec<(u64, Value)>,
     shown: Surroundings,
 }
 
@@ -293,7 +362,7 @@ impl Lines {
             "←"
         };
         let content = if queue == HEARTBEATS_QUEUE {
-            self.heartbeats.push(body.clone());
+            self.heartbeats.push((at_ms, body.clone()));
             let (id, status, phase) = (text(&body["id"]), text(&body["status"]), text(&body["phase"]));
             format!("{id} {status}, {phase}: {}", text(&body["phase_message"]))
         } else if body["reason"].is_string() {
@@ -369,7 +438,7 @@ mod tests {
             output,
             events: folder.path().into(),
             initialize: json!({ "id": "p-1", "project": "shop" }),
-            reconcile: json!({ "id": "d-1" }),
+            reconciles: vec![json!({ "id": "d-1" })],
             published: Vec::new(),
             lines: Lines::default(),
         };

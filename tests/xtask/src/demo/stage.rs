@@ -13,7 +13,7 @@ use serde_json::Value;
 use ureq::Agent;
 
 use super::{
-    Pack, concourse, devops,
+    Pack, Variation, concourse, devops,
     facts::{ObjectKey, ObjectStats, PluginStats, merge_stats},
     kubernetes::{ApiClient, get_json, http_agent, read_manifests},
     table::Surroundings,
@@ -26,10 +26,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The running processes and their shared folder.
 pub struct Stage {
     // Fields are dropped in this order: the host ends first.
-    host: Child,
+    /// None while it restarts.
+    host: Option<Child>,
     scene: Scene,
     apiserver: Child,
     folder: PathBuf,
+    program: PathBuf,
+    cluster: ApiClient,
     admin: String,
     agent: Agent,
     /// Of a pack without a script.
@@ -62,24 +65,20 @@ impl Stage {
     /// Starts everything and applies the examples.
     pub fn start(
         pack: Pack,
+        variation: &Variation,
         binaries: &BTreeMap<String, PathBuf>,
         environment: &[(&str, PathBuf)],
         built: &[Component],
     ) -> Result<Self> {
         let step = Step::new("Starting API server, servers and host");
-        let folder = paths::create_target_subdir(match pack {
-            Pack::Concourse => "demo",
-            Pack::Devops => "demo-devops",
-        })?;
+        let folder = paths::create_target_subdir(variation.folder)?;
         let lock = File::create(folder.join("lock"))?;
         if lock.try_lock().is_err() {
             bail!("another demo is running in {}: stop it first", folder.display());
         }
         let plugins = folder.join("plugins");
-        for left in [&plugins, &folder.join("ready.json")] {
-            // Left behind by an earlier demo. It usually does not exist.
-            let _ = fs::remove_dir_all(left).or_else(|_| fs::remove_file(left));
-        }
+        // Left behind by an earlier demo. It usually does not exist.
+        let _ = fs::remove_dir_all(&plugins);
         fs::create_dir_all(&plugins)?;
         install_components(&plugins, built)?;
         let [ostler, apiserver, servers] = pack.programs();
@@ -105,48 +104,62 @@ impl Stage {
         command.envs(environment.iter().map(|(name, path)| (name, path)));
         let scene = match pack {
             Pack::Concourse => concourse::start(&site, &cluster, command, &step)?,
-            Pack::Devops => devops::start(&site, &cluster, command, &step)?,
+            Pack::Devops => devops::start(&site, variation, &cluster, command, &step)?,
         };
 
         step.set_status("host");
-        let ready = folder.join("ready.json");
-        let mut command = program(ostler)?;
-        // No colors, because the log is a file.
-        command.env("NO_COLOR", "1");
-        command
-            .arg("run")
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .arg("--plugin-dir")
-            .arg(&plugins);
-        command.arg("--grants").arg(&scene.grants);
-        // The servers listen on loopback.
-        command.args(["--allow-network", "127.0.0.1"]);
-        command
-            .arg("--cache-dir")
-            .arg(paths::create_target_subdir("compiled")?);
-        command
-            .args(["--admin-bind-address", "127.0.0.1:0", "--ready-file"])
-            .arg(&ready);
-        let mut host = Child::spawn_logged("ostler", command, &folder.join("ostler.log"))?;
-        let facts = host.wait_until("admin address", START_TIMEOUT, || {
-            serde_json::from_slice::<Value>(&fs::read(&ready).ok()?).ok()
-        })?;
-        let admin = facts["admin"]
-            .as_str()
-            .context("the ready file has no admin address")?
-            .to_owned();
+        let program = binaries.get(ostler).context("no binary ostler")?.to_owned();
+        let (host, admin) = start_host(&program, &folder, &scene.grants)?;
         step.finish(format!("in {}", folder.display()));
         Ok(Self {
-            host,
+            host: Some(host),
             scene,
             apiserver,
             folder,
+            program,
+            cluster,
             admin,
             agent: http_agent(),
             nothing: Surroundings::default(),
             _lock: lock,
         })
+    }
+
+    /// Ends the host in order, and starts it again.
+    pub fn restart_host(&mut self) -> Result<()> {
+        self.host = None;
+        let (host, admin) = start_host(&self.program, &self.folder, &self.scene.grants)?;
+        (self.host, self.admin) = (Some(host), admin);
+        Ok(())
+    }
+
+    /// Returns the client of the API server.
+    pub fn cluster(&self) -> &ApiClient {
+        &self.cluster
+    }
+
+    /// Fetches the number of reconciles since the start of the host.
+    pub fn count_reconciles(&self) -> Result<u64> {
+        let facts = get_json(&self.agent, &format!("{}/reconciles", self.admin))?;
+        facts["reconciles"]
+            .as_u64()
+            .context("the host counts its reconciles")
+    }
+
+    /// Fetches the metrics of the host.
+    pub fn metrics(&self) -> Result<String> {
+        let mut response = self.agent.get(format!("{}/metrics", self.admin)).call()?;
+        Ok(response.body_mut().read_to_string()?)
+    }
+
+    /// Returns the CPU seconds of the host so far.
+    pub fn host_cpu_seconds(&self) -> Option<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.host.as_ref()?.pid())).ok()?;
+        // The second field may contain spaces and ends with a parenthesis.
+        let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace().skip(11);
+        let mut ticks = || fields.next()?.parse::<u64>().ok();
+        // The kernel reports hundredths of a second on all machines that Rust's tier 1 has.
+        Some((ticks()? + ticks()?) as f64 / 100.0)
     }
 
     /// Continues the script of the pack.
@@ -155,6 +168,22 @@ impl Stage {
             Some(script) => script.advance(objects),
             None => Ok(()),
         }
+    }
+
+    /// Returns the script of the pack.
+    ///
+    /// # Panics
+    /// The pack has none.
+    pub fn script(&self) -> &devops::Script {
+        self.scene.script.as_ref().expect("a pack with a script")
+    }
+
+    /// Returns the script of the pack, to read on.
+    ///
+    /// # Panics
+    /// The pack has none.
+    pub fn script_mut(&mut self) -> &mut devops::Script {
+        self.scene.script.as_mut().expect("a pack with a script")
     }
 
     /// Returns whether the script of the pack has ended.
@@ -191,8 +220,10 @@ impl Stage {
 
     /// Fails when one of the processes has exited.
     pub fn check_processes(&mut self) -> Result<()> {
-        [&mut self.host, &mut self.apiserver, &mut self.scene.servers]
-            .into_iter()
+        let others = [&mut self.apiserver, &mut self.scene.servers];
+        self.host
+            .iter_mut()
+            .chain(others)
             .try_for_each(Child::check_running)
     }
 
@@ -208,8 +239,36 @@ impl Stage {
 
     /// Returns the resident memory of the host in bytes.
     pub fn host_rss(&self) -> Option<u64> {
-        parse_rss(&fs::read_to_string(format!("/proc/{}/status", self.host.pid())).ok()?)
+        parse_rss(&fs::read_to_string(format!("/proc/{}/status", self.host.as_ref()?.pid())).ok()?)
     }
+}
+
+/// Starts the host and returns the address of its admin endpoint.
+fn start_host(program: &Path, folder: &Path, grants: &Path) -> Result<(Child, String)> {
+    let ready = folder.join("ready.json");
+    // Left behind by an earlier host. It usually does not exist.
+    let _ = fs::remove_file(&ready);
+    let mut command = Command::new(program);
+    // No colors, because the log is a file.
+    command.env("NO_COLOR", "1").arg("run");
+    command.arg("--kubeconfig").arg(folder.join("kubeconfig"));
+    command.arg("--plugin-dir").arg(folder.join("plugins"));
+    command.arg("--grants").arg(grants);
+    // The servers listen on loopback.
+    command.args(["--allow-network", "127.0.0.1"]);
+    command
+        .arg("--cache-dir")
+        .arg(paths::create_target_subdir("compiled")?);
+    command.args(["--admin-bind-address", "127.0.0.1:0", "--ready-file"]);
+    command.arg(&ready);
+    let mut host = Child::spawn_logged("ostler", command, &folder.join("ostler.log"))?;
+    let facts = host.wait_until("admin address", START_TIMEOUT, || {
+        serde_json::from_slice::<Value>(&fs::read(&ready).ok()?).ok()
+    })?;
+    let admin = facts["admin"]
+        .as_str()
+        .context("the ready file has no admin address")?;
+    Ok((host, admin.to_owned()))
 }
 
 /// Copies components into the plugin directory.
