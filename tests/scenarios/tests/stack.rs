@@ -417,7 +417,7 @@ async fn reference_is_added_and_removed_by_uid(mut lab: Lab) {
     make_ready(&lab, "db", json!({})).await;
     make_ready(&lab, "web", json!({ "dependsOn": ["db"] })).await;
     let first = uid(&lab, &stacks(), "web").await;
-    assert_eq!(holders(&lab, &stacks(), "db").await, [first.clone()]);
+    assert_eq!(holders(&lab, &stacks(), "db").await, std::slice::from_ref(&first));
     lab.delete(&stacks(), "web").await;
     lab.wait_gone(&stacks(), "web").await;
     // An object of the same name is another holder.

@@ -78,7 +78,7 @@ impl Mailbox {
             print_delivery(HEARTBEATS_QUEUE, &message);
         }
         self.looks += 1;
-        if self.looks % DEAD_LETTER_LOOKS == 0
+        if self.looks.is_multiple_of(DEAD_LETTER_LOOKS)
             && self
                 .client
                 .queue_depth(DEAD_LETTER_QUEUE)
