@@ -179,7 +179,9 @@ struct Query<'a>(&'a str);
 impl Query<'_> {
     fn get(&self, name: &str) -> Option<String> {
         let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(key, _)| *key == name).map(|(_, value)| decode(value))
+        pairs
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| decode(value))
     }
 
     fn is_set(&self, name: &str) -> bool {

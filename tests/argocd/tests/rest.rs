@@ -96,7 +96,10 @@ fn cut(body: &Value, recorded: &Value) -> Value {
     let names = |items: &Value| -> Value {
         let items = items.as_array();
         items.map_or(Value::Null, |items| {
-            items.iter().map(|item| item["metadata"]["name"].clone()).collect()
+            items
+                .iter()
+                .map(|item| item["metadata"]["name"].clone())
+                .collect()
         })
     };
     let mut cut = json!({

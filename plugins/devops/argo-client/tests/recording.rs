@@ -53,7 +53,11 @@ fn play<T>(name: &str, call: impl Fn(&ArgoServer) -> T) -> T {
     let request = &recorded["request"];
     assert_eq!(sent.method.as_str(), request["method"], "{name}");
     let (path, query) = sent.path_and_query.split_once('?').unwrap_or_default();
-    let path = if path.is_empty() { &sent.path_and_query } else { path };
+    let path = if path.is_empty() {
+        &sent.path_and_query
+    } else {
+        path
+    };
     let (expected, parameters) = match request["path"].as_str().expect("a path").split_once('?') {
         Some((path, query)) => (path, query),
         None => (request["path"].as_str().expect("a path"), ""),
@@ -132,7 +136,9 @@ fn project_is_read_created_updated_and_deleted() {
     assert_eq!(delete("project: delete", "team-b").expect("is deleted"), None);
     assert_eq!(delete("project: delete again", "team-b").expect("is gone"), None);
     assert_eq!(
-        delete("project: delete while used", TEAM).expect("waits").as_deref(),
+        delete("project: delete while used", TEAM)
+            .expect("waits")
+            .as_deref(),
         Some("project is referenced by 6 applications")
     );
 }
@@ -151,7 +157,11 @@ fn repository_of_a_project_is_read_written_and_deleted() {
     });
     assert_eq!(missing.expect("is read"), None);
     let repository = sent_body("repository of a project");
-    let secret = Substitution::key("placeholder", SecretKeyRef::new("git", "token"), Encoding::JsonString);
+    let secret = Substitution::key(
+        "placeholder",
+        SecretKeyRef::new("git", "token"),
+        Encoding::JsonString,
+    );
     play("repository of a project", |argo| {
         argo.write_repository(&repository, std::slice::from_ref(&secret))
     })

@@ -316,11 +316,7 @@ fn deployments_that_need_no_application_are_neither_listed_nor_keep_it() {
     };
     put("a", "/status/ttl/phase", json!("Completed"));
     put("b", "/status/ttl/phase", json!("Cleanup"));
-    put(
-        "c",
-        "/metadata/deletionTimestamp",
-        json!("2026-11-22T08:06:04Z"),
-    );
+    put("c", "/metadata/deletionTimestamp", json!("2026-11-22T08:06:04Z"));
     put("d", "/metadata/namespace", json!("another"));
     put("e", "/spec/sync/settingRef/name", json!("another"));
     put("f", "/spec/sync/application", json!("another"));

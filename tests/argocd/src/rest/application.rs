@@ -125,10 +125,7 @@ impl Rest {
                 "application repo {url} is not permitted in project '{project}'"
             ));
         }
-        let (server, namespace) = (
-            &spec["destination"]["server"],
-            &spec["destination"]["namespace"],
-        );
+        let (server, namespace) = (&spec["destination"]["server"], &spec["destination"]["namespace"]);
         let is_permitted = list("destinations").iter().any(|destination| {
             matches_pattern(&destination["server"], server)
                 && matches_pattern(&destination["namespace"], namespace)
@@ -242,8 +239,8 @@ impl Rest {
             return Reply::error(400, 9, message);
         }
         let revision = if asked.is_empty() { &target } else { asked };
-        let is_commit = COMMIT_LENGTHS.contains(&revision.len())
-            && revision.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_commit =
+            COMMIT_LENGTHS.contains(&revision.len()) && revision.bytes().all(|b| b.is_ascii_hexdigit());
         let commit = if is_commit {
             Some(revision.to_owned())
         } else {

@@ -7,7 +7,10 @@ use super::{Query, Reply, Rest};
 impl Rest {
     pub(super) fn create_project(&mut self, body: &Value) -> Reply {
         let mut project = body["project"].clone();
-        let name = project["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = project["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         if let Some(live) = self.projects.get(&name) {
             if live["spec"] == project["spec"] {
                 return Reply::ok(live.clone());
