@@ -132,7 +132,9 @@ async fn disturb_each_step<F: Future<Output = Lab>>(
         let model = Model::observe(&mut pack).await;
         for (number, step) in model.steps.iter().enumerate().skip(first).step_by(LABS) {
             let steps = std::slice::from_ref(step);
-            model.compare(&mut pack, &format!("d-{number}"), steps, disturb).await;
+            model
+                .compare(&mut pack, &format!("d-{number}"), steps, disturb)
+                .await;
         }
     };
     futures::future::join_all((0..LABS).map(run)).await;
