@@ -39,6 +39,19 @@ impl Written {
     }
 }
 
+fn list_options(selection: &Selection, projection: Projection) -> ListOptions {
+    ListOptions {
+        cluster: None,
+        namespace: selection.namespace.map(Into::into),
+        label_selector: selection.labels.map(Into::into),
+        field_selector: selection.fields.map(Into::into),
+        projection,
+        limit: None,
+        continue_token: None,
+        live: false,
+    }
+}
+
 impl Default for Preconditions {
     /// No preconditions.
     fn default() -> Self {
@@ -182,22 +195,25 @@ impl Context<'_> {
         items.iter().map(|bytes| parse_value(bytes, gvk)).collect()
     }
 
+    /// Returns whether an object is selected. The host stops at the first one, so that it costs the same for any number.
+    ///
+    /// # Errors
+    /// As `kubernetes.list`.
+    pub fn exists(&self, gvk: &Gvk, selection: &Selection) -> Result<bool, Error> {
+        let options = ListOptions {
+            limit: Some(1),
+            ..list_options(selection, Projection::Metadata)
+        };
+        Ok(!self.kubernetes_list(gvk, &options)?.items.is_empty())
+    }
+
     fn list_pages(
         &self,
         gvk: &Gvk,
         selection: &Selection,
         projection: Projection,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let mut options = ListOptions {
-            cluster: None,
-            namespace: selection.namespace.map(Into::into),
-            label_selector: selection.labels.map(Into::into),
-            field_selector: selection.fields.map(Into::into),
-            projection,
-            limit: None,
-            continue_token: None,
-            live: false,
-        };
+        let mut options = list_options(selection, projection);
         let mut items = Vec::new();
         loop {
             let page = self.kubernetes_list(gvk, &options)?;

@@ -65,6 +65,7 @@ struct State {
     server: Option<Server>,
     requests: Vec<http::Request>,
     writes: Vec<String>,
+    listed_objects: usize,
     events: Vec<(String, String)>,
     logs: Vec<String>,
     held: BTreeSet<String>,
@@ -344,7 +345,13 @@ impl Host {
         self.0.borrow().writes.clone()
     }
 
-    /// Clears the recorded requests, subscriptions, messages, writes and Events.
+    /// Returns how many objects the lists have returned.
+    #[must_use]
+    pub fn listed_objects(&self) -> usize {
+        self.0.borrow().listed_objects
+    }
+
+    /// Clears the recorded requests, subscriptions, messages, writes and Events, and the number of listed objects.
     pub fn forget(&self) {
         let mut state = self.0.borrow_mut();
         state.messages.clear();
@@ -352,6 +359,7 @@ impl Host {
         state.subscriptions.clear();
         state.writes.clear();
         state.events.clear();
+        state.listed_objects = 0;
     }
 
     /// Returns the reason and note of each Event.
@@ -622,22 +630,23 @@ fn copy_path(from: &Value, to: &mut Value, path: &[&str]) {
     }
 }
 
-/// Returns whether an object is selected by `key=value` terms; `at` returns the value that a key names.
+/// Returns whether an object is selected by terms `key=value` and `key!=value`; `at` returns the value that a key names.
 fn matches_selector<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
     let terms = selector
         .into_iter()
         .flat_map(|s| s.split(','))
         .filter(|t| !t.is_empty());
     terms.into_iter().all(|term| {
-        let (key, value) = term
-            .split_once('=')
-            .expect("the mock supports only selectors of the form key=value");
+        let unequal = term.split_once("!=");
+        let (key, value) = unequal
+            .or_else(|| term.split_once('='))
+            .expect("the mock supports only selectors of the form key=value and key!=value");
         let found = match at(key.trim()) {
             Value::String(text) => text.clone(),
             Value::Null => String::new(),
             other => other.to_string(),
         };
-        found == value.trim()
+        (found == value.trim()) == unequal.is_none()
     })
 }
 
@@ -666,9 +675,14 @@ impl Capabilities for Host {
             .objects
             .iter()
             .filter(wanted)
+            .take(options.limit.map_or(usize::MAX, |limit| limit as usize))
             .map(|(_, object)| to_json_bytes(&project_object(object, &options.projection)));
+        let items: Vec<_> = items.collect();
+        drop(state);
+        self.0.borrow_mut().listed_objects += items.len();
+        // The mock has no pages: a limit selects the first objects, and no token continues.
         Ok(Page {
-            items: items.collect(),
+            items,
             continue_token: None,
         })
     }

@@ -1,6 +1,6 @@
 //! `ArgoSetting`: projects, repositories and applications in Argo CD.
 
-use ostler_sdk::{api, resource, serde_json::Value};
+use ostler_sdk::{api, resource};
 
 use crate::SecretKey;
 
@@ -255,14 +255,12 @@ pub struct ApplicationState {
     pub error: Option<String>,
 }
 
-/// Returns whether a DeploymentRecord, read as JSON, still needs the application of this name.
+/// The field selector of the DeploymentRecords that still need an application of a setting: those that neither are deleted nor
+/// have begun their clean-up. The application comes first, since the host indexes the first field that has to be equal.
 #[must_use]
-pub fn is_used_by(record: &Value, application: &str) -> bool {
-    let is_ended = matches!(
-        record["status"]["ttl"]["phase"].as_str(),
-        Some("Cleanup" | "Completed")
-    );
-    record["spec"]["sync"]["application"] == application
-        && record["metadata"]["deletionTimestamp"].is_null()
-        && !is_ended
+pub fn application_users(setting: &str, application: &str) -> String {
+    format!(
+        "spec.sync.application={application},spec.sync.settingRef.name={setting},metadata.deletionTimestamp=,\
+         status.ttl.phase!=Cleanup,status.ttl.phase!=Completed"
+    )
 }

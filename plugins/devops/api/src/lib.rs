@@ -15,7 +15,7 @@ mod registry;
 pub use argo::{
     ApplicationLifetime, ApplicationSource, ApplicationState, ArgoApplication, ArgoDestination, ArgoProject,
     ArgoRepository, ArgoSetting, ArgoSettingSpec, ArgoSettingStatus, AutomatedSync, HelmParameter,
-    HelmSource, OWNER_ANNOTATION, OWNER_LABEL, default_server, is_used_by,
+    HelmSource, OWNER_ANNOTATION, OWNER_LABEL, application_users, default_server,
 };
 pub use common::{
     LocalReference, SecretKey, UpstreamReference, check_secure_url, git_upstream, jenkins_upstream,

@@ -8,8 +8,10 @@ mod project;
 mod repository;
 mod validate;
 
-use devops_api::{ApplicationLifetime, ArgoSetting, ArgoSettingSpec, ArgoSettingStatus, suspended_outcome};
-use ostler_sdk::{Gvk, Selection, prelude::*, serde_json::Value};
+use devops_api::{
+    ApplicationLifetime, ArgoApplication, ArgoSetting, ArgoSettingSpec, ArgoSettingStatus, suspended_outcome,
+};
+use ostler_sdk::{Gvk, Selection, prelude::*};
 
 use crate::{claim::Claimed, desired::Owner};
 
@@ -35,14 +37,12 @@ impl Reconciler for ArgoSettings {
             claim::apply(ctx, &desired, &claimed)?;
         }
         let changed = repository::apply_secrets(ctx, setting)?;
-        let records = list_records(ctx, setting)?;
-        let is_wanted = |application: &&devops_api::ArgoApplication| {
-            application.lifetime == ApplicationLifetime::Permanent
-                || records
-                    .iter()
-                    .any(|r| devops_api::is_used_by(r, &application.name))
-        };
-        let wanted: Vec<_> = setting.spec.applications.iter().filter(is_wanted).collect();
+        let mut wanted = Vec::new();
+        for application in &setting.spec.applications {
+            if is_wanted(ctx, setting, application)? {
+                wanted.push(application);
+            }
+        }
         let mut states = Vec::new();
         for application in &wanted {
             let desired = desired::build_application(&owner, &setting.spec, application);
@@ -89,21 +89,20 @@ fn wait_for(kind: &str, remaining: &[String]) -> Result<(), Failure> {
     Err(Failure::wait("DeletionPending", message))
 }
 
-/// Lists the DeploymentRecords that name this setting, which decide about the applications with the lifetime of a deployment.
-fn list_records(ctx: &Context, setting: &ArgoSetting) -> Result<Vec<Value>, Failure> {
-    let is_temporary = |a: &devops_api::ArgoApplication| a.lifetime == ApplicationLifetime::Deployment;
-    if !setting.spec.applications.iter().any(is_temporary) {
-        return Ok(Vec::new());
+/// Returns whether an application has to exist: one with the lifetime of a deployment while a DeploymentRecord needs it. Only
+/// the first such record is read, and the change of a record that has been cleaned up wakes no setting.
+fn is_wanted(ctx: &Context, setting: &ArgoSetting, application: &ArgoApplication) -> Result<bool, Failure> {
+    if application.lifetime == ApplicationLifetime::Permanent {
+        return Ok(true);
     }
-    let fields = format!("spec.sync.settingRef.name={}", setting.name());
+    let fields = devops_api::application_users(setting.name(), &application.name);
     let selection = Selection {
         namespace: Some(setting.namespace()),
         fields: Some(&fields),
         ..Selection::default()
     };
     let kind = devops_api::DeploymentRecordSpec::gvk();
-    let parts = ["metadata", "spec.sync", "status.ttl.phase"];
-    ctx.list_json(&kind, &selection, &parts).reason("ListFailed")
+    ctx.exists(&kind, &selection).reason("ListFailed")
 }
 
 /// Deletes what the spec no longer has: applications first, then what they need. Returns what is still being deleted.

@@ -301,6 +301,37 @@ fn temporary_application_exists_while_a_deployment_needs_it() {
     assert_eq!(host.object(&argo("Application", "web")), None);
 }
 
+#[test]
+fn deployments_that_need_no_application_are_neither_listed_nor_keep_it() {
+    let host = Host::new();
+    let mut setting = setting();
+    setting["spec"]["applications"][0]["lifetime"] = "Deployment".into();
+    let put = |name: &str, pointer: &str, value: Value| {
+        let mut record = json!({"apiVersion": "devops.ostler.dev/v1alpha1", "kind": "DeploymentRecord",
+            "metadata": {"name": name, "namespace": "team", "deletionTimestamp": null},
+            "spec": {"sync": {"settingRef": {"name": "shop"}, "application": "web"}},
+            "status": {"ttl": {"phase": "Monitoring"}}});
+        *record.pointer_mut(pointer).expect("is there") = value;
+        host.put(record);
+    };
+    put("a", "/status/ttl/phase", json!("Completed"));
+    put("b", "/status/ttl/phase", json!("Cleanup"));
+    put("c", "/metadata/deletionTimestamp", json!("2026-11-22T08:06:04Z"));
+    put("d", "/metadata/namespace", json!("another"));
+    put("e", "/spec/sync/settingRef/name", json!("another"));
+    put("f", "/spec/sync/application", json!("another"));
+    host.reconcile(&ArgoSettings, &setting).expect("an outcome");
+    assert_eq!(host.object(&argo("Application", "web")), None);
+    assert_eq!(host.listed_objects(), 0);
+    // However many need it, one is read.
+    for i in 0..100 {
+        put(&format!("live-{i}"), "/status", json!({}));
+    }
+    host.reconcile(&ArgoSettings, &setting).expect("an outcome");
+    assert!(host.object(&argo("Application", "web")).is_some());
+    assert_eq!(host.listed_objects(), 2, "the record and the project");
+}
+
 /// Argo CD's finalizer keeps an object until its controller has done its part; the mock removes it at once.
 fn keep_deleted(host: &Host, kind: &str, name: &str) {
     let mut live = object(host, kind, name);

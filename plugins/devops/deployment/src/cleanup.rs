@@ -1,9 +1,7 @@
 //! The clean-up of a deployment, in order: application, Ingress, DNS record, certificate with its Secret. Each step looks at what
 //! is there, so that it can be repeated.
 
-use devops_api::{
-    ApplicationLifetime, CleanupStep, DeploymentRecordSpec, IngressResourceSpec, TtlStatus, is_used_by,
-};
+use devops_api::{ApplicationLifetime, CleanupStep, DeploymentRecordSpec, IngressResourceSpec, TtlStatus};
 use ostler_sdk::{DeleteOptions, Preconditions, Selection, prelude::*, serde_json::Value};
 
 use crate::{run::Run, sync::Application, verify::is_owned};
@@ -60,21 +58,16 @@ fn is_application_left(run: &Run) -> Result<bool, Failure> {
     if !is_temporary || Application::find(run)?.is_none() {
         return Ok(false);
     }
-    let fields = format!("spec.sync.settingRef.name={}", sync.setting_ref.name);
+    let users = devops_api::application_users(&sync.setting_ref.name, &sync.application);
+    // Its own status may not be in the cache yet.
+    let fields = format!("{users},metadata.name!={}", run.record.name());
     let selection = Selection {
         namespace: Some(run.record.namespace()),
         fields: Some(&fields),
         ..Selection::default()
     };
-    let parts = ["metadata", "spec.sync", "status.ttl.phase"];
-    let records = run
-        .ctx
-        .list_json(&DeploymentRecordSpec::gvk(), &selection, &parts)
-        .reason("ListFailed")?;
-    let mut others = records
-        .iter()
-        .filter(|other| other["metadata"]["uid"] != *run.record.metadata.uid);
-    Ok(!others.any(|other| is_used_by(other, &sync.application)))
+    let is_needed = run.ctx.exists(&DeploymentRecordSpec::gvk(), &selection);
+    Ok(!is_needed.reason("ListFailed")?)
 }
 
 /// The step that the deletion of an IngressResource has reached, by the reason of its condition.

@@ -151,6 +151,11 @@ fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
     if let Some(revision) = &spec.revision {
         sync["revision"] = (**revision).into();
     }
+    // Argo CD's controller reads those of the operation only; its API server and its automation copy them as well.
+    let options = &application.object["spec"]["syncPolicy"]["syncOptions"];
+    if options.is_array() {
+        sync["syncOptions"] = options.clone();
+    }
     let patch = json!({
         "metadata": { "annotations": { OPERATIONS_ANNOTATION: listed[first..].join(",") } },
         "operation": {

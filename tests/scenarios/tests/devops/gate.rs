@@ -49,6 +49,12 @@ impl Step {
     }
 }
 
+/// Removes the steps that are among these effects, and returns them. Each of them is due once, however often its effect comes
+/// again after a restart.
+pub fn take_due(steps: &mut Vec<Step>, effects: &[String]) -> Vec<Step> {
+    steps.extract_if(.., |step| step.is_in(effects)).collect()
+}
+
 /// The gate of one host after the other.
 #[derive(Default)]
 pub struct Gate(watch::Sender<State>);
@@ -57,8 +63,8 @@ pub struct Gate(watch::Sender<State>);
 struct State {
     /// Number of hosts before this one. Nothing of an earlier host gets through.
     term: u64,
-    /// The last effect before the gate closes.
-    last: Option<Step>,
+    /// Effects after which the gate closes, each once.
+    stops: Vec<Step>,
     is_closed: bool,
     effects: Vec<String>,
 }
@@ -70,19 +76,18 @@ impl State {
 }
 
 impl Gate {
-    /// Counts from zero, and closes after this effect.
-    pub fn arm(&self, last: Option<Step>) {
+    /// Counts from zero, and closes after each of these effects.
+    pub fn arm(&self, stops: Vec<Step>) {
         self.0.send_modify(|state| {
-            state.last = last;
+            state.stops = stops;
             state.effects.clear();
         });
     }
 
-    /// Opens for another host, and does not close again until it is armed.
+    /// Opens for another host.
     pub fn open(&self) {
         self.0.send_modify(|state| {
             state.term += 1;
-            state.last = None;
             state.is_closed = false;
         });
     }
@@ -106,9 +111,8 @@ impl Gate {
         let mut is_seen = false;
         self.0.send_modify(|state| {
             state.effects.push(effect);
-            if state.last.as_ref().is_some_and(|last| last.is_in(&state.effects)) {
-                state.is_closed = true;
-            }
+            let due = take_due(&mut state.stops, &state.effects);
+            state.is_closed |= !due.is_empty();
             is_seen = state.admits(term);
         });
         is_seen

@@ -11,18 +11,57 @@ use tokio::time::Instant;
 use super::{
     cluster::{certificate, dns_record, ingress, secrets},
     events::{EVENTS, take_heartbeats},
-    gate::Step,
+    gate::{Step, take_due},
     kind,
     pack::{HOST, PackLab, app_project, application},
 };
 
+// On both API servers, one deployment is disturbed by all its steps.
 scenarios!(
-    deployment_survives_a_stop_of_the_host_after_each_effect,
-    event_that_is_delivered_again_after_each_effect_has_none,
+    deployment_survives_stops_of_the_host_after_all_its_effects,
+    event_that_is_delivered_again_after_all_effects_has_none,
 );
+
+/// A deployment for each step, which takes minutes.
+mod each {
+    mod embedded {
+        use super::super::{Disturbance, Lab, disturb_each_step};
+        use ostler_test_harness::run_bounded;
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn deployment_survives_a_stop_of_the_host_after_each_effect() {
+            run_bounded(disturb_each_step(Lab::embedded, Disturbance::stop)).await;
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn event_that_is_delivered_again_after_each_effect_has_none() {
+            run_bounded(disturb_each_step(Lab::embedded, Disturbance::redeliver)).await;
+        }
+    }
+
+    // Not `real`, whose ignored tests are run with that tier.
+    mod real_server {
+        use super::super::{Disturbance, Lab, disturb_each_step};
+        use ostler_test_harness::run_bounded;
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "takes minutes, and needs the real control plane: see docs/devops.md"]
+        async fn deployment_survives_a_stop_of_the_host_after_each_effect() {
+            run_bounded(disturb_each_step(Lab::real, Disturbance::stop)).await;
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "takes minutes, and needs the real control plane: see docs/devops.md"]
+        async fn event_that_is_delivered_again_after_each_effect_has_none() {
+            run_bounded(disturb_each_step(Lab::real, Disturbance::redeliver)).await;
+        }
+    }
+}
 
 /// Stands for the ID of a deployment in the names of its effects.
 const ID_IN_STEPS: &str = "{id}";
+/// Number of labs that share the steps.
+const LABS: usize = 4;
 /// Interval of looks at the record.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval in which Jenkins is looked at, in place of the plugin's ten seconds.
@@ -42,54 +81,119 @@ const VARYING_FIELDS: [&str; 11] = [
     "triggeredAt",
 ];
 
-/// Disturbance of a deployment after one of its effects.
-#[derive(Clone)]
-enum Disturbance {
-    None,
-    Stop(Step),
-    Redelivery(Step),
+/// Disturbances of a deployment after some of its effects.
+#[derive(Clone, Default)]
+struct Disturbance {
+    /// The host stops after these.
+    stops: Vec<Step>,
+    /// The event is delivered again after these.
+    redeliveries: Vec<Step>,
 }
 
-async fn deployment_survives_a_stop_of_the_host_after_each_effect(lab: Lab) {
-    disturb_each_step(lab, Disturbance::Stop).await;
+impl Disturbance {
+    fn stop(stops: Vec<Step>) -> Self {
+        Self {
+            stops,
+            ..Self::default()
+        }
+    }
+
+    fn redeliver(redeliveries: Vec<Step>) -> Self {
+        Self {
+            redeliveries,
+            ..Self::default()
+        }
+    }
 }
 
-async fn event_that_is_delivered_again_after_each_effect_has_none(lab: Lab) {
-    disturb_each_step(lab, Disturbance::Redelivery).await;
+async fn deployment_survives_stops_of_the_host_after_all_its_effects(lab: Lab) {
+    disturb_all_steps(lab, Disturbance::stop).await;
 }
 
-/// Deploys without a disturbance, and then once with a disturbance after each effect that a deployment has.
-async fn disturb_each_step(lab: Lab, disturbance: fn(Step) -> Disturbance) {
+async fn event_that_is_delivered_again_after_all_effects_has_none(lab: Lab) {
+    disturb_all_steps(lab, Disturbance::redeliver).await;
+}
+
+/// Deploys once with a disturbance after each effect that a deployment has.
+async fn disturb_all_steps(lab: Lab, disturb: fn(Vec<Step>) -> Disturbance) {
     let mut pack = PackLab::start(lab, false).await;
-    pack.start_host().await;
-    pack.set_up_project().await;
-    let before = list_objects(&pack.lab).await;
-    // The first one has effects that no other has, on the Upstream of the broker.
-    deploy(&mut pack, "first", Disturbance::None).await;
-    let undisturbed = deploy(&mut pack, "second", Disturbance::None).await;
-    assert_eq!(list_objects(&pack.lab).await, before);
-    let names: Vec<String> = undisturbed
-        .effects
-        .iter()
-        .map(|effect| effect.replace("second", ID_IN_STEPS))
-        .collect();
-    for (number, step) in Step::list(&names).into_iter().enumerate() {
-        let id = format!("d-{number}");
-        let own = Step {
-            effect: step.effect.replace(ID_IN_STEPS, &id),
+    let model = Model::observe(&mut pack).await;
+    model.compare(&mut pack, "d-1", &model.steps, disturb).await;
+}
+
+/// Deploys for each effect that a deployment has once, with a disturbance after it. The labs share the work, because a
+/// deployment is idle most of its time.
+async fn disturb_each_step<F: Future<Output = Lab>>(
+    start_lab: fn() -> F,
+    disturb: fn(Vec<Step>) -> Disturbance,
+) {
+    let run = async |first: usize| {
+        let mut pack = PackLab::start(start_lab().await, false).await;
+        let model = Model::observe(&mut pack).await;
+        for (number, step) in model.steps.iter().enumerate().skip(first).step_by(LABS) {
+            let steps = std::slice::from_ref(step);
+            model
+                .compare(&mut pack, &format!("d-{number}"), steps, disturb)
+                .await;
+        }
+    };
+    futures::future::join_all((0..LABS).map(run)).await;
+}
+
+/// A deployment without disturbances.
+struct Model {
+    /// The objects before it and after it.
+    objects: BTreeSet<String>,
+    steps: Vec<Step>,
+    status: Value,
+}
+
+impl Model {
+    async fn observe(pack: &mut PackLab) -> Self {
+        pack.start_host().await;
+        pack.set_up_project().await;
+        let objects = list_objects(&pack.lab).await;
+        // The first one has effects that no other has, on the Upstream of the broker.
+        deploy(pack, "first", Disturbance::default()).await;
+        let undisturbed = deploy(pack, "second", Disturbance::default()).await;
+        assert_eq!(list_objects(&pack.lab).await, objects);
+        let effects = undisturbed.effects.iter();
+        let names: Vec<String> = effects
+            .map(|effect| effect.replace("second", ID_IN_STEPS))
+            .collect();
+        Self {
+            objects,
+            steps: Step::list(&names),
+            status: undisturbed.status,
+        }
+    }
+
+    /// Deploys with a disturbance after each of these steps. The end is that of the model.
+    async fn compare(
+        &self,
+        pack: &mut PackLab,
+        id: &str,
+        steps: &[Step],
+        disturb: fn(Vec<Step>) -> Disturbance,
+    ) {
+        let of_id = |step: &Step| Step {
+            effect: step.effect.replace(ID_IN_STEPS, id),
             ..step.clone()
         };
-        let deployed = deploy(&mut pack, &id, disturbance(own.clone())).await;
-        // Several changes of one status may be one write.
-        assert!(
-            own.is_in(&deployed.effects)
-                || step.repetition > 0
-                || step.effect.ends_with("settings/shop/status"),
-            "{step:?} is not among {:#?}",
-            deployed.effects
-        );
-        assert_eq!(deployed.status, undisturbed.status, "after {step:?}");
-        assert_eq!(list_objects(&pack.lab).await, before, "after {step:?}");
+        let own: Vec<Step> = steps.iter().map(of_id).collect();
+        let deployed = deploy(pack, id, disturb(own.clone())).await;
+        for step in &own {
+            // Several changes of one status may be one write.
+            assert!(
+                step.is_in(&deployed.effects)
+                    || step.repetition > 0
+                    || step.effect.ends_with("settings/shop/status"),
+                "{step:?} is not among {:#?}",
+                deployed.effects
+            );
+        }
+        assert_eq!(deployed.status, self.status, "after {own:?}");
+        assert_eq!(list_objects(&pack.lab).await, self.objects, "after {own:?}");
     }
 }
 
@@ -101,27 +205,19 @@ struct Deployed {
 }
 
 async fn deploy(pack: &mut PackLab, id: &str, disturbance: Disturbance) -> Deployed {
-    let mut redelivery = None;
-    match disturbance {
-        Disturbance::None => pack.gate.arm(None),
-        Disturbance::Stop(step) => pack.gate.arm(Some(step)),
-        Disturbance::Redelivery(step) => {
-            pack.gate.arm(None);
-            redelivery = Some(step);
-        }
-    }
+    let mut redeliveries = disturbance.redeliveries;
+    pack.gate.arm(disturbance.stops);
     pack.publish_deployment(id, 1).await;
-    let (started, mut looked) = (Instant::now(), Instant::now());
+    let (mut disturbed, mut looked) = (Instant::now(), Instant::now());
     let record = loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         if pack.gate.is_closed() {
             pack.start_host().await;
+            disturbed = Instant::now();
         }
-        if redelivery
-            .take_if(|step| step.is_in(&pack.gate.effects()))
-            .is_some()
-        {
+        for _ in take_due(&mut redeliveries, &pack.gate.effects()) {
             pack.publish_deployment(id, 1).await;
+            disturbed = Instant::now();
         }
         let record = pack
             .lab
@@ -138,16 +234,14 @@ async fn deploy(pack: &mut PackLab, id: &str, disturbance: Disturbance) -> Deplo
             dispatcher.enqueue(&key, Priority::High, Cause::Poll);
             looked = Instant::now();
         }
-        let is_due = redelivery
-            .as_ref()
-            .is_some_and(|step| step.is_in(&pack.gate.effects()));
+        let effects = pack.gate.effects();
+        let is_due = redeliveries.iter().any(|step| step.is_in(&effects));
         if reason == "CleanedUp" && dispatcher.is_idle() && !pack.gate.is_closed() && !is_due {
             break record;
         }
         assert!(
-            started.elapsed() < WAIT_TIMEOUT,
-            "{id} has not ended: {:#?} {record:#}",
-            pack.gate.effects()
+            disturbed.elapsed() < WAIT_TIMEOUT,
+            "{id} has not ended: {effects:#?} {record:#}"
         );
     };
     let effects = pack.gate.effects();

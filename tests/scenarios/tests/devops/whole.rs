@@ -141,7 +141,7 @@ async fn events_set_up_a_project_and_deploy_it_until_nothing_is_left(lab: Lab) {
     let no_application = pack.lab.get(&application(), "shop-alpha").await;
     assert_eq!(no_application, None, "no deployment needs it");
 
-    pack.gate.arm(None);
+    pack.gate.arm(Vec::new());
     pack.publish_deployment("d-1", 3).await;
     let live = wait_heartbeat(&pack.client, "d-1", "success").await;
     let url = format!("https://{HOST}");

@@ -53,6 +53,24 @@ fn operation_names_the_deployment_and_inherits_nothing() {
 }
 
 #[test]
+fn operation_has_the_sync_options_of_the_application() {
+    let mut world = World::new();
+    let mut live = world.host.object(&application()).expect("is there");
+    live["spec"]["syncPolicy"] = json!({"syncOptions": ["CreateNamespace=true"]});
+    world.host.put(live);
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("build");
+    world.reconcile();
+    let live = world.host.object(&application()).expect("is there");
+    assert_eq!(
+        live["operation"]["sync"]["syncOptions"],
+        json!(["CreateNamespace=true"])
+    );
+}
+
+#[test]
 fn heartbeats_show_each_phase_and_repeat_after_thirty_seconds() {
     let mut world = World::new();
     world.results = vec![None; 12];

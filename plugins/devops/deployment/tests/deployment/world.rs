@@ -258,7 +258,11 @@ impl World {
 
     /// ArgoSetting deletes the application that no deployment needs, the IngressResource becomes Ready.
     fn react_settings(&mut self) {
-        if !devops_api::is_used_by(&self.record, "web") {
+        let is_ended = matches!(
+            self.record["status"]["ttl"]["phase"].as_str(),
+            Some("Cleanup" | "Completed")
+        );
+        if is_ended || !self.record["metadata"]["deletionTimestamp"].is_null() {
             self.host.remove(&application());
         }
         if let Some(mut live) = self.host.object(&ingress())
