@@ -75,8 +75,10 @@ mod observe {
 mod client {
     pub mod access_review;
     pub mod api;
+    pub mod breaker;
     pub mod connection;
     pub mod fence;
+    pub mod gate;
 }
 
 /// The shared cache: informers fill the store.

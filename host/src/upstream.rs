@@ -26,7 +26,6 @@
 mod answer;
 mod attempt;
 mod auth;
-mod breaker;
 mod broker;
 mod challenge;
 mod client;
@@ -64,7 +63,6 @@ pub(crate) use self::{
     health::HealthReport,
 };
 pub use self::{
-    breaker::CircuitState,
     broker::{
         DeadLetter, HandleResult, IncomingMessage, OutgoingMessage, QueuedMessage, SubscriptionKey,
         SubscriptionState, SubscriptionStats, Subscriptions,
@@ -82,6 +80,7 @@ pub use self::{
     },
     substitution::{RequestSecrets, SecretSource, Substitution, Username},
 };
+pub use crate::client::breaker::CircuitState;
 use self::{
     broker::BrokerClients,
     client::{Client, ClientContext, ClientCounters},

@@ -67,6 +67,8 @@ pub struct Written {
 /// All writes of the host.
 pub struct ApiWriter {
     client: ApiClient,
+    /// The cluster; empty for the host's own.
+    cluster: Arc<str>,
     store: Arc<Store>,
     responses: WriteResponses,
     /// The last applies of each reconciled object.
@@ -78,9 +80,18 @@ impl ApiWriter {
     pub fn new(client: ApiClient, store: Arc<Store>, dispatcher: Arc<Dispatcher>) -> Self {
         Self {
             client,
+            cluster: "".into(),
             store: store.clone(),
             responses: WriteResponses::new(store, dispatcher),
             applied: Mutex::default(),
+        }
+    }
+
+    /// Writes to another cluster, with this name in the keys of its objects.
+    pub fn in_cluster(self, cluster: &Arc<str>) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            ..self
         }
     }
 
@@ -351,7 +362,9 @@ impl ApiWriter {
             objects.extend(Object::parse(gvk, item.as_bytes()).ok());
         });
         let next_token = page.await?.next_token;
-        let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
+        let objects = objects
+            .into_iter()
+            .map(|(key, object)| (key.with_cluster(&self.cluster), Arc::new(object)));
         Ok((objects.collect(), next_token))
     }
 
