@@ -11,6 +11,7 @@
 //! reconcile    one reconcile         replay     runs a component against a recording
 //! plugin       registry, canary, health
 //! sandbox      engine, capabilities
+//! cluster      connections to other clusters
 //! effect       writes and events
 //! schedule     dispatcher, queue, dependency graph
 //! cache        informers, store      leader     election     supply     registries, signatures
@@ -114,6 +115,7 @@ mod effect {
     pub mod writer;
 }
 
+mod cluster;
 mod recording;
 mod upstream;
 

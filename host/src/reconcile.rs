@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 mod call;
+pub mod cluster;
 pub mod conditions;
 mod deletion;
 mod holds;
@@ -287,6 +288,9 @@ impl Controller {
         if *work.lane == *upstream::LANE_NAME {
             return self.reconcile_upstream(key).await;
         }
+        if *work.lane == *cluster::LANE_NAME {
+            return self.reconcile_cluster(key).await;
+        }
         if *work.lane == *plugin::LANE_NAME {
             return self.reconcile_plugin(work).await;
         }
@@ -368,7 +372,9 @@ impl Controller {
             .upstreams
             .streams
             .retain_subscriptions(key, &HashSet::new());
-        self.services.api.writer.forget(key);
+        for writer in self.services.writers() {
+            writer.forget(key);
+        }
         self.loops.lock().forget(key);
         self.states.lock().remove(key);
         None

@@ -60,7 +60,7 @@ pub(crate) use self::{
     answer::{retry_after, root_cause},
     broker::BrokerClient,
     challenge::Challenge,
-    health::HealthReport,
+    health::{HealthFact, HealthReport},
 };
 pub use self::{
     broker::{

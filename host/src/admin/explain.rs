@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Admin, question::Question};
 use crate::{
     cache::{informer::SyncState, store::Query},
+    cluster,
     kube::{
         key::ObjectRef,
         object::Object,
@@ -16,6 +17,7 @@ use crate::{
     },
     plugin::HookState,
     reconcile::{
+        self,
         stats::{ObjectStats, RecordedError},
         upstream::LANE_NAME,
     },
@@ -229,6 +231,7 @@ impl Admin {
         let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
+            gvk if *gvk == cluster::cluster_gvk() => Some(reconcile::cluster::LANE_NAME.to_owned()),
             gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
             _ => None,
         };
@@ -241,7 +244,7 @@ impl Admin {
             pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
-        let scopes = self.services.cache.informers.scopes();
+        let scopes = self.services.list_watches();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads
             .into_iter()

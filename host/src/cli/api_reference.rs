@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::{
     kube::well_known::{self, WellKnown},
+    cluster::spec::Cluster,
     observe::metrics::{
         HostCall, definitions,
         plugin::{RESULT_LABELS, SUPPRESSED_LABELS},
@@ -37,6 +38,7 @@ fn render_parts() -> BTreeMap<&'static str, String> {
         ("plugin", render_crd(&PluginObject::crd())),
         ("plugin-states", render_states()),
         ("upstream", render_crd(&Upstream::crd())),
+        ("cluster", render_crd(&Cluster::crd())),
         ("grants-file", render_file::<Grants>()),
         ("manifest", render_file::<Manifest>()),
         (

@@ -347,10 +347,11 @@ impl ApiClient {
 
     /// Logs the beginning and the end of an outage of the API server.
     fn log_availability(&self, error: Option<&ApiError>) {
+        let server = self.metrics.as_ref().map(|(_, host)| &**host);
         let was_unavailable = self.unavailable.swap(error.is_some(), Ordering::Relaxed);
         match error {
-            Some(e) if !was_unavailable => tracing::warn!("{e}"),
-            None if was_unavailable => tracing::info!("the API server is reachable again"),
+            Some(e) if !was_unavailable => tracing::warn!(server, "{e}"),
+            None if was_unavailable => tracing::info!(server, "the API server is reachable again"),
             _ => {}
         }
     }

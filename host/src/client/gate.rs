@@ -79,7 +79,7 @@ impl RequestGate {
             }
             return Err(ApiError::Status {
                 code: 429,
-                reason: "TooManyRequests".into(),
+                reason: String::new(),
                 message: "as many requests to the cluster are in flight as its `spec.limits.requestsInFlight` allows".into(),
                 fields: Vec::new(),
                 retry_after: Some(TURN_RETRY_MILLISECONDS),
@@ -171,13 +171,13 @@ mod tests {
         ApiError::Unreachable("connection refused".into())
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn requests_beyond_the_limit_are_throttled_and_do_not_count_as_failures() {
         let gate = RequestGate::new(2, Arc::new(|| ()));
         let held = (gate.admit_request().await, gate.admit_request().await);
-        for _ in 0..20 {
-            let refused = gate.admit_request().await.err().expect("the limit is reached");
-            assert_eq!(refused.code(), 429);
+        let waiting = futures::future::join_all((0..20).map(|_| gate.admit_request())).await;
+        for refused in waiting {
+            assert_eq!(refused.err().expect("the limit is reached").code(), 429);
         }
         assert_eq!(gate.open_reason(), None);
         assert!(gate.admit_watch().is_ok(), "watches take no turn");
@@ -185,11 +185,13 @@ mod tests {
         assert!(gate.admit_request().await.is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn failures_in_a_row_fail_further_requests_at_once_and_are_reported_once() {
         let transitions = Arc::new(AtomicU32::default());
         let count = transitions.clone();
-        let gate = RequestGate::new(2, Arc::new(move || drop(count.fetch_add(1, Ordering::Relaxed))));
+        let gate = RequestGate::new(2, Arc::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
         for _ in 0..4 {
             let admitted = gate.admit_request().await.expect("closed");
             admitted.finish(Some(&unreachable()));

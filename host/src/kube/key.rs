@@ -300,6 +300,11 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// The name of another cluster in keys: namespace and name of its `Cluster` object. All keys of a cluster share one copy.
+pub fn cluster_name(namespace: &str, name: &str) -> Arc<str> {
+    NAMESPACES.lock().intern(&*format!("{namespace}/{name}"))
+}
+
 /// Returns true for a text that is at most one segment of a URL path, so that it can't lead to another object.
 pub fn is_path_segment(text: &str) -> bool {
     let is_forbidden =

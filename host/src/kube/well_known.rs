@@ -106,9 +106,9 @@ well_known! {
         /// only while True; the reason is that of the failed look-up.
         UNVERIFIED = "Unverified", "Plugin";
         /// The last request or probe reached the service.
-        CONNECTED = "Connected", "Upstream";
+        CONNECTED = "Connected", "Upstream, Cluster";
         /// The service accepts the credentials.
-        AUTHENTICATED = "Authenticated", "Upstream";
+        AUTHENTICATED = "Authenticated", "Upstream, Cluster";
     }
 
     /// Reasons of the conditions of reconciled objects. A component adds reasons of its own.
@@ -248,7 +248,7 @@ well_known! {
         OBJECTS_REMAIN = "ObjectsRemain", "Ready=False";
     }
 
-    /// Reasons of the conditions of an Upstream.
+    /// Reasons of the conditions of an Upstream or a Cluster.
     upstream_reason {
         /// The service was reached.
         CONNECTED = "Connected", "Connected=True";

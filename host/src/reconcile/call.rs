@@ -79,7 +79,9 @@ impl Controller {
         self.record_call_result(plugin, object, &result, trap.as_ref());
         let failed = matches!(result, GuestResult::Failure(_));
         if !failed && call.effects.counts.api_writes > 0 {
-            self.services.api.writer.drop_unused_applies(key);
+            for writer in self.services.writers() {
+                writer.drop_unused_applies(key);
+            }
         }
         let outcome = self
             .apply_result(key, plugin, object, result, deleting, &call)

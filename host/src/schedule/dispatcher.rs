@@ -51,7 +51,7 @@ pub enum Cause {
     Timer,
     /// The annotation [`annotation::RECONCILE_NOW`] was set.
     Manual,
-    /// Requests to the Upstream may have changed its status.
+    /// Requests to the Upstream or Cluster may have changed its status.
     UpstreamStatus,
     /// Its plugin was replaced by another build.
     PluginChange,
@@ -395,6 +395,17 @@ impl Dispatcher {
         self.work.notify_one();
     }
 
+    /// Queues the objects that read an object, as if it had changed.
+    pub fn wake_readers(&self, key: &ObjectRef, priority: Priority) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        for reader in inner.graph.find_dependants(key, None, None) {
+            inner.enqueue(&reader, priority, Cause::Dependency(key.clone()), now);
+        }
+        drop(inner);
+        self.work.notify_one();
+    }
+
     /// Takes the next object to reconcile. The error is the time until the next delayed object is due, if any.
     pub fn pop(&self) -> Result<Work<ObjectRef, Cause>, Option<Duration>> {
         let now = self.now();
@@ -590,7 +601,7 @@ mod tests {
 
     #[test]
     fn object_of_another_cluster_wakes_its_readers_and_is_not_reconciled() {
-        let gvk = change(0).key.gvk;
+        let gvk = change(0).key.gvk.clone();
         let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         // The kind is reconciled: the same kind may exist in many clusters.

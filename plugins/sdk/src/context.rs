@@ -17,6 +17,8 @@ use crate::{
 /// A selection of objects to list. The default selects all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
+    /// The cluster, as in a reference; none for the cluster of the reconciled object.
+    pub cluster: Option<&'a str>,
     /// The namespace; none for every namespace that the plugin may see.
     pub namespace: Option<&'a str>,
     /// A label selector in Kubernetes' syntax.
@@ -189,7 +191,7 @@ impl Context<'_> {
         projection: Projection,
     ) -> Result<Vec<Vec<u8>>, Error> {
         let mut options = ListOptions {
-            cluster: None,
+            cluster: selection.cluster.map(Into::into),
             namespace: selection.namespace.map(Into::into),
             label_selector: selection.labels.map(Into::into),
             field_selector: selection.fields.map(Into::into),

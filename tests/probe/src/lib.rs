@@ -50,6 +50,8 @@ pub struct Step {
     pub kind: Option<String>,
     /// Name of the object.
     pub name: Option<String>,
+    /// Cluster of the object or the list, by namespace and name. For `apply` the object is not owned then.
+    pub cluster: Option<String>,
     /// Label selector of the list.
     pub labels: Option<String>,
     /// Field selector of the list.
@@ -137,7 +139,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
         };
         let reference = || ObjectRef {
             gvk: gvk(),
-            cluster: None,
+            cluster: step.cluster.clone(),
             // Namespaces are in none.
             namespace: Some(namespace.into()).filter(|_| step.kind.as_deref() != Some("Namespace")),
             name: step.name.clone().unwrap_or_default(),
@@ -163,6 +165,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             }
             "list" => {
                 let selection = Selection {
+                    cluster: step.cluster.as_deref(),
                     namespace: Some(namespace).filter(|_| step.kind.as_deref() != Some("Namespace")),
                     labels: step.labels.as_deref(),
                     fields: step.fields.as_deref(),
@@ -173,6 +176,14 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                     .filter_map(|o| o["metadata"]["name"].as_str())
                     .collect();
                 names.join(",")
+            }
+            "apply" if step.cluster.is_some() => {
+                let options = ApplyOptions {
+                    cluster: step.cluster.clone(),
+                    force: true,
+                    ..ApplyOptions::default()
+                };
+                format_object(Some(ctx.apply_with(&object()?, &options)?.json()?))
             }
             "apply" => format_object(Some(ctx.apply_owned(&object()?)?.json()?)),
             "force" => format_object(Some(ctx.apply(&object()?, true)?.json()?)),
