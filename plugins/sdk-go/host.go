@@ -61,7 +61,8 @@ func list(apiVersion, kind string, selection Selection, projection wit.Kubernete
 	}
 }
 
-// RequireReady reads an object that is Ready for its current generation. It fails with not-ready until then.
+// RequireReady reads an object that is ready for its current generation: a custom resource by its condition Ready, a
+// built-in kind by the rule that kstatus has for it. It fails with not-ready until then.
 func RequireReady(ref ObjectRef, into any) error {
 	bytes, failed := wit.KubernetesRequireReady(ref)
 	if failed != nil {

@@ -434,14 +434,15 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
     let (state, why) = match object {
         None => (State::Absent, String::new()),
         Some(object) => {
-            let ready = object.readiness();
+            let ready = object.check_ready(&key.gvk);
             let why = match (ready.reason.as_str(), ready.message.as_str()) {
                 (reason, "") => reason.to_owned(),
                 (reason, message) => format!("{reason}: {message}"),
             };
             match ready.reason.is_empty() {
                 _ if object.is_deleting() => (State::Terminating, why),
-                _ if ready.ready => (State::Ready, String::new()),
+                // A built-in kind without a status, for example a ConfigMap, has no reason either.
+                _ if ready.ready && object.to_value()["status"].is_object() => (State::Ready, String::new()),
                 true => (State::Exists, String::new()),
                 false => (State::NotReady, why),
             }

@@ -10,6 +10,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
+use ostler_readiness::{NotReady, check_built_in, is_built_in_group};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
@@ -249,6 +250,25 @@ impl Object {
     /// Its Ready condition, evaluated for the current generation.
     pub fn readiness(&self) -> Readiness {
         self.check_condition(condition_type::READY, "True")
+    }
+
+    /// Its readiness for the current generation: by the rule of its kind if that is a built-in one, else by its Ready
+    /// condition.
+    pub fn check_ready(&self, gvk: &Gvk) -> Readiness {
+        if !is_built_in_group(&gvk.group) {
+            return self.readiness();
+        }
+        match check_built_in(&gvk.group, &gvk.kind, &self.to_value()) {
+            Ok(()) => Readiness {
+                ready: true,
+                ..Readiness::default()
+            },
+            Err(NotReady { reason, message }) => Readiness {
+                ready: false,
+                reason,
+                message,
+            },
+        }
     }
 
     /// Returns whether a condition has a status for the current generation, with its reason and message.

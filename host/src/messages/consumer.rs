@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -38,9 +38,9 @@ pub struct Consumer {
 impl Consumer {
     /// Consumes the queue until it is stopped.
     pub async fn run(&self) {
-        let mut failures = 0;
+        let (mut failures, mut connections) = (0, None);
         while !self.stop.is_cancelled() {
-            let Err(why) = self.consume(&mut failures).await else {
+            let Err(why) = self.consume(&mut failures, &mut connections).await else {
                 return;
             };
             self.stats.update(|state| {
@@ -51,16 +51,24 @@ impl Consumer {
             debug!(subscription = %self.subscription, error = why, "queue is not consumed");
             tokio::select! {
                 () = tokio::time::sleep(CONSUME_BACKOFF.delay(failures)) => {}
+                // A broker that is back is consumed at once, however long it was down.
+                () = wait_connection(connections.take()) => {}
                 () = self.stop.cancelled() => {}
             }
         }
     }
 
     /// Consumes the queue until the connection is lost, which is the error, or until it is stopped.
-    async fn consume(&self, failures: &mut u32) -> Result<(), String> {
+    async fn consume(
+        &self,
+        failures: &mut u32,
+        connections: &mut Option<watch::Receiver<u64>>,
+    ) -> Result<(), String> {
         let client = self.find_broker()?;
         let queue = &self.subscription.queue;
         let consumer = client.consume(queue, self.subscription.prefetch_count()).await;
+        // Without that of this attempt: a broker that closes it each time would be consumed without a pause.
+        *connections = Some(client.watch_connections());
         let mut consumer = consumer.map_err(|e| e.to_string())?;
         *failures = 0;
         info!(plugin = &**self.handler.plugin.name(), subscription = %self.subscription, "consuming queue");
@@ -125,5 +133,37 @@ impl Consumer {
             .clients
             .broker_for(&upstream, &secrets)
             .map_err(|e| e.to_string())
+    }
+}
+
+/// Waits for the next connection to the broker, which another subscription, a publish or the health check establishes.
+async fn wait_connection(connections: Option<watch::Receiver<u64>>) {
+    let Some(mut connections) = connections else {
+        return std::future::pending().await;
+    };
+    // A superseded client makes no further connection: the backoff finds the new one.
+    if connections.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn wait_for_connection_ends_with_a_new_one_only() {
+        let client = watch::Sender::new(1_u64);
+        let ends = |connections| wait_connection(connections).now_or_never().is_some();
+        assert!(!ends(Some(client.subscribe())), "it is connected already");
+        let connections = client.subscribe();
+        client.send_modify(|count| *count += 1);
+        assert!(ends(Some(connections)), "it was connected meanwhile");
+        assert!(!ends(None), "the Upstream does not exist");
+        let connections = client.subscribe();
+        drop(client);
+        assert!(!ends(Some(connections)), "it was superseded");
     }
 }

@@ -28,6 +28,13 @@ const ALL_PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priorit
 /// never starved.
 const AGING_INTERVAL: u64 = 16;
 
+/// Wait after which timers go before changes. A burst of changes takes minutes where writes are slow, and timers of other
+/// objects, such as heartbeats, must not wait for its end.
+const MAX_TIMER_WAIT: Duration = Duration::from_secs(1);
+
+/// Interval, in pops, at which changes still go before timers that are overdue, so that too many timers do not stop them.
+const CHANGE_INTERVAL: u64 = 4;
+
 /// Part of the shared limit (a quarter) that is left to lanes without any object in flight.
 const RESERVED_SHARE: usize = 4;
 
@@ -237,6 +244,8 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         if (self.pops + 1).is_multiple_of(AGING_INTERVAL) {
             let low_in_turn = (self.pops / AGING_INTERVAL) % 2;
             order.rotate_left(if low_in_turn == 0 { 1 } else { 2 });
+        } else if !self.pops.is_multiple_of(CHANGE_INTERVAL) && self.has_overdue_timer(now) {
+            order.swap(0, 1);
         }
         let (priority, name) = order.into_iter().find_map(|p| Some((p, self.next_lane(p)?)))?;
         self.pops += 1;
@@ -254,6 +263,16 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             attempt: item.failures,
             priority,
             waited: now.saturating_sub(item.enqueued_at),
+        })
+    }
+
+    /// True if the first timer of a lane has waited too long.
+    fn has_overdue_timer(&self, now: Duration) -> bool {
+        let mut lanes = self.lanes.values();
+        lanes.any(|lane| {
+            let first = lane.ready[Priority::Normal as usize].values().next();
+            let item = first.and_then(|key| self.items.get(key));
+            item.is_some_and(|item| item.enqueued_at + MAX_TIMER_WAIT <= now)
         })
     }
 

@@ -366,8 +366,11 @@ func storeResultBytesOrError(p uint32, v Result[[]byte, Error]) {
 func hostKubernetesRequireReady(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
 
 // KubernetesRequireReady:
-// Returns an object whose condition `Ready` is `True` for its current
-// generation, and which is not being deleted.
+// Returns an object that is ready for its current generation, and not being
+// deleted: a custom resource by its condition `Ready`, a built-in kind by
+// the rule that kstatus has for it. A Deployment has all pods updated and
+// available, a Job is complete, a PersistentVolumeClaim is bound, a
+// ConfigMap exists.
 //
 // Fails with `not-ready` if there is no such object or it is not ready, and
 // otherwise as `get` does.

@@ -24,8 +24,11 @@ var KubernetesList = func(gvk Gvk, options KubernetesListOptions) (KubernetesPag
 }
 
 // KubernetesRequireReady:
-// Returns an object whose condition `Ready` is `True` for its current
-// generation, and which is not being deleted.
+// Returns an object that is ready for its current generation, and not being
+// deleted: a custom resource by its condition `Ready`, a built-in kind by
+// the rule that kstatus has for it. A Deployment has all pods updated and
+// available, a Job is complete, a PersistentVolumeClaim is bound, a
+// ConfigMap exists.
 //
 // Fails with `not-ready` if there is no such object or it is not ready, and
 // otherwise as `get` does.

@@ -175,11 +175,11 @@ type NotReady struct {
 	Status ConditionStatus
 	// Whether the object exists.
 	Exists bool
-	// The reason of that condition in the object. It is empty when the object
-	// has no such condition.
+	// The reason of that condition in the object, or of the rule of a built-in
+	// kind (`PodsNotAvailable`). It is empty when the object has no such
+	// condition.
 	Reason string
-	// The message of that condition in the object. It is empty when the
-	// object has no such condition.
+	// The message of that condition or rule, and empty likewise.
 	Message string
 }
 

@@ -219,7 +219,8 @@ impl Context<'_> {
         parse_object(&self.kubernetes_require_ready(&S::reference(namespace, name))?)
     }
 
-    /// Gets an object of any kind that is Ready for its current generation, as JSON.
+    /// Gets an object of any kind that is ready for its current generation, as JSON: a custom resource by its condition
+    /// `Ready`, a built-in kind by the rule that kstatus has for it (a Deployment has all pods updated and available).
     ///
     /// # Errors
     /// As [`Context::require_ready`].

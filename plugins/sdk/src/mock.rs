@@ -3,7 +3,9 @@
 //! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
 //!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
-//! its requests, writes and Events. A request without a response fails the test and names the request.
+//! its requests, writes and Events. An object with finalizers or dependents that is deleted in the foreground stays, with a
+//! deletion timestamp, until [`Host::remove`]; any other one is gone at once. A request without a response fails the test
+//! and names the request.
 //!
 //! ```
 //! use ostler_sdk::{Next, mock::Host, prelude::*};
@@ -32,6 +34,7 @@
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ostler_readiness::{check_built_in, is_built_in_group};
 use serde_json::Value;
 
 use crate::bindings::ostler::plugin::{
@@ -44,8 +47,8 @@ use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
     Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
-    Outcome, Preconditions, Projection, Reconciler, Request, Resource, SecretKeyRef, Substitution,
-    UpstreamRef,
+    Outcome, Preconditions, Projection, Propagation, Reconciler, Request, Resource, SecretKeyRef,
+    Substitution, UpstreamRef,
 };
 
 /// Group, kind, namespace and name.
@@ -83,6 +86,14 @@ struct State {
 }
 
 impl State {
+    /// Returns whether another object has an owner reference to this one.
+    fn has_dependents(&self, object: &Value) -> bool {
+        let uid = &object["metadata"]["uid"];
+        let owners = |other: &Value| other["metadata"]["ownerReferences"].as_array().cloned();
+        let mut references = self.objects.values().filter_map(owners).flatten();
+        uid.is_string() && references.any(|owner| owner["uid"] == *uid)
+    }
+
     /// Counts an effect, after it has happened. The guard of the state is released by the panic.
     fn count_effect(&mut self) {
         if let Some(left) = &mut self.effects_left {
@@ -91,6 +102,9 @@ impl State {
         }
     }
 }
+
+/// Time at which objects are deleted that have finalizers.
+const DELETION_TIME: &str = "2026-01-01T00:00:00Z";
 
 /// Message of the panic with which a host stops.
 const STOPPED: &str = "the host stops after this effect";
@@ -546,6 +560,15 @@ fn key_on(cluster: Option<&str>, object: &Value) -> Key {
     )
 }
 
+fn add_finalizer(object: &mut Value, finalizer: &str) {
+    let finalizers = &mut object["metadata"]["finalizers"];
+    let mut all = finalizers.as_array().cloned().unwrap_or_default();
+    if !all.iter().any(|known| known == finalizer) {
+        all.push(finalizer.into());
+    }
+    *finalizers = all.into();
+}
+
 fn merge_applied(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
@@ -688,7 +711,22 @@ impl Capabilities for Host {
 
     fn kubernetes_require_ready(&self, reference: &ObjectRef) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.require-ready")?;
-        self.require_condition(reference, "Ready", ConditionStatus::True)
+        let Gvk { group, kind, .. } = &reference.gvk;
+        let object = self.object(reference);
+        let Some(object) = object.filter(|_| is_built_in_group(group)) else {
+            return self.require_condition(reference, "Ready", ConditionStatus::True);
+        };
+        match check_built_in(group, kind, &object) {
+            Ok(()) => Ok(to_json_bytes(&object)),
+            Err(cause) => Err(Error::NotReady(NotReady {
+                ref_: reference.clone(),
+                condition: "Ready".into(),
+                status: ConditionStatus::True,
+                exists: true,
+                reason: cause.reason,
+                message: cause.message,
+            })),
+        }
     }
 
     fn kubernetes_require_condition(
@@ -743,7 +781,22 @@ impl Capabilities for Host {
             check_preconditions(&object, &options.preconditions)?;
         }
         let mut state = self.0.borrow_mut();
-        if state.objects.remove(&object_key(reference)).is_some() {
+        let key = object_key(reference);
+        let Some(mut object) = state.objects.remove(&key) else {
+            return Ok(());
+        };
+        let is_deleted_before = !object["metadata"]["deletionTimestamp"].is_null();
+        if options.propagation == Propagation::Foreground {
+            if state.has_dependents(&object) {
+                add_finalizer(&mut object, "foregroundDeletion");
+            }
+            let finalizers = object["metadata"]["finalizers"].as_array();
+            if finalizers.is_some_and(|all| !all.is_empty()) {
+                object["metadata"]["deletionTimestamp"] = DELETION_TIME.into();
+                state.objects.insert(key, object);
+            }
+        }
+        if !is_deleted_before {
             let on = format_cluster(reference.cluster.as_deref().unwrap_or_default());
             let line = format!("delete {} {}{on}", reference.gvk.kind, reference.name);
             state.writes.push(line);
@@ -754,6 +807,20 @@ impl Capabilities for Host {
 
     fn references_hold(&self, reference: &ObjectRef) -> Result<(), Error> {
         self.check_allowed("references.hold")?;
+        match self.object(reference) {
+            None => return Err(Error::NotFound(format_reference(reference))),
+            Some(object) if !object["metadata"]["deletionTimestamp"].is_null() => {
+                return Err(Error::NotReady(NotReady {
+                    ref_: reference.clone(),
+                    condition: "Ready".into(),
+                    status: ConditionStatus::True,
+                    exists: true,
+                    reason: String::new(),
+                    message: "It is being deleted.".into(),
+                }));
+            }
+            Some(_) => {}
+        }
         self.0.borrow_mut().held.insert(format_reference(reference));
         Ok(())
     }

@@ -23,7 +23,7 @@ use builds::QueueItem;
 use items::Item;
 
 use crate::{
-    Exchange,
+    Exchange, Observer,
     server::{Server, lock},
 };
 
@@ -77,6 +77,11 @@ impl Jenkins {
     /// Returns the handle for fault injection.
     pub fn faults(&self) -> &Faults {
         &self.server.faults
+    }
+
+    /// Has a test observe the requests from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.server.observe(observer);
     }
 
     /// Returns the requests since the start or the last [`Jenkins::forget`].

@@ -7,7 +7,7 @@ mod server;
 pub mod tokens;
 
 pub use concourse_simulator::{Answer, Faults};
-pub use server::Exchange;
+pub use server::{Exchange, Observer};
 
 /// Decodes an `Authorization: Basic` header into user name and password.
 pub(crate) fn parse_basic(headers: &http::HeaderMap) -> Option<(String, String)> {

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
@@ -27,6 +27,16 @@ pub struct Exchange {
     pub status: Option<u16>,
 }
 
+/// A test that stands between a server and its clients.
+pub trait Observer: Send + Sync {
+    /// Returns whether requests are carried out. Otherwise the connection is closed.
+    fn admits(&self) -> bool;
+
+    /// Returns whether the client gets the response to a request that has been carried out. Otherwise the connection is
+    /// closed.
+    fn is_answered(&self, exchange: &Exchange) -> bool;
+}
+
 /// The behavior of a server.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request.
@@ -38,8 +48,12 @@ pub(crate) struct Server {
     pub url: String,
     pub faults: Faults,
     log: Arc<Mutex<Vec<Exchange>>>,
+    observer: ObserverSlot,
     _stop: DropGuard,
 }
+
+/// The observer, once there is one.
+type ObserverSlot = Arc<OnceLock<Arc<dyn Observer>>>;
 
 impl Server {
     /// Listens on loopback.
@@ -47,7 +61,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (faults, log, stop) = (Faults::default(), Arc::default(), CancellationToken::new());
-        let shared = (handler, faults.clone(), Arc::clone(&log));
+        let observer = ObserverSlot::default();
+        let shared = (handler, faults.clone(), Arc::clone(&log), observer.clone());
         tokio::spawn(
             stop.clone()
                 .run_until_cancelled_owned(accept(listener, shared, stop.clone())),
@@ -56,8 +71,14 @@ impl Server {
             url,
             faults,
             log,
+            observer,
             _stop: stop.drop_guard(),
         }
+    }
+
+    /// Has a test observe the requests from now on. The first observer stays.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.observer.set(observer).ok();
     }
 
     /// Returns the requests since the start or the last [`Server::forget`].
@@ -71,7 +92,7 @@ impl Server {
     }
 }
 
-type Shared<H> = (Arc<H>, Faults, Arc<Mutex<Vec<Exchange>>>);
+type Shared<H> = (Arc<H>, Faults, Arc<Mutex<Vec<Exchange>>>, ObserverSlot);
 
 async fn accept<H: Handler>(listener: TcpListener, shared: Shared<H>, stop: CancellationToken) {
     loop {
@@ -96,7 +117,7 @@ async fn serve_connection<H: Handler>(stream: TcpStream, shared: Shared<H>) {
 /// Answers one request. An error closes the connection without a response.
 async fn respond<H: Handler>(
     request: Request<Incoming>,
-    (handler, faults, log): Shared<H>,
+    (handler, faults, log, observer): Shared<H>,
 ) -> io::Result<Response<Full<Bytes>>> {
     let closed = || io::Error::from(io::ErrorKind::ConnectionAborted);
     let (parts, body) = request.into_parts();
@@ -114,7 +135,8 @@ async fn respond<H: Handler>(
         });
         log.len() - 1
     };
-    if *faults.subscribe_outages().borrow() {
+    let observer = observer.get();
+    if *faults.subscribe_outages().borrow() || observer.is_some_and(|observer| !observer.admits()) {
         return Err(closed());
     }
     let (fault, latency) = faults.take_fault(&method, parts.uri.path());
@@ -138,8 +160,14 @@ async fn respond<H: Handler>(
         }
         None => handler.answer(request).await,
     };
-    if let Some(seen) = lock(&log).get_mut(number) {
+    let seen = lock(&log).get_mut(number).map(|seen| {
         seen.status = Some(response.status().as_u16());
+        seen.clone()
+    });
+    if let (Some(observer), Some(seen)) = (observer, seen)
+        && !observer.is_answered(&seen)
+    {
+        return Err(closed());
     }
     Ok(response.map(Full::new))
 }

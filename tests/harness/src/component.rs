@@ -5,7 +5,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kube::api::{DeleteParams, Patch, PatchParams};
+use ostler::testing::key::Gvk;
+use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard};
+
 use crate::Lab;
+
+/// Serializes the tests of a binary that have a Plugin object: it is cluster-scoped and named like its component, so tests
+/// on a shared cluster would collide.
+static PLUGIN_LOCK: Mutex<()> = Mutex::const_new(());
 
 impl Lab {
     /// Installs built components into the plugin directory. Like a build it renames complete files into place, so that
@@ -24,6 +33,29 @@ impl Lab {
         partial
             .persist(self.settings.plugins.join(format!("{name}.wasm")))
             .expect("renamed");
+    }
+
+    /// Locks the Plugin objects, and deletes one of this name that an earlier test has left.
+    pub async fn lock_plugin(&self, name: &str) -> MutexGuard<'static, ()> {
+        let guard = PLUGIN_LOCK.lock().await;
+        self.delete_plugin(name).await;
+        guard
+    }
+
+    /// Deletes a Plugin and removes its finalizers.
+    pub async fn delete_plugin(&self, name: &str) {
+        let api = self.api(&Gvk::new("ostler.dev", "v1alpha1", "Plugin"), "");
+        let exists = async || api.get_opt(name).await.expect("an answer").is_some();
+        if !exists().await {
+            return;
+        }
+        let _ = api.delete(name, &DeleteParams::default()).await;
+        self.wait_until("the Plugin is gone", async || {
+            let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            let _ = api.patch(name, &PatchParams::default(), &none).await;
+            !exists().await
+        })
+        .await;
     }
 }
 

@@ -36,6 +36,7 @@ const TEST_GRANTS: &str = "
     kubernetes:
     - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold], namespaces: ['*']}
     - {kinds: [ConfigMap], verbs: [get, list, apply, create, patch, delete], namespaces: ['*'], clusters: ['Same/*']}
+    - {group: apps, kinds: [Deployment], verbs: [get]}
     - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold], namespaces: ['*']}
     upstreams: [{namespaces: ['*']}]
     readSecrets: true

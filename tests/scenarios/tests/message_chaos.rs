@@ -1,26 +1,30 @@
 //! Random faults while messages of a real RabbitMQ are handled: the broker is killed, connections are cut, the leader is
-//! killed between an effect and its acknowledgement, and the lead changes. No message is lost, each has one effect in
+//! killed between an effect and its acknowledgement, and the lead changes: the leader hands over, or loses its Lease and
+//! lives on beside its successor. No message is lost, each has one effect in
 //! objects, and those of an ordered subscription are handled in the order of the queue.
 //!
 //! Each run has a seed, which it prints; `CHAOS_SEED=N` repeats that run. The whole is
 //! `cargo test -p ostler-scenarios --test message_chaos -- --ignored --nocapture`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab,
     probe::config_map,
     process::{Process, ProcessOptions, Signal},
     proxy::Proxy,
-    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq, RabbitMqClient},
+    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq},
 };
 use serde_json::{Value, json};
 
 mod hostile {
     mod embedded {
-        use super::super::{Extent, LONG_TIMEOUT, SHORT_TIMEOUT, check_chaos};
+        use super::super::{Extent, LONG_TIMEOUT, Lab, SHORT_TIMEOUT, check_chaos};
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn messages_are_handled_once_and_in_order_under_random_faults() {
@@ -28,7 +32,7 @@ mod hostile {
                 messages: 200,
                 faults: 20,
             };
-            check_chaos(extent, SHORT_TIMEOUT).await;
+            check_chaos(Lab::embedded().await, extent, SHORT_TIMEOUT).await;
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,7 +42,21 @@ mod hostile {
                 messages: 1000,
                 faults: 200,
             };
-            check_chaos(extent, LONG_TIMEOUT).await;
+            check_chaos(Lab::embedded().await, extent, LONG_TIMEOUT).await;
+        }
+    }
+
+    mod real {
+        use super::super::{Extent, Lab, SHORT_TIMEOUT, check_chaos};
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "needs the real control plane: cargo xtask test real"]
+        async fn messages_are_handled_once_and_in_order_under_random_faults() {
+            let extent = Extent {
+                messages: 200,
+                faults: 20,
+            };
+            check_chaos(Lab::real().await, extent, SHORT_TIMEOUT).await;
         }
     }
 }
@@ -68,6 +86,8 @@ const SHORT_SPIN: u64 = 20;
 const LONG_SPIN: u64 = 400;
 /// The lease is short, because many leaders are killed.
 const LEASE_TIMING: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
+/// Duration of a Lease that a test has taken: longer than the renew deadline, after which the leader has stopped.
+const STOLEN_LEASE_SECONDS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -81,17 +101,36 @@ enum Fault {
     KillLeader,
     /// The leader stops in order and hands over.
     ChangeLeader,
+    /// The leader loses its Lease while it handles a message, and lives on as a candidate.
+    DeposeLeader,
 }
 
 impl Fault {
     fn choose(dice: &mut fastrand::Rng) -> Self {
-        match dice.u8(0..8) {
+        match dice.u8(0..10) {
             0 | 1 => Self::KillBroker(dice.u64(0..2_000)),
             2 | 3 => Self::CutConnections,
             4 => Self::CloseConnections,
             5 | 6 => Self::KillLeader,
-            _ => Self::ChangeLeader,
+            7 => Self::ChangeLeader,
+            _ => Self::DeposeLeader,
         }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::KillBroker(_) => "broker killed",
+            Self::CutConnections => "connections cut",
+            Self::CloseConnections => "connections closed by the broker",
+            Self::KillLeader => "leader killed after an effect",
+            Self::ChangeLeader => "leader hands over",
+            Self::DeposeLeader => "leader deposed",
+        }
+    }
+
+    /// The fault strikes between the effect of a message and its acknowledgement.
+    fn strikes_handler(self) -> bool {
+        matches!(self, Self::KillLeader | Self::DeposeLeader)
     }
 }
 
@@ -134,7 +173,7 @@ fn plan_run(extent: Extent, dice: &mut fastrand::Rng) -> (Vec<Planned>, Vec<(usi
     let faults: Vec<_> = faults.collect();
     let kills: Vec<usize> = faults
         .iter()
-        .filter(|(_, fault)| *fault == Fault::KillLeader)
+        .filter(|(_, fault)| fault.strikes_handler())
         .map(|(at, _)| *at)
         .collect();
     let mut sequences = [0; KEY_COUNT];
@@ -190,7 +229,7 @@ impl<'a> Hosts<'a> {
 
     /// Waits for a leader that runs, and returns its name.
     async fn wait_leader(&self) -> &'static str {
-        let lease = Gvk::new("coordination.k8s.io", "v1", "Lease");
+        let lease = lease_kind();
         let mut leader = "";
         let slot = std::sync::Mutex::new(&mut leader);
         self.lab
@@ -222,30 +261,40 @@ impl<'a> Hosts<'a> {
         }
         self.start_one(leader);
     }
+
+    /// Takes the Lease from the leader. Either host gets it once it has expired.
+    async fn depose_leader(&self) {
+        self.wait_leader().await;
+        let taken =
+            json!({"spec": {"holderIdentity": "neither", "leaseDurationSeconds": STOLEN_LEASE_SECONDS}});
+        let api = self.lab.api(&lease_kind(), &self.lab.namespace);
+        api.patch("ostler", &PatchParams::default(), &Patch::Merge(&taken))
+            .await
+            .expect("the Lease exists");
+        self.wait_leader().await;
+    }
+}
+
+fn lease_kind() -> Gvk {
+    Gvk::new("coordination.k8s.io", "v1", "Lease")
 }
 
 /// Publishes the messages in order, each until the broker confirms it. A message whose confirmation is lost is published
 /// twice.
 async fn publish_all(lab: &Lab, broker: &RabbitMq, messages: &[Planned]) {
-    let mut client: Option<RabbitMqClient> = None;
+    let mut client = broker.connect().await;
     for (n, message) in messages.iter().enumerate() {
         while n >= count_handled(lab).await + BACKLOG_LIMIT {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        let (queue, body) = (message.queue(), message.body());
         loop {
-            if client.is_none() {
-                client = RabbitMqClient::connect(broker.address()).await.ok();
+            let publishing = client.publish_with("", &queue, Default::default(), &body);
+            let confirmed = tokio::time::timeout(Duration::from_secs(10), publishing).await;
+            if matches!(confirmed, Ok(Ok(()))) {
+                break;
             }
-            if let Some(connected) = &client {
-                let (queue, body) = (message.queue(), message.body());
-                let publishing = connected.publish_with("", &queue, Default::default(), &body);
-                let confirmed = tokio::time::timeout(Duration::from_secs(10), publishing).await;
-                if matches!(confirmed, Ok(Ok(()))) {
-                    break;
-                }
-                client = None;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            client = broker.connect().await;
         }
     }
 }
@@ -287,10 +336,13 @@ async fn inject_faults(lab: &Lab, broker: &RabbitMq, proxy: &Proxy, faults: &[(u
             }
             Fault::CutConnections => proxy.cut_connections(),
             Fault::CloseConnections => broker.close_connections("chaos").await,
-            Fault::KillLeader => {
+            Fault::KillLeader | Fault::DeposeLeader => {
                 // The object of the next message is its effect; it then computes before it is acknowledged.
                 wait_handled(lab, at + 1).await;
-                hosts.kill_leader().await;
+                match fault {
+                    Fault::KillLeader => hosts.kill_leader().await,
+                    _ => hosts.depose_leader().await,
+                }
             }
             Fault::ChangeLeader => hosts.change_leader().await,
         }
@@ -344,30 +396,46 @@ async fn check_effects(lab: &Lab, messages: &[Planned]) {
     }
 }
 
-async fn check_chaos(extent: Extent, timeout: Duration) {
+async fn check_chaos(lab: Lab, extent: Extent, timeout: Duration) {
     let seed = match std::env::var("CHAOS_SEED") {
         Ok(seed) => seed.parse().expect("CHAOS_SEED is a number"),
         Err(_) => fastrand::u64(..),
     };
     println!("repeat this run with CHAOS_SEED={seed}");
     let (messages, faults) = plan_run(extent, &mut fastrand::Rng::with_seed(seed));
+    let started = Instant::now();
     let run = async {
-        let (lab, broker) = tokio::join!(Lab::embedded(), RabbitMq::start());
+        let broker = RabbitMq::start().await;
         let proxy = Proxy::start(broker.address()).await.expect("a proxy");
         let client = broker.connect().await;
         for queue in (0..QUEUE_COUNT).map(queue_name) {
             client.declare_queue(&queue).await;
         }
         client.close().await;
+        let _lock = lab.lock_plugin("probe").await;
         apply_plugin(&lab, &proxy).await;
         tokio::join!(
             publish_all(&lab, &broker, &messages),
             inject_faults(&lab, &broker, &proxy, &faults)
         );
         check_effects(&lab, &messages).await;
+        print_figures(&messages, &faults, started.elapsed());
     };
     let ended = tokio::time::timeout(timeout, run).await;
     ended.unwrap_or_else(|_| panic!("the run did not end within {timeout:?}"));
+}
+
+fn print_figures(messages: &[Planned], faults: &[(usize, Fault)], elapsed: Duration) {
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, fault) in faults {
+        *kinds.entry(fault.name()).or_default() += 1;
+    }
+    println!(
+        "{} messages in {KEY_COUNT} keys of {QUEUE_COUNT} queues, none lost, none doubled, in order; {} faults in {:.0} s: {kinds:?}",
+        messages.len(),
+        faults.len(),
+        elapsed.as_secs_f64()
+    );
 }
 
 /// Installs the probe with a subscription per queue, and the Upstream of the broker behind the proxy.

@@ -8,41 +8,16 @@ use ostler_test_harness::{
     probe::{config_map, write},
     process::{Process, ProcessOptions, Signal},
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
+    scenarios,
 };
 use serde_json::{Value, json};
 
-mod embedded {
-    use ostler_test_harness::{Lab, run_bounded};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn denied_message_is_handled_in_its_place_once_it_is_granted() {
-        run_bounded(super::denied_message_is_handled_in_its_place_once_it_is_granted(
-            Lab::embedded().await,
-        ))
-        .await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes() {
-        run_bounded(
-            super::suspended_plugin_handles_its_message_in_its_place_when_it_resumes(Lab::embedded().await),
-        )
-        .await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn waiting_message_occupies_no_worker() {
-        run_bounded(super::waiting_message_occupies_no_worker(Lab::embedded().await)).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn orderly_leader_change_loses_and_doubles_no_message() {
-        run_bounded(super::orderly_leader_change_loses_and_doubles_no_message(
-            Lab::embedded().await,
-        ))
-        .await;
-    }
-}
+scenarios!(
+    denied_message_is_handled_in_its_place_once_it_is_granted,
+    suspended_plugin_handles_its_message_in_its_place_when_it_resumes,
+    waiting_message_occupies_no_worker,
+    orderly_leader_change_loses_and_doubles_no_message,
+);
 
 /// Installs the probe, and applies the Upstream of the broker that the tests share, which has these queues.
 async fn prepare(lab: &Lab, queues: &[&str]) -> (Arc<RabbitMq>, RabbitMqClient) {
@@ -149,6 +124,7 @@ async fn check_order(lab: &Lab, client: &RabbitMqClient, queue: &str) {
 
 /// The new grants replace the consumer that waits, although its message is not due for an hour.
 async fn denied_message_is_handled_in_its_place_once_it_is_granted(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = start(&mut lab, &["orders"], &["Secret"]).await;
     let queue = queue_name(&lab, "orders");
     publish_denied(&lab, &client, &queue).await;
@@ -157,6 +133,7 @@ async fn denied_message_is_handled_in_its_place_once_it_is_granted(mut lab: Lab)
 }
 
 async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = start(&mut lab, &["orders"], &["Secret"]).await;
     let queue = queue_name(&lab, "orders");
     publish_denied(&lab, &client, &queue).await;
@@ -172,6 +149,7 @@ async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes(mut l
 
 /// With one worker the message of another queue is handled while one waits.
 async fn waiting_message_occupies_no_worker(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     lab.settings.workers = 1;
     let (_broker, client) = start(&mut lab, &["waiting", "quick"], &["ConfigMap"]).await;
     publish_steps(&client, &queue_name(&lab, "waiting"), json!([{"do": "fail"}])).await;
@@ -203,6 +181,7 @@ fn start_candidate(lab: &Lab, name: &str) -> Process {
 /// The leader that ends lets the handlers of its messages end, and the next one gets the others. Each message has an effect
 /// that is counted, a message of its own, so that one handled twice shows.
 async fn orderly_leader_change_loses_and_doubles_no_message(lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = prepare(&lab, &["orders", "effects"]).await;
     let (orders, effects) = (queue_name(&lab, "orders"), queue_name(&lab, "effects"));
     client

@@ -28,7 +28,6 @@ use revocation::{
 };
 use rollback::{trapping_build_is_rolled_back, trapping_build_of_a_file_is_rolled_back};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
 
 scenarios!(
     plugin_object_takes_over_plugin_of_directory,
@@ -48,10 +47,6 @@ scenarios!(
     serving_build_is_stopped_when_a_config_map_loses_its_key
 );
 
-/// Serializes these tests: Plugin objects are cluster-scoped and named like their component, so tests on a shared cluster
-/// would collide.
-static PLUGIN_LOCK: Mutex<()> = Mutex::const_new(());
-
 fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
 }
@@ -62,28 +57,6 @@ fn hostile() -> Gvk {
 
 fn greeting() -> Gvk {
     Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
-
-/// Locks the Plugin objects, and deletes one of this name that a failed test has left.
-async fn lock_plugin(lab: &Lab, name: &str) -> MutexGuard<'static, ()> {
-    let guard = PLUGIN_LOCK.lock().await;
-    delete_plugin(lab, name).await;
-    guard
-}
-
-/// Deletes a Plugin and removes its finalizers.
-async fn delete_plugin(lab: &Lab, name: &str) {
-    let api = lab.api(&kind(), "");
-    if api.get_opt(name).await.expect("an answer").is_none() {
-        return;
-    }
-    let _ = api.delete(name, &Default::default()).await;
-    lab.wait_until("the Plugin is gone", async || {
-        let none = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        let _ = api.patch(name, &Default::default(), &none).await;
-        plugin(lab, name).await.is_null()
-    })
-    .await;
 }
 
 /// A Plugin object; null if there is none.
@@ -180,7 +153,7 @@ fn builds(lab: &Lab) -> Vec<(String, String)> {
 }
 
 async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     let text =
         std::fs::read_to_string(workspace_root().join("deploy/examples/plugin.yaml")).expect("the example");
     let mut example: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -240,7 +213,7 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
         plugin(&lab, "greeting").await["status"]["running"]["digest"] == report(&lab, "greeting").digest
     })
     .await;
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
     lab.wait_until("the file of the directory serves", async || {
         let reports = lab.host().registry().reports();
         let of_file = reports.iter().find(|r| r.file == "greeting.wasm");
@@ -252,7 +225,7 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
 }
 
 async fn changed_grants_apply_without_reload(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     lab.install(&["examples/greeting"]);
     let spec = |grants: Value| json!({"source": {"file": "greeting.wasm"}, "grants": grants});
     apply_plugin(
@@ -287,7 +260,7 @@ async fn changed_grants_apply_without_reload(mut lab: Lab) {
         (before.digest, before.served),
         "the same build with other grants"
     );
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
 }
 
 /// Applies a Greeting and waits until a missing grant denies it.
@@ -307,7 +280,7 @@ async fn expect_denied(lab: &Lab, name: &str) {
 }
 
 async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     // A registry that accepts connections and never responds.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
@@ -335,11 +308,11 @@ async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
     apply_plugin(&lab, "greeting", spec(&file, all())).await;
     lab.wait_ready(&greeting(), "less").await;
     wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
 }
 
 async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "lifecycle").await;
+    let _lock = lab.lock_plugin("lifecycle").await;
     lab.install(&["tests/lifecycle"]);
     let spec = |config: Value| {
         json!({"source": {"file": "lifecycle.wasm"}, "config": config,
@@ -374,11 +347,11 @@ async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
         "{why}"
     );
     assert_eq!(report(&lab, "lifecycle").state, LoadState::Refused);
-    delete_plugin(&lab, "lifecycle").await;
+    lab.delete_plugin("lifecycle").await;
 }
 
 async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     lab.install(&["examples/greeting", "hostile/hostile"]);
     let spec = |suspend: bool| {
         json!({"source": {"file": "greeting.wasm"}, "suspend": suspend,
@@ -409,11 +382,11 @@ async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
     lab.wait_ready(&hostile(), "another").await;
     let waiting = lab.get(&greeting(), "later").await.expect("it is there");
     assert!(waiting["status"].is_null(), "{waiting:#}");
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
 }
 
 async fn refused_plugin_objects_name_the_cause(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "hostile").await;
+    let _lock = lab.lock_plugin("hostile").await;
     // Rejected by the schema of the CRD.
     for (spec, words) in [
         (json!({"source": {}}), "exactly one of oci and file"),
@@ -480,8 +453,8 @@ async fn refused_plugin_objects_name_the_cause(mut lab: Lab) {
         message(&object, "Loaded").contains("is the plugin hostile"),
         "{object:#}"
     );
-    delete_plugin(&lab, "elsewhere").await;
-    delete_plugin(&lab, "hostile").await;
+    lab.delete_plugin("elsewhere").await;
+    lab.delete_plugin("hostile").await;
 }
 
 /// A component without a manifest: the section gets another name of the same length.
@@ -501,7 +474,7 @@ fn probe() -> Gvk {
 }
 
 async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "probe").await;
+    let _lock = lab.lock_plugin("probe").await;
     lab.install(&["tests/probe"]);
     let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
     apply_plugin(
@@ -531,7 +504,7 @@ async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
 }
 
 async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "probe").await;
+    let _lock = lab.lock_plugin("probe").await;
     lab.install(&["tests/probe"]);
     let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
     apply_plugin(
@@ -572,7 +545,7 @@ const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEB
 const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
 
 async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     let mut registry = Registry::start_private();
     let at = registry.address();
     let config =
@@ -636,5 +609,5 @@ async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
     assert_eq!(report(&lab, "greeting").state, LoadState::Serving);
     apply_greeting(&lab, "again").await;
     lab.wait_ready(&greeting(), "again").await;
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
 }

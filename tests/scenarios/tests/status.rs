@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use kube::api::{Patch, PatchParams};
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, probe, scenarios};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
@@ -12,6 +13,7 @@ scenarios!(
     checkpoint_after_spec_edit_keeps_the_observed_generation,
     checkpoint_over_another_leaders_conflicts,
     deeply_nested_object_is_reported_and_its_neighbours_go_on,
+    built_in_kinds_are_ready_by_their_own_rules,
 );
 
 /// An upstream that answers a request only when the test permits it.
@@ -166,4 +168,43 @@ fn http_request(path: &str, body: String) -> axum::http::Request<Vec<u8>> {
         .header("content-type", "application/json")
         .body(body.into_bytes())
         .expect("a request")
+}
+
+async fn built_in_kinds_are_ready_by_their_own_rules(mut lab: Lab) {
+    lab.start_probe().await;
+    let labels = json!({"app": "web"});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": lab.namespace}, "spec": {"replicas": 2, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "web", "image": "web"}]}}}});
+    lab.apply(deployment).await;
+    lab.apply_config_map("config", "a", "b").await;
+    let require = |api: &str, kind: &str, name: &str| json!({"do": "ready", "apiVersion": api, "kind": kind, "name": name});
+    let steps = json!([
+        require("v1", "ConfigMap", "config"),
+        require("apps/v1", "Deployment", "web")
+    ]);
+    lab.apply_probe("p", steps, json!([])).await;
+    let wait_message = async |message: &str| {
+        lab.wait_until(message, async || {
+            let probe = lab.get(&probe::kind(), "p").await.unwrap_or_default();
+            let conditions = probe["status"]["conditions"].as_array().into_iter().flatten();
+            let texts: Vec<&str> = conditions.filter_map(|c| c["message"].as_str()).collect();
+            texts.iter().any(|text| text.contains(message))
+        })
+        .await;
+    };
+    wait_message("has not observed generation 1").await;
+    let api = lab.api(&Gvk::new("apps", "v1", "Deployment"), &lab.namespace);
+    let set_status = async |status: Value| {
+        let patch = Patch::Merge(json!({ "status": status }));
+        api.patch_status("web", &PatchParams::default(), &patch)
+            .await
+            .expect("the status is written");
+    };
+    // Each status wakes the probe by itself.
+    set_status(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 1}))
+        .await;
+    wait_message("1 of 2 pods are available").await;
+    set_status(json!({"availableReplicas": 2, "readyReplicas": 2})).await;
+    lab.wait_ready(&probe::kind(), "p").await;
 }

@@ -1,6 +1,7 @@
 //! The benchmark: several operators do the same work on the real control plane, in one run.
 
 mod build;
+mod devops;
 mod plan;
 mod plot;
 mod report;
@@ -8,14 +9,14 @@ mod report;
 use std::{
     fs,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     thread,
     time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, builder::PossibleValuesParser};
 
 use self::{
     build::Programs,
@@ -32,8 +33,9 @@ use crate::{
 /// Options of the benchmark.
 #[derive(Args)]
 pub struct Options {
-    /// Benches to run (default: all): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k, failover, growth, concourse.
-    #[arg(value_parser = plan::BENCH_NAMES)]
+    /// Benches to run (default: all that compare operators): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k,
+    /// failover, growth, concourse; and of the DevOps pack alone: heartbeats, devops-idle.
+    #[arg(value_parser = bench_names())]
     benches: Vec<String>,
     /// Subject to measure (default: all). Can be given more than once.
     #[arg(long = "subject", value_parser = plan::SUBJECT_NAMES)]
@@ -45,10 +47,32 @@ pub struct Options {
     /// whole page.
     #[arg(long)]
     docs: bool,
+    /// Seconds under load (heartbeats, default 120) or without work (devops-idle, default 600).
+    #[arg(long)]
+    window: Option<u64>,
+    /// Binary of the host for the benches of the DevOps pack, instead of one that is built.
+    #[arg(long)]
+    host: Option<PathBuf>,
+}
+
+fn bench_names() -> PossibleValuesParser {
+    let names = plan::BENCH_NAMES.iter().chain(&devops::DEVOPS_BENCH_NAMES);
+    PossibleValuesParser::new(names.copied())
 }
 
 /// Builds the operators, runs the benches and writes the report.
 pub fn run_bench(options: &Options) -> Result<ExitCode> {
+    let of_pack = |name: &&str| options.benches.iter().any(|bench| bench == name);
+    let of_pack: Vec<_> = devops::DEVOPS_BENCH_NAMES.into_iter().filter(of_pack).collect();
+    if !of_pack.is_empty() {
+        if of_pack.len() < options.benches.len() {
+            bail!(
+                "the benches of the DevOps pack run on their own: {}",
+                of_pack.join(", ")
+            );
+        }
+        return devops::run(&of_pack, options);
+    }
     let began = Instant::now();
     let size = if options.quick { Size::Quick } else { Size::Full };
     let runs = plan_runs(&options.benches, &options.subjects, size);

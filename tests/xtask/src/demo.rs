@@ -1,9 +1,11 @@
-//! `cargo xtask demo`: a host, the Concourse plugins and a simulated Concourse on an embedded API server, without a
+//! `cargo xtask demo`: a host, the plugins of a pack and the servers around them on an embedded API server, without a
 //! cluster.
 
+mod concourse;
+pub mod devops;
 mod facts;
 mod kubernetes;
-mod stage;
+pub mod stage;
 mod swap;
 mod table;
 
@@ -16,16 +18,18 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use self::{facts::ObjectStats, stage::Stage, swap::Rebuilder, table::Table};
-use crate::{cargo, components, process, progress};
-
-/// Pack of the demo.
-const DEMO_PACK: &str = "concourse";
-/// Plugin that is swapped by `--once`, and whose source the hints name.
-const SWAPPED_PLUGIN: &str = "concourse-team";
+use crate::{
+    cargo,
+    components::{self, Guest},
+    process, progress,
+};
 
 /// Options of the demo.
 #[derive(Args)]
 pub struct Options {
+    /// Pack to show.
+    #[arg(value_enum, default_value = "concourse")]
+    pack: Pack,
     /// Exit when all objects are Ready and a plugin was swapped, or with an error at the timeout.
     #[arg(long)]
     once: bool,
@@ -37,6 +41,69 @@ pub struct Options {
     timeout: u64,
 }
 
+/// A pack that the demo shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pack {
+    /// Concourse CI: an instance, teams, pipelines, jobs and builds, on a simulator of Concourse.
+    Concourse,
+    /// Events on a real RabbitMQ become a project and a deployment with a record in a real PowerDNS, and heartbeats come
+    /// back. Jenkins and Argo CD are simulators.
+    Devops,
+}
+
+impl Pack {
+    /// Returns whether a guest is a plugin of the demo.
+    pub fn has_guest(self, guest: &Guest) -> bool {
+        match self {
+            Self::Concourse => guest.pack == "concourse",
+            Self::Devops => guest.pack == "devops" || devops::DNS_PLUGINS.contains(&guest.name.as_str()),
+        }
+    }
+
+    /// Returns the packages of the programs that run.
+    pub fn programs(self) -> [&'static str; 3] {
+        let servers = match self {
+            Self::Concourse => "concourse-simulator",
+            Self::Devops => "devops-servers",
+        };
+        ["ostler", "ostler-apiserver", servers]
+    }
+
+    /// Returns the plugin that is swapped by `--once`, and whose source the hints name.
+    fn swapped_plugin(self) -> &'static str {
+        match self {
+            Self::Concourse => "concourse-team",
+            Self::Devops => "devops-registry",
+        }
+    }
+}
+
+/// What differs between the demo and the benches of a pack.
+pub struct Variation {
+    /// Folder below `target`.
+    pub folder: &'static str,
+    /// Builds start and never end.
+    pub hold_builds: bool,
+    /// Number of deployments.
+    pub deployments: usize,
+    /// Time to live of each.
+    pub ttl_seconds: u64,
+}
+
+impl Variation {
+    fn of_demo(pack: Pack) -> Self {
+        Self {
+            folder: match pack {
+                Pack::Concourse => "demo",
+                Pack::Devops => "demo-devops",
+            },
+            hold_builds: false,
+            deployments: 1,
+            ttl_seconds: 60,
+        }
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Output {
     /// One JSON object.
@@ -45,13 +112,24 @@ enum Output {
 
 /// Runs the demo.
 pub fn run_demo(options: &Options) -> Result<ExitCode> {
-    let built = components::build_components(|guest| guest.pack == DEMO_PACK)?;
-    let binaries = cargo::build_debug_binaries(&["ostler", "ostler-apiserver", "concourse-simulator"])?;
-    let mut stage = Stage::start(&binaries, &built)?;
+    // First, because it fails within seconds where a package can't be fetched.
+    let servers = match options.pack {
+        Pack::Concourse => Vec::new(),
+        Pack::Devops => devops::fetch_servers()?,
+    };
+    let built = components::build_components(|guest| options.pack.has_guest(guest))?;
+    let binaries = cargo::build_debug_binaries(&options.pack.programs())?;
+    let mut stage = Stage::start(
+        options.pack,
+        &Variation::of_demo(options.pack),
+        &binaries,
+        &servers,
+        &built,
+    )?;
     if options.once {
         return run_once(&mut stage, options);
     }
-    run_until_interrupt(&mut stage)
+    run_until_interrupt(&mut stage, options.pack)
 }
 
 fn all_ready(objects: &[ObjectStats]) -> bool {
@@ -63,27 +141,28 @@ fn run_once(stage: &mut Stage, options: &Options) -> Result<ExitCode> {
     let limit = Duration::from_secs(options.timeout);
     let began = Instant::now();
     let mut table = Table::new();
-    let mut objects = loop {
+    let (mut objects, ready) = loop {
         let objects = stage.objects()?;
-        table.update(&objects, &stage.plugins()?, "");
-        if all_ready(&objects) || began.elapsed() > limit {
-            break objects;
+        stage.advance(&objects)?;
+        table.update(&objects, &stage.plugins()?, stage.surroundings(), "");
+        let ready = all_ready(&objects) && stage.is_complete();
+        if ready || began.elapsed() > limit {
+            break (objects, ready);
         }
         stage.check_processes()?;
         if process::wait_for_interrupt(Duration::from_millis(100)) {
             bail!("interrupted");
         }
     };
-    let ready = all_ready(&objects);
     let mut swapped = None;
     if ready {
         swapped = Some(swap::swap_once(
             stage,
-            SWAPPED_PLUGIN,
+            options.pack.swapped_plugin(),
             limit.saturating_sub(began.elapsed()).max(Duration::from_secs(10)),
         )?);
         objects = stage.objects()?;
-        table.update(&objects, &stage.plugins()?, "");
+        table.update(&objects, &stage.plugins()?, stage.surroundings(), "");
     }
     drop(table);
     for object in objects.iter().filter(|object| !object.ready) {
@@ -93,8 +172,13 @@ fn run_once(stage: &mut Stage, options: &Options) -> Result<ExitCode> {
             facts::ready_reason(object)
         ));
     }
+    if !ready && all_ready(&objects) {
+        progress::print_status("the deployment has not ended, or its last heartbeat has not come");
+    }
     if matches!(options.output, Some(Output::Json)) {
-        progress::print_result(&facts::json_report(&objects, swapped, stage.host_rss()).to_string());
+        let mut report = facts::json_report(&objects, swapped, stage.host_rss());
+        stage.extend_report(&mut report);
+        progress::print_result(&report.to_string());
     }
     Ok(if ready {
         ExitCode::SUCCESS
@@ -104,17 +188,23 @@ fn run_once(stage: &mut Stage, options: &Options) -> Result<ExitCode> {
 }
 
 /// Shows the table and rebuilds saved plugins until Ctrl-C.
-fn run_until_interrupt(stage: &mut Stage) -> Result<ExitCode> {
-    let _rebuilder = Rebuilder::start(stage.plugin_folder())?;
+fn run_until_interrupt(stage: &mut Stage, pack: Pack) -> Result<ExitCode> {
+    let _rebuilder = Rebuilder::start(pack, stage.plugin_folder())?;
     let mut table = Table::new();
     let mut hints_shown = false;
     loop {
         let objects = stage.objects()?;
-        if !hints_shown && all_ready(&objects) {
+        stage.advance(&objects)?;
+        if !hints_shown && all_ready(&objects) && stage.is_complete() {
             hints_shown = true;
-            progress::print_status(&usage_hints(stage)?);
+            progress::print_status(&usage_hints(stage, pack)?);
         }
-        table.update(&objects, &stage.plugins()?, "Press Ctrl-C to stop the demo.");
+        table.update(
+            &objects,
+            &stage.plugins()?,
+            stage.surroundings(),
+            "Press Ctrl-C to stop the demo.",
+        );
         if process::wait_for_interrupt(Duration::from_millis(200)) {
             return Ok(ExitCode::SUCCESS);
         }
@@ -122,19 +212,23 @@ fn run_until_interrupt(stage: &mut Stage) -> Result<ExitCode> {
     }
 }
 
-fn usage_hints(stage: &Stage) -> Result<String> {
+fn usage_hints(stage: &Stage, pack: Pack) -> Result<String> {
     let folder = stage.folder().display();
     let guest = components::list_guests()?
         .into_iter()
-        .find(|guest| guest.name == SWAPPED_PLUGIN);
+        .find(|guest| guest.name == pack.swapped_plugin());
     let source = guest
         .map(|guest| guest.folder.join("src/lib.rs").display().to_string())
         .unwrap_or_default();
+    let (category, more) = match pack {
+        Pack::Concourse => ("concourse", String::new()),
+        Pack::Devops => ("devops", devops::usage_hint(stage.folder())),
+    };
     Ok(format!(
         "
 Look around:    export KUBECONFIG={folder}/kubeconfig
-                kubectl get concourse --all-namespaces
-Swap a plugin:  edit {source} and save; the table shows when the new build serves
+                kubectl get {category} --all-namespaces
+{more}Swap a plugin:  edit {source} and save; the table shows when the new build serves
 Logs:           {folder}/*.log
 "
     ))

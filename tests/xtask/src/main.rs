@@ -36,7 +36,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run Ostler with the Concourse plugins on an embedded API server, and watch objects become Ready.
+    /// Run Ostler with the plugins of a pack on an embedded API server, and watch objects become Ready.
     Demo(demo::Options),
     /// Build what the tests need and run them.
     Test {

@@ -167,8 +167,7 @@ impl Host for Call {
     #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
         let (_, services) = self.begin_host_call(HostCall::KubernetesRequireReady)?;
-        self.get_with_condition(&services, r, condition_type::READY, ConditionStatus::True)
-            .await
+        self.get_with_condition(&services, r, None).await
     }
 
     #[instrument(name = "kubernetes.require-condition", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r), condition = kind), err(Debug, level = "trace"))]
@@ -184,7 +183,7 @@ impl Host for Call {
                 "the type of the required condition is empty".into(),
             ));
         }
-        self.get_with_condition(&services, r, &kind, status).await
+        self.get_with_condition(&services, r, Some((kind, status))).await
     }
 
     #[instrument(name = "kubernetes.apply", target = "spans", level = "trace", skip_all, fields(object = Empty, sent = Empty), err(Debug, level = "trace"))]
@@ -415,36 +414,38 @@ impl Call {
         self.record_read(Dependency::Object(key, CacheProjection::Full))
     }
 
-    /// Returns an object with a condition of this status, which is recorded as a dependency.
+    /// Returns an object with a condition of this status, or one that is ready if none is given. It is recorded as a
+    /// dependency.
     async fn get_with_condition(
         &mut self,
         services: &Services,
         r: types::ObjectRef,
-        kind: &str,
-        status: ConditionStatus,
+        required: Option<(String, ConditionStatus)>,
     ) -> Result<Vec<u8>, Error> {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Get, &key)?;
         let access = self.access_cluster(services, &key.cluster).await?;
         self.check_get(&access, &key).await?;
         let object = self.get_cached(services, &key, CacheProjection::Full).await?;
-        let required = match status {
-            ConditionStatus::True => "True",
-            ConditionStatus::False => "False",
-            ConditionStatus::Unknown => "Unknown",
+        let check = |object: &Arc<Object>| match &required {
+            None => object.check_ready(&key.gvk),
+            Some((kind, status)) => object.check_condition(kind, status_text(*status)),
         };
-        let state = object.as_ref().map(|o| o.check_condition(kind, required));
-        let state = state.unwrap_or_default();
+        let state = object.as_ref().map(check).unwrap_or_default();
         match object {
             Some(object) if state.ready => self.return_object(&key.gvk, &object, None),
-            object => Err(Error::NotReady(types::NotReady {
-                ref_: r,
-                condition: kind.to_owned(),
-                status,
-                exists: object.is_some(),
-                reason: state.reason,
-                message: state.message,
-            })),
+            object => {
+                let ready = || (condition_type::READY.to_owned(), ConditionStatus::True);
+                let (condition, status) = required.unwrap_or_else(ready);
+                Err(Error::NotReady(types::NotReady {
+                    ref_: r,
+                    condition,
+                    status,
+                    exists: object.is_some(),
+                    reason: state.reason,
+                    message: state.message,
+                }))
+            }
         }
     }
 
@@ -651,6 +652,15 @@ impl Call {
             }]);
         }
         Ok((key, object))
+    }
+}
+
+/// The status of a condition as the API has it.
+fn status_text(status: ConditionStatus) -> &'static str {
+    match status {
+        ConditionStatus::True => "True",
+        ConditionStatus::False => "False",
+        ConditionStatus::Unknown => "Unknown",
     }
 }
 

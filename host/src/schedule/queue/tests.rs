@@ -53,6 +53,56 @@ fn every_priority_is_served_under_load() {
     );
 }
 
+/// Every change is followed by a timer, as of an object that requeues itself once.
+#[test]
+fn timers_wait_for_no_burst_of_changes() {
+    const PERIOD: Duration = Duration::from_secs(10);
+    let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
+    let heartbeats = 10_000..10_050;
+    for key in heartbeats.clone() {
+        q.add(lane(0), key, Priority::High, 0, Duration::ZERO);
+        let work = q.pop(Duration::ZERO).expect("work");
+        q.done(
+            &work.key,
+            Requeue::At((key - 10_000) * 200 * MS, 1),
+            Duration::ZERO,
+        );
+    }
+    for key in 0..5_000 {
+        q.add(lane(0), key, Priority::High, 0, Duration::ZERO);
+    }
+    let (mut now, mut longest) = (Duration::ZERO, Duration::ZERO);
+    while now < Duration::from_secs(120) {
+        // One at a time, fifteen per second.
+        now += 66 * MS;
+        let Some(work) = q.pop(now) else { continue };
+        let next = if heartbeats.contains(&work.key) {
+            longest = longest.max(work.waited);
+            Requeue::At(now + PERIOD, 1)
+        } else if work.priority == Priority::High {
+            Requeue::At(now + MS, 2)
+        } else {
+            Requeue::AwaitChange
+        };
+        q.done(&work.key, next, now);
+    }
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+}
+
+#[test]
+fn changes_are_served_beside_overdue_timers() {
+    let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
+    for key in 0..1000 {
+        q.add(lane(0), key, Priority::Normal, 0, MS);
+        q.add(lane(0), 100_000 + key, Priority::High, 0, MS);
+    }
+    let now = MS + MAX_TIMER_WAIT;
+    let served = (0..400).filter_map(|_| q.pop(now));
+    let changes = served.filter(|work| work.priority == Priority::High).count();
+    // A quarter, and some of the pops that start at the lowest priority, which has none here.
+    assert!((100..=125).contains(&changes), "{changes}");
+}
+
 #[test]
 fn large_lane_does_not_delay_a_small_one() {
     let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));

@@ -12,7 +12,7 @@ use lapin::{
     types::ShortString,
 };
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::info;
 
@@ -81,6 +81,8 @@ pub struct BrokerClient {
     /// One attempt to connect runs at a time.
     connecting: Arc<tokio::sync::Mutex<()>>,
     state: Mutex<BrokerState>,
+    /// Number of connections so far.
+    connections: watch::Sender<u64>,
     /// A client that was superseded or whose Upstream was deleted makes no new connection.
     retired: CancellationToken,
 }
@@ -261,6 +263,7 @@ impl BrokerClient {
             ),
             connecting: Arc::default(),
             state: Mutex::default(),
+            connections: watch::Sender::default(),
             retired: CancellationToken::new(),
         })
     }
@@ -443,6 +446,11 @@ impl BrokerClient {
         connecting.await.unwrap_or_else(ended)
     }
 
+    /// The connections that are established from now on.
+    pub fn watch_connections(&self) -> watch::Receiver<u64> {
+        self.connections.subscribe()
+    }
+
     fn open_link(&self) -> Option<Arc<Link>> {
         self.state.lock().link.clone().filter(|link| link.is_open())
     }
@@ -493,6 +501,7 @@ impl BrokerClient {
         state.link = Some(link.clone());
         let changed = state.health.record_login(Ok(()), Instant::now());
         drop(state);
+        self.connections.send_modify(|count| *count += 1);
         if changed {
             (self.context.on_status_change)();
         }

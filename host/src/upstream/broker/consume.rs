@@ -204,7 +204,10 @@ impl QueueConsumer {
         let _ = self.client.limit_time(closing).await;
         if !self.link.is_open() {
             // A superseded client closes its connection in the background.
-            let ending = async { Ok(self.link.wait_end().await) };
+            let ending = async {
+                self.link.wait_end().await;
+                Ok(())
+            };
             let _ = self.client.limit_time(ending).await;
         }
     }

@@ -163,10 +163,20 @@ fn update_status(
         .iter()
         .filter_map(|s| Some(format!("{}: {}", s.name, s.error.as_ref()?)))
         .collect();
+    // Temporary applications come and go with deployments, which wait for them; the setting stays Ready meanwhile.
+    let is_temporary = |name: &str| {
+        let mut applications = setting.spec.applications.iter();
+        applications.any(|a| a.name == name && a.lifetime == ApplicationLifetime::Deployment)
+    };
     let unseen: Vec<&str> = states
         .iter()
-        .filter(|s| s.sync.is_none())
+        .filter(|s| s.sync.is_none() && !is_temporary(&s.name))
         .map(|s| &*s.name)
+        .collect();
+    let removed: Vec<&str> = remaining
+        .iter()
+        .map(|name| &**name)
+        .filter(|name| !is_temporary(name))
         .collect();
     let ready = if !errors.is_empty() {
         Condition::new_false("Ready", "ApplicationError", errors.join("; "))
@@ -176,10 +186,10 @@ fn update_status(
             unseen.join(", ")
         );
         Condition::new_false("Ready", "Comparing", message)
-    } else if remaining.is_empty() {
+    } else if removed.is_empty() {
         Condition::new_true("Ready", "Ready", "Argo CD has what the spec describes.")
     } else {
-        let message = format!("Argo CD is deleting {}.", remaining.join(", "));
+        let message = format!("Argo CD is deleting {}.", removed.join(", "));
         Condition::new_false("Ready", "DeletionPending", message)
     };
     let mut secrets = repository::secret_names(setting);

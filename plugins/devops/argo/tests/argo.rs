@@ -283,9 +283,20 @@ fn temporary_application_exists_while_a_deployment_needs_it() {
             "status": {"ttl": {"phase": phase}}})
     };
     host.put(record("Monitoring"));
-    host.reconcile(&ArgoSettings, &setting).expect("an outcome");
+    let outcome = host.reconcile(&ArgoSettings, &setting).expect("an outcome");
     assert!(host.object(&argo("Application", "web")).is_some());
+    assert_eq!(
+        condition(&outcome, "Ready").0,
+        "Ready",
+        "a deployment waits for its application, its project does not"
+    );
     host.put(record("Cleanup"));
+    keep_deleted(&host, "Application", "web");
+    let outcome = host.reconcile(&ArgoSettings, &setting).expect("an outcome");
+    assert_eq!(condition(&outcome, "Ready").0, "Ready");
+    let mut live = object(&host, "Application", "web");
+    live["metadata"]["deletionTimestamp"] = Value::Null;
+    host.put(live);
     host.reconcile(&ArgoSettings, &setting).expect("an outcome");
     assert_eq!(host.object(&argo("Application", "web")), None);
 }

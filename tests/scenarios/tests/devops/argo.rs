@@ -123,6 +123,8 @@ async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
 
 async fn password_of_a_repository_is_written_and_rotated(mut lab: Lab) {
     apply_crds(&lab).await;
+    // It releases the AppProject in the end.
+    let _controller = Controller::start(lab.client.clone(), &lab.namespace);
     start(&mut lab, &COMPONENTS).await;
     lab.apply(secret(&lab, "git", "a-git-password-0001")).await;
     let url = "https://git.example.com/apps.git";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use argocd_simulator::{Controller, Hook, World};
-use lapin::{BasicProperties, types::AMQPValue};
+use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use ostler_test_harness::{
     Lab,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
@@ -20,18 +20,25 @@ scenarios!(
 );
 
 /// The queues that `deploy/devops-grants.yaml` names.
-const EVENTS: &str = "devops-events";
+pub const EVENTS: &str = "devops-events";
 pub const HEARTBEATS: &str = "heartbeats";
 /// Number of heartbeats among which one is searched for: one per phase, and one each 30 s.
 const MAX_HEARTBEATS: usize = 8;
 
 /// Starts a host whose Upstream `rabbitmq` is a broker with the queues of the pack. Deployments of events send heartbeats.
-pub async fn start_with_broker(lab: &mut Lab, rabbitmq: &RabbitMq, components: &[&str]) -> RabbitMqClient {
+async fn start_with_broker(lab: &mut Lab, rabbitmq: &RabbitMq, components: &[&str]) -> RabbitMqClient {
+    let client = prepare_broker(lab, rabbitmq, &rabbitmq.url()).await;
+    start(lab, components).await;
+    client
+}
+
+/// Declares the queues of the pack, and applies the Upstream `rabbitmq` with a URL of the broker.
+pub async fn prepare_broker(lab: &mut Lab, rabbitmq: &RabbitMq, url: &str) -> RabbitMqClient {
     let client = rabbitmq.connect().await;
     for queue in [EVENTS, HEARTBEATS] {
         client.declare_queue(queue).await;
     }
-    let spec = json!({ "url": rabbitmq.url(), "auth": { "basic": { "username": RABBITMQ_USER,
+    let spec = json!({ "url": url, "auth": { "basic": { "username": RABBITMQ_USER,
         "passwordSecretRef": { "name": "rabbitmq", "key": "value" } } } });
     lab.apply(secret(lab, "rabbitmq", RABBITMQ_PASSWORD)).await;
     lab.apply(json!({ "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
@@ -43,7 +50,6 @@ pub async fn start_with_broker(lab: &mut Lab, rabbitmq: &RabbitMq, components: &
         config.to_string(),
     )
     .expect("written");
-    start(lab, components).await;
     client
 }
 
@@ -165,34 +171,48 @@ async fn events_become_objects_and_what_is_wrong_is_dead_lettered(mut lab: Lab) 
     assert_eq!(lab.list(&kind("DevOpsProject")).await.len(), 1);
 }
 
-/// Waits for the heartbeat with this result, and returns it. All have exactly the fields of the original.
+/// Waits for the heartbeat with this result, and returns it.
 pub async fn wait_heartbeat(client: &RabbitMqClient, id: &str, status: &str) -> Value {
     for _ in 0..MAX_HEARTBEATS {
-        let message = client.wait_message(HEARTBEATS).await;
-        let properties = &message.properties;
-        let text = |text: &Option<lapin::types::ShortString>| text.as_ref().map(ToString::to_string);
-        assert_eq!(
-            text(properties.kind()).as_deref(),
-            Some("DevOpsReconcileJobHeartbeat")
-        );
-        assert_eq!(text(properties.correlation_id()).as_deref(), Some(id));
-        assert!(properties.message_id().is_some());
-        let body: Value = serde_json::from_slice(&message.data).expect("JSON");
-        let mut fields: Vec<&String> = body.as_object().expect("fields").keys().collect();
-        fields.sort_unstable();
-        assert_eq!(
-            fields,
-            ["id", "operation", "phase", "phase_message", "status", "url"]
-        );
-        assert_eq!(
-            (&body["operation"], &body["id"]),
-            (&json!("heartbeat"), &json!(id))
-        );
+        let (_, body) = read_heartbeat(client.wait_message(HEARTBEATS).await, id);
         if body["status"] == status {
             return body;
         }
     }
     panic!("{MAX_HEARTBEATS} heartbeats of {id}, and none with the status {status}")
+}
+
+/// Takes the heartbeats that have been published, each with its message-id.
+pub async fn take_heartbeats(client: &RabbitMqClient, id: &str) -> Vec<(String, Value)> {
+    let mut taken = Vec::new();
+    while let Some(message) = client.take(HEARTBEATS).await {
+        taken.push(read_heartbeat(message, id));
+    }
+    taken
+}
+
+/// The message-id and the body of a heartbeat. All have exactly the fields of the original.
+fn read_heartbeat(message: Delivery, id: &str) -> (String, Value) {
+    let properties = &message.properties;
+    let text = |text: &Option<lapin::types::ShortString>| text.as_ref().map(ToString::to_string);
+    assert_eq!(
+        text(properties.kind()).as_deref(),
+        Some("DevOpsReconcileJobHeartbeat")
+    );
+    assert_eq!(text(properties.correlation_id()).as_deref(), Some(id));
+    let message_id = text(properties.message_id()).expect("a message-id");
+    let body: Value = serde_json::from_slice(&message.data).expect("JSON");
+    let mut fields: Vec<&String> = body.as_object().expect("fields").keys().collect();
+    fields.sort_unstable();
+    assert_eq!(
+        fields,
+        ["id", "operation", "phase", "phase_message", "status", "url"]
+    );
+    assert_eq!(
+        (&body["operation"], &body["id"]),
+        (&json!("heartbeat"), &json!(id))
+    );
+    (message_id, body)
 }
 
 async fn deployment_of_an_unknown_project_fails_with_a_final_heartbeat(mut lab: Lab) {

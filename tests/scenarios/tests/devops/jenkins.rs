@@ -32,15 +32,7 @@ pub struct Servers {
 
 impl Servers {
     pub async fn start() -> Self {
-        Self::with_git(GitServer::start_private().await).await
-    }
-
-    /// With a repository that anyone may read.
-    pub async fn start_public() -> Self {
-        Self::with_git(GitServer::start_public().await).await
-    }
-
-    async fn with_git(git: GitServer) -> Self {
+        let git = GitServer::start_private().await;
         git.create_repository("app");
         git.commit("app", "main", &[("devops.yaml", DEFINITION)]);
         Self {

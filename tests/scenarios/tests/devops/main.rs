@@ -2,11 +2,16 @@
 //! registry.
 
 mod argo;
+mod cluster;
 mod events;
+mod gate;
 mod ingress;
 mod jenkins;
+mod pack;
 mod project;
 mod registry;
+mod steps;
+mod whole;
 
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::Lab;
@@ -14,6 +19,8 @@ use serde_json::{Value, json};
 
 const DEPLOYMENT: &str = include_str!("../../../../deploy/devops.yaml");
 const GRANTS: &str = include_str!("../../../../deploy/devops-grants.yaml");
+const DNS_DEPLOYMENT: &str = include_str!("../../../../deploy/dns.yaml");
+const DNS_GRANTS: &str = include_str!("../../../../deploy/dns-grants.yaml");
 
 /// A kind of the pack.
 fn kind(kind: &str) -> Gvk {
@@ -32,14 +39,28 @@ fn secret(lab: &Lab, name: &str, value: &str) -> Value {
         "stringData": { "value": value } })
 }
 
-/// Starts a host with components of the pack, and with the grants, accounts and roles of `deploy/`: what is missing there
-/// fails the tests.
+/// Starts a host with components of the pack.
 async fn start(lab: &mut Lab, components: &[&str]) {
+    prepare(lab, components).await;
+    lab.start_host().await;
+}
+
+/// Installs components of the pack, with the grants, accounts and roles of `deploy/`: what is missing there fails the tests.
+async fn prepare(lab: &mut Lab, components: &[&str]) {
     lab.apply_yaml(&localize(DEPLOYMENT, lab)).await;
-    lab.settings.grants = Grants::parse(&read_grants(lab), "devops-grants.yaml").expect("the grants parse");
+    let mut grants = read_grants(GRANTS, lab);
+    if components.iter().any(|component| component.starts_with("dns/")) {
+        lab.apply_yaml(&localize(DNS_DEPLOYMENT, lab)).await;
+        for (name, grant) in read_grants(DNS_GRANTS, lab)["plugins"]
+            .as_object()
+            .expect("plugins")
+        {
+            grants["plugins"][name] = grant.clone();
+        }
+    }
+    lab.settings.grants = Grants::parse(&grants.to_string(), "devops-grants.yaml").expect("the grants parse");
     lab.settings.require_service_account = true;
     lab.install(components);
-    lab.start_host().await;
 }
 
 /// Puts the namespace of the test in place of those of `deploy/`, also in place of that of Argo CD.
@@ -48,8 +69,10 @@ fn localize(text: &str, lab: &Lab) -> String {
     for (before, after) in [
         ("namespace: devops\n", "namespace: {}\n"),
         ("namespace: argocd\n", "namespace: {}\n"),
+        ("namespace: dns\n", "namespace: {}\n"),
         ("namespace: ostler-system\n", "namespace: {}\n"),
         ("namespace: devops,", "namespace: {},"),
+        ("namespace: dns,", "namespace: {},"),
         ("namespaces: [argocd]", "namespaces: [{}]"),
         ("targetNamespaces: [argocd]", "targetNamespaces: [{}]"),
     ] {
@@ -58,9 +81,9 @@ fn localize(text: &str, lab: &Lab) -> String {
     local
 }
 
-/// The grants of `deploy/`, for any server.
-fn read_grants(lab: &Lab) -> String {
-    let mut all: Value = serde_saphyr::from_str(&localize(GRANTS, lab)).expect("YAML");
+/// Grants of `deploy/`, for any server.
+fn read_grants(text: &str, lab: &Lab) -> Value {
+    let mut all: Value = serde_saphyr::from_str(&localize(text, lab)).expect("YAML");
     for (_, grant) in all["plugins"].as_object_mut().expect("plugins") {
         let secrets = grant.get_mut("secrets").and_then(Value::as_array_mut);
         for secret in secrets.into_iter().flatten() {
@@ -69,7 +92,7 @@ fn read_grants(lab: &Lab) -> String {
             }
         }
     }
-    all.to_string()
+    all
 }
 
 /// Each plugin of the grants has its account and roles.

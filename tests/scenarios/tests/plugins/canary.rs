@@ -4,8 +4,7 @@ use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::{Value, json};
 
 use super::{
-    apply_hostile, apply_plugin, builds, delete_plugin, hostile, lock_plugin, make_brittle, plugin, report,
-    spec, wait_plugin_condition,
+    apply_hostile, apply_plugin, builds, hostile, make_brittle, plugin, report, spec, wait_plugin_condition,
 };
 
 /// Waits until the canary is in a state, and returns the Plugin.
@@ -20,7 +19,7 @@ async fn wait_canary_state(lab: &Lab, state: &str, objects: &str) -> Value {
 
 pub async fn canary_reconciles_its_share_and_is_promoted(mut lab: Lab) {
     const OBJECT_COUNT: usize = 40;
-    let _lock = lock_plugin(&lab, "hostile").await;
+    let _lock = lab.lock_plugin("hostile").await;
     let stable = read_component("hostile/hostile");
     let canary = with_note(&stable, "canary");
     lab.install_bytes("v1", &stable);
@@ -101,11 +100,11 @@ pub async fn canary_reconciles_its_share_and_is_promoted(mut lab: Lab) {
         .filter(|f| f.failures > 0)
         .collect();
     assert!(failed.is_empty(), "no call failed: {failed:#?}");
-    delete_plugin(&lab, "hostile").await;
+    lab.delete_plugin("hostile").await;
 }
 
 pub async fn canary_with_more_failures_is_rolled_back(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "hostile").await;
+    let _lock = lab.lock_plugin("hostile").await;
     let stable = read_component("hostile/hostile");
     lab.install_bytes("v1", &stable);
     lab.install_bytes("v2", &make_brittle(&stable));
@@ -151,5 +150,5 @@ pub async fn canary_with_more_failures_is_rolled_back(mut lab: Lab) {
     lab.install_bytes("v2", &with_note(&stable, "fixed"));
     wait_canary_state(&lab, "Serving", "tier=test").await;
     wait_plugin_condition(&lab, "hostile", "Ready", "True", "Ready").await;
-    delete_plugin(&lab, "hostile").await;
+    lab.delete_plugin("hostile").await;
 }

@@ -32,7 +32,7 @@ async fn push_signed(registry: &Registry) -> PushedComponent {
 }
 
 pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     let registry = Registry::start_public();
     let pushed = push_signed(&registry).await;
     let spec = |key: &str| {
@@ -95,7 +95,7 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
         write_policy(json!({}));
         wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
     }
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
 }
 
 async fn write_keys(lab: &Lab, key: &str) {
@@ -105,7 +105,7 @@ async fn write_keys(lab: &Lab, key: &str) {
 }
 
 pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "greeting").await;
+    let _lock = lab.lock_plugin("greeting").await;
     let registry = Registry::start_public();
     let pushed = push_signed(&registry).await;
     lab.settings.cache = Some(CompileCache {
@@ -132,5 +132,5 @@ pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut
     write_keys(&lab, "no key").await;
     wait_plugin_condition(&lab, "greeting", "Unverified", "True", "InvalidKey").await;
     assert!(!report(&lab, "greeting").stopped);
-    delete_plugin(&lab, "greeting").await;
+    lab.delete_plugin("greeting").await;
 }

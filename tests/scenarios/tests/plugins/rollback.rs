@@ -5,8 +5,7 @@ use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::json;
 
 use super::{
-    apply_hostile, apply_plugin, delete_plugin, hostile, lock_plugin, make_brittle, message, report, spec,
-    wait_plugin_condition,
+    apply_hostile, apply_plugin, hostile, make_brittle, message, report, spec, wait_plugin_condition,
 };
 
 /// Applies objects that succeed, and one on which every build traps.
@@ -35,7 +34,7 @@ async fn install_brittle(lab: &Lab, sound: &[u8], good: &str) {
 }
 
 pub async fn trapping_build_is_rolled_back(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "hostile").await;
+    let _lock = lab.lock_plugin("hostile").await;
     let sound = read_component("hostile/hostile");
     lab.install_bytes("hostile", &sound);
     apply_plugin(&lab, "hostile", spec("hostile.wasm", None)).await;
@@ -81,11 +80,11 @@ pub async fn trapping_build_is_rolled_back(mut lab: Lab) {
         report.state == LoadState::Serving && report.digest != good && report.digest != bad
     })
     .await;
-    delete_plugin(&lab, "hostile").await;
+    lab.delete_plugin("hostile").await;
 }
 
 pub async fn trapping_build_of_a_file_is_rolled_back(mut lab: Lab) {
-    let _lock = lock_plugin(&lab, "hostile").await;
+    let _lock = lab.lock_plugin("hostile").await;
     let sound = read_component("hostile/hostile");
     lab.install_bytes("hostile", &sound);
     lab.start_host().await;

@@ -39,6 +39,17 @@ pub struct ObjectStats {
     pub plugin_digest: String,
 }
 
+impl ObjectStats {
+    /// Returns the identity of the object.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
 /// A plugin in the response of `/plugins`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
@@ -86,12 +97,7 @@ impl ObjectKey {
 
 /// Merges the host's statistics with the objects the demo applied, which include objects the host has not seen yet.
 pub fn merge_stats(wanted: &[ObjectKey], seen: Vec<ObjectStats>) -> Vec<ObjectStats> {
-    let key = |o: &ObjectStats| ObjectKey {
-        kind: o.kind.clone(),
-        namespace: o.namespace.clone(),
-        name: o.name.clone(),
-    };
-    let mut seen: BTreeMap<_, _> = seen.into_iter().map(|object| (key(&object), object)).collect();
+    let mut seen: BTreeMap<_, _> = seen.into_iter().map(|object| (object.key(), object)).collect();
     let mut objects: Vec<_> = wanted
         .iter()
         .map(|key| {

@@ -6,6 +6,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use ureq::Agent;
 
+/// Number of concurrent creates.
+const CREATE_THREADS: usize = 8;
+
 /// Creates an HTTP client for loopback: without proxy, and a response of any status is not an error.
 pub fn http_agent() -> Agent {
     Agent::config_builder()
@@ -32,7 +35,8 @@ pub fn read_manifests(path: &Path, variables: &BTreeMap<&str, &str>) -> Result<V
     parse_manifests(&text, variables).with_context(|| path.display().to_string())
 }
 
-fn parse_manifests(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
+/// Parses the objects of a YAML text and substitutes `${NAME}`.
+pub fn parse_manifests(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
     let mut text = text.to_owned();
     for (name, value) in variables {
         // A whole value is quoted as JSON, which is valid YAML; a part of a longer value is not.
@@ -59,6 +63,34 @@ impl ApiClient {
             agent: http_agent(),
             url: url.trim_end_matches('/').into(),
         }
+    }
+
+    /// Creates many objects of a collection, several at a time.
+    pub fn create_all(&self, path: &str, objects: &[Value]) -> Result<()> {
+        let (url, share) = (
+            format!("{}{path}", self.url),
+            objects.len().div_ceil(CREATE_THREADS).max(1),
+        );
+        std::thread::scope(|scope| {
+            let creating: Vec<_> = objects
+                .chunks(share)
+                .map(|chunk| scope.spawn(|| chunk.iter().try_for_each(|object| self.create(&url, object))))
+                .collect();
+            let mut created = creating.into_iter().map(|thread| thread.join());
+            created.try_for_each(|result| result.unwrap_or_else(|_| bail!("a thread that creates panicked")))
+        })
+    }
+
+    fn create(&self, url: &str, object: &Value) -> Result<()> {
+        crate::process::check_interrupt()?;
+        let request = self.agent.post(url).content_type("application/json");
+        let mut response = request
+            .send(object.to_string())
+            .with_context(|| format!("POST {url}"))?;
+        if !response.status().is_success() {
+            bail!("POST {url}: {}", response.body_mut().read_to_string()?);
+        }
+        Ok(())
     }
 
     /// Applies an object (server-side apply). Returns `Ok(false)` when the server does not serve the kind (yet).

@@ -1,11 +1,11 @@
-//! The processes of the demo: API server, Concourse simulator and host.
+//! The processes of the demo: API server, the servers around the plugins, and host.
 
 use std::{
     collections::BTreeMap,
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -13,52 +13,75 @@ use serde_json::Value;
 use ureq::Agent;
 
 use super::{
+    Pack, Variation, concourse, devops,
     facts::{ObjectKey, ObjectStats, PluginStats, merge_stats},
     kubernetes::{ApiClient, get_json, http_agent, read_manifests},
+    table::Surroundings,
 };
 use crate::{components::Component, paths, process::Child, progress::Step};
 
-/// Files of deploy/examples that the demo applies.
-const EXAMPLE_FILES: [&str; 3] = [
-    "concourse.yaml",
-    "concourse-operations.yaml",
-    "concourse-build.yaml",
-];
-const DEMO_USER: &str = "test";
-const DEMO_PASSWORD: &str = "demo-password";
-/// Timeout for the start of a process, and until the server serves a new CRD.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for the start of a process, and until the server serves a new CRD. RabbitMQ takes the longest.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The running processes and their shared folder.
 pub struct Stage {
     // Fields are dropped in this order: the host ends first.
-    host: Child,
+    /// None while it restarts.
+    host: Option<Child>,
+    scene: Scene,
     apiserver: Child,
-    simulator: Child,
     folder: PathBuf,
+    program: PathBuf,
+    cluster: ApiClient,
     admin: String,
     agent: Agent,
-    expected: Vec<ObjectKey>,
+    /// Of a pack without a script.
+    nothing: Surroundings,
     // Released last. The lock allows one demo at a time in this folder.
     _lock: File,
 }
 
+/// Folders of the demo.
+pub struct Site<'a> {
+    /// The folder with the kubeconfig and the logs.
+    pub folder: &'a Path,
+    /// The plugin directory of the host.
+    pub plugins: &'a Path,
+}
+
+/// The part of the demo that differs between packs.
+pub struct Scene {
+    /// Process of the servers that the plugins manage.
+    pub servers: Child,
+    /// Objects that plugins must make Ready.
+    pub expected: Vec<ObjectKey>,
+    /// File with the grants of the plugins.
+    pub grants: PathBuf,
+    /// Events that are published in the course of the demo.
+    pub script: Option<devops::Script>,
+}
+
 impl Stage {
-    /// Starts everything and applies the example.
-    pub fn start(binaries: &BTreeMap<String, PathBuf>, built: &[Component]) -> Result<Self> {
-        let step = Step::new("Starting API server, Concourse simulator and host");
-        let folder = paths::create_target_subdir("demo")?;
+    /// Starts everything and applies the examples.
+    pub fn start(
+        pack: Pack,
+        variation: &Variation,
+        binaries: &BTreeMap<String, PathBuf>,
+        environment: &[(&str, PathBuf)],
+        built: &[Component],
+    ) -> Result<Self> {
+        let step = Step::new("Starting API server, servers and host");
+        let folder = paths::create_target_subdir(variation.folder)?;
         let lock = File::create(folder.join("lock"))?;
         if lock.try_lock().is_err() {
             bail!("another demo is running in {}: stop it first", folder.display());
         }
         let plugins = folder.join("plugins");
-        for left in [&plugins, &folder.join("ready.json")] {
-            // Left behind by an earlier demo. It usually does not exist.
-            let _ = fs::remove_dir_all(left).or_else(|_| fs::remove_file(left));
-        }
+        // Left behind by an earlier demo. It usually does not exist.
+        let _ = fs::remove_dir_all(&plugins);
         fs::create_dir_all(&plugins)?;
         install_components(&plugins, built)?;
+        let [ostler, apiserver, servers] = pack.programs();
         let program = |name: &str| {
             binaries
                 .get(name)
@@ -68,71 +91,123 @@ impl Stage {
 
         step.set_status("API server");
         let kubeconfig = folder.join("kubeconfig");
-        let mut command = program("ostler-apiserver")?;
+        let mut command = program(apiserver)?;
         command.arg("--kubeconfig").arg(&kubeconfig);
         let (apiserver, url) = start_server("ostler-apiserver", command, &folder)?;
-        step.set_status("Concourse simulator");
-        let mut command = program("concourse-simulator")?;
-        command.args(["--user", &format!("{DEMO_USER}:{DEMO_PASSWORD}")]);
-        let (simulator, concourse) = start_server("concourse-simulator", command, &folder)?;
-        // The example manages a worker of this name.
-        let worker = r#"{"name": "worker-1", "state": "running"}"#;
-        http_agent()
-            .post(format!("{concourse}/_sim/worker"))
-            .content_type("application/json")
-            .send(worker)
-            .context("adding a worker to the simulator")?;
-
-        step.set_status("applying");
-        let expected = apply_examples(&ApiClient::new(&url), &concourse)?;
+        let cluster = ApiClient::new(&url);
+        apply_crds(&cluster)?;
+        let site = Site {
+            folder: &folder,
+            plugins: &plugins,
+        };
+        let mut command = program(servers)?;
+        command.envs(environment.iter().map(|(name, path)| (name, path)));
+        let scene = match pack {
+            Pack::Concourse => concourse::start(&site, &cluster, command, &step)?,
+            Pack::Devops => devops::start(&site, variation, &cluster, command, &step)?,
+        };
 
         step.set_status("host");
-        let ready = folder.join("ready.json");
-        let mut command = program("ostler")?;
-        // No colors, because the log is a file.
-        command.env("NO_COLOR", "1");
-        command
-            .arg("run")
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .arg("--plugin-dir")
-            .arg(&plugins);
-        command
-            .arg("--grants")
-            .arg(paths::workspace_root().join("tests/grants.yaml"));
-        // The Concourse simulator listens on loopback.
-        command.args(["--allow-network", "127.0.0.1"]);
-        command
-            .arg("--cache-dir")
-            .arg(paths::create_target_subdir("compiled")?);
-        command
-            .args(["--admin-bind-address", "127.0.0.1:0", "--ready-file"])
-            .arg(&ready);
-        let mut host = Child::spawn_logged("ostler", command, &folder.join("ostler.log"))?;
-        let facts = host.wait_until("admin address", START_TIMEOUT, || {
-            serde_json::from_slice::<Value>(&fs::read(&ready).ok()?).ok()
-        })?;
-        let admin = facts["admin"]
-            .as_str()
-            .context("the ready file has no admin address")?
-            .to_owned();
+        let program = binaries.get(ostler).context("no binary ostler")?.to_owned();
+        let (host, admin) = start_host(&program, &folder, &scene.grants)?;
         step.finish(format!("in {}", folder.display()));
         Ok(Self {
-            host,
+            host: Some(host),
+            scene,
             apiserver,
-            simulator,
             folder,
+            program,
+            cluster,
             admin,
             agent: http_agent(),
-            expected,
+            nothing: Surroundings::default(),
             _lock: lock,
         })
+    }
+
+    /// Ends the host in order, and starts it again.
+    pub fn restart_host(&mut self) -> Result<()> {
+        self.host = None;
+        let (host, admin) = start_host(&self.program, &self.folder, &self.scene.grants)?;
+        (self.host, self.admin) = (Some(host), admin);
+        Ok(())
+    }
+
+    /// Returns the client of the API server.
+    pub fn cluster(&self) -> &ApiClient {
+        &self.cluster
+    }
+
+    /// Fetches the number of reconciles since the start of the host.
+    pub fn count_reconciles(&self) -> Result<u64> {
+        let facts = get_json(&self.agent, &format!("{}/reconciles", self.admin))?;
+        facts["reconciles"]
+            .as_u64()
+            .context("the host counts its reconciles")
+    }
+
+    /// Fetches the metrics of the host.
+    pub fn metrics(&self) -> Result<String> {
+        let mut response = self.agent.get(format!("{}/metrics", self.admin)).call()?;
+        Ok(response.body_mut().read_to_string()?)
+    }
+
+    /// Returns the CPU seconds of the host so far.
+    pub fn host_cpu_seconds(&self) -> Option<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.host.as_ref()?.pid())).ok()?;
+        // The second field may contain spaces and ends with a parenthesis.
+        let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace().skip(11);
+        let mut ticks = || fields.next()?.parse::<u64>().ok();
+        // The kernel reports hundredths of a second on all machines that Rust's tier 1 has.
+        Some((ticks()? + ticks()?) as f64 / 100.0)
+    }
+
+    /// Continues the script of the pack.
+    pub fn advance(&mut self, objects: &[ObjectStats]) -> Result<()> {
+        match &mut self.scene.script {
+            Some(script) => script.advance(objects),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the script of the pack.
+    ///
+    /// # Panics
+    /// The pack has none.
+    pub fn script(&self) -> &devops::Script {
+        self.scene.script.as_ref().expect("a pack with a script")
+    }
+
+    /// Returns the script of the pack, to read on.
+    ///
+    /// # Panics
+    /// The pack has none.
+    pub fn script_mut(&mut self) -> &mut devops::Script {
+        self.scene.script.as_mut().expect("a pack with a script")
+    }
+
+    /// Returns whether the script of the pack has ended.
+    pub fn is_complete(&self) -> bool {
+        self.scene.script.as_ref().is_none_or(devops::Script::is_complete)
+    }
+
+    /// Returns what the table shows of the servers.
+    pub fn surroundings(&self) -> &Surroundings {
+        let script = self.scene.script.as_ref();
+        script.map_or(&self.nothing, devops::Script::surroundings)
+    }
+
+    /// Adds what the script has measured to the report of `-o json`.
+    pub fn extend_report(&self, report: &mut Value) {
+        if let Some(script) = &self.scene.script {
+            script.extend_report(report);
+        }
     }
 
     /// Fetches statistics of the applied objects and of all others that the host reconciles.
     pub fn objects(&self) -> Result<Vec<ObjectStats>> {
         let seen = serde_json::from_value(get_json(&self.agent, &format!("{}/objects", self.admin))?)?;
-        Ok(merge_stats(&self.expected, seen))
+        Ok(merge_stats(&self.scene.expected, seen))
     }
 
     /// Fetches statistics of the plugins.
@@ -145,8 +220,10 @@ impl Stage {
 
     /// Fails when one of the processes has exited.
     pub fn check_processes(&mut self) -> Result<()> {
-        [&mut self.host, &mut self.apiserver, &mut self.simulator]
-            .into_iter()
+        let others = [&mut self.apiserver, &mut self.scene.servers];
+        self.host
+            .iter_mut()
+            .chain(others)
             .try_for_each(Child::check_running)
     }
 
@@ -162,8 +239,36 @@ impl Stage {
 
     /// Returns the resident memory of the host in bytes.
     pub fn host_rss(&self) -> Option<u64> {
-        parse_rss(&fs::read_to_string(format!("/proc/{}/status", self.host.pid())).ok()?)
+        parse_rss(&fs::read_to_string(format!("/proc/{}/status", self.host.as_ref()?.pid())).ok()?)
     }
+}
+
+/// Starts the host and returns the address of its admin endpoint.
+fn start_host(program: &Path, folder: &Path, grants: &Path) -> Result<(Child, String)> {
+    let ready = folder.join("ready.json");
+    // Left behind by an earlier host. It usually does not exist.
+    let _ = fs::remove_file(&ready);
+    let mut command = Command::new(program);
+    // No colors, because the log is a file.
+    command.env("NO_COLOR", "1").arg("run");
+    command.arg("--kubeconfig").arg(folder.join("kubeconfig"));
+    command.arg("--plugin-dir").arg(folder.join("plugins"));
+    command.arg("--grants").arg(grants);
+    // The servers listen on loopback.
+    command.args(["--allow-network", "127.0.0.1"]);
+    command
+        .arg("--cache-dir")
+        .arg(paths::create_target_subdir("compiled")?);
+    command.args(["--admin-bind-address", "127.0.0.1:0", "--ready-file"]);
+    command.arg(&ready);
+    let mut host = Child::spawn_logged("ostler", command, &folder.join("ostler.log"))?;
+    let facts = host.wait_until("admin address", START_TIMEOUT, || {
+        serde_json::from_slice::<Value>(&fs::read(&ready).ok()?).ok()
+    })?;
+    let admin = facts["admin"]
+        .as_str()
+        .context("the ready file has no admin address")?;
+    Ok((host, admin.to_owned()))
 }
 
 /// Copies components into the plugin directory.
@@ -176,21 +281,21 @@ pub fn install_components(plugins: &Path, built: &[Component]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a server and reads its URL from the first line of its stdout.
-fn start_server(name: &str, mut command: Command, folder: &Path) -> Result<(Child, String)> {
-    let url_file = folder.join(format!("{name}.url"));
+/// Starts a server, and reads the first line of its stdout: its URL, or a description.
+pub fn start_server(name: &str, mut command: Command, folder: &Path) -> Result<(Child, String)> {
+    let output = folder.join(format!("{name}.out"));
     let log = folder.join(format!("{name}.log"));
-    command.stdout(File::create(&url_file)?);
+    command.stdout(File::create(&output)?);
     let mut child = Child::spawn_logging_stderr(name, command, &log)?;
     let url = child.wait_until("URL", START_TIMEOUT, || {
-        let text = fs::read_to_string(&url_file).ok()?;
+        let text = fs::read_to_string(&output).ok()?;
         Some(text.split_once('\n')?.0.trim().to_owned())
     })?;
     Ok((child, url))
 }
 
-/// Applies the CRDs and the examples. Returns the objects that plugins must make Ready.
-fn apply_examples(cluster: &ApiClient, concourse: &str) -> Result<Vec<ObjectKey>> {
+/// Applies the CRDs of the host and of the packs.
+fn apply_crds(cluster: &ApiClient) -> Result<()> {
     let mut crds: Vec<_> = fs::read_dir(paths::workspace_root().join("crds"))?
         .map(|e| e.map(|e| e.path()))
         .collect::<Result<_, _>>()?;
@@ -198,30 +303,16 @@ fn apply_examples(cluster: &ApiClient, concourse: &str) -> Result<Vec<ObjectKey>
     crds.retain(|path| path.is_file());
     crds.sort();
     for path in crds {
-        for crd in read_manifests(&path, &BTreeMap::new())? {
-            if !cluster.apply(&crd)? {
-                bail!("the API server does not serve CustomResourceDefinitions");
-            }
-        }
+        apply_all(cluster, &read_manifests(&path, &BTreeMap::new())?)?;
     }
-    let variables = BTreeMap::from([
-        ("CONCOURSE_URL", concourse),
-        ("CONCOURSE_USER", DEMO_USER),
-        ("CONCOURSE_PASSWORD", DEMO_PASSWORD),
-    ]);
-    let mut expected = Vec::new();
-    let mut objects = Vec::new();
-    // In any order: an object waits until its dependencies are Ready.
-    for example in EXAMPLE_FILES {
-        objects.extend(read_manifests(
-            &paths::workspace_root().join("deploy/examples").join(example),
-            &variables,
-        )?);
-    }
+    Ok(())
+}
+
+/// Applies objects, each as soon as the API server serves its kind: a moment after its CRD was applied.
+pub fn apply_all(cluster: &ApiClient, objects: &[Value]) -> Result<()> {
     for object in objects {
-        let began = std::time::Instant::now();
-        // A new kind is served a moment after its CRD was applied.
-        while !cluster.apply(&object)? {
+        let began = Instant::now();
+        while !cluster.apply(object)? {
             if began.elapsed() > START_TIMEOUT {
                 bail!(
                     "the API server does not serve {} {}",
@@ -233,11 +324,8 @@ fn apply_examples(cluster: &ApiClient, concourse: &str) -> Result<Vec<ObjectKey>
                 bail!("interrupted");
             }
         }
-        if object["apiVersion"].as_str().is_some_and(|v| v.contains('.')) {
-            expected.push(ObjectKey::from_manifest(&object));
-        }
     }
-    Ok(expected)
+    Ok(())
 }
 
 /// Parses the resident memory of /proc/PID/status, in bytes.

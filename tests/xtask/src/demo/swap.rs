@@ -12,7 +12,10 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use ostler_builder::component::append_section;
 use sha2::{Digest, Sha256};
 
-use super::stage::{Stage, install_components};
+use super::{
+    Pack,
+    stage::{Stage, install_components},
+};
 use crate::{
     components::{self, Guest},
     paths, process, progress,
@@ -65,8 +68,8 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Watches the sources and installs new builds into the plugin directory.
-    pub fn start(plugins: PathBuf) -> Result<Self> {
+    /// Watches the sources of a pack and installs new builds into the plugin directory.
+    pub fn start(pack: Pack, plugins: PathBuf) -> Result<Self> {
         let (sender, events) = channel();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             // Fails only after the receiver has ended.
@@ -75,7 +78,7 @@ impl Rebuilder {
         watcher.watch(&paths::workspace_root().join("plugins"), RecursiveMode::Recursive)?;
         let guests: Vec<_> = components::list_guests()?
             .into_iter()
-            .filter(|guest| guest.pack == super::DEMO_PACK)
+            .filter(|guest| pack.has_guest(guest))
             .collect();
         // The thread ends when the watcher is dropped, which closes the channel.
         std::thread::spawn(move || rebuild_on_save(&events, &guests, &plugins));

@@ -1,0 +1,126 @@
+//! The controllers of a cluster besides Argo CD's: cert-manager and an ingress controller, and a DNS provider where the DNS pack
+//! does not run.
+
+use std::time::Duration;
+
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams, Patch, PatchParams},
+};
+use ostler::testing::key::Gvk;
+use ostler_test_harness::{Lab, workspace_root};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// Interval between two looks at all objects.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Address of the ingress controller.
+pub const INGRESS_ADDRESS: &str = "192.0.2.7";
+
+pub fn dns_record() -> Gvk {
+    Gvk::new("dns.ostler.dev", "v1alpha1", "DnsRecord")
+}
+
+pub fn certificate() -> Gvk {
+    Gvk::new("cert-manager.io", "v1", "Certificate")
+}
+
+pub fn ingress() -> Gvk {
+    Gvk::new("networking.k8s.io", "v1", "Ingress")
+}
+
+pub fn secrets() -> Gvk {
+    Gvk::new("", "v1", "Secret")
+}
+
+/// Running controllers, which end when this is dropped.
+pub struct ClusterControllers(JoinHandle<()>);
+
+impl Drop for ClusterControllers {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ClusterControllers {
+    /// Applies the CRD of cert-manager, and starts the controllers of the test's namespace.
+    pub async fn start(lab: &Lab, has_dns: bool) -> Self {
+        let path = workspace_root().join("tests/argocd/crds/certificates.yaml");
+        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD"))
+            .await;
+        lab.wait_until("certificates are served", async || {
+            let api = lab.api(&certificate(), &lab.namespace);
+            api.list(&ListParams::default()).await.is_ok()
+        })
+        .await;
+        let api = |gvk: &Gvk| lab.api(gvk, &lab.namespace);
+        let (certificates, ingresses) = (api(&certificate()), api(&ingress()));
+        let records = has_dns.then(|| api(&dns_record()));
+        let secrets = api(&secrets());
+        Self(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                issue(&certificates, &secrets).await;
+                serve(&ingresses).await;
+                if let Some(records) = &records {
+                    for record in list(records).await {
+                        set_ready(records, &record).await;
+                    }
+                }
+            }
+        }))
+    }
+}
+
+/// The objects that are not being deleted. A failed list is repeated like a real controller's.
+async fn list(api: &Api<DynamicObject>) -> Vec<Value> {
+    let found = api.list(&ListParams::default()).await;
+    let objects = found.into_iter().flatten();
+    let live = objects.filter(|object| object.metadata.deletion_timestamp.is_none());
+    live.filter_map(|object| serde_json::to_value(object).ok())
+        .collect()
+}
+
+async fn set_status(api: &Api<DynamicObject>, object: &Value, status: Value) {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    // It may be gone already.
+    let patch = Patch::Merge(json!({ "status": status }));
+    api.patch_status(name, &PatchParams::default(), &patch).await.ok();
+}
+
+async fn set_ready(api: &Api<DynamicObject>, object: &Value) {
+    if object["status"].is_object() {
+        return;
+    }
+    let condition = json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+        "observedGeneration": object["metadata"]["generation"], "lastTransitionTime": "2026-11-22T08:00:00Z" });
+    set_status(api, object, json!({ "conditions": [condition] })).await;
+}
+
+/// Writes the Secret of each certificate, which cert-manager leaves behind, and then its condition.
+async fn issue(certificates: &Api<DynamicObject>, secrets: &Api<DynamicObject>) {
+    for certificate in list(certificates).await {
+        if certificate["status"].is_object() {
+            continue;
+        }
+        let name = certificate["spec"]["secretName"].as_str().unwrap_or_default();
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": { "name": name, "namespace": certificate["metadata"]["namespace"] },
+            "stringData": { "tls.crt": "a certificate", "tls.key": "a key" } });
+        let parameters = PatchParams::apply("cert-manager");
+        secrets
+            .patch(name, &parameters, &Patch::Apply(&secret))
+            .await
+            .ok();
+        set_ready(certificates, &certificate).await;
+    }
+}
+
+async fn serve(ingresses: &Api<DynamicObject>) {
+    for ingress in list(ingresses).await {
+        if ingress["status"]["loadBalancer"]["ingress"].is_null() {
+            let status = json!({ "loadBalancer": { "ingress": [{ "ip": INGRESS_ADDRESS }] } });
+            set_status(ingresses, &ingress, status).await;
+        }
+    }
+}

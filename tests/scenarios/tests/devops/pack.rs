@@ -1,0 +1,172 @@
+//! The whole pack with all its servers, behind a gate.
+
+use std::sync::Arc;
+
+use argocd_simulator::Controller;
+use devops_simulators::{
+    git::{GIT_PASSWORD, GIT_USER},
+    jenkins::{JENKINS_TOKEN, JENKINS_USER},
+};
+use ostler::testing::key::Gvk;
+use ostler_test_harness::{
+    Lab,
+    rabbitmq::{RABBITMQ_VHOST, RabbitMq, RabbitMqClient},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+};
+use serde_json::{Value, json};
+
+use super::{
+    argo,
+    cluster::{ClusterControllers, INGRESS_ADDRESS},
+    events::{prepare_broker, publish},
+    gate::Gate,
+    jenkins::Servers,
+    kind, prepare, secret,
+};
+
+const COMPONENTS: [&str; 8] = [
+    "devops/devops-argo",
+    "devops/devops-deployment",
+    "devops/devops-events",
+    "devops/devops-git",
+    "devops/devops-ingress",
+    "devops/devops-jenkins",
+    "devops/devops-project",
+    "devops/devops-registry",
+];
+const DNS_COMPONENTS: [&str; 3] = ["dns/dns-provider", "dns/dns-record", "dns/dns-powerdns"];
+
+/// Zone of the deployments.
+pub const ZONE: &str = "example.test";
+/// Host of the deployments.
+pub const HOST: &str = "app.example.test";
+/// Pipeline of the deployments.
+pub const PIPELINE: &str = "shop/alpha/build";
+
+/// A lab with a broker, a Jenkins, a git server, a registry, and the other controllers of a cluster.
+pub struct PackLab {
+    pub lab: Lab,
+    /// Stands between the host and the API server, Jenkins and the broker.
+    pub gate: Arc<Gate>,
+    pub client: RabbitMqClient,
+    pub servers: Servers,
+    pub controller: Controller,
+    registry: Registry,
+    _rabbitmq: RabbitMq,
+    _cluster: ClusterControllers,
+}
+
+pub fn application() -> Gvk {
+    Gvk::new("argoproj.io", "v1alpha1", "Application")
+}
+
+pub fn app_project() -> Gvk {
+    Gvk::new("argoproj.io", "v1alpha1", "AppProject")
+}
+
+impl PackLab {
+    /// Starts the servers and a host. Without the DNS pack, DnsRecords become Ready by themselves.
+    pub async fn start(mut lab: Lab, has_dns_pack: bool) -> Self {
+        let rabbitmq = RabbitMq::start().await;
+        let gate = Arc::new(Gate::default());
+        let broker = gate.front_broker(rabbitmq.address()).await;
+        let url = format!("amqp://{broker}/{RABBITMQ_VHOST}");
+        let client = prepare_broker(&mut lab, &rabbitmq, &url).await;
+        let (servers, registry) = (Servers::start().await, Registry::start_private());
+        servers.jenkins.observe(gate.clone());
+        servers.jenkins.run_builds("SUCCESS");
+        argo::apply_crds(&lab).await;
+        let mut components = COMPONENTS.to_vec();
+        if has_dns_pack {
+            components.extend(DNS_COMPONENTS);
+        }
+        prepare(&mut lab, &components).await;
+        let config = lab.settings.plugins.join("devops-deployment.yaml");
+        std::fs::write(config, "settle: 1s\n").expect("written");
+        let pack = Self {
+            controller: Controller::start(lab.client.clone(), &lab.namespace),
+            _cluster: ClusterControllers::start(&lab, !has_dns_pack).await,
+            gate,
+            client,
+            servers,
+            registry,
+            _rabbitmq: rabbitmq,
+            lab,
+        };
+        for (name, value) in [
+            ("git", GIT_PASSWORD),
+            ("jenkins", JENKINS_TOKEN),
+            ("registry", REGISTRY_PASSWORD),
+        ] {
+            pack.lab.apply(secret(&pack.lab, name, value)).await;
+        }
+        pack
+    }
+
+    /// Starts a host, behind the gate. One that ran before has ended as in a crash.
+    pub async fn start_host(&mut self) {
+        self.lab.host = None;
+        self.gate.open();
+        let client = self.gate.client(self.lab.client.clone());
+        self.lab.start_host_with(client).await;
+    }
+
+    /// Publishes the event of the project `shop`, and waits until it is Ready.
+    pub async fn set_up_project(&self) -> Value {
+        let event = json!({ "id": "p-1", "project": "shop", "spec": self.project_spec() });
+        publish(&self.client, "DevOpsInitialize", &event).await;
+        let project = self.lab.wait_ready(&kind("DevOpsProject"), "shop").await;
+        self.lab.wait_idle().await;
+        project
+    }
+
+    fn project_spec(&self) -> Value {
+        let key = |name: &str| json!({ "name": name, "key": "value" });
+        let credential = json!({ "id": "registry", "username": REGISTRY_USER, "secretRef": key("registry") });
+        json!({
+            "git": { "url": self.servers.git.repository_url("app"), "username": GIT_USER, "passwordRef": key("git") },
+            "registry": { "url": format!("http://{}", self.registry.address()), "username": REGISTRY_USER,
+                "passwordRef": key("registry"), "imagePullSecrets": [{ "name": "pull" }] },
+            "argo": { "namespace": self.lab.namespace },
+            "jenkins": { "url": self.servers.jenkins.url(), "username": JENKINS_USER, "tokenRef": key("jenkins"),
+                "credentials": [credential] },
+            "environments": [{ "name": "alpha", "destination": { "namespace": self.lab.namespace }, "path": "deploy",
+                "pipeline": "build", "temporary": true }],
+        })
+    }
+
+    /// Publishes the event of a deployment.
+    pub async fn publish_deployment(&self, id: &str, ttl_seconds: u64) {
+        let ingress = json!({ "host": HOST,
+            "dns": { "zone": ZONE, "providerRef": { "name": "dns" }, "target": { "addresses": [INGRESS_ADDRESS] } },
+            "certificate": { "issuerRef": { "name": "letsencrypt" } },
+            "backend": { "service": "web", "port": 80 } });
+        let event = json!({ "id": id, "project": "shop", "environment": "alpha", "pipeline": "build",
+            "ttl_seconds": ttl_seconds, "ingress": ingress });
+        publish(&self.client, "DevOpsReconcile", &event).await;
+    }
+
+    /// Number of builds of a deployment.
+    pub fn count_builds(&self, id: &str) -> usize {
+        let parameter = ("DEPLOYMENT_ID".to_owned(), id.to_owned());
+        let builds = self.servers.jenkins.builds(PIPELINE);
+        builds
+            .iter()
+            .filter(|build| build.parameters.contains(&parameter))
+            .count()
+    }
+
+    /// Number of syncs of a deployment.
+    pub fn count_syncs(&self, record: &Value) -> usize {
+        let operations = self.controller.operations();
+        let is_own = |entry: &Value| entry["value"] == record["metadata"]["uid"];
+        let is_of_record = |operation: &Value| {
+            let mut info = operation["info"].as_array().into_iter().flatten();
+            info.any(is_own)
+        };
+        operations
+            .iter()
+            .filter(|(_, operation)| is_of_record(operation))
+            .count()
+    }
+}

@@ -1,0 +1,85 @@
+//! The broker as an Upstream: its health, its password and its TLS.
+
+use ostler_test_harness::{captured_logs, find_condition, scenarios};
+
+use super::*;
+
+scenarios!(
+    broker_becomes_ready_and_recovers_from_restart,
+    rotated_password_of_broker_is_used_at_once,
+    broker_with_own_authority_is_verified,
+);
+
+fn condition_text(object: &Value, kind: &str) -> String {
+    let found = find_condition(object, kind);
+    let text = |field: &str| found[field].as_str().unwrap_or("-").to_owned();
+    format!("{} ({})", text("status"), text("reason"))
+}
+
+async fn broker_becomes_ready_and_recovers_from_restart(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.apply(secret(&lab, "password", RABBITMQ_PASSWORD)).await;
+    lab.start_host().await;
+    lab.apply(broker(&lab, &rabbitmq.url(), None)).await;
+    let object = lab.wait_ready(&upstreams(), "broker").await;
+    assert_eq!(condition_text(&object, "Connected"), "True (Connected)");
+    assert_eq!(condition_text(&object, "Authenticated"), "True (LoggedIn)");
+    let connections = rabbitmq.control(&["list_connections", "user"]).await;
+    assert_eq!(connections.matches(RABBITMQ_USER).count(), 1, "{connections}");
+    rabbitmq.kill();
+    lab.wait_condition(&upstreams(), "broker", "Ready", "False", "ConnectionFailed")
+        .await;
+    rabbitmq.restart().await;
+    lab.wait_ready(&upstreams(), "broker").await;
+    // An orderly stop of the broker closes the connection by AMQP, not by the stream.
+    rabbitmq.stop().await;
+    lab.wait_condition(&upstreams(), "broker", "Ready", "False", "ConnectionFailed")
+        .await;
+    rabbitmq.restart().await;
+    lab.wait_ready(&upstreams(), "broker").await;
+    lab.delete(&upstreams(), "broker").await;
+    lab.wait_until("its connection is closed", async || {
+        !rabbitmq
+            .control(&["list_connections", "user"])
+            .await
+            .contains(RABBITMQ_USER)
+    })
+    .await;
+}
+
+async fn rotated_password_of_broker_is_used_at_once(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.apply(secret(&lab, "password", "not-the-password")).await;
+    lab.start_host().await;
+    lab.apply(broker(&lab, &rabbitmq.url(), None)).await;
+    let object = lab
+        .wait_condition(
+            &upstreams(),
+            "broker",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
+        .await;
+    assert_eq!(condition_text(&object, "Connected"), "True (Connected)");
+    lab.apply(secret(&lab, "password", RABBITMQ_PASSWORD)).await;
+    lab.wait_ready(&upstreams(), "broker").await;
+    for password in ["not-the-password", RABBITMQ_PASSWORD] {
+        assert!(!captured_logs().contains(password), "a password in the log");
+    }
+}
+
+async fn broker_with_own_authority_is_verified(mut lab: Lab) {
+    let rabbitmq = RabbitMq::shared().await;
+    lab.apply(secret(&lab, "password", RABBITMQ_PASSWORD)).await;
+    lab.start_host().await;
+    lab.apply(broker(&lab, &rabbitmq.tls_url(), None)).await;
+    lab.wait_condition(&upstreams(), "broker", "Ready", "False", "TLSHandshakeFailed")
+        .await;
+    let mut trusted = secret(&lab, "password", RABBITMQ_PASSWORD);
+    trusted["stringData"]["ca.crt"] = rabbitmq.certificate().into();
+    lab.apply(trusted).await;
+    let tls = json!({"caSecretRef": {"name": "broker", "key": "ca.crt"}});
+    lab.apply(broker(&lab, &rabbitmq.tls_url(), Some(tls))).await;
+    lab.wait_ready(&upstreams(), "broker").await;
+}

@@ -1,0 +1,208 @@
+//! Consuming: effects before the acknowledgement, retries, restarts, recordings.
+
+use ostler::testing::{
+    engine::Engine, inspection, limits::Limits, plugin::LoadState, recording::Retention, replay::replay,
+};
+use ostler_test_harness::{read_component, scenarios, with_note};
+
+use super::*;
+
+scenarios!(
+    message_is_acknowledged_after_its_effects,
+    message_is_delivered_again_after_its_delay,
+    ordered_subscription_keeps_the_order_of_retried_messages,
+    messages_survive_restarts_of_broker_and_host,
+    message_is_recorded_and_replays,
+    build_that_traps_on_messages_is_rolled_back,
+);
+
+async fn message_is_acknowledged_after_its_effects(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    for n in 0..20 {
+        let name = format!("order-{n}");
+        client
+            .publish(
+                QUEUE,
+                &steps(&json!([{"do": "ensure", "object": config_map(&name)}])),
+            )
+            .await;
+    }
+    client
+        .publish(QUEUE, &steps(&json!([{"do": "record", "name": "seen"}])))
+        .await;
+    for n in 0..20 {
+        wait_config_map(&lab, &format!("order-{n}")).await;
+    }
+    let seen = wait_config_map(&lab, "seen").await;
+    assert_eq!(
+        (&seen["data"]["queue"], &seen["data"]["deliveryCount"]),
+        (&json!(QUEUE), &json!("0"))
+    );
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+async fn message_is_delivered_again_after_its_delay(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    client
+        .declare_exchange("events", lapin::ExchangeKind::Topic)
+        .await;
+    client.bind_queue(QUEUE, "events", "order.#").await;
+    let body =
+        steps(&json!([{"do": "retry", "milliseconds": 100, "times": 2}, {"do": "record", "name": "seen"}]));
+    let properties = lapin::BasicProperties::default().with_message_id("m1".into());
+    client
+        .publish_with("events", "order.created", properties, &body)
+        .await
+        .expect("published");
+    let seen = wait_config_map(&lab, "seen").await;
+    let data = &seen["data"];
+    assert_eq!(data["deliveryCount"], "2", "{data}");
+    // It came back by a delay queue, and still has what its publisher gave it.
+    assert_eq!(
+        (&data["exchange"], &data["routingKey"]),
+        (&json!("events"), &json!("order.created")),
+        "{data}"
+    );
+    assert_eq!(data["messageId"], "m1");
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+async fn ordered_subscription_keeps_the_order_of_retried_messages(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, ", ordered: true").await;
+    client
+        .publish(
+            QUEUE,
+            &steps(
+                &json!([{"do": "retry", "milliseconds": 500, "times": 2}, {"do": "record", "name": "first"}]),
+            ),
+        )
+        .await;
+    client
+        .publish(QUEUE, &steps(&json!([{"do": "record", "name": "second"}])))
+        .await;
+    wait_config_map(&lab, "second").await;
+    let first = lab
+        .get(&config_maps(), "first")
+        .await
+        .expect("it was handled before");
+    assert_eq!(first["data"]["deliveryCount"], "2");
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+async fn messages_survive_restarts_of_broker_and_host(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, ", prefetch: 4").await;
+    let order = |n: usize| {
+        steps(
+            &json!([{"do": "spin", "milliseconds": 20}, {"do": "ensure", "object": config_map(&format!("order-{n}"))}]),
+        )
+    };
+    for n in 0..20 {
+        client.publish(QUEUE, &order(n)).await;
+    }
+    wait_config_map(&lab, "order-0").await;
+    rabbitmq.kill();
+    rabbitmq.restart().await;
+    let client = rabbitmq.connect().await;
+    for n in 20..30 {
+        client.publish(QUEUE, &order(n)).await;
+    }
+    wait_config_map(&lab, "order-20").await;
+    lab.host = None;
+    for n in 30..40 {
+        client.publish(QUEUE, &order(n)).await;
+    }
+    lab.start_host().await;
+    for n in 0..40 {
+        wait_config_map(&lab, &format!("order-{n}")).await;
+    }
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+async fn message_is_recorded_and_replays(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.settings.record.retention = Retention::All;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    client
+        .publish(
+            QUEUE,
+            &steps(&json!([{"do": "ensure", "object": config_map("recorded")}])),
+        )
+        .await;
+    wait_config_map(&lab, "recorded").await;
+    let recordings = lab.host().services().recordings.clone();
+    lab.wait_until("the call is recorded", async || {
+        recordings.list().iter().any(|r| r.summary().function == "handle")
+    })
+    .await;
+    let recorded = recordings.list();
+    let recorded = recorded
+        .iter()
+        .find(|r| r.summary().function == "handle")
+        .expect("it is there");
+    assert_eq!(recorded.summary().ended, "acknowledged");
+    let wasm = read_component("tests/probe");
+    let inspection = inspection::inspect(&wasm).expect("a component");
+    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
+    let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
+    let replayed = replay(&engine, &compiled, std::sync::Arc::new(recorded.to_recording()))
+        .await
+        .expect("it replays");
+    assert!(replayed.same && replayed.calls > 0, "{replayed:?}");
+}
+
+/// Three messages on which the new build traps are enough. Each traps once.
+async fn build_that_traps_on_messages_is_rolled_back(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.settings.record.retention = Retention::All;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    let report = || {
+        let reports = lab.host().registry().reports();
+        let found = reports.into_iter().find(|report| report.name == "probe");
+        found.expect("the probe")
+    };
+    client
+        .publish(QUEUE, &steps(&json!([{"do": "record", "name": "seen"}])))
+        .await;
+    wait_config_map(&lab, "seen").await;
+    let good = report().digest;
+    lab.install_bytes("probe", &with_note(&read_component("tests/probe"), "other build"));
+    lab.wait_until("the other build serves", async || report().digest != good)
+        .await;
+    // The consumer of the build before takes messages until it is replaced.
+    let recordings = lab.host().services().recordings.clone();
+    let is_handled_by_other = || {
+        let recorded = recordings.list();
+        let mut summaries = recorded.iter().map(|recording| recording.summary());
+        summaries.any(|summary| summary.function == "handle" && summary.digest != good)
+    };
+    for n in 0.. {
+        let name = format!("next-{n}");
+        client
+            .publish(QUEUE, &steps(&json!([{"do": "record", "name": name}])))
+            .await;
+        wait_config_map(&lab, &name).await;
+        if is_handled_by_other() {
+            break;
+        }
+    }
+    for n in 0..3 {
+        let name = format!("trap-{n}");
+        let body = json!([{"do": "trap", "times": 1}, {"do": "record", "name": name}]);
+        client.publish(QUEUE, &steps(&body)).await;
+    }
+    lab.wait_until("it is rolled back", async || {
+        let report = report();
+        report.state == LoadState::RolledBack && report.digest == good
+    })
+    .await;
+    let why = report().message;
+    assert!(why.contains("3 objects or messages trapped"), "{why}");
+    for n in 0..3 {
+        wait_config_map(&lab, &format!("trap-{n}")).await;
+    }
+    wait_drained(&lab, &rabbitmq).await;
+}

@@ -1,0 +1,123 @@
+//! Messages to and from a real RabbitMQ.
+
+mod broker;
+mod consume;
+mod dead_letters;
+mod failures;
+mod publish;
+mod rate;
+
+use std::sync::Arc;
+
+use ostler::testing::{grants::Grants, key::Gvk, upstream::SubscriptionStats};
+use ostler_test_harness::{
+    Lab,
+    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
+};
+use serde_json::{Value, json};
+
+fn upstreams() -> Gvk {
+    ostler::testing::upstream::upstream_gvk()
+}
+
+/// An Upstream `broker` with this URL, whose password is in the Secret `broker`.
+fn broker(lab: &Lab, url: &str, tls: Option<Value>) -> Value {
+    let mut spec = json!({"url": url, "auth": {"basic": {"username": RABBITMQ_USER,
+        "passwordSecretRef": {"name": "broker", "key": "password"}}}});
+    if let Some(tls) = tls {
+        spec["tls"] = tls;
+    }
+    json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "broker", "namespace": lab.namespace}, "spec": spec})
+}
+
+fn secret(lab: &Lab, key: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "broker", "namespace": lab.namespace},
+        "stringData": {key: value}})
+}
+
+/// The queue that the probe is subscribed to.
+const QUEUE: &str = "orders";
+
+fn config_maps() -> Gvk {
+    Gvk::new("", "v1", "ConfigMap")
+}
+
+/// Grants of the probe, with a subscription to [`QUEUE`] that has these further settings.
+fn grants(lab: &Lab, verbs: &str, settings: &str) -> String {
+    let namespace = &lab.namespace;
+    let retry = match settings.contains("retry:") {
+        true => "",
+        false => ", retry: {initialDelay: 1s, maxDelay: 2s}",
+    };
+    format!(
+        "plugins:
+  probe:
+    reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}]
+    kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}, namespaces: ['*']}}]
+    messages: [{{exchanges: [events], routingKeys: [order.*]}}]
+    subscriptions:
+    - {{upstream: {{namespace: {namespace}, name: broker}}, queue: {QUEUE}{retry}{settings}}}
+"
+    )
+}
+
+/// Starts a host with the probe, which is subscribed to a queue of the broker.
+async fn start_subscribed(lab: &mut Lab, rabbitmq: &RabbitMq, settings: &str) -> RabbitMqClient {
+    let client = rabbitmq.connect().await;
+    client.declare_queue(QUEUE).await;
+    let text = grants(lab, "[apply, create]", settings);
+    lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("grants");
+    lab.apply(secret(lab, "password", RABBITMQ_PASSWORD)).await;
+    lab.apply(broker(lab, &rabbitmq.url(), None)).await;
+    lab.start_probe().await;
+    client
+}
+
+fn steps(steps: &Value) -> Vec<u8> {
+    json!({ "steps": steps }).to_string().into_bytes()
+}
+
+fn config_map(name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}})
+        .to_string()
+}
+
+async fn wait_config_map(lab: &Lab, name: &str) -> Value {
+    lab.wait_until(&format!("ConfigMap {name} exists"), async || {
+        lab.get(&config_maps(), name).await.is_some()
+    })
+    .await;
+    lab.get(&config_maps(), name).await.expect("it exists")
+}
+
+/// State and counters of the subscription.
+fn subscription_stats(lab: &Lab) -> Arc<SubscriptionStats> {
+    let subscriptions = lab.host().services().upstreams.subscriptions.list();
+    let [(_, stats)] = &subscriptions[..] else {
+        return Arc::default();
+    };
+    stats.clone()
+}
+
+/// Waits until no message is in any of the queues, ready or unacknowledged.
+async fn wait_drained(lab: &Lab, rabbitmq: &RabbitMq) {
+    lab.wait_until("all queues are empty", async || {
+        let queues = rabbitmq
+            .control(&[
+                "list_queues",
+                "--vhost",
+                "tests",
+                "--no-table-headers",
+                "messages",
+            ])
+            .await;
+        queues.split_whitespace().all(|messages| messages == "0")
+    })
+    .await;
+}
+
+/// A step of a Probe that publishes to the exchange `events`.
+fn publish_step(routing_key: &str) -> Value {
+    json!({"do": "publish", "name": "broker", "exchange": "events", "routingKey": routing_key, "body": "b"})
+}
