@@ -37,6 +37,7 @@ mod kube {
     pub mod hash;
     pub mod key;
     pub mod object;
+    pub mod owned;
     pub mod references;
     pub mod renamed_fields;
     pub mod scope;

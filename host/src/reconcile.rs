@@ -7,6 +7,7 @@ pub mod conditions;
 mod deletion;
 mod holds;
 pub mod lifecycle;
+mod owned;
 pub mod plugin;
 mod protection;
 mod requeue;
@@ -95,6 +96,8 @@ pub struct ObjectState {
     dropped: Option<Box<(Value, Value)>>,
     /// Its uid and the objects that it holds, which have to be released when it is gone.
     held_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
+    /// Its uid and the objects that it owns on other clusters, in case that its inventory is overwritten.
+    owned_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
 }
 
 /// Outcome of a reconcile, for the queue.

@@ -4,6 +4,7 @@
 mod applied;
 mod applied_mark;
 mod metadata;
+mod owned;
 mod write_responses;
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
@@ -11,7 +12,7 @@ use std::{collections::HashMap, hash::Hash, sync::Arc};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub use self::write_responses::ChangeObserver;
+pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},

@@ -18,7 +18,7 @@ use crate::{
         key::ObjectRef,
         object::Object,
         scope::Projection,
-        well_known::upstream_reason,
+        well_known::{bookkeeping::CLUSTER_PROTECTION, upstream_reason},
     },
     schedule::{
         dependencies::Dependency,
@@ -59,7 +59,7 @@ impl Controller {
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
-            return Some(self.reconcile_unowned(key).await);
+            return Some(self.release_cluster(key, &object).await);
         }
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
@@ -103,6 +103,21 @@ impl Controller {
         })
     }
 
+    /// Reconciles a `Cluster` that is being deleted. While objects need it for their cleanup, there is a connection: after a
+    /// restart it is made again.
+    async fn release_cluster(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
+        let cluster = format!("{}/{}", key.namespace, key.name);
+        let mut reads = None;
+        if object.has_finalizer(CLUSTER_PROTECTION) && self.services.clusters.find(&cluster).is_none() {
+            reads = Some(self.check_cluster(key, object).await.reads);
+        }
+        let outcome = self.release_connection(key, object).await;
+        ReconcileOutcome {
+            reads: reads.or(outcome.reads),
+            ..outcome
+        }
+    }
+
     /// Connects to a cluster and checks it.
     async fn check_cluster(&self, key: &ObjectRef, object: &Object) -> ClusterCheck {
         let services = &self.services;
@@ -123,6 +138,7 @@ impl Controller {
                 ..ClusterCheck::unusable(&ConnectError::SecretNotFound(why), reads)
             };
         }
+        self.protect_connection(key, object).await;
         let before = services.clusters.find(&format!("{}/{}", key.namespace, key.name));
         let stored = services.cache.store.get(&secret, Projection::Full);
         let connection = match services.clusters.connect(&cluster, stored.as_deref()) {

@@ -458,14 +458,12 @@ impl Host {
         cluster: Option<&str>,
         owned: bool,
     ) -> Result<Vec<u8>, Error> {
-        if owned && cluster.is_some() {
-            return Err(Error::Unsupported("owned objects on another cluster".into()));
-        }
         let mut object: Value =
             serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
         let key = key_on(cluster, &object);
         let mut state = self.0.borrow_mut();
-        if owned {
+        // On another cluster the host marks the object instead.
+        if owned && cluster.is_none() {
             object["metadata"]["ownerReferences"] = Value::Array(vec![state.owner.clone()]);
         }
         let owned = if owned { " owned" } else { "" };

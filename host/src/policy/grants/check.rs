@@ -137,6 +137,11 @@ impl PluginGrants {
         self.grant.service_account.as_ref()
     }
 
+    /// The plugin may use at least one other cluster.
+    pub fn has_clusters(&self) -> bool {
+        self.granted().kubernetes.iter().any(|g| !g.clusters.is_empty())
+    }
+
     /// Its limits, on a host with these limits.
     pub fn effective_limits(&self, host: &Limits) -> Limits {
         self.grant.limits.with_defaults(host)

@@ -30,6 +30,8 @@ pub struct CallTarget {
     pub key: ObjectRef,
     /// The version of the object that the component gets.
     pub object: Arc<Object>,
+    /// The object has the plugin's finalizer: it stays until the host has deleted what it owns on other clusters.
+    pub is_finalized: bool,
     /// The services that the capabilities use.
     pub services: Arc<Services>,
 }

@@ -2,6 +2,7 @@
 
 mod insertion;
 mod lists;
+mod owned;
 mod patch;
 mod projection;
 
@@ -34,6 +35,7 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
+        owned::{add_mark, check_patched_mark, remove_mark},
         scope::Projection as CacheProjection,
         secret_view::{check_patched_marks, visible_json, visible_value},
         selector::{FieldSelector, Selector},
@@ -193,7 +195,8 @@ impl Host for Call {
         let mut request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
-        check_remote_options(&cluster, options.owned, &options.substitutions)?;
+        self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
+        let is_owned_elsewhere = options.owned && !cluster.is_empty();
         self.charge_bytes_to_host(object.len())?;
         // The digest has no secrets in it: with substitutions the object is compared below.
         let known = services.find_access(&cluster).filter(|_| options.substitutions.is_empty());
@@ -207,6 +210,9 @@ impl Host for Call {
             self.check_patch(&access, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
             self.record_written_object(key.clone())?;
+            if is_owned_elsewhere {
+                self.list_as_owned(&services, &key).await?;
+            }
             // From here on a change wakes the object. One from before it is seen now.
             if let Some((_, live)) = find_unchanged() {
                 self.record_apply(key.clone(), false)?;
@@ -227,7 +233,11 @@ impl Host for Call {
             let before = live.as_ref().map(|live| live.to_value());
             self.check_named_secrets(&key, &object, before.as_ref())?;
             // The check is about the fields of other managers as well, so it holds for this version only.
-            live_version = live.map(|live| live.resource_version);
+            live_version = live.as_ref().map(|live| live.resource_version);
+        }
+        if is_owned_elsewhere {
+            let required = self.take_over(&services, &access, &key, live.as_ref()).await?;
+            live_version = live_version.or(required);
         }
         let (mut template, mut redactor, mut sent_digest) = (None, None, None);
         if !options.substitutions.is_empty() {
@@ -259,7 +269,7 @@ impl Host for Call {
             .begin_host_call(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
-        check_remote_options(&cluster, options.owned, &options.substitutions)?;
+        self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
         self.charge_bytes_to_host(object.len())?;
         let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Create)?;
         self.check_insertion(&key, &options.substitutions)?;
@@ -276,6 +286,9 @@ impl Host for Call {
             (template, redactor) = (Some(filled.template), Some(filled.redactor));
         }
         self.record_written_object(key.clone())?;
+        if options.owned && !cluster.is_empty() {
+            self.list_as_owned(&services, &key).await?;
+        }
         let written = access
             .api
             .writer
@@ -300,6 +313,9 @@ impl Host for Call {
         self.check_verb(Verb::Patch, &key)?;
         let patch = parse_patch(&patch)?;
         check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
+        if !key.is_home() {
+            check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
+        }
         if names_secrets(&key.gvk) && patch.get("spec").is_some() {
             return Err(Error::Denied(format!(
                 "patch: the spec of {} is applied or created, not patched, so that its Secrets can be checked",
@@ -356,8 +372,12 @@ impl Host for Call {
             .api
             .writer
             .delete(context, &key, options.propagation, &options.preconditions);
-        deleted.await.map_err(|e| self.map_api_error(&access, e))?;
+        let existed = deleted.await.map_err(|e| self.map_api_error(&access, e))?;
         self.effects.record_write(&key, true);
+        // One with finalizers stays listed until it is gone.
+        if !existed || services.cache.store.get(&key, CacheProjection::Metadata).is_none() {
+            self.unlist_owned(&services, &key).await?;
+        }
         Ok(())
     }
 }
@@ -375,28 +395,29 @@ pub(super) async fn check_scope(writer: &ApiWriter, gvk: &Gvk, namespace: &str) 
     )))
 }
 
-/// Refuses what a write to another cluster cannot have: owner references do not cross clusters, and a grant for a namespace
-/// of the host's own cluster must not let a Secret leave it.
-fn check_remote_options(
-    cluster: &str,
-    owned: bool,
-    substitutions: &[types::Substitution],
-) -> Result<(), Error> {
-    if owned {
-        check_home("owned objects", Some(cluster))?;
-    }
-    if !substitutions.is_empty() {
-        check_home("substitutions in an object", Some(cluster))?;
-    }
-    Ok(())
-}
-
 /// Objects of this kind name Secrets that the host sends somewhere.
 fn names_secrets(gvk: &Gvk) -> bool {
     gvk.is_same_kind(&upstream_gvk()) || gvk.is_same_kind(&cluster_gvk())
 }
 
 impl Call {
+    /// Refuses what a write to another cluster cannot have: an owner without a finalizer, and substitutions, since a grant
+    /// for a namespace of the host's own cluster must not let a Secret leave it.
+    fn check_remote_options(
+        &self,
+        cluster: &str,
+        owned: bool,
+        substitutions: &[types::Substitution],
+    ) -> Result<(), Error> {
+        if owned {
+            self.check_remote_owner(cluster)?;
+        }
+        if !substitutions.is_empty() {
+            check_home("substitutions in an object", Some(cluster))?;
+        }
+        Ok(())
+    }
+
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
     fn record_apply(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
@@ -631,11 +652,18 @@ impl Call {
         {
             annotations.retain(|name, _| !is_mark(name));
         }
+        if !key.is_home() {
+            remove_mark(&mut object);
+        }
         if owned {
             if target.object.uid.is_empty() {
                 return Err(invalid("nothing to be owned by: `initialize` is about no object"));
             }
             let owner = &target.key;
+            if !key.is_home() {
+                add_mark(&mut object, owner, &target.object.uid);
+                return Ok((key, object));
+            }
             if !owner.namespace.is_empty() && owner.namespace != key.namespace {
                 return Err(invalid(&format!(
                     "owned objects live in the owner's namespace `{}`",

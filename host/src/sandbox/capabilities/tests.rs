@@ -439,6 +439,7 @@ fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions
     let target = CallTarget {
         key,
         object: Arc::new(object),
+        is_finalized: true,
         services: services.clone(),
     };
     let grant = Grant {
