@@ -193,7 +193,7 @@ impl Controller {
         deleting: Option<&str>,
         call: &mut Call,
     ) -> ReconcileOutcome {
-        self.remember_owned(key, object, &call.effects.owned);
+        self.remember_owned(key, object, &call.effects);
         let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
             && let Err(outcome) = self.update_holds(key, newest, &call.effects.holds).await

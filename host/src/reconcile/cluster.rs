@@ -9,7 +9,9 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{
+    Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, protection::RELEASE_INTERVAL,
+};
 use crate::{
     client::api::ApiError,
     cluster::{ClusterObject, ConnectError, Connection},
@@ -59,7 +61,15 @@ impl Controller {
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
-            return Some(self.release_cluster(key, &object).await);
+            let released = self.release_connection(key, &object).await;
+            let connection = self.services.clusters.find(&format!("{}/{}", key.namespace, key.name));
+            let is_working = connection.is_some_and(|c| c.failures() == 0 && c.outage().is_none());
+            let is_needed = object.has_finalizer(CLUSTER_PROTECTION)
+                && !matches!(released.next, Requeue::AwaitChange);
+            // What needs it for its cleanup waits for a connection, which is made again after a restart.
+            if is_working || !is_needed {
+                return Some(released);
+            }
         }
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
@@ -89,7 +99,12 @@ impl Controller {
         Some(match written {
             Ok(_) => {
                 let at = |wait| self.services.dispatcher.now() + add_jitter(wait, JITTER_PERCENT);
-                let next = check.again.map(|wait| Requeue::At(at(wait), Cause::Poll));
+                let again = match object.is_deleting() {
+                    true if check.version.is_some() => Some(RELEASE_INTERVAL),
+                    true => Some(check.again.unwrap_or(SYNC_TIMEOUT)),
+                    false => check.again,
+                };
+                let next = again.map(|wait| Requeue::At(at(wait), Cause::Poll));
                 ReconcileOutcome {
                     next: next.unwrap_or(Requeue::AwaitChange),
                     reads: Some(check.reads),
@@ -101,21 +116,6 @@ impl Controller {
                 ..end
             },
         })
-    }
-
-    /// Reconciles a `Cluster` that is being deleted. While objects need it for their cleanup, there is a connection: after a
-    /// restart it is made again.
-    async fn release_cluster(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
-        let cluster = format!("{}/{}", key.namespace, key.name);
-        let mut reads = None;
-        if object.has_finalizer(CLUSTER_PROTECTION) && self.services.clusters.find(&cluster).is_none() {
-            reads = Some(self.check_cluster(key, object).await.reads);
-        }
-        let outcome = self.release_connection(key, object).await;
-        ReconcileOutcome {
-            reads: reads.or(outcome.reads),
-            ..outcome
-        }
     }
 
     /// Connects to a cluster and checks it.

@@ -29,6 +29,7 @@ use crate::{
     },
     plugin::Plugin,
     policy::grants::{Access, ServiceAccount, Verb},
+    sandbox::capabilities::Effects,
     schedule::dependencies::Dependency,
 };
 
@@ -49,13 +50,13 @@ enum OwnedCluster {
 
 impl Controller {
     /// Remembers what an object owns on other clusters, in case that its inventory is overwritten.
-    pub(super) fn remember_owned(&self, key: &ObjectRef, object: &Object, owned: &BTreeSet<ObjectRef>) {
-        if owned.is_empty() {
+    pub(super) fn remember_owned(&self, key: &ObjectRef, object: &Object, effects: &Effects) {
+        if effects.owned.is_empty() && effects.disowned.is_empty() {
             return;
         }
-        let mut known = self.known_owned(key, &object.uid);
-        known.extend(owned.iter().cloned());
-        let known = Some(Box::new((object.uid.clone(), known)));
+        let mut known = &self.known_owned(key, &object.uid) | &effects.owned;
+        known.retain(|owned| !effects.disowned.contains(owned));
+        let known = (!known.is_empty()).then(|| Box::new((object.uid.clone(), known)));
         self.update_state(key, |state| state.owned_objects = known);
     }
 

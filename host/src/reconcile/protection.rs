@@ -31,7 +31,7 @@ use crate::{
 /// Maximum number of users that a message names.
 const MAX_NAMED_USERS: usize = 5;
 /// Interval of checks whether a deleted Upstream or Cluster still has users.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after the start in which the plugins are listed.
 const LOADING_GRACE: Duration = Duration::from_secs(10);
 

@@ -50,8 +50,10 @@ pub struct Step {
     pub kind: Option<String>,
     /// Name of the object.
     pub name: Option<String>,
-    /// Cluster of the object or the list, by namespace and name. For `apply` the object is not owned then.
+    /// Cluster of the object or the list, by namespace and name.
     pub cluster: Option<String>,
+    /// For `apply` on another cluster: the probe owns the object.
+    pub owned: Option<bool>,
     /// Label selector of the list.
     pub labels: Option<String>,
     /// Field selector of the list.
@@ -180,6 +182,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             "apply" if step.cluster.is_some() => {
                 let options = ApplyOptions {
                     cluster: step.cluster.clone(),
+                    owned: step.owned.unwrap_or(false),
                     force: true,
                     ..ApplyOptions::default()
                 };

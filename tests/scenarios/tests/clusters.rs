@@ -27,6 +27,10 @@ scenarios!(
     dead_cluster_costs_its_own_objects_only,
     rotated_credentials_end_no_watch,
     plan_shows_changes_on_another_cluster_and_makes_none,
+    owned_objects_of_another_cluster_are_gone_before_their_owner,
+    owner_and_cluster_stay_while_the_cluster_is_away,
+    cluster_that_is_gone_for_good_is_let_go_by_its_annotation,
+    object_of_another_owner_is_not_taken_over,
 );
 
 fn cluster_kind() -> Gvk {
@@ -272,4 +276,130 @@ async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
     assert!(changed.contains(&far), "{changed:?} {:?}", report.notes);
     assert!(!changed.contains(&format!("ConfigMap/{}/made", lab.namespace)), "{changed:?}");
     assert!(east.config_map(&lab, "made").await.is_none(), "nothing is written");
+}
+
+/// A step that applies a ConfigMap on the cluster `east` as an owned object.
+fn own(lab: &Lab, name: &str) -> Value {
+    let mut step = on_east(lab, write("apply", name, "1"));
+    step["owned"] = true.into();
+    step
+}
+
+/// Waits until a deleted owner says that it waits for its objects, with this text.
+async fn wait_objects_remain(lab: &Lab, name: &str, message: &str) {
+    lab.wait_until(&format!("{name} waits for its objects: {message}"), async || {
+        let object = lab.get(&kind(), name).await.unwrap_or_default();
+        let ready = find_condition(&object, "Ready");
+        ready["reason"] == "OwnedObjectsRemain" && ready["message"].as_str().is_some_and(|m| m.contains(message))
+    })
+    .await;
+}
+
+async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: Lab) {
+    let east = East::start(&lab).await;
+    lab.start_probe().await;
+    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    east.apply_config_map(&lab, "stranger", "1").await;
+    lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#, r#"{"v":"1"}"#]).await;
+    let api = east.api("ConfigMap", Some(&lab.namespace));
+    let owner = lab.get(&kind(), "p").await.expect("a probe");
+    let made = api.get("a").await.expect("made");
+    assert_eq!(json!(made.metadata.labels.expect("labels")["ostler.dev/owner-uid"]), owner["metadata"]["uid"]);
+    // Whoever may edit the owner writes another object into the inventory.
+    let listed = owner["metadata"]["annotations"]["ostler.dev/owned-objects"].as_str().expect("an inventory");
+    let entry = |name: &str| format!("ConfigMap.v1 {0}/east {0}/{name}", lab.namespace);
+    assert_eq!(listed, format!("{}, {}", entry("a"), entry("b")));
+    let listed = format!("{listed}, {}", entry("stranger"));
+    let annotated = json!({"metadata": {"annotations": {"ostler.dev/owned-objects": listed}}});
+    lab.patch(&kind(), "p", annotated).await;
+    // The deletion of one of them takes a while.
+    let finalizers = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    api.patch("b", &PatchParams::default(), &finalizers(json!(["tests.ostler.dev/slow"])))
+        .await
+        .expect("patched");
+    lab.delete(&kind(), "p").await;
+    wait_objects_remain(&lab, "p", "/b: it is being deleted").await;
+    assert!(api.get_opt("a").await.expect("an answer").is_none(), "deleted at once");
+    let released = Instant::now();
+    api.patch("b", &PatchParams::default(), &finalizers(json!(null))).await.expect("patched");
+    lab.wait_gone(&kind(), "p").await;
+    // It is woken by the deletion, and not by the timer of 30 seconds.
+    assert!(released.elapsed() < Duration::from_secs(15), "{:?}", released.elapsed());
+    assert!(api.get_opt("b").await.expect("an answer").is_none());
+    assert!(api.get_opt("stranger").await.expect("an answer").is_some(), "it was never taken over");
+}
+
+async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
+    const PROTECTION: &str = "ostler.dev/cluster-protection";
+    let east = East::start(&lab).await;
+    lab.start_probe().await;
+    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    lab.apply_probe("p", json!([own(&lab, "a")]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
+    let secret = Gvk::new("", "v1", "Secret");
+    let connection = [(cluster_kind(), "east"), (secret, "east")];
+    for (gvk, name) in &connection {
+        lab.wait_until(&format!("{} {name} is protected", gvk.kind), async || {
+            let object = lab.get(gvk, name).await.unwrap_or_default();
+            object["metadata"]["finalizers"].to_string().contains(PROTECTION)
+        })
+        .await;
+    }
+    east.server.faults().refuse_connections(true);
+    east.server.faults().restart();
+    // As the deletion of a namespace does it: the credentials first.
+    for (gvk, name) in connection.iter().rev() {
+        lab.delete(gvk, name).await;
+    }
+    lab.delete(&kind(), "p").await;
+    wait_objects_remain(&lab, "p", "ConfigMap/").await;
+    lab.host = None;
+    lab.start_host().await;
+    wait_objects_remain(&lab, "p", "Cluster").await;
+    for (gvk, name) in &connection {
+        assert!(lab.get(gvk, name).await.is_some(), "{} is needed for the deletion", gvk.kind);
+    }
+    east.server.faults().refuse_connections(false);
+    lab.wait_gone(&kind(), "p").await;
+    assert!(east.config_map(&lab, "a").await.is_none());
+    for (gvk, name) in &connection {
+        lab.wait_gone(gvk, name).await;
+    }
+}
+
+async fn cluster_that_is_gone_for_good_is_let_go_by_its_annotation(mut lab: Lab) {
+    let east = East::start(&lab).await;
+    lab.start_probe().await;
+    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    lab.apply_probe("p", json!([own(&lab, "a")]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
+    east.server.shutdown().await;
+    lab.delete(&kind(), "p").await;
+    wait_objects_remain(&lab, "p", "ConfigMap/").await;
+    let annotations = json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}});
+    lab.patch(&cluster_kind(), "east", annotations).await;
+    lab.wait_gone(&kind(), "p").await;
+    lab.wait_until("an Event names what was let go", async || {
+        let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+        let orphaned = events.iter().filter(|event| event["reason"] == "Orphaned");
+        orphaned.filter_map(|event| event["message"].as_str()).any(|note| note.contains("/a"))
+    })
+    .await;
+}
+
+async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
+    let east = East::start(&lab).await;
+    lab.start_probe().await;
+    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    lab.apply_probe("first", json!([own(&lab, "a")]), json!([])).await;
+    lab.wait_seen("first", &[r#"{"v":"1"}"#]).await;
+    lab.apply_probe("second", json!([own(&lab, "a")]), json!([])).await;
+    wait_not_ready(&lab, &kind(), "second", "another object owns it").await;
+    lab.delete(&kind(), "second").await;
+    lab.wait_gone(&kind(), "second").await;
+    assert!(east.config_map(&lab, "a").await.is_some(), "it is the object of the first");
+    lab.delete(&kind(), "first").await;
+    lab.wait_gone(&kind(), "first").await;
+    assert!(east.config_map(&lab, "a").await.is_none());
 }

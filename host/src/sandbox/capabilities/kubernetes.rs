@@ -375,8 +375,9 @@ impl Host for Call {
         let existed = deleted.await.map_err(|e| self.map_api_error(&access, e))?;
         self.effects.record_write(&key, true);
         // One with finalizers stays listed until it is gone.
-        if !existed || services.cache.store.get(&key, CacheProjection::Metadata).is_none() {
-            self.unlist_owned(&services, &key).await?;
+        let is_gone = !existed || services.cache.store.get(&key, CacheProjection::Metadata).is_none();
+        if is_gone {
+            self.unlist_owned(&services, &access, &key).await?;
         }
         Ok(())
     }

@@ -744,12 +744,6 @@ async fn uses_of_the_own_cluster_only_are_unsupported_elsewhere() {
     };
     let mut call = cluster.call(all_permissions(), &all_permissions());
     let mut answers = Vec::new();
-    // Owner references do not cross clusters.
-    let owned = kubernetes::ApplyOptions {
-        owned: true,
-        ..apply_options(elsewhere(), vec![])
-    };
-    answers.push(poll_once(kubernetes::Host::apply(&mut call, object(), owned)));
     let inserted = vec![substitution(types::SecretSource::Key(secret_key()))];
     let create = kubernetes::CreateOptions {
         cluster: elsewhere(),
@@ -774,6 +768,31 @@ async fn uses_of_the_own_cluster_only_are_unsupported_elsewhere() {
         assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
     }
     assert!(call.effects.reads.is_empty() && !cluster.was_connected());
+}
+
+/// Without a finalizer an owner is gone before the host can delete what it owns on another cluster.
+#[tokio::test]
+async fn owned_object_elsewhere_needs_a_finalizer_of_its_owner() {
+    let cluster = SilentCluster::new();
+    for (is_finalized, is_refused) in [(false, true), (true, false)] {
+        let mut call = cluster.call(all_permissions(), &all_permissions());
+        call.context.target.as_mut().expect("a target").is_finalized = is_finalized;
+        let owned = kubernetes::ApplyOptions {
+            owned: true,
+            ..apply_options(Some("fleet/east".into()), vec![])
+        };
+        let answer = poll_once(kubernetes::Host::apply(&mut call, object(), owned));
+        let refused = matches!(&answer, Some(Err(Error::Invalid(why))) if why.contains("finalizer"));
+        assert_eq!(refused, is_refused, "{answer:?}");
+        let create = kubernetes::CreateOptions {
+            cluster: Some("fleet/east".into()),
+            owned: true,
+            substitutions: vec![],
+        };
+        let answer = poll_once(kubernetes::Host::create(&mut call, object(), create));
+        let refused = matches!(&answer, Some(Err(Error::Invalid(why))) if why.contains("finalizer"));
+        assert_eq!(refused, is_refused, "{answer:?}");
+    }
 }
 
 /// A grant for the kind Secret does not include reading values of Secrets, which needs `readSecrets`.

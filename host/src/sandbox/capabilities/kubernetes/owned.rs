@@ -8,7 +8,7 @@ use super::{Call, check_home};
 use crate::{
     cluster::ClusterAccess,
     contract::bindings::types::Error,
-    effect::writer::InventoryRefusal,
+    effect::writer::{ApiWriter, InventoryRefusal},
     kube::{
         key::ObjectRef,
         object::Object,
@@ -85,6 +85,7 @@ impl Call {
             if changed == Err(InventoryRefusal::Full) {
                 let gone = self.find_gone(services, listed).await;
                 changed = writer.change_owned(&owner, &uid, Some(key), &gone).await?;
+                self.effects.disowned.extend(gone);
             }
             match changed {
                 Ok(sent) => self.effects.counts.api_writes += u64::from(sent),
@@ -98,16 +99,28 @@ impl Call {
                 }
             }
         }
+        self.effects.disowned.remove(key);
         self.effects.owned.insert(key.clone());
         Ok(())
     }
 
     /// Removes an object that is gone from the inventory of the reconciled object.
-    pub(super) async fn unlist_owned(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+    pub(super) async fn unlist_owned(
+        &mut self,
+        services: &Services,
+        access: &ClusterAccess,
+        key: &ObjectRef,
+    ) -> Result<(), Error> {
         let Some(target) = self.context.target.as_ref().filter(|_| !key.is_home()) else {
             return Ok(());
         };
-        if !read_inventory(target, services).contains(key) {
+        let is_listed = read_inventory(target, services).contains(key);
+        if is_listed && !is_served(&access.api.writer, key).await {
+            return Ok(());
+        }
+        self.effects.owned.remove(key);
+        self.effects.disowned.insert(key.clone());
+        if !is_listed {
             return Ok(());
         }
         let (owner, uid) = (target.key.clone(), target.object.uid.clone());
@@ -123,12 +136,19 @@ impl Call {
         let check = async |key: ObjectRef| {
             let access = services.find_access(&key.cluster)?;
             let account = context.service_account_on(&access);
-            let found = access.api.writer.read_metadata(account, &key).await;
-            matches!(found, Ok(None)).then_some(key)
+            let writer = &access.api.writer;
+            let found = writer.read_metadata(account, &key).await;
+            (matches!(found, Ok(None)) && is_served(writer, &key).await).then_some(key)
         };
         let checks = stream::iter(listed).map(check).buffer_unordered(MAX_CONCURRENT_CHECKS);
         checks.filter_map(async |gone| gone).collect().await
     }
+}
+
+/// The kind of an object is served in the version that its key names. HTTP 404 means that the object is gone only then: it may
+/// be there in another version.
+async fn is_served(writer: &ApiWriter, key: &ObjectRef) -> bool {
+    matches!(writer.find_served(&key.gvk).await, Ok(Some(gvk)) if gvk == key.gvk)
 }
 
 /// The inventory of the reconciled object, as its newest version in the cache has it.
