@@ -31,6 +31,7 @@ scenarios!(
     owner_and_cluster_stay_while_the_cluster_is_away,
     cluster_that_is_gone_for_good_is_let_go_by_its_annotation,
     object_of_another_owner_is_not_taken_over,
+    owned_object_that_its_plugin_deletes_leaves_the_inventory,
 );
 
 fn cluster_kind() -> Gvk {
@@ -402,4 +403,30 @@ async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
     lab.delete(&kind(), "first").await;
     lab.wait_gone(&kind(), "first").await;
     assert!(east.config_map(&lab, "a").await.is_none());
+}
+
+async fn owned_object_that_its_plugin_deletes_leaves_the_inventory(mut lab: Lab) {
+    let east = East::start(&lab).await;
+    lab.start_probe().await;
+    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#, r#"{"v":"1"}"#]).await;
+    let delete = |name: &str| on_east(&lab, json!({"do": "delete", "kind": "ConfigMap", "name": name}));
+    lab.apply_probe("p", json!([delete("a"), own(&lab, "b")]), json!([])).await;
+    lab.wait_seen("p", &["deleted", r#"{"v":"1"}"#]).await;
+    let inventory = async || {
+        let probe = lab.get(&kind(), "p").await.expect("a probe");
+        probe["metadata"]["annotations"]["ostler.dev/owned-objects"].as_str().map(str::to_owned)
+    };
+    assert_eq!(inventory().await, Some(format!("ConfigMap.v1 {0}/east {0}/b", lab.namespace)));
+    lab.apply_probe("p", json!([delete("b")]), json!([])).await;
+    lab.wait_seen("p", &["deleted"]).await;
+    assert_eq!(inventory().await, None);
+    // Nothing needs the Cluster any more.
+    lab.apply_probe("p", json!([]), json!([])).await;
+    lab.wait_seen("p", &[]).await;
+    lab.delete(&cluster_kind(), "east").await;
+    lab.wait_gone(&cluster_kind(), "east").await;
+    lab.delete(&kind(), "p").await;
+    lab.wait_gone(&kind(), "p").await;
 }
