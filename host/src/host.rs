@@ -186,10 +186,7 @@ const HOST_LANES: [(&str, u32); 3] = [
         reconcile::upstream::LANE_NAME,
         reconcile::upstream::MAX_CONCURRENT,
     ),
-    (
-        reconcile::cluster::LANE_NAME,
-        reconcile::cluster::MAX_CONCURRENT,
-    ),
+    (reconcile::cluster::LANE_NAME, reconcile::cluster::MAX_CONCURRENT),
     (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
 ];
 /// Part of the instances (a quarter) that are left to calls other than reconciles: half to message handlers, the rest to
@@ -524,7 +521,11 @@ fn requeue_kind(services: &Services, kind: &Gvk, cause: &Cause) {
     if !services.dispatcher.has_reconciler(kind) {
         return;
     }
-    for scope in services.cache.namespaces.kind_scopes(kind, None, Projection::Full) {
+    for scope in services
+        .cache
+        .namespaces
+        .kind_scopes(kind, None, Projection::Full)
+    {
         let (serving, _) = services.cache.informers.ensure_informer(&scope);
         for (key, _) in services.cache.store.list(&serving, &Query::default()) {
             services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
@@ -535,9 +536,7 @@ fn requeue_kind(services: &Services, kind: &Gvk, cause: &Cause) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cache::store::{Change, Source},
-    };
+    use crate::cache::store::{Change, Source};
 
     #[test]
     fn standby_keeps_nothing_of_deleted_objects() {

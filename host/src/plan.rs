@@ -167,8 +167,8 @@ impl Planner {
                 namespaces,
             }),
             api: Arc::new(ApiAccess {
-            cluster: Arc::default(),
-            acts_as_plugins: true,
+                cluster: Arc::default(),
+                acts_as_plugins: true,
                 reviewer,
                 writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher.clone())),
                 recorder: EventRecorder::default(),

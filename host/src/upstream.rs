@@ -62,6 +62,12 @@ pub(crate) use self::{
     challenge::Challenge,
     health::{HealthFact, HealthReport},
 };
+use self::{
+    broker::BrokerClients,
+    client::{Client, ClientContext, ClientCounters},
+    health::Health,
+    rate_limit::RateLimiter,
+};
 pub use self::{
     broker::{
         DeadLetter, HandleResult, IncomingMessage, OutgoingMessage, QueuedMessage, SubscriptionKey,
@@ -81,12 +87,6 @@ pub use self::{
     substitution::{RequestSecrets, SecretSource, Substitution, Username},
 };
 pub use crate::client::breaker::CircuitState;
-use self::{
-    broker::BrokerClients,
-    client::{Client, ClientContext, ClientCounters},
-    health::Health,
-    rate_limit::RateLimiter,
-};
 use crate::{
     client::fence::{NotLeader, WriteFence},
     contract::{

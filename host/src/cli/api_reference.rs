@@ -16,8 +16,8 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
 use crate::{
-    kube::well_known::{self, WellKnown},
     cluster::spec::Cluster,
+    kube::well_known::{self, WellKnown},
     observe::metrics::{
         HostCall, definitions,
         plugin::{RESULT_LABELS, SUPPRESSED_LABELS},

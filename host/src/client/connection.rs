@@ -150,10 +150,9 @@ impl Service<http::Uri> for Connector {
 
     fn call(&mut self, uri: http::Uri) -> Self::Future {
         // An address in the URL is not resolved.
-        let checked = self
-            .network
-            .as_ref()
-            .map_or(Ok(()), |network| network.check_host(uri.host().unwrap_or_default()));
+        let checked = self.network.as_ref().map_or(Ok(()), |network| {
+            network.check_host(uri.host().unwrap_or_default())
+        });
         if let Err(e) = checked {
             return Box::pin(std::future::ready(Err(e.into())));
         }

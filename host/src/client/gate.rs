@@ -189,18 +189,27 @@ mod tests {
     async fn failures_in_a_row_fail_further_requests_at_once_and_are_reported_once() {
         let transitions = Arc::new(AtomicU32::default());
         let count = transitions.clone();
-        let gate = RequestGate::new(2, Arc::new(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-        }));
+        let gate = RequestGate::new(
+            2,
+            Arc::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            }),
+        );
         for _ in 0..4 {
             let admitted = gate.admit_request().await.expect("closed");
             admitted.finish(Some(&unreachable()));
         }
         let conflict = crate::client::api::status_error(409, None, b"");
-        gate.admit_request().await.expect("closed").finish(Some(&conflict));
+        gate.admit_request()
+            .await
+            .expect("closed")
+            .finish(Some(&conflict));
         for _ in 0..5 {
             assert_eq!(gate.open_reason(), None, "a response came in between");
-            gate.admit_request().await.expect("closed").finish(Some(&unreachable()));
+            gate.admit_request()
+                .await
+                .expect("closed")
+                .finish(Some(&unreachable()));
         }
         let rejected = gate.admit_request().await.err().expect("open");
         assert!(rejected.to_string().contains("connection refused"), "{rejected}");

@@ -103,10 +103,18 @@ mod tests {
             (server, "exec: {command: sh, apiVersion: v1}", "users[].user.exec"),
             (server, "auth-provider: {name: gcp}", "users[].user.auth-provider"),
             (server, "tokenFile: /var/run/token", "users[].user.tokenFile"),
-            (server, "client-certificate: /c.pem", "users[].user.client-certificate"),
+            (
+                server,
+                "client-certificate: /c.pem",
+                "users[].user.client-certificate",
+            ),
             (server, "client-key: /k.pem", "users[].user.client-key"),
             (server, "token: t, as: admin", "users[].user.as"),
-            (server, "token: t, as-groups: ['system:masters']", "users[].user.as-groups"),
+            (
+                server,
+                "token: t, as-groups: ['system:masters']",
+                "users[].user.as-groups",
+            ),
             (
                 "server: 'https://a', certificate-authority: /ca.pem",
                 "token: t",
@@ -117,7 +125,11 @@ mod tests {
                 "token: t",
                 "clusters[].cluster.proxy-url",
             ),
-            ("server: 'unix:///run/api'", "token: t", "clusters[].cluster.server"),
+            (
+                "server: 'unix:///run/api'",
+                "token: t",
+                "clusters[].cluster.server",
+            ),
         ] {
             let text = kubeconfig(cluster, user);
             let why = parse_kubeconfig(text.as_bytes()).expect_err(field);
@@ -133,7 +145,12 @@ mod tests {
 
     #[test]
     fn error_does_not_quote_the_kubeconfig() {
-        for text in ["token: [hunter2", "hunter2", "users: hunter2", "current-context: c\nusers: [{name: u, user: {token: [hunter2]}}]"] {
+        for text in [
+            "token: [hunter2",
+            "hunter2",
+            "users: hunter2",
+            "current-context: c\nusers: [{name: u, user: {token: [hunter2]}}]",
+        ] {
             let why = parse_kubeconfig(text.as_bytes()).expect_err("invalid");
             assert!(!why.contains("hunter2"), "{why}");
         }

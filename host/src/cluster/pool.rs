@@ -29,10 +29,7 @@ use crate::{
         fence::WriteFence,
         gate::RequestGate,
     },
-    effect::{
-        events::EventRecorder,
-        writer::ApiWriter,
-    },
+    effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         backoff::Backoff,
         hash::hash_to_u64,
@@ -164,9 +161,9 @@ impl ClusterPool {
         let selector = &cluster.spec.kubeconfig_secret_ref;
         let place = format!("Secret {}/{}", cluster.namespace, selector.name);
         let secret = secret.ok_or_else(|| ConnectError::SecretNotFound(format!("{place} does not exist")))?;
-        let text = secret.data_value(&selector.key).ok_or_else(|| {
-            ConnectError::SecretNotFound(format!("{place} has no key `{}`", selector.key))
-        })?;
+        let text = secret
+            .data_value(&selector.key)
+            .ok_or_else(|| ConnectError::SecretNotFound(format!("{place} has no key `{}`", selector.key)))?;
         let mut config = parse_kubeconfig(&text)
             .map_err(|why| ConnectError::Invalid(format!("{place}, key `{}`: {why}", selector.key)))?;
         check_origin(&place, secret, &config)?;
@@ -177,7 +174,12 @@ impl ClusterPool {
         let identity = hash_to_u64(|hasher| {
             let spec = &cluster.spec;
             (&cluster.uid, config.cluster_url.to_string(), &config.root_cert).hash(hasher);
-            (&config.tls_server_name, config.accept_invalid_certs, &spec.impersonation).hash(hasher);
+            (
+                &config.tls_server_name,
+                config.accept_invalid_certs,
+                &spec.impersonation,
+            )
+                .hash(hasher);
             (spec.requests_in_flight(), spec.request_timeout_seconds()).hash(hasher);
         });
         let credentials = hash_to_u64(|hasher| text.hash(hasher));
@@ -245,8 +247,13 @@ fn check_origin(place: &str, secret: &Object, config: &kube::Config) -> Result<(
     let refused = |why: String| ConnectError::OriginNotAllowed(format!("{place}: {why}"));
     let allowed =
         OriginPattern::parse_list(list).map_err(|e| refused(format!("annotation {ORIGINS}: {e}")))?;
-    let origin = Origin::of_url(&config.cluster_url.to_string())
-        .map(|origin| if config.accept_invalid_certs { origin.unverified() } else { origin });
+    let origin = Origin::of_url(&config.cluster_url.to_string()).map(|origin| {
+        if config.accept_invalid_certs {
+            origin.unverified()
+        } else {
+            origin
+        }
+    });
     match origin {
         Some(origin) if allowed.iter().any(|pattern| pattern.matches(&origin)) => Ok(()),
         _ => Err(refused(format!(
@@ -290,8 +297,8 @@ impl ConnectionParts {
         let informers = Informers::new(client.clone(), self.store.clone(), self.on_change.clone())
             .with_backoff(self.watch_backoff)
             .with_idle_timeout(self.watch_idle_timeout);
-        let writer = ApiWriter::new(client.clone(), self.store.clone(), self.dispatcher.clone())
-            .in_cluster(name);
+        let writer =
+            ApiWriter::new(client.clone(), self.store.clone(), self.dispatcher.clone()).in_cluster(name);
         Connection {
             cluster: name.clone(),
             access: ClusterAccess {
@@ -396,7 +403,9 @@ mod tests {
         let json = json!({"apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "s", "namespace": "fleet", "resourceVersion": "1", "annotations": annotations},
             "data": {"kubeconfig": BASE64_STANDARD.encode(kubeconfig)}});
-        Object::parse(&Gvk::secret(), json.to_string().as_bytes()).expect("an object").1
+        Object::parse(&Gvk::secret(), json.to_string().as_bytes())
+            .expect("an object")
+            .1
     }
 
     const SERVER: &str = "https://east.example.com:6443";
@@ -413,8 +422,12 @@ mod tests {
         assert!(is_first(&connect(&plain(), SERVER, "a")), "nothing has changed");
         assert!(is_first(&connect(&plain(), SERVER, "b")), "the token was rotated");
         let shared = cluster(json!({"kubeconfigSecretRef": {"name": "s"}, "allowedNamespaces": ["x"]}));
-        assert!(is_first(&connect(&shared, SERVER, "b")), "who may use it concerns no connection");
-        let acting = json!({"kubeconfigSecretRef": {"name": "s"}, "impersonation": {"user": {"name": "robot"}}});
+        assert!(
+            is_first(&connect(&shared, SERVER, "b")),
+            "who may use it concerns no connection"
+        );
+        let acting =
+            json!({"kubeconfigSecretRef": {"name": "s"}, "impersonation": {"user": {"name": "robot"}}});
         for (cluster, server) in [(plain(), "https://west.example.com"), (cluster(acting), SERVER)] {
             assert!(!is_first(&connect(&cluster, server, "b")));
             assert_eq!(pool.list().len(), 1);
@@ -433,9 +446,15 @@ mod tests {
         };
         assert!(matches!(refused(None), ConnectError::SecretNotFound(_)));
         let internal = refused(Some(secret("https://10.0.0.1", "t", None)));
-        assert!(matches!(internal, ConnectError::AddressNotAllowed(_)), "{internal}");
+        assert!(
+            matches!(internal, ConnectError::AddressNotAllowed(_)),
+            "{internal}"
+        );
         let confined = refused(Some(secret(SERVER, "t", Some("https://west.example.com"))));
-        assert!(matches!(confined, ConnectError::OriginNotAllowed(_)), "{confined}");
+        assert!(
+            matches!(confined, ConnectError::OriginNotAllowed(_)),
+            "{confined}"
+        );
         let listed = secret(SERVER, "t", Some("https://east.example.com:6443"));
         assert!(pool.connect(&plain(), Some(&listed)).is_ok());
     }

@@ -12,12 +12,12 @@ use std::{collections::HashMap, hash::Hash, sync::Arc};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},
     write_responses::{Authorship, WriteResponses},
 };
+pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
 use crate::{
     cache::store::Store,
     client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},

@@ -59,7 +59,10 @@ pub fn format_inventory(owned: &BTreeSet<ObjectRef>) -> String {
 
 /// Formats one entry, for example `Deployment.v1.apps fleet/east apps/web`.
 fn format_entry(owned: &ObjectRef) -> String {
-    format!("{} {} {}/{}", owned.gvk, owned.cluster, owned.namespace, owned.name)
+    format!(
+        "{} {} {}/{}",
+        owned.gvk, owned.cluster, owned.namespace, owned.name
+    )
 }
 
 fn parse_entry(text: &str) -> Option<ObjectRef> {
@@ -187,12 +190,18 @@ mod tests {
     fn key() -> impl Strategy<Value = ObjectRef> {
         let group = prop_oneof![Just(String::new()), "[a-z]{1,4}\\.[a-z]{2}"];
         let namespace = prop_oneof![Just(String::new()), name()];
-        (group, "v[1-3]", "[A-Z][a-z]{1,6}", (name(), name()), namespace, name()).prop_map(
-            |(group, version, kind, cluster, namespace, name)| {
+        (
+            group,
+            "v[1-3]",
+            "[A-Z][a-z]{1,6}",
+            (name(), name()),
+            namespace,
+            name(),
+        )
+            .prop_map(|(group, version, kind, cluster, namespace, name)| {
                 let cluster = cluster_name(&cluster.0, &cluster.1);
                 ObjectRef::new(Gvk::new(&group, &version, &kind), &namespace, &name).with_cluster(&cluster)
-            },
-        )
+            })
     }
 
     proptest! {
@@ -240,10 +249,19 @@ mod tests {
         let mut listed = BTreeSet::new();
         let none = BTreeSet::new();
         for i in 0..MAX_OWNED_OBJECTS {
-            assert_eq!(change_inventory(&mut listed, Some(&object(&format!("o{i}"))), &none), Ok(true));
+            assert_eq!(
+                change_inventory(&mut listed, Some(&object(&format!("o{i}"))), &none),
+                Ok(true)
+            );
         }
-        assert_eq!(change_inventory(&mut listed, Some(&object("o1")), &none), Ok(false));
-        assert_eq!(change_inventory(&mut listed, Some(&object("a")), &none), Err(InventoryFull));
+        assert_eq!(
+            change_inventory(&mut listed, Some(&object("o1")), &none),
+            Ok(false)
+        );
+        assert_eq!(
+            change_inventory(&mut listed, Some(&object("a")), &none),
+            Err(InventoryFull)
+        );
         assert_eq!(list_owned(&with_inventory(&format_inventory(&listed))), listed);
         let gone = BTreeSet::from([object("o1")]);
         assert_eq!(change_inventory(&mut listed, Some(&object("a")), &gone), Ok(true));
@@ -255,7 +273,10 @@ mod tests {
         let step = |json: &Value| next_release_step(Some(&parse(json)), "uid-1");
         assert_eq!(step(&json), ReleaseStep::Release, "never taken over");
         add_mark(&mut json, &owner(), "uid-1");
-        assert_eq!((step(&json), json["metadata"]["labels"]["x"].as_str()), (ReleaseStep::Delete, Some("y")));
+        assert_eq!(
+            (step(&json), json["metadata"]["labels"]["x"].as_str()),
+            (ReleaseStep::Delete, Some("y"))
+        );
         json["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         assert_eq!(step(&json), ReleaseStep::Wait);
         add_mark(&mut json, &owner(), "uid-2");
@@ -276,8 +297,15 @@ mod tests {
         add_mark(&mut json, &owner(), "uid-1");
         assert_eq!(check(&json, "owner", "uid-1"), Ok(()), "its own");
         let refused = check(&json, "other", "uid-2").expect_err("refused");
-        assert!(refused.contains("Thing.v1.g.io n/owner with uid uid-1"), "{refused}");
-        assert_eq!(check(&json, "owner", "uid-2"), Ok(()), "the owner was created again");
+        assert!(
+            refused.contains("Thing.v1.g.io n/owner with uid uid-1"),
+            "{refused}"
+        );
+        assert_eq!(
+            check(&json, "owner", "uid-2"),
+            Ok(()),
+            "the owner was created again"
+        );
         json["metadata"]["annotations"] = Value::Null;
         assert!(check(&json, "owner", "uid-2").is_err(), "nobody knows which");
     }

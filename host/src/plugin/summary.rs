@@ -270,8 +270,7 @@ fn covers_clusters(granted: &[String], asked: &[String]) -> bool {
         }
         _ => false,
     };
-    asked.is_empty() == granted.is_empty()
-        && asked.iter().all(|a| granted.iter().any(|g| covers_pair(a, g)))
+    asked.is_empty() == granted.is_empty() && asked.iter().all(|a| granted.iter().any(|g| covers_pair(a, g)))
 }
 
 /// A manifest that lists no origins leaves them to the administrator, if it asks for requests at all.
@@ -405,12 +404,18 @@ readSecrets: true
     #[test]
     fn permission_on_a_cluster_is_missing_without_a_grant_for_it() {
         let on = |clusters: &str| {
-            parse(&format!("kubernetes: [{{kinds: [Pod], verbs: [get], namespaces: ['*']{clusters}}}]"))
+            parse(&format!(
+                "kubernetes: [{{kinds: [Pod], verbs: [get], namespaces: ['*']{clusters}}}]"
+            ))
         };
         for (asked, granted, missing) in [
             (", clusters: [fleet/east]", "", true),
             ("", ", clusters: ['*/*']", true),
-            (", clusters: [fleet/east, fleet/west]", ", clusters: [fleet/*]", false),
+            (
+                ", clusters: [fleet/east, fleet/west]",
+                ", clusters: [fleet/*]",
+                false,
+            ),
             (", clusters: [fleet/*]", ", clusters: [fleet/east]", true),
             (", clusters: [Same/x]", ", clusters: ['*/*']", false),
         ] {

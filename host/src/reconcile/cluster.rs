@@ -57,15 +57,20 @@ impl Controller {
     /// Reconciles a `Cluster` object. Returns none when it is gone.
     pub(super) async fn reconcile_cluster(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
         let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
-            self.services.clusters.disconnect(&format!("{}/{}", key.namespace, key.name));
+            self.services
+                .clusters
+                .disconnect(&format!("{}/{}", key.namespace, key.name));
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
             let released = self.release_connection(key, &object).await;
-            let connection = self.services.clusters.find(&format!("{}/{}", key.namespace, key.name));
+            let connection = self
+                .services
+                .clusters
+                .find(&format!("{}/{}", key.namespace, key.name));
             let is_working = connection.is_some_and(|c| c.failures() == 0 && c.outage().is_none());
-            let is_needed = object.has_finalizer(CLUSTER_PROTECTION)
-                && !matches!(released.next, Requeue::AwaitChange);
+            let is_needed =
+                object.has_finalizer(CLUSTER_PROTECTION) && !matches!(released.next, Requeue::AwaitChange);
             // What needs it for its cleanup waits for a connection, which is made again after a restart.
             if is_working || !is_needed {
                 return Some(released);
@@ -205,16 +210,19 @@ impl ClusterCheck {
 }
 
 /// The report of a failed health check.
-fn report_failure(
-    connection: &Connection,
-    error: &ApiError,
-    connected: Option<HealthFact>,
-) -> HealthReport {
+fn report_failure(connection: &Connection, error: &ApiError, connected: Option<HealthFact>) -> HealthReport {
     if matches!(error.code(), 401 | 403) {
-        let why = format!("The cluster does not accept the credentials (HTTP {}): {error}", error.code());
+        let why = format!(
+            "The cluster does not accept the credentials (HTTP {}): {error}",
+            error.code()
+        );
         return HealthReport {
             connected,
-            authenticated: Some(HealthFact::new(false, upstream_reason::AUTHENTICATION_FAILED, why)),
+            authenticated: Some(HealthFact::new(
+                false,
+                upstream_reason::AUTHENTICATION_FAILED,
+                why,
+            )),
             is_stalled: false,
         };
     }

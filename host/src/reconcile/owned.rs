@@ -78,7 +78,9 @@ impl Controller {
         reads: &mut Vec<Dependency>,
     ) -> Option<reconciler::Failure> {
         let newest = self.services.cache.store.get(key, Projection::Metadata);
-        let newest = newest.filter(|o| o.uid == object.uid).unwrap_or_else(|| object.clone());
+        let newest = newest
+            .filter(|o| o.uid == object.uid)
+            .unwrap_or_else(|| object.clone());
         let owned = &list_owned(&newest) | &self.known_owned(key, &object.uid);
         if owned.is_empty() {
             return None;
@@ -96,7 +98,10 @@ impl Controller {
                     left.extend(objects);
                 }
                 OwnedCluster::Connected(access) => {
-                    for (object, cause) in self.delete_owned(plugin, key, &newest.uid, &access, objects).await {
+                    for (object, cause) in self
+                        .delete_owned(plugin, key, &newest.uid, &access, objects)
+                        .await
+                    {
                         causes.insert(cause);
                         let dependency = Dependency::Object(object.clone(), Projection::Metadata);
                         let scope = dependency.scope(&access.cache.namespaces);
@@ -200,7 +205,9 @@ impl Controller {
             if let Err(why) = check_release(plugin, owner, &object) {
                 return Some((object, why));
             }
-            let deleted = self.delete_one(plugin, account, access, (owner, uid), &current).await;
+            let deleted = self
+                .delete_one(plugin, account, access, (owner, uid), &current)
+                .await;
             match deleted {
                 Ok(ReleaseStep::Release) => None,
                 Ok(_) => Some((object, "it is being deleted".to_owned())),
@@ -210,7 +217,9 @@ impl Controller {
                 }
             }
         };
-        let releases = stream::iter(objects).map(release).buffer_unordered(MAX_CONCURRENT_RELEASES);
+        let releases = stream::iter(objects)
+            .map(release)
+            .buffer_unordered(MAX_CONCURRENT_RELEASES);
         let mut left: Vec<_> = releases.filter_map(async |left| left).collect().await;
         left.sort();
         left
@@ -244,7 +253,9 @@ impl Controller {
             uid: Some(live.uid.to_string()),
             resource_version: Some(live.resource_version.to_string()),
         };
-        writer.delete(context, key, Propagation::Background, &preconditions).await?;
+        writer
+            .delete(context, key, Propagation::Background, &preconditions)
+            .await?;
         info!(object = %key, owner = %owner, "owned object deleted");
         self.stats.add_counts(owner, super::count_writes(1));
         let live = writer.read_metadata(account, key).await?;
@@ -266,8 +277,15 @@ impl Controller {
             "Let go without deletion, because of {DELETION_POLICY}=Orphan of their Cluster: {}",
             name_objects(orphaned.iter(), MAX_NAMED_OBJECTS)
         );
-        self.record_event(plugin, key, object, EventType::Warning, event_reason::ORPHANED, &note)
-            .await;
+        self.record_event(
+            plugin,
+            key,
+            object,
+            EventType::Warning,
+            event_reason::ORPHANED,
+            &note,
+        )
+        .await;
     }
 }
 

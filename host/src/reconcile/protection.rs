@@ -47,7 +47,9 @@ impl Protected {
         if *gvk == cluster_gvk() {
             return ClusterObject::from_object(object).map(Self::Cluster);
         }
-        UpstreamObject::from_object(object).map(Box::new).map(Self::Upstream)
+        UpstreamObject::from_object(object)
+            .map(Box::new)
+            .map(Self::Upstream)
     }
 
     /// Objects of this namespace may use it.

@@ -319,7 +319,10 @@ impl Call {
         let Some(connection) = services.clusters.find(cluster) else {
             let state = object.readiness();
             return Err(match state.ready || state.reason.is_empty() {
-                true => not_ready(upstream_reason::NOT_CHECKED, "the host is about to connect".into()),
+                true => not_ready(
+                    upstream_reason::NOT_CHECKED,
+                    "the host is about to connect".into(),
+                ),
                 false => not_ready(&state.reason, state.message),
             });
         };

@@ -608,7 +608,10 @@ mod tests {
         dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
         let east: Arc<str> = "fleet/east".into();
         let remote = change(7).key.with_cluster(&east);
-        let (near, far) = (ObjectRef::new(gvk.clone(), "n", "near"), ObjectRef::new(gvk, "n", "far"));
+        let (near, far) = (
+            ObjectRef::new(gvk.clone(), "n", "near"),
+            ObjectRef::new(gvk, "n", "far"),
+        );
         dispatcher.record_read(&near, Dependency::Object(change(7).key, Projection::Full));
         dispatcher.record_read(&far, Dependency::Object(remote.clone(), Projection::Full));
         let deleting = r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"8","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["held-by.ostler.dev/x"]}}"#;

@@ -78,14 +78,15 @@ impl East {
     }
 
     async fn apply_config_map(&self, lab: &Lab, name: &str, value: &str) {
-        let object =
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}});
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}});
         self.apply("ConfigMap", Some(&lab.namespace), object).await;
     }
 
     async fn config_map(&self, lab: &Lab, name: &str) -> Option<Value> {
         let found = self.api("ConfigMap", Some(&lab.namespace)).get_opt(name).await;
-        found.expect("an answer").map(|object| object.data["data"].clone())
+        found
+            .expect("an answer")
+            .map(|object| object.data["data"].clone())
     }
 }
 
@@ -134,32 +135,68 @@ async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
     let far = on_east(&lab, near.clone());
     let list = on_east(&lab, json!({"do": "list", "kind": "ConfigMap"}));
     let made = on_east(&lab, write("apply", "made", "1"));
-    lab.apply_probe("p", json!([near, far, made, list]), json!([])).await;
+    lab.apply_probe("p", json!([near, far, made, list]), json!([]))
+        .await;
     // It waits for the Cluster, which does not exist yet.
     apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
     let cluster = lab.wait_ready(&cluster_kind(), "east").await;
-    assert!(cluster["status"]["version"].as_str().is_some_and(|v| v.starts_with("v1.")), "{cluster}");
+    assert!(
+        cluster["status"]["version"]
+            .as_str()
+            .is_some_and(|v| v.starts_with("v1.")),
+        "{cluster}"
+    );
     for condition in ["Connected", "Authenticated"] {
         assert_eq!(find_condition(&cluster, condition)["status"], "True", "{cluster}");
     }
-    lab.wait_seen("p", &[r#"{"v":"home"}"#, r#"{"v":"east"}"#, r#"{"v":"1"}"#, "made,twin"])
-        .await;
+    lab.wait_seen(
+        "p",
+        &[r#"{"v":"home"}"#, r#"{"v":"east"}"#, r#"{"v":"1"}"#, "made,twin"],
+    )
+    .await;
     assert_eq!(east.config_map(&lab, "made").await, Some(json!({"v": "1"})));
-    assert!(lab.get(&config_map(), "made").await.is_none(), "written to one cluster only");
+    assert!(
+        lab.get(&config_map(), "made").await.is_none(),
+        "written to one cluster only"
+    );
     // A change there wakes the object here, and so do a new and a deleted one.
     let changed = Instant::now();
     east.apply_config_map(&lab, "twin", "changed").await;
-    lab.wait_seen("p", &[r#"{"v":"home"}"#, r#"{"v":"changed"}"#, r#"{"v":"1"}"#, "made,twin"])
-        .await;
-    assert!(changed.elapsed() < Duration::from_secs(10), "{:?}", changed.elapsed());
+    lab.wait_seen(
+        "p",
+        &[
+            r#"{"v":"home"}"#,
+            r#"{"v":"changed"}"#,
+            r#"{"v":"1"}"#,
+            "made,twin",
+        ],
+    )
+    .await;
+    assert!(
+        changed.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        changed.elapsed()
+    );
     east.apply_config_map(&lab, "another", "x").await;
-    lab.wait_seen("p", &[r#"{"v":"home"}"#, r#"{"v":"changed"}"#, r#"{"v":"1"}"#, "another,made,twin"])
-        .await;
+    lab.wait_seen(
+        "p",
+        &[
+            r#"{"v":"home"}"#,
+            r#"{"v":"changed"}"#,
+            r#"{"v":"1"}"#,
+            "another,made,twin",
+        ],
+    )
+    .await;
     east.api("ConfigMap", Some(&lab.namespace))
         .delete("twin", &Default::default())
         .await
         .expect("deleted");
-    lab.wait_seen("p", &[r#"{"v":"home"}"#, "absent", r#"{"v":"1"}"#, "another,made"]).await;
+    lab.wait_seen(
+        "p",
+        &[r#"{"v":"home"}"#, "absent", r#"{"v":"1"}"#, "another,made"],
+    )
+    .await;
     // A foreign change of what it applied is reverted.
     east.apply_config_map(&lab, "made", "2").await;
     lab.wait_until("the change is reverted", async || {
@@ -188,9 +225,13 @@ async fn use_of_a_cluster_needs_a_grant_and_an_allowed_namespace(mut lab: Lab) {
         wait_not_ready(&lab, &kind(), name, field).await;
     }
     // A kubeconfig that runs programs is refused, and shows why.
-    let exec = east.server.kubeconfig().replace("token: anybody", "exec: {command: sh, apiVersion: v1}");
+    let exec = east
+        .server
+        .kubeconfig()
+        .replace("token: anybody", "exec: {command: sh, apiVersion: v1}");
     apply_cluster(&lab, "exec", &exec).await;
-    lab.wait_condition(&cluster_kind(), "exec", "Ready", "False", "InvalidSpec").await;
+    lab.wait_condition(&cluster_kind(), "exec", "Ready", "False", "InvalidSpec")
+        .await;
     wait_not_ready(&lab, &cluster_kind(), "exec", "users[].user.exec").await;
     // So is an address that Upstreams may not have.
     let internal = format!("https://10.0.0.1:{}", lab.api_address().port());
@@ -199,7 +240,8 @@ async fn use_of_a_cluster_needs_a_grant_and_an_allowed_namespace(mut lab: Lab) {
          clusters: [{{name: c, cluster: {{server: '{internal}'}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
     );
     apply_cluster(&lab, "internal", &kubeconfig).await;
-    lab.wait_condition(&cluster_kind(), "internal", "Ready", "False", "AddressNotAllowed").await;
+    lab.wait_condition(&cluster_kind(), "internal", "Ready", "False", "AddressNotAllowed")
+        .await;
 }
 
 async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
@@ -215,7 +257,8 @@ async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
     // Many objects use the dead cluster at once.
     let made = on_east(&lab, write("apply", "made", "1"));
     for i in 0..30 {
-        lab.apply_probe(&format!("dead-{i}"), json!([made]), json!([])).await;
+        lab.apply_probe(&format!("dead-{i}"), json!([made]), json!([]))
+            .await;
     }
     wait_not_ready(&lab, &cluster_kind(), "east", "").await;
     // An object of the own cluster is reconciled meanwhile.
@@ -224,7 +267,11 @@ async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
     lab.apply_config_map("near", "a", "1").await;
     lab.apply_probe("near", json!([near]), json!([])).await;
     lab.wait_seen("near", &[r#"{"v":"1"}"#]).await;
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
     // They wait for the Cluster, which is no error.
     wait_not_ready(&lab, &kind(), "dead-29", "Cluster").await;
 }
@@ -238,17 +285,35 @@ async fn rotated_credentials_end_no_watch(mut lab: Lab) {
     lab.apply_probe("p", json!([far]), json!([])).await;
     lab.wait_seen("p", &["absent"]).await;
     let cluster = format!("{}/east", lab.namespace);
-    let before = lab.host().services().clusters.find(&cluster).expect("a connection");
+    let before = lab
+        .host()
+        .services()
+        .clusters
+        .find(&cluster)
+        .expect("a connection");
     let count_watches = || {
         let counters = east.server.counters();
-        (counters.of("list", "configmaps"), counters.of("watch", "configmaps"))
+        (
+            counters.of("list", "configmaps"),
+            counters.of("watch", "configmaps"),
+        )
     };
     let watches = count_watches();
-    apply_kubeconfig(&lab, "east", &kubeconfig.replace("token: anybody", "token: rotated")).await;
+    apply_kubeconfig(
+        &lab,
+        "east",
+        &kubeconfig.replace("token: anybody", "token: rotated"),
+    )
+    .await;
     lab.wait_idle().await;
     east.apply_config_map(&lab, "c", "1").await;
     lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
-    let after = lab.host().services().clusters.find(&cluster).expect("a connection");
+    let after = lab
+        .host()
+        .services()
+        .clusters
+        .find(&cluster)
+        .expect("a connection");
     assert!(std::sync::Arc::ptr_eq(&before, &after), "the connection stays");
     assert_eq!(count_watches(), watches, "nothing is listed or watched again");
 }
@@ -271,12 +336,20 @@ async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
         default_namespace: lab.namespace.clone(),
         ..PlanRequest::default()
     };
-    let report = plan(lab.client.clone(), settings, &request).await.expect("a plan");
+    let report = plan(lab.client.clone(), settings, &request)
+        .await
+        .expect("a plan");
     let changed: Vec<String> = report.changes.iter().map(|c| c.object.clone()).collect();
     let far = format!("ConfigMap/{0}/east:{0}/made", lab.namespace);
     assert!(changed.contains(&far), "{changed:?} {:?}", report.notes);
-    assert!(!changed.contains(&format!("ConfigMap/{}/made", lab.namespace)), "{changed:?}");
-    assert!(east.config_map(&lab, "made").await.is_none(), "nothing is written");
+    assert!(
+        !changed.contains(&format!("ConfigMap/{}/made", lab.namespace)),
+        "{changed:?}"
+    );
+    assert!(
+        east.config_map(&lab, "made").await.is_none(),
+        "nothing is written"
+    );
 }
 
 /// A step that applies a ConfigMap on the cluster `east` as an owned object.
@@ -291,7 +364,8 @@ async fn wait_objects_remain(lab: &Lab, name: &str, message: &str) {
     lab.wait_until(&format!("{name} waits for its objects: {message}"), async || {
         let object = lab.get(&kind(), name).await.unwrap_or_default();
         let ready = find_condition(&object, "Ready");
-        ready["reason"] == "OwnedObjectsRemain" && ready["message"].as_str().is_some_and(|m| m.contains(message))
+        ready["reason"] == "OwnedObjectsRemain"
+            && ready["message"].as_str().is_some_and(|m| m.contains(message))
     })
     .await;
 }
@@ -301,14 +375,20 @@ async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: L
     lab.start_probe().await;
     apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
     east.apply_config_map(&lab, "stranger", "1").await;
-    lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([])).await;
+    lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([]))
+        .await;
     lab.wait_seen("p", &[r#"{"v":"1"}"#, r#"{"v":"1"}"#]).await;
     let api = east.api("ConfigMap", Some(&lab.namespace));
     let owner = lab.get(&kind(), "p").await.expect("a probe");
     let made = api.get("a").await.expect("made");
-    assert_eq!(json!(made.metadata.labels.expect("labels")["ostler.dev/owner-uid"]), owner["metadata"]["uid"]);
+    assert_eq!(
+        json!(made.metadata.labels.expect("labels")["ostler.dev/owner-uid"]),
+        owner["metadata"]["uid"]
+    );
     // Whoever may edit the owner writes another object into the inventory.
-    let listed = owner["metadata"]["annotations"]["ostler.dev/owned-objects"].as_str().expect("an inventory");
+    let listed = owner["metadata"]["annotations"]["ostler.dev/owned-objects"]
+        .as_str()
+        .expect("an inventory");
     let entry = |name: &str| format!("ConfigMap.v1 {0}/east {0}/{name}", lab.namespace);
     assert_eq!(listed, format!("{}, {}", entry("a"), entry("b")));
     let listed = format!("{listed}, {}", entry("stranger"));
@@ -316,19 +396,35 @@ async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: L
     lab.patch(&kind(), "p", annotated).await;
     // The deletion of one of them takes a while.
     let finalizers = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
-    api.patch("b", &PatchParams::default(), &finalizers(json!(["tests.ostler.dev/slow"])))
-        .await
-        .expect("patched");
+    api.patch(
+        "b",
+        &PatchParams::default(),
+        &finalizers(json!(["tests.ostler.dev/slow"])),
+    )
+    .await
+    .expect("patched");
     lab.delete(&kind(), "p").await;
     wait_objects_remain(&lab, "p", "/b: it is being deleted").await;
-    assert!(api.get_opt("a").await.expect("an answer").is_none(), "deleted at once");
+    assert!(
+        api.get_opt("a").await.expect("an answer").is_none(),
+        "deleted at once"
+    );
     let released = Instant::now();
-    api.patch("b", &PatchParams::default(), &finalizers(json!(null))).await.expect("patched");
+    api.patch("b", &PatchParams::default(), &finalizers(json!(null)))
+        .await
+        .expect("patched");
     lab.wait_gone(&kind(), "p").await;
     // It is woken by the deletion, and not by the timer of 30 seconds.
-    assert!(released.elapsed() < Duration::from_secs(15), "{:?}", released.elapsed());
+    assert!(
+        released.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        released.elapsed()
+    );
     assert!(api.get_opt("b").await.expect("an answer").is_none());
-    assert!(api.get_opt("stranger").await.expect("an answer").is_some(), "it was never taken over");
+    assert!(
+        api.get_opt("stranger").await.expect("an answer").is_some(),
+        "it was never taken over"
+    );
 }
 
 async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
@@ -359,7 +455,11 @@ async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
     lab.start_host().await;
     wait_objects_remain(&lab, "p", "Cluster").await;
     for (gvk, name) in &connection {
-        assert!(lab.get(gvk, name).await.is_some(), "{} is needed for the deletion", gvk.kind);
+        assert!(
+            lab.get(gvk, name).await.is_some(),
+            "{} is needed for the deletion",
+            gvk.kind
+        );
     }
     east.server.faults().refuse_connections(false);
     lab.wait_gone(&kind(), "p").await;
@@ -384,7 +484,9 @@ async fn cluster_that_is_gone_for_good_is_let_go_by_its_annotation(mut lab: Lab)
     lab.wait_until("an Event names what was let go", async || {
         let events = lab.list(&Gvk::new("", "v1", "Event")).await;
         let orphaned = events.iter().filter(|event| event["reason"] == "Orphaned");
-        orphaned.filter_map(|event| event["message"].as_str()).any(|note| note.contains("/a"))
+        orphaned
+            .filter_map(|event| event["message"].as_str())
+            .any(|note| note.contains("/a"))
     })
     .await;
 }
@@ -395,11 +497,15 @@ async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
     apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
     lab.apply_probe("first", json!([own(&lab, "a")]), json!([])).await;
     lab.wait_seen("first", &[r#"{"v":"1"}"#]).await;
-    lab.apply_probe("second", json!([own(&lab, "a")]), json!([])).await;
+    lab.apply_probe("second", json!([own(&lab, "a")]), json!([]))
+        .await;
     wait_not_ready(&lab, &kind(), "second", "another object owns it").await;
     lab.delete(&kind(), "second").await;
     lab.wait_gone(&kind(), "second").await;
-    assert!(east.config_map(&lab, "a").await.is_some(), "it is the object of the first");
+    assert!(
+        east.config_map(&lab, "a").await.is_some(),
+        "it is the object of the first"
+    );
     lab.delete(&kind(), "first").await;
     lab.wait_gone(&kind(), "first").await;
     assert!(east.config_map(&lab, "a").await.is_none());
@@ -409,16 +515,23 @@ async fn owned_object_that_its_plugin_deletes_leaves_the_inventory(mut lab: Lab)
     let east = East::start(&lab).await;
     lab.start_probe().await;
     apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
-    lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([])).await;
+    lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([]))
+        .await;
     lab.wait_seen("p", &[r#"{"v":"1"}"#, r#"{"v":"1"}"#]).await;
     let delete = |name: &str| on_east(&lab, json!({"do": "delete", "kind": "ConfigMap", "name": name}));
-    lab.apply_probe("p", json!([delete("a"), own(&lab, "b")]), json!([])).await;
+    lab.apply_probe("p", json!([delete("a"), own(&lab, "b")]), json!([]))
+        .await;
     lab.wait_seen("p", &["deleted", r#"{"v":"1"}"#]).await;
     let inventory = async || {
         let probe = lab.get(&kind(), "p").await.expect("a probe");
-        probe["metadata"]["annotations"]["ostler.dev/owned-objects"].as_str().map(str::to_owned)
+        probe["metadata"]["annotations"]["ostler.dev/owned-objects"]
+            .as_str()
+            .map(str::to_owned)
     };
-    assert_eq!(inventory().await, Some(format!("ConfigMap.v1 {0}/east {0}/b", lab.namespace)));
+    assert_eq!(
+        inventory().await,
+        Some(format!("ConfigMap.v1 {0}/east {0}/b", lab.namespace))
+    );
     lab.apply_probe("p", json!([delete("b")]), json!([])).await;
     lab.wait_seen("p", &["deleted"]).await;
     assert_eq!(inventory().await, None);

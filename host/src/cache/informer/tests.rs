@@ -594,7 +594,10 @@ async fn closed_informers_drop_their_objects_and_start_no_watch() {
     let store = Arc::new(Store::default());
     let informers = Informers::new(client_of_one_config_map(), store.clone(), Arc::new(|_, _| {}));
     let scope = config_map_scope("n");
-    let serving = informers.wait_synced(&scope, Duration::from_secs(10)).await.expect("synced");
+    let serving = informers
+        .wait_synced(&scope, Duration::from_secs(10))
+        .await
+        .expect("synced");
     assert_eq!(store.list(&serving, &Query::default()).len(), 1);
     informers.close();
     assert_eq!((store.size().objects, informers.scopes().len()), (0, 0));

@@ -431,7 +431,12 @@ impl Access<'_> {
                 namespace,
                 cluster,
             } if self.is_plugin_write() => (
-                format!("{verb} {}{}{}", gvk.kind, namespace_suffix(namespace), cluster_suffix(cluster)),
+                format!(
+                    "{verb} {}{}{}",
+                    gvk.kind,
+                    namespace_suffix(namespace),
+                    cluster_suffix(cluster)
+                ),
                 String::new(),
             ),
             Self::Kubernetes {
@@ -446,7 +451,12 @@ impl Access<'_> {
                     ""
                 };
                 (
-                    format!("{verb} {}{}{}", gvk.kind, namespace_suffix(namespace), cluster_suffix(cluster)),
+                    format!(
+                        "{verb} {}{}{}",
+                        gvk.kind,
+                        namespace_suffix(namespace),
+                        cluster_suffix(cluster)
+                    ),
                     format!(
                         "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [{}]{}}}]`{readable}",
                         gvk.group,

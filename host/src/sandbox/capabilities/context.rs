@@ -160,11 +160,7 @@ impl CallContext {
     }
 
     /// The field manager, object and service account of a write.
-    pub(super) fn write_context<'a>(
-        &'a self,
-        access: &ClusterAccess,
-        by: &'a ObjectRef,
-    ) -> WriteContext<'a> {
+    pub(super) fn write_context<'a>(&'a self, access: &ClusterAccess, by: &'a ObjectRef) -> WriteContext<'a> {
         WriteContext {
             manager: &self.policy.plugin,
             by,

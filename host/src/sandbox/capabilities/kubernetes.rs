@@ -199,8 +199,16 @@ impl Host for Call {
         let is_owned_elsewhere = options.owned && !cluster.is_empty();
         self.charge_bytes_to_host(object.len())?;
         // The digest has no secrets in it: with substitutions the object is compared below.
-        let known = services.find_access(&cluster).filter(|_| options.substitutions.is_empty());
-        let find_unchanged = || known.as_ref()?.api.writer.unchanged_since_last_apply(&by, request_digest);
+        let known = services
+            .find_access(&cluster)
+            .filter(|_| options.substitutions.is_empty());
+        let find_unchanged = || {
+            known
+                .as_ref()?
+                .api
+                .writer
+                .unchanged_since_last_apply(&by, request_digest)
+        };
         if let Some((key, live)) = find_unchanged() {
             self.check_verb(Verb::Apply, &key)?;
             if names_secrets(&key.gvk) {
@@ -375,7 +383,12 @@ impl Host for Call {
         let existed = deleted.await.map_err(|e| self.map_api_error(&access, e))?;
         self.effects.record_write(&key, true);
         // One with finalizers stays listed until it is gone.
-        let is_gone = !existed || services.cache.store.get(&key, CacheProjection::Metadata).is_none();
+        let is_gone = !existed
+            || services
+                .cache
+                .store
+                .get(&key, CacheProjection::Metadata)
+                .is_none();
         if is_gone {
             self.unlist_owned(&services, &access, &key).await?;
         }
@@ -492,12 +505,7 @@ impl Call {
     }
 
     /// Converts the error of a write, without the secrets that were inserted into the object.
-    fn map_write_error(
-        &mut self,
-        access: &ClusterAccess,
-        e: ApiError,
-        redactor: Option<&Redactor>,
-    ) -> Error {
+    fn map_write_error(&mut self, access: &ClusterAccess, e: ApiError, redactor: Option<&Redactor>) -> Error {
         let error = self.map_api_error(access, e);
         match redactor {
             Some(redactor) => redact_error(error, redactor),

@@ -416,7 +416,7 @@ fn build_services(client: kube::Client) -> Arc<Services> {
             recorder: EventRecorder::default(),
         }),
         clusters: ClusterPool::default(),
-            upstreams: UpstreamAccess {
+        upstreams: UpstreamAccess {
             clients: ClientPool::default(),
             streams: EventStreams::new(WriteFence::default(), |_, _| {}),
             subscriptions: Arc::default(),
@@ -689,7 +689,12 @@ fn call_elsewhere(call: &mut Call) -> Vec<Option<Result<(), Error>>> {
         poll_once(kubernetes::Host::list(call, config_map().gvk, list)),
         poll_once(kubernetes::Host::apply(call, object(), apply)),
         poll_once(kubernetes::Host::create(call, object(), create)),
-        poll_once(kubernetes::Host::patch(call, reference(), patch, no_preconditions())),
+        poll_once(kubernetes::Host::patch(
+            call,
+            reference(),
+            patch,
+            no_preconditions(),
+        )),
         poll_once(kubernetes::Host::delete(call, reference(), delete)),
     ]
 }
@@ -714,7 +719,8 @@ async fn another_cluster_is_denied_without_a_grant_that_names_it() {
         let granted = with_clusters(clusters);
         let mut call = cluster.call(granted.clone(), &granted);
         for answer in call_elsewhere(&mut call) {
-            let is_denied = matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("cluster fleet/east"));
+            let is_denied =
+                matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("cluster fleet/east"));
             assert_eq!(is_denied, denied, "{clusters:?}: {answer:?}");
         }
         // What is granted waits for the Cluster object; nothing of the other cluster has been read.
@@ -728,7 +734,10 @@ async fn another_cluster_is_denied_without_a_grant_that_names_it() {
         };
         if !clusters.is_empty() {
             let own = poll_once(kubernetes::Host::get(&mut call, config_map(), own));
-            assert!(matches!(own, Some(Err(Error::Denied(_)))), "the own cluster is not named");
+            assert!(
+                matches!(own, Some(Err(Error::Denied(_)))),
+                "the own cluster is not named"
+            );
         }
     }
 }

@@ -56,16 +56,27 @@ plugins:
         let checked = p.check_access(&access, "own");
         assert_eq!(checked.is_ok(), granted, "{kind} {cluster:?}: {checked:?}");
         if let Err(e) = checked {
-            assert_eq!(e.to_string().contains(&format!("clusters: [{cluster}]")), !cluster.is_empty(), "{e}");
+            assert_eq!(
+                e.to_string().contains(&format!("clusters: [{cluster}]")),
+                !cluster.is_empty(),
+                "{e}"
+            );
         }
     }
     for (cluster, granted) in [("", false), ("any/where", true)] {
-        let metadata = Access::SecretMetadata { namespace: "x", cluster };
+        let metadata = Access::SecretMetadata {
+            namespace: "x",
+            cluster,
+        };
         assert_eq!(p.check_access(&metadata, "own").is_ok(), granted, "{cluster:?}");
     }
     for invalid in ["east", "/east", "fleet/", "a/b/c", ""] {
-        let file = format!("plugins: {{p: {{kubernetes: [{{kinds: [Pod], verbs: [get], clusters: ['{invalid}']}}]}}}}");
-        let why = Grants::parse(&file, "g.yaml").expect_err("no cluster").to_string();
+        let file = format!(
+            "plugins: {{p: {{kubernetes: [{{kinds: [Pod], verbs: [get], clusters: ['{invalid}']}}]}}}}"
+        );
+        let why = Grants::parse(&file, "g.yaml")
+            .expect_err("no cluster")
+            .to_string();
         assert!(why.contains("kubernetes[0].clusters"), "{why}");
     }
 }
@@ -479,9 +490,21 @@ fn secrets_are_written_by_entries_that_name_them_without_being_readable() {
         for verb in [Verb::Apply, Verb::Create, Verb::Delete] {
             assert_eq!(is_allowed(verb), is_covered, "{text}: {verb}");
         }
-        let metadata = grants.check_access(&Access::SecretMetadata { namespace: "a", cluster: "" }, "a");
+        let metadata = grants.check_access(
+            &Access::SecretMetadata {
+                namespace: "a",
+                cluster: "",
+            },
+            "a",
+        );
         assert_eq!(metadata.is_ok(), is_covered, "{text}");
-        let elsewhere = grants.check_access(&Access::SecretMetadata { namespace: "b", cluster: "" }, "a");
+        let elsewhere = grants.check_access(
+            &Access::SecretMetadata {
+                namespace: "b",
+                cluster: "",
+            },
+            "a",
+        );
         assert!(elsewhere.is_err(), "{text}");
         for verb in [Verb::Get, Verb::List, Verb::Patch, Verb::Hold] {
             assert!(!is_allowed(verb), "{text}: {verb}");

@@ -29,7 +29,10 @@ impl Call {
             return Ok(());
         }
         if self.context.is_hook() {
-            return check_home("owned objects, in a life-cycle hook or a message handler,", Some(cluster));
+            return check_home(
+                "owned objects, in a life-cycle hook or a message handler,",
+                Some(cluster),
+            );
         }
         match &self.context.target {
             Some(target) if target.is_finalized => Ok(()),
@@ -81,7 +84,9 @@ impl Call {
         let listed = read_inventory(target, services);
         if !listed.contains(key) {
             let writer = &services.api.writer;
-            let mut changed = writer.change_owned(&owner, &uid, Some(key), &BTreeSet::new()).await?;
+            let mut changed = writer
+                .change_owned(&owner, &uid, Some(key), &BTreeSet::new())
+                .await?;
             if changed == Err(InventoryRefusal::Full) {
                 let gone = self.find_gone(services, listed).await;
                 changed = writer.change_owned(&owner, &uid, Some(key), &gone).await?;
@@ -95,7 +100,9 @@ impl Call {
                     )));
                 }
                 Err(InventoryRefusal::Replaced) => {
-                    return Err(Error::Conflict(format!("{owner} was replaced by another object of its name")));
+                    return Err(Error::Conflict(format!(
+                        "{owner} was replaced by another object of its name"
+                    )));
                 }
             }
         }
@@ -125,7 +132,11 @@ impl Call {
         }
         let (owner, uid) = (target.key.clone(), target.object.uid.clone());
         let gone = BTreeSet::from([key.clone()]);
-        let changed = services.api.writer.change_owned(&owner, &uid, None, &gone).await?;
+        let changed = services
+            .api
+            .writer
+            .change_owned(&owner, &uid, None, &gone)
+            .await?;
         self.effects.counts.api_writes += u64::from(changed == Ok(true));
         Ok(())
     }
@@ -140,7 +151,9 @@ impl Call {
             let found = writer.read_metadata(account, &key).await;
             (matches!(found, Ok(None)) && is_served(writer, &key).await).then_some(key)
         };
-        let checks = stream::iter(listed).map(check).buffer_unordered(MAX_CONCURRENT_CHECKS);
+        let checks = stream::iter(listed)
+            .map(check)
+            .buffer_unordered(MAX_CONCURRENT_CHECKS);
         checks.filter_map(async |gone| gone).collect().await
     }
 }
