@@ -119,14 +119,21 @@ async fn keep(lab: &Lab, kind: &Gvk, name: &str) {
 }
 
 async fn let_go(lab: &Lab, kind: &Gvk, name: &str) {
-    let object = lab.get(kind, name).await.expect("it is kept");
-    let mut finalizers = object["metadata"]["finalizers"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    finalizers.retain(|finalizer| finalizer != KEPT);
-    lab.patch(kind, name, json!({ "metadata": { "finalizers": finalizers } }))
-        .await;
+    assert!(lab.get(kind, name).await.is_some(), "it is kept");
+    let api = lab.api(kind, &lab.namespace);
+    // The garbage collector removes a finalizer of its own meanwhile, which must not be added again.
+    lab.wait_until("the finalizer is removed", async || {
+        let Some(object) = lab.get(kind, name).await else {
+            return true;
+        };
+        let metadata = &object["metadata"];
+        let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
+        finalizers.retain(|finalizer| finalizer != KEPT);
+        let patch = json!({ "metadata": { "resourceVersion": metadata["resourceVersion"], "finalizers": finalizers } });
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        api.patch(name, &params, &patch).await.is_ok()
+    })
+    .await;
 }
 
 /// Holders of an object, by the uids in its finalizers.
