@@ -11,7 +11,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        references,
+        owned, references,
         scope::{Projection, Scope},
         well_known::annotation,
     },
@@ -71,6 +71,9 @@ pub struct Explanation {
     pub holders: Vec<String>,
     /// Objects that it holds.
     pub holds: Vec<String>,
+    /// Objects on other clusters that it owns: those of its inventory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owns: Vec<String>,
     /// Obstacles of its deletion, if it is being deleted.
     pub finalizers: Vec<String>,
     /// True if an annotation suspends it.
@@ -370,6 +373,10 @@ fn build_explanation(
             .iter()
             .map(ToString::to_string)
             .collect(),
+        owns: owned::list_owned(object)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         finalizers: finalizers().filter(|_| object.is_deleting()).collect(),
         paused,
         plugin: plugin.unwrap_or(facts.plugin),
@@ -542,11 +549,11 @@ mod tests {
     }
 
     #[test]
-    fn explain_lists_unready_dependencies_and_holders() {
+    fn explain_lists_unready_dependencies_holders_and_owned_objects() {
         let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
-            r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x"}"#,
+            r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x","ostler.dev/owned-objects":"ConfigMap.v1 fleet/east apps/c"}"#,
             "",
         );
         let of_kind = |name: &str| ObjectRef::new(key.gvk.clone(), "n", name);
@@ -607,6 +614,7 @@ mod tests {
             ]
         );
         assert_eq!(explanation.holders, ["Thing/n/x"]);
+        assert_eq!(explanation.owns, ["ConfigMap/fleet/east:apps/c"]);
         assert_eq!(
             (
                 &*explanation.state,
