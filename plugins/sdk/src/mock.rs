@@ -51,7 +51,7 @@ use crate::{
     Substitution, UpstreamRef,
 };
 
-/// Group, kind, namespace and name.
+/// Group, kind, namespace, name and cluster; the last is empty for the own cluster.
 type Key = (String, String, String, String, String);
 type Answers = VecDeque<Result<http::Response, Error>>;
 type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
