@@ -5,7 +5,7 @@ use std::{
     hash::Hash,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -113,6 +113,8 @@ pub struct Connection {
     credentials: Mutex<u64>,
     /// Health checks that failed in a row.
     failures: AtomicU32,
+    /// A health check has succeeded.
+    is_verified: AtomicBool,
 }
 
 impl ClusterPool {
@@ -320,6 +322,7 @@ impl ConnectionParts {
             identity,
             credentials: Mutex::new(credentials),
             failures: AtomicU32::default(),
+            is_verified: AtomicBool::default(),
         }
     }
 }
@@ -330,11 +333,20 @@ impl Connection {
         self.gate.open_reason()
     }
 
+    /// True from the first successful health check on. Calls do not use the connection before: those to a cluster that never
+    /// responds would each wait for a timeout, and their plugin can run only so many at a time.
+    pub fn is_verified(&self) -> bool {
+        self.is_verified.load(Ordering::Relaxed)
+    }
+
     /// Asks the cluster for its version, and whether it accepts the credentials. The error of the second is HTTP 401.
     pub async fn check_health(&self) -> Result<String, ApiError> {
         let checked = self.read_version().await;
         match &checked {
-            Ok(_) => self.failures.store(0, Ordering::Relaxed),
+            Ok(_) => {
+                self.failures.store(0, Ordering::Relaxed);
+                self.is_verified.store(true, Ordering::Relaxed);
+            }
             Err(_) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }

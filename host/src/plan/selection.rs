@@ -42,8 +42,14 @@ impl Planner {
                         let scope = namespaces.object_scope(&secret, Projection::Full);
                         let _ = informers.wait_synced(&scope, SYNC_TIMEOUT).await;
                         let secret = store.get(&secret, Projection::Full);
-                        let connected = self.services.clusters.connect(&cluster, secret.as_deref());
-                        connected.map(drop).map_err(|e| e.to_string())
+                        match self.services.clusters.connect(&cluster, secret.as_deref()) {
+                            // Calls use only a connection that has passed a check.
+                            Ok(connection) => {
+                                let checked = connection.check_health().await;
+                                checked.map(drop).map_err(|e| e.to_string())
+                            }
+                            Err(e) => Err(e.to_string()),
+                        }
                     }
                     Err(why) => Err(why),
                 };

@@ -33,8 +33,9 @@ use crate::{
 /// Queue lane of `Cluster` objects, and the field manager of their status.
 pub const LANE_NAME: &str = "clusters";
 
-/// Number of `Cluster` objects reconciled concurrently: a health check of one that is down waits for its timeout.
-pub const MAX_CONCURRENT: u32 = 4;
+/// Number of `Cluster` objects reconciled concurrently. A health check of one that is down waits for its timeout, and must not
+/// delay the connections and credentials of the others.
+pub const MAX_CONCURRENT: u32 = 32;
 
 /// Backoff between health checks of a cluster that does not work.
 const UNHEALTHY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
@@ -68,7 +69,8 @@ impl Controller {
                 .services
                 .clusters
                 .find(&format!("{}/{}", key.namespace, key.name));
-            let is_working = connection.is_some_and(|c| c.failures() == 0 && c.outage().is_none());
+            let is_working =
+                connection.is_some_and(|c| c.is_verified() && c.failures() == 0 && c.outage().is_none());
             let is_needed =
                 object.has_finalizer(CLUSTER_PROTECTION) && !matches!(released.next, Requeue::AwaitChange);
             // What needs it for its cleanup waits for a connection, which is made again after a restart.
@@ -144,17 +146,16 @@ impl Controller {
             };
         }
         self.protect_connection(key, object).await;
-        let before = services.clusters.find(&format!("{}/{}", key.namespace, key.name));
         let stored = services.cache.store.get(&secret, Projection::Full);
         let connection = match services.clusters.connect(&cluster, stored.as_deref()) {
             Ok(connection) => connection,
             Err(e) => return ClusterCheck::unusable(&e, reads),
         };
+        let was_verified = connection.is_verified();
         let check = ClusterCheck::of_connection(&connection, reads).await;
         // What was read through a former connection is not watched any more. The first one after a start or a change of
         // leader may find the status Ready already.
-        let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, &connection));
-        if is_new && check.version.is_some() {
+        if !was_verified && connection.is_verified() {
             services.dispatcher.wake_readers(key, Priority::Low);
         }
         check

@@ -163,7 +163,8 @@ impl Controller {
             Ok(_) => {}
             Err(why) => return OwnedCluster::Blocked(why),
         }
-        let Some(connection) = services.clusters.find(cluster) else {
+        let connection = services.clusters.find(cluster);
+        let Some(connection) = connection.filter(|connection| connection.is_verified()) else {
             let state = object.readiness();
             return OwnedCluster::Blocked(format!("Cluster {cluster} is not connected. {}", state.message));
         };

@@ -316,7 +316,8 @@ impl Call {
                 message,
             })
         };
-        let Some(connection) = services.clusters.find(cluster) else {
+        let connection = services.clusters.find(cluster);
+        let Some(connection) = connection.filter(|connection| connection.is_verified()) else {
             let state = object.readiness();
             return Err(match state.ready || state.reason.is_empty() {
                 true => not_ready(
