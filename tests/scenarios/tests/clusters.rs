@@ -1,5 +1,8 @@
 //! Other clusters: a plugin reads and writes objects of a second API server, and is woken by them.
 
+#[path = "clusters/fleet.rs"]
+mod fleet;
+
 use std::time::{Duration, Instant};
 
 use kube::{
@@ -119,10 +122,15 @@ async fn wait_not_ready(lab: &Lab, gvk: &Gvk, name: &str, message: &str) {
     .await;
 }
 
-/// A step on the cluster `east` of the lab's namespace.
-fn on_east(lab: &Lab, mut step: Value) -> Value {
-    step["cluster"] = format!("{}/east", lab.namespace).into();
+/// A step on a cluster of the lab's namespace.
+fn on_cluster(lab: &Lab, cluster: &str, mut step: Value) -> Value {
+    step["cluster"] = format!("{}/{cluster}", lab.namespace).into();
     step
+}
+
+/// A step on the cluster `east` of the lab's namespace.
+fn on_east(lab: &Lab, step: Value) -> Value {
+    on_cluster(lab, "east", step)
 }
 
 async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
