@@ -162,7 +162,7 @@ async fn store(State(admin): State<Admin>) -> Response {
         Json(json!({
             "objects": size.objects,
             "bytes": size.bytes,
-            "watches": admin.services.cache.informers.scopes().len(),
+            "watches": admin.services.list_watches().len(),
         }))
     };
     run_blocking(describe).await

@@ -242,8 +242,9 @@ async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completion(completion) => completion.run(),
         Command::Crds => {
             print!(
-                "{}---\n{}",
+                "{}---\n{}---\n{}",
                 crate::upstream::crd_yaml(),
+                crate::cluster::spec::crd_yaml(),
                 crate::plugin::spec::crd_yaml()
             );
         }

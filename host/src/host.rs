@@ -13,6 +13,7 @@ use crate::{
         store::{Query, Store},
     },
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    cluster::{self, ClusterPool, ConnectionParts},
     contract::memory_budget::MemoryBudget,
     effect::{
         events::EventRecorder,
@@ -20,7 +21,7 @@ use crate::{
     },
     kube::{
         backoff::Backoff,
-        key::ObjectRef,
+        key::{Gvk, ObjectRef},
         object::Object,
         scope::{NamespaceScope, Projection},
         well_known::bookkeeping,
@@ -180,11 +181,12 @@ impl Host {
 }
 
 /// Lanes of the host's own work, with the number of their objects at a time.
-const HOST_LANES: [(&str, u32); 2] = [
+const HOST_LANES: [(&str, u32); 3] = [
     (
         reconcile::upstream::LANE_NAME,
         reconcile::upstream::MAX_CONCURRENT,
     ),
+    (reconcile::cluster::LANE_NAME, reconcile::cluster::MAX_CONCURRENT),
     (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
 ];
 /// Part of the instances (a quarter) that are left to calls other than reconciles: half to message handlers, the rest to
@@ -200,7 +202,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shortest interval in which watches and upstream clients that are not needed are stopped.
 const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Backoff between discovery requests while the API server does not serve the kind `Upstream`.
+/// Backoff between discovery requests while the API server does not serve the kind `Upstream` or `Cluster`.
 const DISCOVERY_BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(50);
 
@@ -231,14 +233,31 @@ fn build_services(
     ));
     let dispatcher = Dispatcher::new(queue, namespaces.clone())
         .with_capacity(max_reconciles(&memory), &HOST_LANES)
-        .wake_on_recovery_only(upstream::upstream_gvk());
+        .wake_on_recovery_only(upstream::upstream_gvk())
+        .wake_on_recovery_only(cluster::cluster_gvk());
     let dispatcher = Arc::new(dispatcher);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
     let streams = build_streams(&fence, &dispatcher);
     let observer = build_change_observer(&dispatcher, &stats, &streams, registry);
     let on_change = build_change_handler(&observer, &dispatcher, &stats, &fence);
+    let clusters = ClusterPool::new(ConnectionParts {
+        store: store.clone(),
+        dispatcher: dispatcher.clone(),
+        // Objects of another cluster concern no plugin, stream or statistics of this host.
+        on_change: {
+            let dispatcher = dispatcher.clone();
+            Arc::new(move |change, source| dispatcher.on_change(&change, source, None))
+        },
+        intercept: None,
+        fence: fence.clone(),
+        network: network.clone(),
+        metrics: metrics.clone(),
+        watch_backoff: settings.watch_backoff,
+        watch_idle_timeout: settings.watch_idle_timeout,
+    });
     let services = Services {
-        cache: SharedCache {
+        clusters,
+        cache: Arc::new(SharedCache {
             store: store.clone(),
             informers: Arc::new(
                 Informers::new(cluster.clone(), store.clone(), on_change)
@@ -247,12 +266,14 @@ fn build_services(
                     .with_idle_timeout(settings.watch_idle_timeout),
             ),
             namespaces,
-        },
-        api: ApiAccess {
+        }),
+        api: Arc::new(ApiAccess {
+            cluster: Arc::default(),
+            acts_as_plugins: true,
             reviewer: AccessReviewer::new(cluster.clone()),
             writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone()).with_observer(observer)),
             recorder: EventRecorder::default(),
-        },
+        }),
         upstreams: UpstreamAccess {
             clients: build_upstreams(&fence, &dispatcher, network)
                 .with_digest_key(digest_key.unwrap_or_default()),
@@ -357,7 +378,10 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
         .on_grants(Box::new(move |grants| {
             if network.replace_grant(settings.allowed_networks(grants)) {
                 services.upstreams.streams.on_network_change();
-                requeue_upstreams(&services, &Cause::ConfigChange);
+                requeue_kind(&services, &upstream::upstream_gvk(), &Cause::ConfigChange);
+                // The next connections are checked.
+                services.clusters.disconnect_all();
+                requeue_kind(&services, &cluster::cluster_gvk(), &Cause::ConfigChange);
             }
         }))
 }
@@ -377,7 +401,12 @@ fn spawn_tasks(
     }));
     tasks.spawn(objects.run());
     tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
-    tasks.spawn(watch_upstreams(services.clone()));
+    for (kind, lane) in [
+        (upstream::upstream_gvk(), HOST_LANES[0]),
+        (cluster::cluster_gvk(), HOST_LANES[1]),
+    ] {
+        tasks.spawn(watch_host_kind(services.clone(), kind, lane));
+    }
     (tasks, plugins_loaded)
 }
 
@@ -425,6 +454,7 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
         tokio::select! {
             _ = sweep.tick() => {
                 let needed = services.dispatcher.scopes();
+                services.clusters.sweep_watches(&needed, linger);
                 informers.stop_unneeded(&needed, linger);
                 services.upstreams.clients.drop_unused();
             }
@@ -433,7 +463,9 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
         }
         // A scope that became needed while the others were stopped must not stay without a watch.
         for scope in services.dispatcher.scopes() {
-            informers.ensure_informer(&scope);
+            if scope.cluster.is_empty() {
+                informers.ensure_informer(&scope);
+            }
         }
     }
 }
@@ -448,52 +480,51 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
         }
         services.upstreams.streams.close_all();
         services.upstreams.clients.close_brokers();
+        services.clusters.disconnect_all();
         services.api.writer.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
         }
-        requeue_upstreams(&services, &Cause::Start);
+        for kind in [upstream::upstream_gvk(), cluster::cluster_gvk()] {
+            requeue_kind(&services, &kind, &Cause::Start);
+        }
     }
 }
 
-/// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
-async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
+/// Reconciles the objects of a kind of the host's own from when the API server serves it: without any their CRD may not be
+/// installed.
+async fn watch_host_kind(
+    services: Arc<Services>,
+    kind: Gvk,
+    (lane, limit): (&'static str, u32),
+) -> anyhow::Result<()> {
     let mut failures = 0;
-    while let Err(e) = services
-        .api
-        .writer
-        .discover_resource(&upstream::upstream_gvk())
-        .await
-    {
-        debug!(error = %e, "kind Upstream is not served yet");
+    while let Err(e) = services.api.writer.discover_resource(&kind).await {
+        debug!(error = %e, "kind {} is not served yet", kind.kind);
         failures += 1;
         tokio::time::sleep(DISCOVERY_BACKOFF.delay(failures)).await;
     }
     let scopes = services
         .cache
         .namespaces
-        .kind_scopes(&upstream::upstream_gvk(), None, Projection::Full);
-    let (lane, limit) = (
-        reconcile::upstream::LANE_NAME.into(),
-        reconcile::upstream::MAX_CONCURRENT,
-    );
+        .kind_scopes(&kind, None, Projection::Full);
     services
         .dispatcher
-        .assign_kinds(&lane, &[upstream::upstream_gvk()], scopes, limit);
-    requeue_upstreams(&services, &Cause::Start);
+        .assign_kinds(&lane.into(), std::slice::from_ref(&kind), scopes, limit);
+    requeue_kind(&services, &kind, &Cause::Start);
     std::future::pending().await
 }
 
-/// Queues all Upstreams, also those that are still to be listed.
-fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.dispatcher.has_reconciler(&upstream::upstream_gvk()) {
+/// Queues all objects of a kind of the host's own, also those that are still to be listed.
+fn requeue_kind(services: &Services, kind: &Gvk, cause: &Cause) {
+    if !services.dispatcher.has_reconciler(kind) {
         return;
     }
     for scope in services
         .cache
         .namespaces
-        .kind_scopes(&upstream::upstream_gvk(), None, Projection::Full)
+        .kind_scopes(kind, None, Projection::Full)
     {
         let (serving, _) = services.cache.informers.ensure_informer(&scope);
         for (key, _) in services.cache.store.list(&serving, &Query::default()) {
@@ -505,10 +536,7 @@ fn requeue_upstreams(services: &Services, cause: &Cause) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cache::store::{Change, Source},
-        kube::key::Gvk,
-    };
+    use crate::cache::store::{Change, Source};
 
     #[test]
     fn standby_keeps_nothing_of_deleted_objects() {

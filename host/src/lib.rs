@@ -11,6 +11,7 @@
 //! reconcile    one reconcile         replay     runs a component against a recording
 //! plugin       registry, canary, health
 //! sandbox      engine, capabilities
+//! cluster      connections to other clusters
 //! effect       writes and events
 //! schedule     dispatcher, queue, dependency graph
 //! cache        informers, store      leader     election     supply     registries, signatures
@@ -36,6 +37,7 @@ mod kube {
     pub mod hash;
     pub mod key;
     pub mod object;
+    pub mod owned;
     pub mod references;
     pub mod renamed_fields;
     pub mod scope;
@@ -75,8 +77,10 @@ mod observe {
 mod client {
     pub mod access_review;
     pub mod api;
+    pub mod breaker;
     pub mod connection;
     pub mod fence;
+    pub mod gate;
 }
 
 /// The shared cache: informers fill the store.
@@ -112,6 +116,7 @@ mod effect {
     pub mod writer;
 }
 
+mod cluster;
 mod recording;
 mod upstream;
 

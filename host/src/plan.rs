@@ -33,7 +33,12 @@ pub use self::{
 };
 use crate::{
     cache::{informer::Informers, store::Store},
-    client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    client::{
+        access_review::AccessReviewer,
+        api::{ApiClient, Interceptor},
+        fence::WriteFence,
+    },
+    cluster::{ClusterPool, ConnectionParts},
     contract::memory_budget::MemoryBudget,
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
@@ -140,17 +145,35 @@ impl Planner {
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = NetworkPolicy::default();
         network.replace_grant(settings.allowed_networks(&settings.grants));
+        let over_clusters = overlay.clone();
+        let metrics = Arc::new(Metrics::default());
+        let clusters = ClusterPool::new(ConnectionParts {
+            store: store.clone(),
+            dispatcher: dispatcher.clone(),
+            on_change: Arc::new(|_, _| {}),
+            intercept: Some(Box::new(move |cluster| -> Arc<dyn Interceptor> {
+                over_clusters.add_cluster(cluster)
+            })),
+            fence: closed_fence.clone(),
+            network: network.clone(),
+            metrics: metrics.clone(),
+            watch_backoff: settings.watch_backoff,
+            watch_idle_timeout: settings.watch_idle_timeout,
+        });
         let services = Arc::new(Services {
-            cache: SharedCache {
+            cache: Arc::new(SharedCache {
                 store: store.clone(),
                 informers: Arc::new(informers),
                 namespaces,
-            },
-            api: ApiAccess {
+            }),
+            api: Arc::new(ApiAccess {
+                cluster: Arc::default(),
+                acts_as_plugins: true,
                 reviewer,
                 writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher.clone())),
                 recorder: EventRecorder::default(),
-            },
+            }),
+            clusters,
             upstreams: UpstreamAccess {
                 clients: ClientPool::default()
                     .with_fence(closed_fence)
@@ -163,7 +186,7 @@ impl Planner {
             dispatcher,
             object_cache: ObjectCache::default(),
             recordings: Arc::new(RecordingStore::new(settings.record.clone())),
-            metrics: Arc::new(Metrics::default()),
+            metrics,
             memory: MemoryBudget::unlimited(),
             fence: WriteFence::default(),
         });
@@ -186,6 +209,7 @@ impl Planner {
         let intended = self.apply_files(plan_request).await?;
         self.load_plugins(&plan_request.builds, &mut report.notes).await?;
         self.list_kinds(&mut report.notes).await?;
+        self.connect_clusters(&mut report.notes).await;
         let chosen = self
             .select_objects(plan_request, &intended, &mut report.notes)
             .await?;

@@ -2,10 +2,12 @@
 
 pub(crate) mod activation;
 mod call;
+pub mod cluster;
 pub mod conditions;
 mod deletion;
 mod holds;
 pub mod lifecycle;
+mod owned;
 pub mod plugin;
 mod protection;
 mod requeue;
@@ -94,6 +96,8 @@ pub struct ObjectState {
     dropped: Option<Box<(Value, Value)>>,
     /// Its uid and the objects that it holds, which have to be released when it is gone.
     held_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
+    /// Its uid and the objects that it owns on other clusters, in case that its inventory is overwritten.
+    owned_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
 }
 
 /// Outcome of a reconcile, for the queue.
@@ -287,6 +291,9 @@ impl Controller {
         if *work.lane == *upstream::LANE_NAME {
             return self.reconcile_upstream(key).await;
         }
+        if *work.lane == *cluster::LANE_NAME {
+            return self.reconcile_cluster(key).await;
+        }
         if *work.lane == *plugin::LANE_NAME {
             return self.reconcile_plugin(work).await;
         }
@@ -368,7 +375,9 @@ impl Controller {
             .upstreams
             .streams
             .retain_subscriptions(key, &HashSet::new());
-        self.services.api.writer.forget(key);
+        for writer in self.services.writers() {
+            writer.forget(key);
+        }
         self.loops.lock().forget(key);
         self.states.lock().remove(key);
         None

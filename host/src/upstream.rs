@@ -26,7 +26,6 @@
 mod answer;
 mod attempt;
 mod auth;
-mod breaker;
 mod broker;
 mod challenge;
 mod client;
@@ -61,10 +60,15 @@ pub(crate) use self::{
     answer::{retry_after, root_cause},
     broker::BrokerClient,
     challenge::Challenge,
-    health::HealthReport,
+    health::{HealthFact, HealthReport},
+};
+use self::{
+    broker::BrokerClients,
+    client::{Client, ClientContext, ClientCounters},
+    health::Health,
+    rate_limit::RateLimiter,
 };
 pub use self::{
-    breaker::CircuitState,
     broker::{
         DeadLetter, HandleResult, IncomingMessage, OutgoingMessage, QueuedMessage, SubscriptionKey,
         SubscriptionState, SubscriptionStats, Subscriptions,
@@ -82,12 +86,7 @@ pub use self::{
     },
     substitution::{RequestSecrets, SecretSource, Substitution, Username},
 };
-use self::{
-    broker::BrokerClients,
-    client::{Client, ClientContext, ClientCounters},
-    health::Health,
-    rate_limit::RateLimiter,
-};
+pub use crate::client::breaker::CircuitState;
 use crate::{
     client::fence::{NotLeader, WriteFence},
     contract::{

@@ -21,6 +21,7 @@ const STAGES: &[&str] = &[
     "supply",
     "schedule",
     "effect",
+    "cluster",
     "sandbox",
     "plugin",
     "settings",

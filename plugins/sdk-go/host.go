@@ -27,8 +27,8 @@ func get(ref ObjectRef, projection wit.KubernetesProjection, into any) (bool, er
 	return true, json.Unmarshal(*bytes, into)
 }
 
-// Selection selects the objects to list. The zero value selects all of them.
-type Selection struct{ Namespace, Labels, Fields string }
+// Selection selects the objects to list. The zero value selects all of them on the cluster of the reconciled object.
+type Selection struct{ Namespace, Labels, Fields, Cluster string }
 
 // List returns the selected objects, each as JSON.
 func List(apiVersion, kind string, selection Selection) ([]json.RawMessage, error) {
@@ -42,7 +42,8 @@ func ListMetadata(apiVersion, kind string, selection Selection) ([]json.RawMessa
 
 func list(apiVersion, kind string, selection Selection, projection wit.KubernetesProjection) ([]json.RawMessage, error) {
 	options := wit.KubernetesListOptions{
-		Namespace: some(selection.Namespace), LabelSelector: some(selection.Labels), FieldSelector: some(selection.Fields),
+		Cluster: some(selection.Cluster), Namespace: some(selection.Namespace),
+		LabelSelector: some(selection.Labels), FieldSelector: some(selection.Fields),
 		Projection: projection,
 	}
 	var items []json.RawMessage
@@ -93,6 +94,13 @@ func Apply(object any, force bool) error { return ApplyWith(object, ApplyOptions
 func ApplyWith(object any, options ApplyOptions) error {
 	_, failed := wit.KubernetesApply(encode(object), options)
 	return check(failed)
+}
+
+// OnCluster returns the reference on another cluster: namespace and name of its Cluster, or the name of one in the
+// namespace of the reconciled object.
+func OnCluster(ref ObjectRef, cluster string) ObjectRef {
+	ref.Cluster = some(cluster)
+	return ref
 }
 
 // Create creates an object; with owned the reconciled object owns it.

@@ -31,7 +31,7 @@ export function wait(reason: string, message: string): Failure;
 /** Fails permanently, until the spec, an object that was read, the configuration or the plugin changes. */
 export function terminal(reason: string, message: string): Failure;
 export function throttled(milliseconds: number, reason: string, message: string): Failure;
-export function reference(apiVersion: string, kind: string, name: string, namespace?: string): Reference;
+export function reference(apiVersion: string, kind: string, name: string, namespace?: string, cluster?: string): Reference;
 
 export interface SecretKey { cluster: string | null; namespace: string | null; name: string; key: string }
 export type Encoding = "plain" | "json-string" | "form" | "base64" | "xml";
@@ -93,15 +93,15 @@ export interface Preconditions { uid?: string; resourceVersion?: string }
 export interface Host {
   get(ref: Reference, options?: { fields?: string[]; live?: boolean }): KubernetesObject | null;
   getMetadata(ref: Reference, options?: { live?: boolean }): KubernetesObject | null;
-  list(apiVersion: string, kind: string, options?: { namespace?: string; labels?: string; fieldSelector?: string;
+  list(apiVersion: string, kind: string, options?: { cluster?: string; namespace?: string; labels?: string; fieldSelector?: string;
     fields?: string[]; live?: boolean }): KubernetesObject[];
-  listMetadata(apiVersion: string, kind: string, options?: { namespace?: string; labels?: string; fieldSelector?: string;
+  listMetadata(apiVersion: string, kind: string, options?: { cluster?: string; namespace?: string; labels?: string; fieldSelector?: string;
     live?: boolean }): KubernetesObject[];
   requireReady(ref: Reference): KubernetesObject;
   requireCondition(ref: Reference, type: string, status?: ConditionStatus): KubernetesObject;
   applyOwned(object: object): KubernetesObject;
-  apply(object: object, options?: { owned?: boolean; force?: boolean; substitutions?: Substitution[] }): KubernetesObject;
-  create(object: object, options?: { owned?: boolean; substitutions?: Substitution[] }): KubernetesObject;
+  apply(object: object, options?: { cluster?: string; owned?: boolean; force?: boolean; substitutions?: Substitution[] }): KubernetesObject;
+  create(object: object, options?: { cluster?: string; owned?: boolean; substitutions?: Substitution[] }): KubernetesObject;
   patch(ref: Reference, patch: object, required?: Preconditions): KubernetesObject;
   delete(ref: Reference, options?: { propagation?: "background" | "foreground" | "orphan" } & Preconditions): void;
   hold(ref: Reference): void;

@@ -108,9 +108,9 @@ function wrapped(e) {
 }
 
 /** Returns a reference to an object. */
-export function reference(apiVersion, kind, name, namespace) {
+export function reference(apiVersion, kind, name, namespace, cluster) {
   const [version, group = ""] = apiVersion.split("/").reverse();
-  return { gvk: { group, version, kind }, cluster: null, namespace: given(namespace), name };
+  return { gvk: { group, version, kind }, cluster: given(cluster), namespace: given(namespace), name };
 }
 
 export class Response {
@@ -183,11 +183,11 @@ const projection = (fields) => (fields.length ? { tag: "fields", val: fields } :
 const METADATA = { tag: "metadata" };
 const preconditions = ({ uid, resourceVersion } = {}) => ({ uid: given(uid), resourceVersion: given(resourceVersion) });
 
-function list(apiVersion, kind, projection, { namespace, labels, fieldSelector, live = false }) {
+function list(apiVersion, kind, projection, { cluster, namespace, labels, fieldSelector, live = false }) {
   const { gvk } = reference(apiVersion, kind);
   const options = {
-    cluster: null, namespace: given(namespace), labelSelector: given(labels), fieldSelector: given(fieldSelector),
-    projection, limit: null, continueToken: null, live,
+    cluster: given(cluster), namespace: given(namespace), labelSelector: given(labels),
+    fieldSelector: given(fieldSelector), projection, limit: null, continueToken: null, live,
   };
   const items = [];
   do {
@@ -217,10 +217,10 @@ export const host = {
   requireCondition: (ref, type, status = "true") => parse(call(kubernetes.requireCondition, ref, type, `${status}`)),
   /** Applies the given fields to an object that the reconciled object owns. */
   applyOwned: (object) => host.apply(object, { owned: true, force: true }),
-  apply: (object, { owned = false, force = false, substitutions = [] } = {}) =>
-    parse(call(kubernetes.apply, json(object), { cluster: null, owned, force, substitutions })),
-  create: (object, { owned = false, substitutions = [] } = {}) =>
-    parse(call(kubernetes.create, json(object), { cluster: null, owned, substitutions })),
+  apply: (object, { cluster, owned = false, force = false, substitutions = [] } = {}) =>
+    parse(call(kubernetes.apply, json(object), { cluster: given(cluster), owned, force, substitutions })),
+  create: (object, { cluster, owned = false, substitutions = [] } = {}) =>
+    parse(call(kubernetes.create, json(object), { cluster: given(cluster), owned, substitutions })),
   /** Applies a JSON merge patch (RFC 7386); `required` has a `uid` or a `resourceVersion`, or both. */
   patch: (ref, patch, required) => parse(call(kubernetes.patch, ref, json(patch), preconditions(required))),
   delete: (ref, { propagation = "background", ...required } = {}) =>

@@ -171,9 +171,9 @@ def _gvk(api_version, kind):
     return types.Gvk(group, version, kind)
 
 
-def reference(api_version, kind, name, namespace=None):
+def reference(api_version, kind, name, namespace=None, cluster=None):
     """Returns a reference to an object."""
-    return types.ObjectRef(_gvk(api_version, kind), None, namespace, name)
+    return types.ObjectRef(_gvk(api_version, kind), cluster, namespace, name)
 
 
 def secret(name, key, namespace=None):
@@ -253,10 +253,10 @@ def _projection(fields):
     return kubernetes.Projection_Fields([*fields]) if fields else kubernetes.Projection_Full()
 
 
-def _list(api_version, kind, projection, namespace, labels, field_selector, live):
+def _list(api_version, kind, projection, namespace, labels, field_selector, live, cluster):
     items, token = [], None
     while True:
-        options = kubernetes.ListOptions(None, namespace, labels, field_selector, projection, None, token, live)
+        options = kubernetes.ListOptions(cluster, namespace, labels, field_selector, projection, None, token, live)
         page = _call(kubernetes.list, _gvk(api_version, kind), options)
         items += [json.loads(item) for item in page.items]
         token = page.continue_token
@@ -276,12 +276,13 @@ class Host:
         found = _call(kubernetes.get, ref, kubernetes.GetOptions(live, kubernetes.Projection_Metadata()))
         return None if found is None else json.loads(found)
 
-    def list(self, api_version, kind, namespace=None, labels=None, field_selector=None, fields=(), live=False):
-        return _list(api_version, kind, _projection(fields), namespace, labels, field_selector, live)
+    def list(self, api_version, kind, namespace=None, labels=None, field_selector=None, fields=(), live=False, cluster=None):
+        return _list(api_version, kind, _projection(fields), namespace, labels, field_selector, live, cluster)
 
-    def list_metadata(self, api_version, kind, namespace=None, labels=None, field_selector=None, live=False):
+    def list_metadata(self, api_version, kind, namespace=None, labels=None, field_selector=None, live=False, cluster=None):
         """Lists the apiVersion, kind and metadata of objects."""
-        return _list(api_version, kind, kubernetes.Projection_Metadata(), namespace, labels, field_selector, live)
+        projection = kubernetes.Projection_Metadata()
+        return _list(api_version, kind, projection, namespace, labels, field_selector, live, cluster)
 
     def require_ready(self, ref):
         return json.loads(_call(kubernetes.require_ready, ref))
@@ -295,12 +296,12 @@ class Host:
         """Applies the given fields to an object that the reconciled object owns."""
         return self.apply(object, owned=True, force=True)
 
-    def apply(self, object, owned=False, force=False, substitutions=()):
-        options = kubernetes.ApplyOptions(None, owned, force, [*substitutions])
+    def apply(self, object, owned=False, force=False, substitutions=(), cluster=None):
+        options = kubernetes.ApplyOptions(cluster, owned, force, [*substitutions])
         return json.loads(_call(kubernetes.apply, _json(object), options))
 
-    def create(self, object, owned=False, substitutions=()):
-        options = kubernetes.CreateOptions(None, owned, [*substitutions])
+    def create(self, object, owned=False, substitutions=(), cluster=None):
+        options = kubernetes.CreateOptions(cluster, owned, [*substitutions])
         return json.loads(_call(kubernetes.create, _json(object), options))
 
     def patch(self, ref, patch, uid=None, resource_version=None):

@@ -7,15 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::{Admin, question::Question};
 use crate::{
     cache::{informer::SyncState, store::Query},
+    cluster,
     kube::{
         key::ObjectRef,
         object::Object,
-        references,
+        owned, references,
         scope::{Projection, Scope},
         well_known::annotation,
     },
     plugin::HookState,
     reconcile::{
+        self,
         stats::{ObjectStats, RecordedError},
         upstream::LANE_NAME,
     },
@@ -69,6 +71,9 @@ pub struct Explanation {
     pub holders: Vec<String>,
     /// Objects that it holds.
     pub holds: Vec<String>,
+    /// Objects on other clusters that it owns: those of its inventory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owns: Vec<String>,
     /// Obstacles of its deletion, if it is being deleted.
     pub finalizers: Vec<String>,
     /// True if an annotation suspends it.
@@ -229,6 +234,7 @@ impl Admin {
         let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
+            gvk if *gvk == cluster::cluster_gvk() => Some(reconcile::cluster::LANE_NAME.to_owned()),
             gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
             _ => None,
         };
@@ -241,7 +247,7 @@ impl Admin {
             pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
-        let scopes = self.services.cache.informers.scopes();
+        let scopes = self.services.list_watches();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads
             .into_iter()
@@ -364,6 +370,10 @@ fn build_explanation(
             .map(ToString::to_string)
             .collect(),
         holds: references::list_held(object, MAX_LISTED_HOLDS)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        owns: owned::list_owned(object)
             .iter()
             .map(ToString::to_string)
             .collect(),
@@ -539,11 +549,11 @@ mod tests {
     }
 
     #[test]
-    fn explain_lists_unready_dependencies_and_holders() {
+    fn explain_lists_unready_dependencies_holders_and_owned_objects() {
         let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
-            r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x"}"#,
+            r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x","ostler.dev/owned-objects":"ConfigMap.v1 fleet/east apps/c"}"#,
             "",
         );
         let of_kind = |name: &str| ObjectRef::new(key.gvk.clone(), "n", name);
@@ -604,6 +614,7 @@ mod tests {
             ]
         );
         assert_eq!(explanation.holders, ["Thing/n/x"]);
+        assert_eq!(explanation.owns, ["ConfigMap/fleet/east:apps/c"]);
         assert_eq!(
             (
                 &*explanation.state,

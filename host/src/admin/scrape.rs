@@ -299,7 +299,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .get_or_create(&definitions::WATCHES.with_values([state.into()]))
             .set(0);
     }
-    for (_, synced) in services.cache.informers.scopes() {
+    for (_, synced) in services.list_watches() {
         let state = match synced {
             SyncState::Synced => "synced",
             SyncState::Pending => "listing",

@@ -179,7 +179,7 @@ impl Admin {
     pub fn status(&self) -> Status {
         let services = &self.services;
         let (lanes, delayed) = services.dispatcher.lanes();
-        let mut watches: Vec<_> = services.cache.informers.scopes();
+        let mut watches: Vec<_> = services.list_watches();
         watches.sort_by(|a, b| (&a.0.gvk, &a.0.namespace).cmp(&(&b.0.gvk, &b.0.namespace)));
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -197,7 +197,10 @@ impl Admin {
                 .into_iter()
                 .map(|(scope, synced)| Watch {
                     kind: scope.gvk.to_string(),
-                    namespace: scope.namespace.to_string(),
+                    namespace: match &*scope.cluster {
+                        "" => scope.namespace.to_string(),
+                        cluster => format!("{cluster}:{}", scope.namespace),
+                    },
                     selector: scope.selector.map(|s| s.to_string()).unwrap_or_default(),
                     metadata: scope.projection == Projection::Metadata,
                     state: match synced {

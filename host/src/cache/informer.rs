@@ -81,6 +81,8 @@ struct Running {
     /// Number of informers that the reads of each plugin have started.
     started: HashMap<Arc<str>, u32>,
     tasks: JoinSet<()>,
+    /// No informer is started any more.
+    is_closed: bool,
 }
 
 struct InformerHandle {
@@ -195,6 +197,9 @@ impl Informers {
     /// it runs.
     pub fn ensure_informer(&self, scope: &Scope) -> ServingInformer {
         let mut running = self.running.lock();
+        if running.is_closed {
+            return closed_informer(scope);
+        }
         match running.find(scope, &self.namespaces) {
             Ok(serving) => serving,
             Err(wide) => self.start(&mut running, wide, None),
@@ -211,6 +216,9 @@ impl Informers {
         reader: Reader<'_>,
     ) -> Result<ServingInformer, TooManyWatches> {
         let mut running = self.running.lock();
+        if running.is_closed {
+            return Ok(closed_informer(scope));
+        }
         match running.find(scope, &self.namespaces) {
             Ok(serving) => Ok(serving),
             Err(_) if running.count_started(reader.plugin) >= reader.max_watches => Err(TooManyWatches),
@@ -334,6 +342,18 @@ impl Informers {
         stopped
     }
 
+    /// Stops all informers for good, and drops what they have cached. That is no change to its readers.
+    pub fn close(&self) {
+        let mut running = self.running.lock();
+        running.is_closed = true;
+        running.tasks.abort_all();
+        let scopes: Vec<Scope> = running.scopes.iter().map(|(scope, _)| scope.clone()).collect();
+        for scope in &scopes {
+            running.remove(scope);
+            self.store.close_collection(scope);
+        }
+    }
+
     /// Waits until the server has refused a list. If it was a wider one than needed, ensure the needed scopes again:
     /// narrower ones take its place.
     pub async fn wait_refused(&self) {
@@ -348,6 +368,12 @@ impl Informers {
             .map(|(scope, handle)| (scope.clone(), handle.synced.borrow().clone()))
             .collect()
     }
+}
+
+/// The informer of a closed set: it has nothing.
+fn closed_informer(scope: &Scope) -> ServingInformer {
+    let closed = SyncState::Refused("the connection to the cluster was closed".into());
+    (scope.clone(), watch::channel(closed).1)
 }
 
 impl Running {

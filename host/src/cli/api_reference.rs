@@ -16,6 +16,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
 use crate::{
+    cluster::spec::Cluster,
     kube::well_known::{self, WellKnown},
     observe::metrics::{
         HostCall, definitions,
@@ -37,6 +38,7 @@ fn render_parts() -> BTreeMap<&'static str, String> {
         ("plugin", render_crd(&PluginObject::crd())),
         ("plugin-states", render_states()),
         ("upstream", render_crd(&Upstream::crd())),
+        ("cluster", render_crd(&Cluster::crd())),
         ("grants-file", render_file::<Grants>()),
         ("manifest", render_file::<Manifest>()),
         (

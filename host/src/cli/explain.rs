@@ -80,7 +80,11 @@ fn format_explanation(explanation: &Explanation) -> String {
         .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
     let mut out = table(&[], rows);
     out.push_str(&format_reads("Waits for", &explanation.waits_for));
-    for (title, objects) in [("Held by", &explanation.holders), ("Holds", &explanation.holds)] {
+    for (title, objects) in [
+        ("Held by", &explanation.holders),
+        ("Holds", &explanation.holds),
+        ("Owns on other clusters", &explanation.owns),
+    ] {
         if !objects.is_empty() {
             let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
             out.push_str(&section(title, &table(&[], rows)));
@@ -268,6 +272,7 @@ mod tests {
             woken_by: vec!["start".into(), "change".into(), "change".into()],
             holders: vec!["Thing/n/x".into()],
             holds: Vec::new(),
+            owns: vec!["ConfigMap/fleet/east:apps/c".into()],
             finalizers: Vec::new(),
             paused: false,
             plugin: "concourse-team".into(),
@@ -295,6 +300,8 @@ mod tests {
             "Instance/demo/ci",
             "absent",
             "Thing/n/x",
+            "Owns on other clusters",
+            "ConfigMap/fleet/east:apps/c",
             "Upstream/demo/ci/api/v1/builds/1/events",
             "the server ended the stream; 7 events, reconnected 2 times, shared by 3 objects",
             "Failed: once",

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
@@ -30,7 +31,11 @@ pub use self::{
     target::{Target, is_dry_run},
 };
 use crate::{
-    client::{connection::LongRunning, fence::WriteFence},
+    client::{
+        connection::LongRunning,
+        fence::WriteFence,
+        gate::{AdmittedRequest, RequestGate},
+    },
     observe::metrics::RestClient,
     policy::grants::ServiceAccount,
 };
@@ -71,13 +76,16 @@ impl MetadataForm {
 /// A client of one cluster's API server.
 #[derive(Clone)]
 pub struct ApiClient {
-    client: Client,
+    /// Shared by all clones, since the credentials of another cluster are replaced while informers use it.
+    client: Arc<ArcSwap<Client>>,
     /// Request metrics, and the host name that they are labelled with.
     metrics: Option<(RestClient, Arc<str>)>,
     discovered: Arc<DiscoveryCache>,
     fence: WriteFence,
     /// User that requests impersonate; none for the host itself.
     user: Option<Arc<str>>,
+    /// Bounds the requests to another cluster; none for the host's own.
+    gate: Option<Arc<RequestGate>>,
     /// True while the last request got no answer, so that an outage is logged once and not per object.
     unavailable: Arc<AtomicBool>,
     interceptor: Option<Arc<dyn Interceptor>>,
@@ -88,11 +96,12 @@ impl ApiClient {
     /// Creates a client that sends through kube's client.
     pub fn new(client: Client) -> Self {
         Self {
-            client,
+            client: Arc::new(ArcSwap::from_pointee(client)),
             metrics: None,
             discovered: Arc::default(),
             fence: WriteFence::default(),
             user: None,
+            gate: None,
             unavailable: Arc::default(),
             interceptor: None,
             request_timeout: REQUEST_TIMEOUT,
@@ -112,11 +121,38 @@ impl ApiClient {
         Self { fence, ..self }
     }
 
+    /// Impersonates this user unless a request acts as a service account.
+    pub fn with_user(self, user: Option<Arc<str>>) -> Self {
+        Self { user, ..self }
+    }
+
+    /// Sends requests through this gate.
+    pub fn with_gate(self, gate: Arc<RequestGate>) -> Self {
+        Self {
+            gate: Some(gate),
+            ..self
+        }
+    }
+
+    /// Waits for a response no longer than this.
+    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
+        Self {
+            request_timeout,
+            ..self
+        }
+    }
+
+    /// Replaces the connections and credentials of this client and of all its clones. Watches go on with the old ones until
+    /// they end.
+    pub fn replace_client(&self, client: Client) {
+        self.client.store(Arc::new(client));
+    }
+
     /// Returns a client whose requests impersonate a service account. Its groups are not sent: the API server adds
     /// those of every service account, and so the host needs no right to impersonate groups.
     pub fn acting_as(&self, account: Option<&ServiceAccount>) -> Self {
         Self {
-            user: account.map(|account| account.user_name().into()),
+            user: account.map_or_else(|| self.user.clone(), |account| Some(account.user_name().into())),
             ..self.clone()
         }
     }
@@ -160,10 +196,12 @@ impl ApiClient {
             std::future::pending::<()>().await;
         }
         let header = form.map(MetadataForm::accept_header);
+        let admitted = self.gate.as_ref().map(|gate| gate.admit_watch()).transpose()?;
         let response = self
             .with_timeout(self.send_request("GET", path, header, Vec::new(), Some(LongRunning)))
-            .await?;
-        Ok(response.into_body())
+            .await;
+        report_result(admitted, &response);
+        Ok(response?.into_body())
     }
 
     /// POSTs a new object.
@@ -228,12 +266,18 @@ impl ApiClient {
         header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
+        let admitted = match &self.gate {
+            Some(gate) => Some(gate.admit_request().await?),
+            None => None,
+        };
         let response = self.with_timeout(async {
             let response = self.send_request(method, path, header, body, None).await?;
             let body = response.into_body().collect().await;
             Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
         });
-        let response = response.await?;
+        let response = response.await;
+        report_result(admitted, &response);
+        let response = response?;
         if let Some(interceptor) = &self.interceptor {
             interceptor.observe_response(path, &response);
         }
@@ -265,7 +309,8 @@ impl ApiClient {
             .body(Body::from(body))
             .map_err(|e| ApiError::InvalidResponse(format!("{path}: {e}")))?;
         let started = Instant::now();
-        let response = self.client.send(request).await;
+        let client = self.client.load_full();
+        let response = client.send(request).await;
         if let Some((metrics, host)) = &self.metrics {
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
             metrics.record_response(method, code, host, started.elapsed());
@@ -302,12 +347,20 @@ impl ApiClient {
 
     /// Logs the beginning and the end of an outage of the API server.
     fn log_availability(&self, error: Option<&ApiError>) {
+        let server = self.metrics.as_ref().map(|(_, host)| &**host);
         let was_unavailable = self.unavailable.swap(error.is_some(), Ordering::Relaxed);
         match error {
-            Some(e) if !was_unavailable => tracing::warn!("{e}"),
-            None if was_unavailable => tracing::info!("the API server is reachable again"),
+            Some(e) if !was_unavailable => tracing::warn!(server, "{e}"),
+            None if was_unavailable => tracing::info!(server, "the API server is reachable again"),
             _ => {}
         }
+    }
+}
+
+/// Reports the result of a request to the gate that admitted it.
+fn report_result<T>(admitted: Option<AdmittedRequest<'_>>, response: &Result<T, ApiError>) {
+    if let Some(admitted) = admitted {
+        admitted.finish(response.as_ref().err());
     }
 }
 

@@ -4,6 +4,7 @@
 //! balancer has forgotten looks like one without events.
 
 use std::{
+    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll},
@@ -15,12 +16,18 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
-    client::legacy::{Client, Error, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+    client::legacy::{
+        Client, Error,
+        connect::{HttpConnector, dns::Name},
+    },
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceBuilder};
+
+use crate::policy::network::NetworkPolicy;
 
 /// Time after which an idle connection is probed: by TCP, and by a ping where it is HTTP/2. The figures are those of
 /// client-go.
@@ -33,7 +40,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// more, and a client must not wait for a stream that no watch ever ends.
 const MAX_SHARED_WATCHES: usize = 64;
 
-type HttpClient = Client<HttpsConnector<HttpConnector>, Body>;
+type HttpClient = Client<HttpsConnector<Connector>, Body>;
 type ResponseBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Marks a request whose response does not end, in the extensions of the request.
@@ -49,12 +56,25 @@ pub fn connect(config: kube::Config) -> anyhow::Result<kube::Client> {
     if config.proxy_url.is_some() {
         return Ok(kube::Client::try_from(config)?);
     }
+    build_kube_client(config, None)
+}
+
+/// Creates a client that connects to addresses which the network policy allows, and through no proxy: its configuration
+/// comes from an object, whose author need not be the administrator.
+///
+/// # Errors
+/// The certificates or credentials of the configuration cannot be read.
+pub fn connect_within(config: kube::Config, network: NetworkPolicy) -> anyhow::Result<kube::Client> {
+    build_kube_client(config, Some(network))
+}
+
+fn build_kube_client(config: kube::Config, network: Option<NetworkPolicy>) -> anyhow::Result<kube::Client> {
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(Connections::new(&config)?);
+        .service(Connections::new(&config, network)?);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
@@ -67,11 +87,11 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(config: &kube::Config) -> anyhow::Result<Self> {
+    fn new(config: &kube::Config, network: Option<NetworkPolicy>) -> anyhow::Result<Self> {
         Ok(Self {
-            requests: build_client(build_connector(config, Protocols::Http1)?),
+            requests: build_client(build_connector(config, network.clone(), Protocols::Http1)?),
             watches: Arc::new(WatchConnections {
-                connector: build_connector(config, Protocols::Http2)?,
+                connector: build_connector(config, network, Protocols::Http2)?,
                 shared: Mutex::default(),
             }),
         })
@@ -81,7 +101,7 @@ impl Connections {
 /// Clients of which each keeps one HTTP/2 connection, or one HTTP/1.1 connection per watch if the server speaks no
 /// HTTP/2.
 struct WatchConnections {
-    connector: HttpsConnector<HttpConnector>,
+    connector: HttpsConnector<Connector>,
     shared: Mutex<Vec<(HttpClient, Weak<()>)>>,
 }
 
@@ -112,11 +132,70 @@ enum Protocols {
     Http2,
 }
 
+/// Opens TCP connections. With a network policy, to addresses that it allows at that moment.
+#[derive(Clone)]
+struct Connector {
+    http: HttpConnector<Resolver>,
+    network: Option<NetworkPolicy>,
+}
+
+impl Service<http::Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.http.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: http::Uri) -> Self::Future {
+        // An address in the URL is not resolved.
+        let checked = self.network.as_ref().map_or(Ok(()), |network| {
+            network.check_host(uri.host().unwrap_or_default())
+        });
+        if let Err(e) = checked {
+            return Box::pin(std::future::ready(Err(e.into())));
+        }
+        let connecting = self.http.call(uri);
+        Box::pin(async move { Ok(connecting.await?) })
+    }
+}
+
+/// Resolves the names of API servers.
+#[derive(Clone)]
+struct Resolver(Option<NetworkPolicy>);
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let network = self.0.clone();
+        Box::pin(async move {
+            // The connector sets the port.
+            let found: Vec<SocketAddr> = match network {
+                Some(network) => {
+                    let addresses = network.resolve_host(name.as_str()).await?;
+                    addresses.into_iter().map(|address| (address, 0).into()).collect()
+                }
+                None => tokio::net::lookup_host((name.as_str(), 0)).await?.collect(),
+            };
+            Ok(found.into_iter())
+        })
+    }
+}
+
 fn build_connector(
     config: &kube::Config,
+    network: Option<NetworkPolicy>,
     protocols: Protocols,
-) -> anyhow::Result<HttpsConnector<HttpConnector>> {
-    let mut http = HttpConnector::new();
+) -> anyhow::Result<HttpsConnector<Connector>> {
+    let mut http = HttpConnector::new_with_resolver(Resolver(network.clone()));
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(config.connect_timeout);
@@ -132,13 +211,14 @@ fn build_connector(
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name.clone().try_into()?));
     }
     let https = https.enable_http1();
+    let http = Connector { http, network };
     Ok(match protocols {
         Protocols::Http1 => https.wrap_connector(http),
         Protocols::Http2 => https.enable_http2().wrap_connector(http),
     })
 }
 
-fn build_client(connector: HttpsConnector<HttpConnector>) -> HttpClient {
+fn build_client(connector: HttpsConnector<Connector>) -> HttpClient {
     Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())

@@ -4,6 +4,7 @@
 mod applied;
 mod applied_mark;
 mod metadata;
+mod owned;
 mod write_responses;
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
@@ -11,12 +12,12 @@ use std::{collections::HashMap, hash::Hash, sync::Arc};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub use self::write_responses::ChangeObserver;
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},
     write_responses::{Authorship, WriteResponses},
 };
+pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
 use crate::{
     cache::store::Store,
     client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},
@@ -67,6 +68,8 @@ pub struct Written {
 /// All writes of the host.
 pub struct ApiWriter {
     client: ApiClient,
+    /// The cluster; empty for the host's own.
+    cluster: Arc<str>,
     store: Arc<Store>,
     responses: WriteResponses,
     /// The last applies of each reconciled object.
@@ -78,9 +81,18 @@ impl ApiWriter {
     pub fn new(client: ApiClient, store: Arc<Store>, dispatcher: Arc<Dispatcher>) -> Self {
         Self {
             client,
+            cluster: "".into(),
             store: store.clone(),
             responses: WriteResponses::new(store, dispatcher),
             applied: Mutex::default(),
+        }
+    }
+
+    /// Writes to another cluster, with this name in the keys of its objects.
+    pub fn in_cluster(self, cluster: &Arc<str>) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            ..self
         }
     }
 
@@ -351,7 +363,9 @@ impl ApiWriter {
             objects.extend(Object::parse(gvk, item.as_bytes()).ok());
         });
         let next_token = page.await?.next_token;
-        let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
+        let objects = objects
+            .into_iter()
+            .map(|(key, object)| (key.with_cluster(&self.cluster), Arc::new(object)));
         Ok((objects.collect(), next_token))
     }
 

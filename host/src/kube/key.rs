@@ -27,6 +27,8 @@ struct Interner<T> {
 
 static KINDS: LazyLock<Mutex<Interner<Arc<GvkParts>>>> = LazyLock::new(Mutex::default);
 static NAMESPACES: LazyLock<Mutex<Interner<Arc<str>>>> = LazyLock::new(Mutex::default);
+/// Shared, so that no reference allocates its own empty string.
+static HOME_CLUSTER: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
@@ -241,10 +243,8 @@ impl fmt::Debug for ObjectRef {
 impl ObjectRef {
     /// Names an object of the host's own cluster; an empty namespace means cluster-scoped.
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
-        // Shared, so that no reference allocates its own empty string.
-        static OWN_CLUSTER: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
         let namespace = NAMESPACES.lock().intern(namespace);
-        Self::new_in_cluster(gvk, OWN_CLUSTER.clone(), namespace, name.into())
+        Self::new_in_cluster(gvk, HOME_CLUSTER.clone(), namespace, name.into())
     }
 
     /// The object is the same, in whichever served version of its kind it is named.
@@ -267,6 +267,11 @@ impl ObjectRef {
             name,
             hash,
         }))
+    }
+
+    /// The object is in the host's own cluster.
+    pub fn is_home(&self) -> bool {
+        self.cluster.is_empty()
     }
 
     /// Names the object of the same kind, namespace and name in another cluster.
@@ -295,6 +300,11 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// The name of another cluster in keys: namespace and name of its `Cluster` object. All keys of a cluster share one copy.
+pub fn cluster_name(namespace: &str, name: &str) -> Arc<str> {
+    NAMESPACES.lock().intern(&*format!("{namespace}/{name}"))
+}
+
 /// Returns true for a text that is at most one segment of a URL path, so that it can't lead to another object.
 pub fn is_path_segment(text: &str) -> bool {
     let is_forbidden =
@@ -305,6 +315,18 @@ pub fn is_path_segment(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Large clusters have millions of keys, and most hosts know one cluster.
+    #[test]
+    fn key_of_the_home_cluster_allocates_no_cluster_name() {
+        let gvk = Gvk::new("", "v1", "Pod");
+        let (a, b) = (
+            ObjectRef::new(gvk.clone(), "n", "a"),
+            ObjectRef::new(gvk, "n", "b"),
+        );
+        assert!(Arc::ptr_eq(&a.cluster, &b.cluster) && Arc::ptr_eq(&a.namespace, &b.namespace));
+        assert_eq!((size_of::<ObjectRef>(), size_of::<ObjectRefParts>()), (8, 64));
+    }
 
     #[test]
     fn interner_shares_equal_names_and_drops_unused_ones() {

@@ -136,7 +136,8 @@ impl NamespaceScope {
     }
 
     /// The scope that serves a list in one namespace (empty: all). Secrets are never watched beyond the
-    /// requested namespace, and a confined host watches nothing cluster-wide.
+    /// requested namespace, a confined host watches nothing cluster-wide, and in another cluster the credentials may
+    /// be for some namespaces only.
     pub fn list_scope(
         &self,
         gvk: &Gvk,
@@ -147,7 +148,7 @@ impl NamespaceScope {
     ) -> Scope {
         let secret = gvk.is_secret();
         // A label selector makes the watch cheap enough to keep it per namespace.
-        let narrow = secret || !self.namespaces.is_empty() || selector.is_some();
+        let narrow = secret || !self.namespaces.is_empty() || selector.is_some() || !cluster.is_empty();
         Scope {
             gvk: gvk.clone(),
             cluster: cluster.clone(),
@@ -187,6 +188,18 @@ mod tests {
         // Its CRD was made anew with another scope.
         assert!(confined.record_scope(&node, true) && !confined.record_scope(&node, true));
         assert_eq!(namespaces(&node), ["a".into(), "b".into()]);
+    }
+
+    #[test]
+    fn read_in_another_cluster_is_watched_in_its_namespace_only() {
+        let pod = Gvk::new("", "v1", "Pod");
+        let namespace_of = |cluster: &str| {
+            let scopes = NamespaceScope::default();
+            let scope = scopes.list_scope(&pod, &cluster.into(), "a", None, Projection::Full);
+            (scope.cluster.to_string(), scope.namespace.to_string())
+        };
+        assert_eq!(namespace_of(""), (String::new(), String::new()));
+        assert_eq!(namespace_of("fleet/east"), ("fleet/east".into(), "a".into()));
     }
 
     #[test]

@@ -50,7 +50,8 @@ well_known! {
         /// On a reconciled object or a Plugin: it is reconciled at once when the value changes, whatever its backoff.
         RECONCILE_NOW = "ostler.dev/reconcile-now", "any new value, such as a time";
         /// On an object that is being deleted: its finalizer is removed without cleanup. On a Plugin that is being
-        /// deleted: the finalizers of all its objects are removed without cleanup.
+        /// deleted: the finalizers of all its objects are removed without cleanup. On a Cluster: what objects own there is
+        /// let go when they are deleted, for a cluster that is gone for good.
         DELETION_POLICY = "ostler.dev/deletion-policy", "`Orphan`";
         /// On an object that is being deleted: its finalizer and those of its holders are removed at once, without
         /// cleanup. On a Plugin that is being deleted: it is removed, and its objects keep their finalizers.
@@ -67,6 +68,15 @@ well_known! {
         /// Finalizer of an Upstream that is used for objects with a finalizer, and of the Secrets it names: they stay until
         /// the last of these objects has been cleaned up.
         UPSTREAM_PROTECTION = "ostler.dev/upstream-protection", "finalizer";
+        /// Finalizer of a Cluster that is used for objects with a finalizer, and of its Secret, as that of an Upstream.
+        CLUSTER_PROTECTION = "ostler.dev/cluster-protection", "finalizer";
+        /// Annotation of an object that owns others on other clusters: the list of these objects.
+        OWNED_OBJECTS = "ostler.dev/owned-objects", "annotation";
+        /// Label of an object on another cluster than its owner's: the UID of the owner. Only an object with this label is
+        /// deleted with the owner.
+        OWNER_UID = "ostler.dev/owner-uid", "label";
+        /// Annotation of such an object: the owner.
+        OWNER = "ostler.dev/owner", "annotation";
         /// Annotation of an object that holds others: the list of the objects it holds.
         HOLDS = "ostler.dev/holds", "annotation";
         /// Finalizer and annotation of a held object, one per holder, with the UID of the holder behind the slash. The
@@ -106,9 +116,9 @@ well_known! {
         /// only while True; the reason is that of the failed look-up.
         UNVERIFIED = "Unverified", "Plugin";
         /// The last request or probe reached the service.
-        CONNECTED = "Connected", "Upstream";
+        CONNECTED = "Connected", "Upstream, Cluster";
         /// The service accepts the credentials.
-        AUTHENTICATED = "Authenticated", "Upstream";
+        AUTHENTICATED = "Authenticated", "Upstream, Cluster";
     }
 
     /// Reasons of the conditions of reconciled objects. A component adds reasons of its own.
@@ -121,6 +131,8 @@ well_known! {
         PAUSED = "Paused", "Ready=False";
         /// The deletion runs: the component's cleanup has not finished.
         TERMINATING = "Terminating", "Ready=False";
+        /// Owned objects on other clusters remain, and the deletion waits for them. The message names them and the causes.
+        OWNED_OBJECTS_REMAIN = "OwnedObjectsRemain", "Ready=False";
         /// Other objects hold this one, and its deletion waits for them. The message names them.
         HELD = "Held", "Ready=False, DeletionBlocked=True";
         /// Another writer reverts what the reconciles of the object write.
@@ -248,7 +260,7 @@ well_known! {
         OBJECTS_REMAIN = "ObjectsRemain", "Ready=False";
     }
 
-    /// Reasons of the conditions of an Upstream.
+    /// Reasons of the conditions of an Upstream or a Cluster.
     upstream_reason {
         /// The service was reached.
         CONNECTED = "Connected", "Connected=True";
@@ -284,12 +296,13 @@ well_known! {
     event_reason {
         /// The finalizer was removed without cleanup, because of `ostler.dev/force-delete`.
         FORCE_DELETED = "ForceDeleted", "Warning";
-        /// The finalizer was removed without cleanup, because of `ostler.dev/deletion-policy`.
+        /// The finalizer was removed without cleanup, or owned objects on another cluster were let go, because of
+        /// `ostler.dev/deletion-policy` on the object or the Cluster.
         ORPHANED = "Orphaned", "Normal";
         /// The fields of the object are nested too deeply to be read. It is neither reconciled nor cleaned up.
         NESTED_TOO_DEEPLY = "NestedTooDeeply", "Warning";
-        /// The deletion waits: another object holds this one, whose kind no plugin reconciles, or this is an Upstream or
-        /// its Secret, which other objects need for their cleanup.
+        /// The deletion waits: another object holds this one, whose kind no plugin reconciles, or this is an Upstream, a
+        /// Cluster or its Secret, which other objects need for their cleanup.
         DELETION_BLOCKED = "DeletionBlocked", "Warning";
     }
 
@@ -301,9 +314,9 @@ well_known! {
         HOST_EXHAUSTED = "HostExhausted";
         /// The finalizers could not be written.
         FINALIZER_UPDATE_FAILED = "FinalizerUpdateFailed";
-        /// The finalizer that protects an Upstream or its Secret could not be written. The host works without it.
+        /// The finalizer that protects an Upstream, a Cluster or its Secret could not be written. The host works without it.
         PROTECTION_FAILED = "ProtectionFailed";
-        /// The objects that need an Upstream for their cleanup could not be listed. Its deletion is retried.
+        /// The objects that need an Upstream or a Cluster for their cleanup could not be listed. Its deletion is retried.
         USERS_UNKNOWN = "UsersUnknown";
         /// The status could not be written.
         STATUS_UPDATE_FAILED = "StatusUpdateFailed";

@@ -127,7 +127,7 @@ impl Planner {
             informers,
             namespaces,
             ..
-        } = &self.services.cache;
+        } = &*self.services.cache;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
         for (group, kind) in plugin.into_iter().flat_map(|p| p.policy.grants.writable_kinds()) {
             let Ok(gvk) = self.cluster.discover_preferred(group, kind).await else {

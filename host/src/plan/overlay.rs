@@ -36,6 +36,8 @@ const FIRST_PLANNED_VERSION: u64 = 1 << 62;
 #[derive(Clone, Debug)]
 pub struct Entry {
     target: Target,
+    /// The cluster; empty for the host's own.
+    cluster: Arc<str>,
     /// The live object; `None` if it does not exist.
     pub live: Option<Value>,
     /// The planned object; `None` if it would be deleted.
@@ -54,6 +56,7 @@ impl Entry {
     fn new(target: &Target, live: Option<Value>) -> Self {
         Self {
             target: target.clone(),
+            cluster: Arc::default(),
             planned: live.clone(),
             live,
             applied: BTreeMap::new(),
@@ -81,7 +84,8 @@ impl Entry {
 
     /// The object's reference; `None` if it exists neither live nor in the plan.
     pub fn object_ref(&self) -> Option<ObjectRef> {
-        self.planned.as_ref().or(self.live.as_ref()).map(object_ref)
+        let object = self.planned.as_ref().or(self.live.as_ref())?;
+        Some(object_ref(object).with_cluster(&self.cluster))
     }
 }
 
@@ -171,10 +175,14 @@ impl State {
     }
 }
 
-/// The overlay of one plan.
+/// The overlay of one plan over the API server of one cluster.
 #[derive(Default)]
 pub struct Overlay {
+    /// The cluster; empty for the host's own.
+    cluster: Arc<str>,
     state: Mutex<State>,
+    /// The overlays over other clusters, which this one includes.
+    others: Mutex<Vec<Arc<Overlay>>>,
     /// The services whose store and dispatcher receive planned changes.
     services: OnceLock<Weak<Services>>,
 }
@@ -183,6 +191,24 @@ impl Overlay {
     /// Sets the services whose store and dispatcher receive planned changes.
     pub fn attach_services(&self, services: &Arc<Services>) {
         let _ = self.services.set(Arc::downgrade(services));
+    }
+
+    /// Adds the overlay over another cluster, whose changes are part of this plan.
+    pub fn add_cluster(&self, cluster: &Arc<str>) -> Arc<Self> {
+        let other = Self {
+            cluster: cluster.clone(),
+            ..Self::default()
+        };
+        if let Some(services) = self.services.get() {
+            let _ = other.services.set(services.clone());
+        }
+        let other = Arc::new(other);
+        self.others.lock().expect("lock").push(other.clone());
+        other
+    }
+
+    fn list_others(&self) -> Vec<Arc<Self>> {
+        self.others.lock().expect("lock").clone()
     }
 
     /// Connects to Upstreams whose server or credentials the plan changes, if `trust` is set.
@@ -197,6 +223,9 @@ impl Overlay {
 
     /// Attributes the following writes and requests to `by`, which reconciles `subject` if that is set.
     pub fn begin_run(&self, by: &str, subject: Option<ObjectRef>) {
+        for other in self.list_others() {
+            other.begin_run(by, subject.clone());
+        }
         self.with_state(|state| {
             state.run = Run {
                 by: by.to_owned(),
@@ -209,19 +238,38 @@ impl Overlay {
 
     /// Ends the current reconcile. If it read an object that depends on an assumed response, its writes do so as well.
     pub fn end_run(&self, reads: &[Dependency]) -> RunOutcome {
+        let others = self.list_others();
+        let read = self.has_guessed(reads) || others.iter().any(|other| other.has_guessed(reads));
+        let mut outcome = self.finish_run(read);
+        for other in others {
+            outcome.conflict |= other.finish_run(outcome.guess).conflict;
+        }
+        outcome
+    }
+
+    /// The current reconcile read an object that depends on an assumed response.
+    fn has_guessed(&self, reads: &[Dependency]) -> bool {
         self.with_state(|state| {
-            let run = std::mem::take(&mut state.run);
-            let mut outcome = run.outcome;
-            let foreign = |key: &&ObjectRef| Some(*key) != run.subject.as_ref();
-            let read = state.guessed.iter().filter(foreign).any(|guessed| {
+            let foreign = |key: &&ObjectRef| Some(*key) != state.run.subject.as_ref();
+            let mut guessed = state.guessed.iter().filter(foreign);
+            guessed.any(|guessed| {
                 reads.iter().any(|read| match read {
                     Dependency::Object(key, _) => key == guessed,
                     Dependency::List(list) => {
                         list.gvk == guessed.gvk
+                            && list.cluster == guessed.cluster
                             && (list.namespace.is_empty() || list.namespace == guessed.namespace)
                     }
                 })
-            });
+            })
+        })
+    }
+
+    /// Ends the current reconcile; `read` if it read an object that depends on an assumed response.
+    fn finish_run(&self, read: bool) -> RunOutcome {
+        self.with_state(|state| {
+            let run = std::mem::take(&mut state.run);
+            let mut outcome = run.outcome;
             if read {
                 outcome.guess = true;
                 state
@@ -293,31 +341,33 @@ impl Overlay {
 
     /// The entries that differ from the live objects, in order of their paths.
     pub fn changes(&self) -> Vec<Entry> {
-        self.with_state(|state| {
-            state
-                .entries
-                .values()
-                .filter(|e| e.is_changed())
-                .cloned()
-                .collect()
-        })
+        let mut changes: Vec<Entry> = self.with_state(|state| {
+            let entries = state.entries.values();
+            entries.filter(|e| e.is_changed()).cloned().collect()
+        });
+        changes.extend(self.list_others().iter().flat_map(|other| other.changes()));
+        changes
     }
 
     /// The values of all Secrets that were read or written.
     pub(super) fn secrets(&self) -> BTreeSet<Vec<u8>> {
-        self.with_state(|state| state.secrets.clone())
+        let mut secrets = self.with_state(|state| state.secrets.clone());
+        secrets.extend(self.list_others().iter().flat_map(|other| other.secrets()));
+        secrets
     }
 
     /// The UIDs of objects that exist in the plan only.
     pub fn planned_uids(&self) -> Vec<String> {
         let uid = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);
-        self.with_state(|state| {
+        let mut uids: Vec<String> = self.with_state(|state| {
             let new = state.entries.values().filter_map(|e| {
                 let planned = e.planned.as_ref().and_then(uid);
                 planned.filter(|planned| e.live.as_ref().and_then(uid).as_ref() != Some(planned))
             });
             new.collect()
-        })
+        });
+        uids.extend(self.list_others().iter().flat_map(|other| other.planned_uids()));
+        uids
     }
 
     /// Recorded requests and Events, in order.

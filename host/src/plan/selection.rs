@@ -8,6 +8,7 @@ use super::{PlanRequest, Planner, SYNC_TIMEOUT};
 use crate::{
     cache::store::Query,
     client::api::ApiError,
+    cluster::{ClusterObject, cluster_gvk},
     kube::{
         key::{Gvk, ObjectRef},
         scope::Projection,
@@ -19,6 +20,46 @@ use crate::{
 };
 
 impl Planner {
+    /// Connects to the clusters that `Cluster` objects describe. One that cannot be connected to is noted: what uses it waits.
+    pub(super) async fn connect_clusters(&self, notes: &mut Vec<String>) {
+        let SharedCache {
+            informers,
+            namespaces,
+            store,
+        } = &*self.services.cache;
+        let kind = cluster_gvk();
+        if self.cluster.discover_resource(&kind).await.is_err() {
+            return;
+        }
+        for scope in namespaces.kind_scopes(&kind, None, Projection::Full) {
+            let Ok(serving) = informers.wait_synced(&scope, SYNC_TIMEOUT).await else {
+                continue;
+            };
+            for (key, object) in store.list(&serving, &Query::default()) {
+                let connected = match ClusterObject::from_object(&object) {
+                    Ok(cluster) => {
+                        let secret = cluster.kubeconfig_secret();
+                        let scope = namespaces.object_scope(&secret, Projection::Full);
+                        let _ = informers.wait_synced(&scope, SYNC_TIMEOUT).await;
+                        let secret = store.get(&secret, Projection::Full);
+                        match self.services.clusters.connect(&cluster, secret.as_deref()) {
+                            // Calls use only a connection that has passed a check.
+                            Ok(connection) => {
+                                let checked = connection.check_health().await;
+                                checked.map(drop).map_err(|e| e.to_string())
+                            }
+                            Err(e) => Err(e.to_string()),
+                        }
+                    }
+                    Err(why) => Err(why),
+                };
+                if let Err(why) = connected {
+                    notes.push(format!("{key} is not connected to: {why}"));
+                }
+            }
+        }
+    }
+
     /// Lists the kinds that the plugins reconcile, and assigns them to the queue's lanes.
     pub(super) async fn list_kinds(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
         let dispatcher = &self.services.dispatcher;
@@ -26,7 +67,7 @@ impl Planner {
             informers,
             namespaces,
             ..
-        } = &self.services.cache;
+        } = &*self.services.cache;
         for plugin in self.controller.registry.serving() {
             let mut kinds = Vec::new();
             for kind in &plugin.kinds {

@@ -69,11 +69,19 @@ fn format_reconcile(g: &ReconcileGrant) -> String {
 fn format_kubernetes(g: &KubernetesGrant) -> String {
     let verbs: Vec<String> = g.verbs.iter().map(ToString::to_string).collect();
     format!(
-        "{} {}{}",
+        "{} {}{}{}",
         verbs.join(","),
         format_kinds(&g.group, &g.kinds),
-        format_namespaces(&g.namespaces)
+        format_namespaces(&g.namespaces),
+        format_clusters(&g.clusters)
     )
+}
+
+fn format_clusters(clusters: &[String]) -> String {
+    match clusters {
+        [] => String::new(),
+        clusters => format!(" on clusters {}", clusters.join(",")),
+    }
 }
 
 fn format_kinds(group: &str, kinds: &[String]) -> String {
@@ -179,6 +187,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         let covered = |kind: &String, verb, namespace: &String| {
             granted.kubernetes.iter().any(|g| {
                 (g.group == "*" || g.group == ask.group)
+                    && covers_clusters(&g.clusters, &ask.clusters)
                     && g.verbs.contains(verb)
                     && covers(&g.kinds, kind)
                     && covers(&g.namespaces, namespace)
@@ -253,6 +262,17 @@ fn covers_all(granted: &[String], asked: &[String]) -> bool {
     asked.iter().all(|a| covers(granted, a))
 }
 
+/// Every cluster asked for is covered; an entry without clusters is about the host's own.
+fn covers_clusters(granted: &[String], asked: &[String]) -> bool {
+    let covers_pair = |asked: &str, granted: &str| match (asked.split_once('/'), granted.split_once('/')) {
+        (Some((namespace, name)), Some((granted_namespace, granted_name))) => {
+            covers(&[granted_namespace.to_owned()], namespace) && covers(&[granted_name.to_owned()], name)
+        }
+        _ => false,
+    };
+    asked.is_empty() == granted.is_empty() && asked.iter().all(|a| granted.iter().any(|g| covers_pair(a, g)))
+}
+
 /// A manifest that lists no origins leaves them to the administrator, if it asks for requests at all.
 fn covers_origins(granted: &SecretGrant, asked: &SecretGrant) -> bool {
     match (&granted.origins, &asked.origins) {
@@ -289,6 +309,7 @@ mod tests {
 kubernetes:
 - {kinds: [ConfigMap], verbs: [get, apply]}
 - {group: ci.org, kinds: [Team, Job], verbs: [list], namespaces: [a]}
+- {kinds: [Pod], verbs: [get], namespaces: ['*'], clusters: [Same/*, fleet/east]}
 upstreams:
 - {names: [ci], methods: [GET], paths: [/api/*]}
 - {namespaces: ['*']}
@@ -302,6 +323,7 @@ events: true
             [
                 "get,apply ConfigMap in the same namespace",
                 "list Team.ci.org,Job.ci.org in a",
+                "get Pod on clusters Same/*,fleet/east",
                 "GET /api/* at upstream ci in the same namespace",
                 "* at upstream *",
                 "publish to events,the default exchange with key a.* at upstream mq in the same namespace",
@@ -333,6 +355,7 @@ readSecrets: true
             verb: Verb::Get,
             gvk,
             namespace: "n",
+            cluster: "",
         };
         let upstream = |name| Access::Upstream {
             namespace: "n",
@@ -375,6 +398,29 @@ readSecrets: true
             grants.check_access(&access, "n").expect("granted");
             let used: Vec<_> = grants.used_entries().into_iter().map(|i| &*lines[i]).collect();
             assert_eq!(used, [line]);
+        }
+    }
+
+    #[test]
+    fn permission_on_a_cluster_is_missing_without_a_grant_for_it() {
+        let on = |clusters: &str| {
+            parse(&format!(
+                "kubernetes: [{{kinds: [Pod], verbs: [get], namespaces: ['*']{clusters}}}]"
+            ))
+        };
+        for (asked, granted, missing) in [
+            (", clusters: [fleet/east]", "", true),
+            ("", ", clusters: ['*/*']", true),
+            (
+                ", clusters: [fleet/east, fleet/west]",
+                ", clusters: [fleet/*]",
+                false,
+            ),
+            (", clusters: [fleet/*]", ", clusters: [fleet/east]", true),
+            (", clusters: [Same/x]", ", clusters: ['*/*']", false),
+        ] {
+            let summary = Summary::new(Some(&on(asked)), &on(granted));
+            assert_eq!(!summary.missing.is_empty(), missing, "{asked} {granted}");
         }
     }
 

@@ -81,6 +81,8 @@ pub enum Access<'a> {
         gvk: &'a Gvk,
         /// Namespace of the object or list.
         namespace: &'a str,
+        /// Namespace and name of the `Cluster`; empty for the host's own cluster.
+        cluster: &'a str,
     },
     /// An HTTP request.
     Upstream {
@@ -117,6 +119,8 @@ pub enum Access<'a> {
     SecretMetadata {
         /// Namespace of the object.
         namespace: &'a str,
+        /// Namespace and name of the `Cluster`; empty for the host's own cluster.
+        cluster: &'a str,
     },
     /// Emitting Kubernetes Events.
     Events,
@@ -347,6 +351,11 @@ pub struct KubernetesGrant {
     /// cluster-scoped objects, `foo*` a prefix. Defaults to `Same`.
     #[serde(default = "same_namespace")]
     pub namespaces: Vec<String>,
+    /// Clusters of the objects, by namespace and name of their `Cluster` objects, such as `Same/east` or `fleet/*`. `Same`
+    /// and patterns are as in `namespaces`. When unset, the entry is about the host's own cluster, and otherwise only about
+    /// these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<String>,
 }
 
 /// Requests to Upstreams.
@@ -466,6 +475,15 @@ impl Permissions {
                 if nothing {
                     return Err(format!("kubernetes[{i}].{field} is empty: it allows nothing"));
                 }
+            }
+            let is_pair = |c: &&String| {
+                let (namespace, name) = c.split_once('/').unwrap_or_default();
+                !namespace.is_empty() && !name.is_empty() && !name.contains('/')
+            };
+            if let Some(cluster) = grant.clusters.iter().find(|c| !is_pair(c)) {
+                return Err(format!(
+                    "kubernetes[{i}].clusters has {cluster:?}: namespace and name of a Cluster are needed, such as `Same/east`"
+                ));
             }
         }
         for (i, grant) in upstreams.iter().enumerate() {

@@ -218,7 +218,12 @@ impl NetworkPolicy {
 
     /// Checks the host of a URL if it is an address. A name is checked when it is resolved.
     pub fn check_url(&self, url: &reqwest::Url) -> Result<(), AddressNotAllowed> {
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        self.check_host(url.host_str().unwrap_or_default())
+    }
+
+    /// Checks a host if it is an address.
+    pub fn check_host(&self, host: &str) -> Result<(), AddressNotAllowed> {
+        let host = host.trim_matches(['[', ']']);
         let Ok(address) = host.parse::<IpAddr>() else {
             return Ok(());
         };
@@ -251,7 +256,7 @@ impl NetworkPolicy {
     }
 
     /// Resolves a host to its allowed addresses.
-    async fn resolve_host(
+    pub async fn resolve_host(
         &self,
         host: &str,
     ) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {

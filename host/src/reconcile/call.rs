@@ -79,10 +79,12 @@ impl Controller {
         self.record_call_result(plugin, object, &result, trap.as_ref());
         let failed = matches!(result, GuestResult::Failure(_));
         if !failed && call.effects.counts.api_writes > 0 {
-            self.services.api.writer.drop_unused_applies(key);
+            for writer in self.services.writers() {
+                writer.drop_unused_applies(key);
+            }
         }
         let outcome = self
-            .apply_result(key, plugin, object, result, deleting, &call)
+            .apply_result(key, plugin, object, result, deleting, &mut call)
             .await;
         if let Some(recorded) = recorded {
             self.keep_recording(plugin, recorded, outcome.result());
@@ -131,9 +133,11 @@ impl Controller {
             attempt: work.attempt,
             causes,
         };
+        let finalizer = plugin.kind(&key.gvk).and_then(|kind| kind.finalizer.as_deref());
         let target = CallTarget {
             key: key.clone(),
             object: object.clone(),
+            is_finalized: finalizer.is_some_and(|finalizer| object.has_finalizer(finalizer)),
             services: self.services.clone(),
         };
         let mut call = Call::new(plugin.policy.clone(), Some(target));
@@ -187,8 +191,9 @@ impl Controller {
         object: &Arc<Object>,
         result: GuestResult,
         deleting: Option<&str>,
-        call: &Call,
+        call: &mut Call,
     ) -> ReconcileOutcome {
+        self.remember_owned(key, object, &call.effects);
         let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
             && let Err(outcome) = self.update_holds(key, newest, &call.effects.holds).await
@@ -423,13 +428,21 @@ impl Controller {
         object: &Arc<Object>,
         mut result: GuestResult,
         deleting: Option<&str>,
-        call: &Call,
+        call: &mut Call,
     ) -> ReconcileOutcome {
-        let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
-        if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &result)
+        let newest = &call.effects.checkpoint.clone().unwrap_or_else(|| object.clone());
+        if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &mut result)
             && outcome.next == reconciler::Next::AwaitChange
         {
-            return self.remove_finalizer(key, newest, finalizer).await;
+            let reads = &mut call.effects.reads;
+            let Some(left) = self.release_owned(plugin, key, newest, reads).await else {
+                return self.remove_finalizer(key, newest, finalizer).await;
+            };
+            result = GuestResult::Failure(reconciler::Failure {
+                conditions: std::mem::take(&mut outcome.conditions),
+                status: outcome.status.take(),
+                ..left
+            });
         }
         if deleting.is_some() {
             result = self.describe_deletion(object, result);

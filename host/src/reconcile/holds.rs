@@ -30,6 +30,7 @@ fn list_allowed_holds(plugin: &Plugin, key: &ObjectRef, object: &Object) -> BTre
             verb: Verb::Hold,
             gvk: &held.gvk,
             namespace: &held.namespace,
+            cluster: "",
         };
         plugin.policy.grants.check_access(&access, &key.namespace).is_ok()
     });

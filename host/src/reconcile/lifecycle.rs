@@ -290,6 +290,7 @@ impl HookRunner {
             let target = CallTarget {
                 key: key.clone(),
                 object: object.clone(),
+                is_finalized: false,
                 services: self.services.clone(),
             };
             let call = Call::hook(plugin.policy.clone(), target);
@@ -339,6 +340,7 @@ pub fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTar
     Ok(CallTarget {
         key,
         object: Arc::new(object),
+        is_finalized: false,
         services,
     })
 }

@@ -1,8 +1,9 @@
-//! Protection of Upstreams and of their Secrets: they stay until the last object is gone that needs them for its cleanup.
+//! Protection of Upstreams, Clusters and their Secrets: they stay until the last object is gone that needs them for its
+//! cleanup.
 //!
-//! A namespace is deleted with all its objects at once, and an Upstream or a Secret has no finalizer of its own. Without
-//! protection they would be gone first, and what their users have created in the upstream would stay there. So an
-//! Upstream that is used for objects with a finalizer gets a finalizer itself, and so does each Secret it names, like
+//! A namespace is deleted with all its objects at once, and an Upstream, a Cluster or a Secret has no finalizer of its own.
+//! Without protection they would be gone first, and what their users have created there would stay. So an Upstream or a
+//! Cluster that is used for objects with a finalizer gets a finalizer itself, and so does each Secret it names, like
 //! `kubernetes.io/pvc-protection`. Both survive a restart in the middle of a deletion.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -13,12 +14,14 @@ use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objec
 use crate::{
     cache::store::Query,
     client::api::warn_api_error,
+    cluster::{ClusterObject, cluster_gvk},
     effect::events::{EventDraft, EventType},
     kube::{
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectRef, cluster_name},
         object::Object,
+        owned::list_owned,
         scope::Projection,
-        well_known::{annotation, bookkeeping::UPSTREAM_PROTECTION, error_reason, event_reason},
+        well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
     plugin::LoadState,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Priority},
@@ -27,23 +30,67 @@ use crate::{
 
 /// Maximum number of users that a message names.
 const MAX_NAMED_USERS: usize = 5;
-/// Interval of checks whether a deleted Upstream still has users.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks whether a deleted Upstream or Cluster still has users.
+pub(super) const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after the start in which the plugins are listed.
 const LOADING_GRACE: Duration = Duration::from_secs(10);
 
+/// A connection that objects need for their cleanup.
+enum Protected {
+    Upstream(Box<UpstreamObject>),
+    Cluster(ClusterObject),
+}
+
+impl Protected {
+    /// Parses an Upstream or a Cluster; the error names the field.
+    fn parse(gvk: &Gvk, object: &Object) -> Result<Self, String> {
+        if *gvk == cluster_gvk() {
+            return ClusterObject::from_object(object).map(Self::Cluster);
+        }
+        UpstreamObject::from_object(object)
+            .map(Box::new)
+            .map(Self::Upstream)
+    }
+
+    /// Objects of this namespace may use it.
+    fn allows_namespace(&self, namespace: &str) -> bool {
+        match self {
+            Self::Upstream(upstream) => upstream.allows_namespace(namespace),
+            Self::Cluster(cluster) => cluster.allows_namespace(namespace),
+        }
+    }
+
+    /// The Secrets that it names.
+    fn secret_names(&self) -> BTreeSet<String> {
+        match self {
+            Self::Upstream(upstream) => upstream.secret_names().into_iter().collect(),
+            Self::Cluster(cluster) => BTreeSet::from([cluster.spec.kubeconfig_secret_ref.name.clone()]),
+        }
+    }
+}
+
+/// The finalizer of an Upstream or a Cluster, and of its Secrets.
+fn protection_finalizer(gvk: &Gvk) -> &'static str {
+    if *gvk == cluster_gvk() {
+        bookkeeping::CLUSTER_PROTECTION
+    } else {
+        bookkeeping::UPSTREAM_PROTECTION
+    }
+}
+
 impl Controller {
-    /// Queues the Upstreams that a call for an object with a finalizer has used, unless they are protected already.
+    /// Queues the Upstreams and Clusters that a call for an object with a finalizer has used, unless they are protected
+    /// already.
     pub(super) fn request_protection(&self, reads: &[Dependency]) {
-        let upstream = upstream_gvk();
+        let protected = [upstream_gvk(), cluster_gvk()];
         for read in reads {
             let Dependency::Object(key, _) = read else {
                 continue;
             };
-            if key.gvk == upstream
+            if protected.contains(&key.gvk)
                 && let Some(object) = self.services.cache.store.get(key, Projection::Full)
                 && !object.is_deleting()
-                && !is_protected(&object)
+                && !is_protected(&key.gvk, &object)
             {
                 self.services
                     .dispatcher
@@ -52,17 +99,20 @@ impl Controller {
         }
     }
 
-    /// Adds the finalizer to an Upstream that has users and to the Secrets it names, and removes it from the Secrets
-    /// that no Upstream names any more.
-    pub(super) async fn protect_upstream(&self, key: &ObjectRef, object: &Object, upstream: &UpstreamObject) {
-        if !is_protected(object) {
-            let users = self.list_users(key, upstream).await;
+    /// Adds the finalizer to an Upstream or a Cluster that has users and to the Secrets it names, and removes it from the
+    /// Secrets that none of its kind names any more.
+    pub(super) async fn protect_connection(&self, key: &ObjectRef, object: &Object) {
+        let Ok(protected) = Protected::parse(&key.gvk, object) else {
+            return;
+        };
+        if !is_protected(&key.gvk, object) {
+            let users = self.list_users(key, &protected).await;
             if users.is_ok_and(|users| users.is_empty()) {
                 return;
             }
         }
         self.set_protection(key, key, object, true).await;
-        for name in upstream.secret_names() {
+        for name in protected.secret_names() {
             let secret = ObjectRef::new(Gvk::secret(), &key.namespace, &name);
             if let Some(stored) = self.services.cache.store.get(&secret, Projection::Full)
                 && !stored.is_deleting()
@@ -73,19 +123,19 @@ impl Controller {
         self.release_secrets(key, None).await;
     }
 
-    /// Reconciles an Upstream that is being deleted: waits for its users, then releases its Secrets and removes its
-    /// finalizer.
-    pub(super) async fn release_upstream(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
-        if !is_protected(object) {
+    /// Reconciles an Upstream or a Cluster that is being deleted: waits for its users, then releases its Secrets and removes
+    /// its finalizer.
+    pub(super) async fn release_connection(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
+        if !is_protected(&key.gvk, object) {
             return self.reconcile_unowned(key).await;
         }
         let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
-        if !forced && let Ok(upstream) = UpstreamObject::from_object(object) {
+        if !forced && let Ok(protected) = Protected::parse(&key.gvk, object) {
             let again = self.services.dispatcher.now() + add_jitter(RELEASE_INTERVAL, JITTER_PERCENT);
             if self.is_loading() {
                 return ReconcileOutcome::wait(again, Cause::Retry);
             }
-            match self.list_users(key, &upstream).await {
+            match self.list_users(key, &protected).await {
                 Ok(users) if users.is_empty() => {}
                 Ok(users) => {
                     self.report_users(key, object, &users).await;
@@ -101,7 +151,7 @@ impl Controller {
         if !self.set_protection(key, key, object, false).await {
             return ReconcileOutcome::retry();
         }
-        info!(object = %key, forced, "upstream released");
+        info!(object = %key, forced, "protection released");
         self.reconcile_unowned(key).await
     }
 
@@ -111,14 +161,17 @@ impl Controller {
         self.stats.uptime() < LOADING_GRACE || reports.iter().any(|report| report.state == LoadState::Loading)
     }
 
-    /// The objects that need an Upstream for their cleanup. An object that has not been reconciled in this process, or
-    /// failed before it came to its Upstream, counts if it may use this one.
-    async fn list_users(&self, key: &ObjectRef, upstream: &UpstreamObject) -> Result<Vec<ObjectRef>, String> {
+    /// The objects that need an Upstream or a Cluster for their cleanup. An object that has not been reconciled in this
+    /// process, or failed before it came to its Upstream or Cluster, counts if it may use this one.
+    async fn list_users(&self, key: &ObjectRef, protected: &Protected) -> Result<Vec<ObjectRef>, String> {
         let mut users = Vec::new();
         for plugin in self.registry.serving() {
+            if matches!(protected, Protected::Cluster(_)) && !plugin.policy.grants.has_clusters() {
+                continue;
+            }
             let (finalized, _) = self.list_finalized(&plugin).await?;
             let found = finalized.into_iter().filter(|(user, object)| {
-                upstream.allows_namespace(&user.namespace) && self.may_need(user, object, key)
+                protected.allows_namespace(&user.namespace) && self.may_need(user, object, key)
             });
             users.extend(found.map(|(user, _)| user));
         }
@@ -126,6 +179,12 @@ impl Controller {
     }
 
     fn may_need(&self, user: &ObjectRef, object: &Object, upstream: &ObjectRef) -> bool {
+        if upstream.gvk == cluster_gvk() {
+            let cluster = cluster_name(&upstream.namespace, &upstream.name);
+            if list_owned(object).iter().any(|owned| owned.cluster == cluster) {
+                return true;
+            }
+        }
         let reads = self.services.dispatcher.reads(user);
         let mut upstreams = reads
             .iter()
@@ -141,8 +200,8 @@ impl Controller {
         !(is_reconciled && object.readiness().ready)
     }
 
-    /// Removes the finalizer from the Secrets of a namespace that no Upstream names, apart from the one that is being
-    /// released.
+    /// Removes the finalizer from the Secrets of a namespace that no Upstream, or Cluster, names, apart from the one that is
+    /// being released.
     async fn release_secrets(&self, key: &ObjectRef, released: Option<&ObjectRef>) {
         let store = &self.services.cache.store;
         let scope = |gvk: &Gvk| {
@@ -159,16 +218,16 @@ impl Controller {
         let upstreams = store.list(&scope(&key.gvk), &query);
         let named: BTreeSet<String> = upstreams
             .iter()
-            .filter(|(other, object)| Some(other) != released && is_protected(object))
-            .filter_map(|(_, object)| UpstreamObject::from_object(object).ok())
-            .flat_map(|upstream| upstream.secret_names())
+            .filter(|(other, object)| Some(other) != released && is_protected(&key.gvk, object))
+            .filter_map(|(_, object)| Protected::parse(&key.gvk, object).ok())
+            .flat_map(|protected| protected.secret_names())
             .collect();
         let secrets = store.list(&scope(&Gvk::secret()), &query);
         for (secret, object) in secrets {
             let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
-            if is_protected(&object) && (forced || !named.contains(&*secret.name)) {
+            if is_protected(&key.gvk, &object) && (forced || !named.contains(&*secret.name)) {
                 self.set_protection(key, &secret, &object, false).await;
-            } else if is_protected(&object) && object.is_deleting() {
+            } else if is_protected(&key.gvk, &object) && object.is_deleting() {
                 self.report_users(&secret, &object, std::slice::from_ref(key))
                     .await;
             }
@@ -178,17 +237,18 @@ impl Controller {
     /// Adds or removes the finalizer of an object. Returns false if that failed, which is logged: a host that may not
     /// patch Secrets works without the protection.
     async fn set_protection(&self, by: &ObjectRef, key: &ObjectRef, object: &Object, on: bool) -> bool {
-        if is_protected(object) == on {
+        let finalizer = protection_finalizer(&by.gvk);
+        if object.has_finalizer(finalizer) == on {
             return true;
         }
         let writer = &self.services.api.writer;
-        match writer.set_finalizer(key, by, UPSTREAM_PROTECTION, on).await {
+        match writer.set_finalizer(key, by, finalizer, on).await {
             Ok(sent) => {
                 self.stats.add_counts(by, super::count_writes(u64::from(sent)));
                 true
             }
             Err(e) => {
-                warn_api_error!(e, object = %key, upstream = %by, error = %e, "setting the protection finalizer failed");
+                warn_api_error!(e, object = %key, by = %by, error = %e, "setting the protection finalizer failed");
                 self.stats
                     .record_error(by, error_reason::PROTECTION_FAILED, &format!("{key}: {e}"));
                 false
@@ -214,6 +274,7 @@ impl Controller {
     }
 }
 
-fn is_protected(object: &Object) -> bool {
-    object.has_finalizer(UPSTREAM_PROTECTION)
+/// An object of this kind, or one of its Secrets, has the finalizer.
+fn is_protected(gvk: &Gvk, object: &Object) -> bool {
+    object.has_finalizer(protection_finalizer(gvk))
 }

@@ -45,7 +45,7 @@ impl Controller {
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
-            return Some(self.release_upstream(key, &object).await);
+            return Some(self.release_connection(key, &object).await);
         }
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
@@ -108,7 +108,7 @@ impl Controller {
                 );
             }
         }
-        self.protect_upstream(key, object, &upstream).await;
+        self.protect_connection(key, object).await;
         if !upstream.is_http() {
             let (report, again) = self.check_broker(&upstream).await;
             return (report, again, reads);

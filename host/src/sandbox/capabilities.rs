@@ -36,12 +36,18 @@ use crate::{
         access_review::{AccessError, ReadAccess},
         api::ApiError,
     },
+    cluster::{ClusterAccess, ClusterObject, Connection, cluster_gvk},
     contract::{
         bindings::types::{self, Error},
         limits::{Limit, Limits},
         memory_budget::MemoryLease,
     },
-    kube::{key::ObjectRef, object::Object, scope::Projection},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        scope::Projection,
+        well_known::{condition_type, upstream_reason},
+    },
     observe::metrics::HostCall,
     policy::plugin_policy::PluginPolicy,
     recording::CallMode,
@@ -52,16 +58,22 @@ use crate::{
 /// Longest time that a read waits for the initial list of an informer.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Longest such wait for an informer of another cluster.
+const CLUSTER_SYNC_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Formats a reference of the contract for spans: `ConfigMap/demo/settings`.
 struct ReferenceDisplay<'a>(&'a types::ObjectRef);
 
 impl fmt::Display for ReferenceDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
-        match &r.namespace {
-            Some(namespace) => write!(f, "{}/{namespace}/{}", r.gvk.kind, r.name),
-            None => write!(f, "{}/{}", r.gvk.kind, r.name),
+        write!(f, "{}/", r.gvk.kind)?;
+        for (part, end) in [(&r.cluster, ':'), (&r.namespace, '/')] {
+            if let Some(part) = part {
+                write!(f, "{part}{end}")?;
+            }
         }
+        f.write_str(&r.name)
     }
 }
 
@@ -182,12 +194,12 @@ impl Call {
 
     /// Checks that the service account of the plugin may read from the shared cache what the API server would let it
     /// read.
-    async fn check_rbac(&mut self, services: &Services, reads: &[ReadAccess<'_>]) -> Result<(), Error> {
-        let Some(account) = self.context.service_account() else {
+    async fn check_rbac(&mut self, access: &ClusterAccess, reads: &[ReadAccess<'_>]) -> Result<(), Error> {
+        let Some(account) = self.context.service_account_on(access) else {
             return Ok(());
         };
         for read in reads {
-            match services.api.reviewer.check_access(account, *read).await {
+            match access.api.reviewer.check_access(account, *read).await {
                 Ok(()) => {}
                 Err(AccessError::Forbidden(why)) => {
                     self.effects.forbidden = true;
@@ -200,8 +212,13 @@ impl Call {
     }
 
     /// Converts the error of a request that was made as the plugin: HTTP 403 is RBAC of its service account.
-    fn map_api_error(&mut self, e: ApiError) -> Error {
-        match self.context.service_account() {
+    fn map_api_error(&mut self, access: &ClusterAccess, e: ApiError) -> Error {
+        let cluster = &*access.api.cluster;
+        match self.context.service_account_on(access) {
+            None if !cluster.is_empty() && e.code() == 403 => {
+                self.effects.forbidden = true;
+                Error::Denied(format!("RBAC of cluster {cluster}: {e}"))
+            }
             Some(account) if e.code() == 403 => {
                 let why = format!("RBAC: service account {account}: {e}");
                 self.effects.forbidden = true;
@@ -221,11 +238,10 @@ impl Call {
             return Ok(());
         }
         let services = &target.services;
-        let scope = dependency.scope(&services.cache.namespaces);
-        let informer = services
-            .cache
-            .informers
-            .ensure_informer_for(&scope, self.reader());
+        let remote = find_remote(services, dependency.cluster())?;
+        let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
+        let scope = dependency.scope(&cache.namespaces);
+        let informer = cache.informers.ensure_informer_for(&scope, self.reader());
         informer.map_err(|e| self.map_sync_error(e.into()))?;
         if !self.context.is_hook() {
             services.dispatcher.record_read(&target.key, dependency.clone());
@@ -259,18 +275,86 @@ impl Call {
     ) -> Result<Option<Arc<Object>>, Error> {
         // The edge comes first: an informer that is needed is not stopped meanwhile.
         self.record_read(Dependency::Object(key.clone(), projection))?;
-        let scope = services.cache.namespaces.object_scope(key, projection);
-        let timeout = self.remaining_time().min(SYNC_TIMEOUT);
-        let informers = &services.cache.informers;
+        let remote = find_remote(services, &key.cluster)?;
+        let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
+        let scope = cache.namespaces.object_scope(key, projection);
+        let timeout = self.sync_timeout(&key.cluster);
+        let informers = &cache.informers;
         let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
         synced.map_err(|e| self.map_sync_error(e))?;
         Ok(services.cache.store.get(key, projection))
+    }
+
+    /// Access to a cluster whose use is granted. The `Cluster` becomes a dependency, so that the reconciled object is woken
+    /// when there is a connection again.
+    async fn access_cluster(
+        &mut self,
+        services: &Services,
+        cluster: &Arc<str>,
+    ) -> Result<ClusterAccess, Error> {
+        let Some((namespace, name)) = cluster.split_once('/') else {
+            return Ok(services.home());
+        };
+        let key = ObjectRef::new(cluster_gvk(), namespace, name);
+        let Some(object) = self.get_cached(services, &key, Projection::Full).await? else {
+            return Err(Error::NotFound(format!("Cluster {cluster} does not exist")));
+        };
+        let described = ClusterObject::from_object(&object).map_err(Error::Invalid)?;
+        let own = self.context.own_namespace();
+        if !described.allows_namespace(own) {
+            return Err(Error::Denied(format!(
+                "Cluster {cluster} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it"
+            )));
+        }
+        let not_ready = |reason: &str, message: String| {
+            Error::NotReady(types::NotReady {
+                ref_: (&key).into(),
+                condition: condition_type::READY.into(),
+                status: types::ConditionStatus::True,
+                exists: true,
+                reason: reason.into(),
+                message,
+            })
+        };
+        let connection = services.clusters.find(cluster);
+        let Some(connection) = connection.filter(|connection| connection.is_verified()) else {
+            let state = object.readiness();
+            return Err(match state.ready || state.reason.is_empty() {
+                true => not_ready(
+                    upstream_reason::NOT_CHECKED,
+                    "the host is about to connect".into(),
+                ),
+                false => not_ready(&state.reason, state.message),
+            });
+        };
+        match connection.outage() {
+            None => Ok(connection.access.clone()),
+            Some(why) => Err(not_ready(upstream_reason::CIRCUIT_OPEN, why)),
+        }
+    }
+
+    /// Time to wait for the first list of an informer. A cluster that is slow must not keep calls from others.
+    fn sync_timeout(&self, cluster: &str) -> Duration {
+        let timeout = match cluster {
+            "" => SYNC_TIMEOUT,
+            _ => CLUSTER_SYNC_TIMEOUT,
+        };
+        self.remaining_time().min(timeout)
     }
 
     /// Wall-clock time until the timeout of the call.
     fn remaining_time(&self) -> Duration {
         self.budget.remaining_time(self.limits())
     }
+}
+
+/// The connection to another cluster; none for the host's own. Fails if it has just been closed.
+fn find_remote(services: &Services, cluster: &str) -> Result<Option<Arc<Connection>>, Error> {
+    if cluster.is_empty() {
+        return Ok(None);
+    }
+    let closed = || Error::Unavailable(format!("the connection to cluster {cluster} was closed"));
+    services.clusters.find(cluster).map(Some).ok_or_else(closed)
 }
 
 impl types::Host for Call {}

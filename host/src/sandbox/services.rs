@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+pub use crate::cluster::{ApiAccess, ClusterAccess, SharedCache};
 use crate::{
-    cache::{informer::Informers, store::Store},
-    client::{access_review::AccessReviewer, fence::WriteFence},
+    cache::informer::SyncState,
+    client::fence::WriteFence,
+    cluster::ClusterPool,
     contract::memory_budget::MemoryBudget,
-    effect::{events::EventRecorder, writer::ApiWriter},
-    kube::scope::NamespaceScope,
+    effect::writer::ApiWriter,
+    kube::scope::Scope,
     observe::metrics::Metrics,
     recording::RecordingStore,
     sandbox::object_cache::ObjectCache,
@@ -18,11 +20,13 @@ use crate::{
 /// The services of one host. A function that needs one group takes the group, not all of them.
 pub struct Services {
     /// The objects of the API server, as the informers have them.
-    pub cache: SharedCache,
+    pub cache: Arc<SharedCache>,
     /// The work queue and the dependency graph.
     pub dispatcher: Arc<Dispatcher>,
     /// Requests to the API server.
-    pub api: ApiAccess,
+    pub api: Arc<ApiAccess>,
+    /// Connections to other clusters.
+    pub clusters: ClusterPool,
     /// Requests to upstreams.
     pub upstreams: UpstreamAccess,
     /// The cache that plugins use for each object.
@@ -37,24 +41,37 @@ pub struct Services {
     pub fence: WriteFence,
 }
 
-/// The shared cache: objects of the API server that informers keep current.
-pub struct SharedCache {
-    /// The objects.
-    pub store: Arc<Store>,
-    /// The informers that keep the store current.
-    pub informers: Arc<Informers>,
-    /// The namespaces that this host may read.
-    pub namespaces: NamespaceScope,
-}
+impl Services {
+    /// Access to the host's own cluster.
+    pub fn home(&self) -> ClusterAccess {
+        ClusterAccess {
+            cache: self.cache.clone(),
+            api: self.api.clone(),
+        }
+    }
 
-/// Access to the API server beyond the shared cache: writes, uncached reads, access reviews and Events.
-pub struct ApiAccess {
-    /// Writes and uncached reads.
-    pub writer: Arc<ApiWriter>,
-    /// Access reviews: they decide which cached objects the service account of a plugin may read.
-    pub reviewer: AccessReviewer,
-    /// Kubernetes Events.
-    pub recorder: EventRecorder,
+    /// Access to a cluster, if there is a connection to it.
+    pub fn find_access(&self, cluster: &str) -> Option<ClusterAccess> {
+        match cluster {
+            "" => Some(self.home()),
+            cluster => Some(self.clusters.find(cluster)?.access.clone()),
+        }
+    }
+
+    /// The watched scopes of all clusters, each with the progress of its first list.
+    pub fn list_watches(&self) -> Vec<(Scope, SyncState)> {
+        let mut watches = self.cache.informers.scopes();
+        for connection in self.clusters.list() {
+            watches.extend(connection.access.cache.informers.scopes());
+        }
+        watches
+    }
+
+    /// The writers to all clusters.
+    pub fn writers(&self) -> impl Iterator<Item = Arc<ApiWriter>> {
+        let others = self.clusters.list().into_iter();
+        std::iter::once(self.api.writer.clone()).chain(others.map(|c| c.access.api.writer.clone()))
+    }
 }
 
 /// Access to upstreams.

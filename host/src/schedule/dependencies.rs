@@ -70,6 +70,14 @@ impl List {
 }
 
 impl Dependency {
+    /// The cluster; empty for the host's own.
+    pub fn cluster(&self) -> &Arc<str> {
+        match self {
+            Self::Object(key, _) => &key.cluster,
+            Self::List(list) => &list.cluster,
+        }
+    }
+
     /// The scope of the watch that reports its changes.
     pub fn scope(&self, namespaces: &NamespaceScope) -> Scope {
         match self {

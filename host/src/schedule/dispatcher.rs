@@ -51,7 +51,7 @@ pub enum Cause {
     Timer,
     /// The annotation [`annotation::RECONCILE_NOW`] was set.
     Manual,
-    /// Requests to the Upstream may have changed its status.
+    /// Requests to the Upstream or Cluster may have changed its status.
     UpstreamStatus,
     /// Its plugin was replaced by another build.
     PluginChange,
@@ -337,6 +337,7 @@ impl Dispatcher {
         }
         // A deleted object without a reconciler may wait for its holders, which the host asks.
         if let Some(object) = &change.new
+            && change.key.is_home()
             && object.is_deleting()
             && references::is_held(object)
             && !inner.lanes.contains_key(&change.key.gvk)
@@ -391,6 +392,17 @@ impl Dispatcher {
     pub fn enqueue(&self, key: &ObjectRef, priority: Priority, cause: Cause) {
         let now = self.now();
         self.inner.lock().enqueue(key, priority, cause, now);
+        self.work.notify_one();
+    }
+
+    /// Queues the objects that read an object, as if it had changed.
+    pub fn wake_readers(&self, key: &ObjectRef, priority: Priority) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        for reader in inner.graph.find_dependants(key, None, None) {
+            inner.enqueue(&reader, priority, Cause::Dependency(key.clone()), now);
+        }
+        drop(inner);
         self.work.notify_one();
     }
 
@@ -520,8 +532,10 @@ impl Inner {
         }
     }
 
+    /// Queues an object of a reconciled kind. Objects of other clusters are dependencies only: their kinds may be the
+    /// same, and another host may reconcile them there.
     fn enqueue(&mut self, key: &ObjectRef, priority: Priority, cause: Cause, now: Duration) {
-        if let Some(lane) = self.lanes.get(&key.gvk) {
+        if let Some(lane) = self.lanes.get(&key.gvk).filter(|_| key.is_home()) {
             self.queue.add(lane.clone(), key.clone(), priority, cause, now);
         }
     }
@@ -582,6 +596,38 @@ mod tests {
             assert!(dispatcher.pop().is_err(), "held until the response arrives");
             expectation.fulfil(7);
             assert_eq!(dispatcher.pop().is_ok(), woken, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn object_of_another_cluster_wakes_its_readers_and_is_not_reconciled() {
+        let gvk = change(0).key.gvk.clone();
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        // The kind is reconciled: the same kind may exist in many clusters.
+        dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
+        let east: Arc<str> = "fleet/east".into();
+        let remote = change(7).key.with_cluster(&east);
+        let (near, far) = (
+            ObjectRef::new(gvk.clone(), "n", "near"),
+            ObjectRef::new(gvk, "n", "far"),
+        );
+        dispatcher.record_read(&near, Dependency::Object(change(7).key, Projection::Full));
+        dispatcher.record_read(&far, Dependency::Object(remote.clone(), Projection::Full));
+        let deleting = r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"8","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["held-by.ostler.dev/x"]}}"#;
+        let (_, deleting) = Object::parse(&remote.gvk, deleting.as_bytes()).expect("an object");
+        for object in [change(7).new, Some(Arc::new(deleting))] {
+            let change = Change {
+                key: remote.clone(),
+                old: None,
+                new: object,
+            };
+            dispatcher.on_change(&change, Source::Watch, None);
+            let woken = dispatcher.pop().expect("its reader is woken");
+            assert_eq!(woken.key, far);
+            assert_eq!(*woken.causes, [Cause::Dependency(remote.clone())]);
+            dispatcher.done(&far, Requeue::AwaitChange, None);
+            assert!(dispatcher.pop().is_err(), "nothing else is woken");
         }
     }
 

@@ -22,7 +22,6 @@ use super::{
     },
     attempt::Attempt,
     auth::{CredentialError, Credentials},
-    breaker::{Admission, CircuitBreaker, CircuitState},
     check_secret_origins,
     coalesce::ResponseCoalescer,
     conditional::{CacheKey, EtagCache},
@@ -36,7 +35,11 @@ use super::{
     tls,
     transport_error::{TransportError, TransportErrorKind},
 };
-use crate::{kube::backoff::Backoff, policy::network::NetworkPolicy};
+use crate::{
+    client::breaker::{Admission, CircuitBreaker, CircuitState},
+    kube::backoff::Backoff,
+    policy::network::NetworkPolicy,
+};
 
 /// Time after which a request is repeated that was refused because another one is the trial.
 const TRIAL_RETRY_MILLISECONDS: u64 = 1000;

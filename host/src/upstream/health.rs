@@ -26,7 +26,8 @@ pub struct HealthFact {
 }
 
 impl HealthFact {
-    fn new(good: bool, reason: &'static str, message: impl Into<String>) -> Self {
+    /// Creates a fact.
+    pub fn new(good: bool, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             holds: good,
             reason,

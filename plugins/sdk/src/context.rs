@@ -17,6 +17,8 @@ use crate::{
 /// A selection of objects to list. The default selects all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
+    /// The cluster, as in a reference; none for the cluster of the reconciled object.
+    pub cluster: Option<&'a str>,
     /// The namespace; none for every namespace that the plugin may see.
     pub namespace: Option<&'a str>,
     /// A label selector in Kubernetes' syntax.
@@ -41,7 +43,7 @@ impl Written {
 
 fn list_options(selection: &Selection, projection: Projection) -> ListOptions {
     ListOptions {
-        cluster: None,
+        cluster: selection.cluster.map(Into::into),
         namespace: selection.namespace.map(Into::into),
         label_selector: selection.labels.map(Into::into),
         field_selector: selection.fields.map(Into::into),

@@ -51,8 +51,8 @@ use crate::{
     Substitution, UpstreamRef,
 };
 
-/// Group, kind, namespace and name.
-type Key = (String, String, String, String);
+/// Group, kind, namespace, name and cluster; the last is empty for the own cluster.
+type Key = (String, String, String, String, String);
 type Answers = VecDeque<Result<http::Response, Error>>;
 type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 
@@ -126,6 +126,13 @@ impl Host {
     /// Adds an object to the cluster, or replaces the one of that name.
     pub fn put(&self, object: Value) -> &Self {
         let key = key_of(&object);
+        self.0.borrow_mut().objects.insert(key, object);
+        self
+    }
+
+    /// Adds an object to another cluster, or replaces the one of that name. `cluster` is as the component names it.
+    pub fn put_on(&self, cluster: &str, object: Value) -> &Self {
+        let key = key_on(Some(cluster), &object);
         self.0.borrow_mut().objects.insert(key, object);
         self
     }
@@ -452,16 +459,23 @@ impl Host {
         }
     }
 
-    fn write_object(&self, verb: &str, bytes: &[u8], owned: bool) -> Result<Vec<u8>, Error> {
+    fn write_object(
+        &self,
+        verb: &str,
+        bytes: &[u8],
+        cluster: Option<&str>,
+        owned: bool,
+    ) -> Result<Vec<u8>, Error> {
         let mut object: Value =
             serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
-        let key = key_of(&object);
+        let key = key_on(cluster, &object);
         let mut state = self.0.borrow_mut();
-        if owned {
+        // On another cluster the host marks the object instead.
+        if owned && cluster.is_none() {
             object["metadata"]["ownerReferences"] = Value::Array(vec![state.owner.clone()]);
         }
         let owned = if owned { " owned" } else { "" };
-        let line = format!("{verb} {} {}{owned}", key.1, key.3);
+        let line = format!("{verb} {} {}{owned}{}", key.1, key.3, format_cluster(&key.4));
         let before = state.objects.get(&key);
         if verb == "create" && before.is_some() {
             return Err(Error::Conflict(format!("{} exists", key.3)));
@@ -517,10 +531,23 @@ fn object_key(reference: &ObjectRef) -> Key {
         reference.gvk.kind.clone(),
         reference.namespace.clone().unwrap_or_default(),
         reference.name.clone(),
+        reference.cluster.clone().unwrap_or_default(),
     )
 }
 
+/// The end of the line of a write to another cluster.
+fn format_cluster(cluster: &str) -> String {
+    match cluster {
+        "" => String::new(),
+        cluster => format!(" on {cluster}"),
+    }
+}
+
 fn key_of(object: &Value) -> Key {
+    key_on(None, object)
+}
+
+fn key_on(cluster: Option<&str>, object: &Value) -> Key {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let api_version = text(&object["apiVersion"]);
     let group = api_version
@@ -530,7 +557,13 @@ fn key_of(object: &Value) -> Key {
     let kind = text(&object["kind"]);
     assert!(!kind.is_empty(), "an object without a kind: {object}");
     let metadata = &object["metadata"];
-    (group, kind, text(&metadata["namespace"]), text(&metadata["name"]))
+    (
+        group,
+        kind,
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        cluster.unwrap_or_default().to_owned(),
+    )
 }
 
 fn add_finalizer(object: &mut Value, finalizer: &str) {
@@ -663,6 +696,7 @@ impl Capabilities for Host {
         let wanted = |(key, object): &(&Key, &Value)| {
             key.0 == gvk.group
                 && key.1 == gvk.kind
+                && options.cluster.as_deref().unwrap_or_default() == key.4
                 && options.namespace.as_ref().is_none_or(|ns| *ns == key.2)
                 && matches_selector(options.label_selector.as_deref(), |key| {
                     &object["metadata"]["labels"][key]
@@ -720,13 +754,13 @@ impl Capabilities for Host {
     fn kubernetes_apply(&self, object: &[u8], options: &ApplyOptions) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.apply")?;
         self.record_substitutions(object, &options.substitutions);
-        self.write_object("apply", object, options.owned)
+        self.write_object("apply", object, options.cluster.as_deref(), options.owned)
     }
 
     fn kubernetes_create(&self, object: &[u8], options: &CreateOptions) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.create")?;
         self.record_substitutions(object, &options.substitutions);
-        self.write_object("create", object, options.owned)
+        self.write_object("create", object, options.cluster.as_deref(), options.owned)
     }
 
     fn kubernetes_patch(
@@ -744,7 +778,8 @@ impl Capabilities for Host {
         check_preconditions(&object, preconditions)?;
         merge_patch(&mut object, &patch);
         let mut state = self.0.borrow_mut();
-        let write = format!("patch {} {}", reference.gvk.kind, reference.name);
+        let on = format_cluster(reference.cluster.as_deref().unwrap_or_default());
+        let write = format!("patch {} {}{on}", reference.gvk.kind, reference.name);
         state.writes.push(write);
         raise_version(&mut object);
         state.objects.insert(object_key(reference), object.clone());
@@ -774,7 +809,8 @@ impl Capabilities for Host {
             }
         }
         if !is_deleted_before {
-            let line = format!("delete {} {}", reference.gvk.kind, reference.name);
+            let on = format_cluster(reference.cluster.as_deref().unwrap_or_default());
+            let line = format!("delete {} {}{on}", reference.gvk.kind, reference.name);
             state.writes.push(line);
             state.count_effect();
         }

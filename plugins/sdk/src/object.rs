@@ -37,6 +37,18 @@ pub trait Resource: DeserializeOwned + Serialize {
     }
 }
 
+impl ObjectRef {
+    /// Names the object on another cluster: `namespace/name` of its `Cluster`, or `name` in the namespace of the
+    /// reconciled object.
+    #[must_use]
+    pub fn on_cluster(self, cluster: &str) -> Self {
+        Self {
+            cluster: Some(cluster.into()),
+            ..self
+        }
+    }
+}
+
 /// A kind; the core group is the empty string.
 #[must_use]
 pub fn gvk(group: &str, version: &str, kind: &str) -> Gvk {

@@ -35,6 +35,7 @@ const TEST_GRANTS: &str = "
     reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
     kubernetes:
     - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold], namespaces: ['*']}
+    - {kinds: [ConfigMap], verbs: [get, list, apply, create, patch, delete], namespaces: ['*'], clusters: ['Same/*']}
     - {group: apps, kinds: [Deployment], verbs: [get]}
     - {group: tests.ostler.dev, kinds: [Probe, SelectedProbe], verbs: [get, list, hold], namespaces: ['*']}
     upstreams: [{namespaces: ['*']}]

@@ -50,6 +50,10 @@ pub struct Step {
     pub kind: Option<String>,
     /// Name of the object.
     pub name: Option<String>,
+    /// Cluster of the object or the list, by namespace and name.
+    pub cluster: Option<String>,
+    /// For `apply` on another cluster: the probe owns the object.
+    pub owned: Option<bool>,
     /// Label selector of the list.
     pub labels: Option<String>,
     /// Field selector of the list.
@@ -137,7 +141,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
         };
         let reference = || ObjectRef {
             gvk: gvk(),
-            cluster: None,
+            cluster: step.cluster.clone(),
             // Namespaces are in none.
             namespace: Some(namespace.into()).filter(|_| step.kind.as_deref() != Some("Namespace")),
             name: step.name.clone().unwrap_or_default(),
@@ -163,6 +167,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             }
             "list" => {
                 let selection = Selection {
+                    cluster: step.cluster.as_deref(),
                     namespace: Some(namespace).filter(|_| step.kind.as_deref() != Some("Namespace")),
                     labels: step.labels.as_deref(),
                     fields: step.fields.as_deref(),
@@ -173,6 +178,15 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                     .filter_map(|o| o["metadata"]["name"].as_str())
                     .collect();
                 names.join(",")
+            }
+            "apply" if step.cluster.is_some() => {
+                let options = ApplyOptions {
+                    cluster: step.cluster.clone(),
+                    owned: step.owned.unwrap_or(false),
+                    force: true,
+                    ..ApplyOptions::default()
+                };
+                format_object(Some(ctx.apply_with(&object()?, &options)?.json()?))
             }
             "apply" => format_object(Some(ctx.apply_owned(&object()?)?.json()?)),
             "force" => format_object(Some(ctx.apply(&object()?, true)?.json()?)),

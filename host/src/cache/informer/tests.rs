@@ -588,6 +588,26 @@ async fn plugin_starts_no_more_watches_than_its_limit() {
     assert!(read(8, &greedy).is_ok());
 }
 
+/// The connection to another cluster is replaced while calls still use the former one.
+#[tokio::test]
+async fn closed_informers_drop_their_objects_and_start_no_watch() {
+    let store = Arc::new(Store::default());
+    let informers = Informers::new(client_of_one_config_map(), store.clone(), Arc::new(|_, _| {}));
+    let scope = config_map_scope("n");
+    let serving = informers
+        .wait_synced(&scope, Duration::from_secs(10))
+        .await
+        .expect("synced");
+    assert_eq!(store.list(&serving, &Query::default()).len(), 1);
+    informers.close();
+    assert_eq!((store.size().objects, informers.scopes().len()), (0, 0));
+    for scope in [&scope, &config_map_scope("other")] {
+        let closed = informers.wait_synced(scope, Duration::from_secs(10)).await;
+        assert!(closed.expect_err("closed").contains("closed"));
+    }
+    assert_eq!(informers.scopes().len(), 0);
+}
+
 #[tokio::test]
 async fn unneeded_watches_of_thousands_of_readers_are_found_quickly() {
     let informers = Informers::new(client_of_one_config_map(), Arc::default(), Arc::new(|_, _| {}));

@@ -194,6 +194,30 @@ impl ApiClient {
         let found: Group = parse_response(&bytes)?;
         Ok(Gvk::new(group, &found.preferred_version.version, kind))
     }
+
+    /// Discovers the versions of a group that the server serves. None for the core group, which has one, and for a group
+    /// that is not served.
+    pub async fn discover_versions(&self, group: &str) -> Result<Vec<String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Group {
+            versions: Vec<Version>,
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        if group.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.get(&format!("/apis/{group}")).await {
+            Ok(bytes) => {
+                let found: Group = parse_response(&bytes)?;
+                Ok(found.versions.into_iter().map(|v| v.version).collect())
+            }
+            Err(e) if e.code() == 404 => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl ApiWriter {
 
     /// Updates the metadata of an object as read from the API server, retrying on conflicts. Returns true if there was
     /// something to change.
-    async fn update_metadata(
+    pub(super) async fn update_metadata(
         &self,
         key: &ObjectRef,
         by: &ObjectRef,

@@ -196,7 +196,8 @@ fn is_only_marked(before: &Object, after: &Object) -> bool {
 fn parse_object(key: &ObjectRef, response: &[u8]) -> Result<(ObjectRef, Object), ApiError> {
     let (parsed, object) =
         Object::parse(&key.gvk, response).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
-    // All users of the name share one copy.
+    // The response does not name its cluster. All users of the name share one copy.
+    let parsed = parsed.with_cluster(&key.cluster);
     let key = if parsed == *key { key.clone() } else { parsed };
     Ok((key, object))
 }
@@ -217,6 +218,38 @@ mod tests {
         },
         schedule::queue::Queue,
     };
+
+    /// Two clusters have objects of the same name, and their resourceVersions have nothing to do with each other.
+    #[test]
+    fn response_of_another_cluster_is_stored_for_that_cluster_only() {
+        let store = Arc::new(Store::default());
+        let gvk = Gvk::new("", "v1", "ConfigMap");
+        let (home, east) = (
+            ObjectRef::new(gvk.clone(), "n", "c"),
+            ObjectRef::new(gvk.clone(), "n", "c").with_cluster(&"fleet/east".into()),
+        );
+        for key in [&home, &east] {
+            store.open_collection(&Scope {
+                gvk: gvk.clone(),
+                cluster: key.cluster.clone(),
+                namespace: "n".into(),
+                selector: None,
+                projection: Projection::Full,
+            });
+        }
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        let responses = WriteResponses::new(store.clone(), dispatcher);
+        for (key, version) in [(&home, "90"), (&east, "7")] {
+            let metadata = json!({"name": "c", "namespace": "n", "uid": version, "resourceVersion": version});
+            let response = json!({"metadata": metadata}).to_string();
+            let pending = responses.expect_response(key, &home);
+            let stored = pending.store_response(response.as_bytes(), Authorship::Own);
+            stored.expect("an object");
+        }
+        let version = |key| store.get(key, Projection::Full).map(|o| o.resource_version);
+        assert_eq!((version(&home), version(&east)), (Some(90), Some(7)));
+    }
 
     /// An event stream must close at once when a plugin changes or deletes its Upstream, as after a change by a user.
     #[test]

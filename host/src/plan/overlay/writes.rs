@@ -9,11 +9,16 @@ use super::{Entry, FIRST_PLANNED_VERSION, Overlay, not_found, object_ref, status
 use crate::{
     cache::store::{Put, Query, Source},
     client::api::{ApiClient, ApiError, Interceptor, Target, WriteRequest, parse_response},
-    kube::{key::ObjectRef, object::Object, scope::Projection},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        scope::{Projection, Scope},
+    },
     plan::merge::{
         apply_patch, carry_bookkeeping, create_patch, has_finalizers, is_deleting, is_same_state, set_field,
         strip_bookkeeping,
     },
+    sandbox::services::Services,
 };
 
 /// The server's response to a dry run, or the reason why it cannot perform one.
@@ -267,7 +272,7 @@ impl Overlay {
             return Vec::new();
         };
         let mut owned = BTreeSet::new();
-        for (scope, _) in services.cache.informers.scopes() {
+        for scope in self.list_scopes(&services) {
             for (key, object) in services.cache.store.list(&scope, &Query::default()) {
                 let object = object.to_value();
                 let owners = object["metadata"]["ownerReferences"].as_array();
@@ -278,6 +283,12 @@ impl Overlay {
             }
         }
         owned.into_iter().collect()
+    }
+
+    /// The watched scopes of the cluster.
+    fn list_scopes(&self, services: &Services) -> impl Iterator<Item = Scope> {
+        let watches = services.list_watches().into_iter().map(|(scope, _)| scope);
+        watches.filter(|scope| scope.cluster == self.cluster)
     }
 
     /// The entry of an object, created from the live object if the plan has not written it yet. The flag is `true` if
@@ -373,13 +384,14 @@ impl Overlay {
             {
                 return None;
             }
+            entry.cluster = self.cluster.clone();
             state.version += 1;
             new["metadata"]["resourceVersion"] = (FIRST_PLANNED_VERSION + state.version).to_string().into();
             entry.planned = (!gone).then(|| new.clone());
             entry.by.insert(state.run.by.clone());
             if state.run.outcome.guess {
                 entry.guess = true;
-                state.guessed.insert(object_ref(&new));
+                state.guessed.insert(object_ref(&new).with_cluster(&self.cluster));
             }
             state.run.written.insert(path.clone());
             state.entries.insert(path, entry);
@@ -397,13 +409,12 @@ impl Overlay {
         let Some(services) = self.services.get().and_then(Weak::upgrade) else {
             return;
         };
-        let key = object_ref(new);
+        let key = object_ref(new).with_cluster(&self.cluster);
         let Ok((_, object)) = Object::parse(&key.gvk, json) else {
             return;
         };
         if gone {
-            let scopes = services.cache.informers.scopes().into_iter();
-            for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
+            for scope in self.list_scopes(&services).filter(|scope| scope.gvk == key.gvk) {
                 if let Some(change) = services.cache.store.remove(&scope, &key, &object.uid, u64::MAX) {
                     services
                         .dispatcher

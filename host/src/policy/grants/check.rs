@@ -137,6 +137,11 @@ impl PluginGrants {
         self.grant.service_account.as_ref()
     }
 
+    /// The plugin may use at least one other cluster.
+    pub fn has_clusters(&self) -> bool {
+        self.granted().kubernetes.iter().any(|g| !g.clusters.is_empty())
+    }
+
     /// Its limits, on a host with these limits.
     pub fn effective_limits(&self, host: &Limits) -> Limits {
         self.grant.limits.with_defaults(host)
@@ -183,7 +188,7 @@ impl PluginGrants {
     }
 
     fn named_kinds<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let granting = self.granted().kubernetes.iter();
+        let granting = self.granted().kubernetes.iter().filter(|g| g.clusters.is_empty());
         let granting = granting.filter(|g| g.verbs.iter().any(|v| verbs.contains(v)));
         let kinds = granting.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
@@ -277,9 +282,15 @@ impl Permissions {
         let after_messages = after_upstreams + self.messages.len();
         match *access {
             Access::Reconcile { gvk } => self.reconciles.iter().position(|g| g.covers(gvk)),
-            Access::Kubernetes { verb, gvk, namespace } => {
+            Access::Kubernetes {
+                verb,
+                gvk,
+                namespace,
+                cluster,
+            } => {
                 let covers = |g: &KubernetesGrant| {
                     matches_kind(&g.group, &g.kinds, gvk)
+                        && matches_cluster(&g.clusters, cluster, own)
                         && g.verbs.contains(&verb)
                         && matches_namespace(&g.namespaces, namespace, own)
                         && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
@@ -332,9 +343,10 @@ impl Permissions {
                 let found = self.secrets.iter().position(covers);
                 found.map(|i| i + after_messages)
             }
-            Access::SecretMetadata { namespace } => {
+            Access::SecretMetadata { namespace, cluster } => {
                 let covers = |g: &KubernetesGrant| {
                     matches!(&*g.group, "" | "*")
+                        && matches_cluster(&g.clusters, cluster, own)
                         && (g.names_secrets() || self.read_secrets && matches_any(&g.kinds, "Secret"))
                         && g.verbs.contains(&Verb::Get)
                         && matches_namespace(&g.namespaces, namespace, own)
@@ -413,23 +425,44 @@ impl Access<'_> {
                     gvk.group, gvk.kind
                 ),
             ),
-            Self::Kubernetes { verb, gvk, namespace } if self.is_plugin_write() => (
-                format!("{verb} {}{}", gvk.kind, namespace_suffix(namespace)),
+            Self::Kubernetes {
+                verb,
+                gvk,
+                namespace,
+                cluster,
+            } if self.is_plugin_write() => (
+                format!(
+                    "{verb} {}{}{}",
+                    gvk.kind,
+                    namespace_suffix(namespace),
+                    cluster_suffix(cluster)
+                ),
                 String::new(),
             ),
-            Self::Kubernetes { verb, gvk, namespace } => {
+            Self::Kubernetes {
+                verb,
+                gvk,
+                namespace,
+                cluster,
+            } => {
                 let readable = if self.is_secret_access() {
                     " and `readSecrets: true`"
                 } else {
                     ""
                 };
                 (
-                    format!("{verb} {}{}", gvk.kind, namespace_suffix(namespace)),
                     format!(
-                        "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [{}]}}]`{readable}",
+                        "{verb} {}{}{}",
+                        gvk.kind,
+                        namespace_suffix(namespace),
+                        cluster_suffix(cluster)
+                    ),
+                    format!(
+                        "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [{}]{}}}]`{readable}",
                         gvk.group,
                         gvk.kind,
-                        shown(namespace)
+                        shown(namespace),
+                        clusters_field(cluster)
                     ),
                 )
             }
@@ -495,11 +528,16 @@ impl Access<'_> {
                     ),
                 )
             }
-            Self::SecretMetadata { namespace } => (
-                format!("get the metadata of Secret{}", namespace_suffix(namespace)),
+            Self::SecretMetadata { namespace, cluster } => (
                 format!(
-                    "kubernetes: [{{group: \"\", kinds: [Secret], verbs: [get], namespaces: [{}]}}]`",
-                    shown(namespace)
+                    "get the metadata of Secret{}{}",
+                    namespace_suffix(namespace),
+                    cluster_suffix(cluster)
+                ),
+                format!(
+                    "kubernetes: [{{group: \"\", kinds: [Secret], verbs: [get], namespaces: [{}]{}}}]`",
+                    shown(namespace),
+                    clusters_field(cluster)
                 ),
             ),
             Self::Events => ("emit events".into(), "events: true`".into()),
@@ -512,6 +550,20 @@ fn namespace_suffix(namespace: &str) -> String {
         String::new()
     } else {
         format!(" in namespace {namespace}")
+    }
+}
+
+fn cluster_suffix(cluster: &str) -> String {
+    match cluster {
+        "" => String::new(),
+        cluster => format!(" on cluster {cluster}"),
+    }
+}
+
+fn clusters_field(cluster: &str) -> String {
+    match cluster {
+        "" => String::new(),
+        cluster => format!(", clusters: [{cluster}]"),
     }
 }
 
@@ -530,6 +582,18 @@ fn matches_kind(group: &str, kinds: &[String], gvk: &Gvk) -> bool {
 fn matches_namespace(patterns: &[String], namespace: &str, own: &str) -> bool {
     let is_same = !namespace.is_empty() && namespace == own;
     matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
+}
+
+/// The clusters of an entry include this one. Without any they are the host's own, which no pattern matches.
+fn matches_cluster(patterns: &[String], cluster: &str, own: &str) -> bool {
+    let Some((namespace, name)) = cluster.split_once('/') else {
+        return patterns.is_empty();
+    };
+    let pairs = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
+    let mut pairs = pairs.map(|(namespace, name)| ([namespace.to_owned()], [name.to_owned()]));
+    pairs.any(|(namespaces, names)| {
+        matches_namespace(&namespaces, namespace, own) && matches_any(&names, name)
+    })
 }
 
 /// Some pattern matches an exchange. No pattern with `*` matches the default exchange, through which a message reaches

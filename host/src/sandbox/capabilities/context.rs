@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::{
+    cluster::ClusterAccess,
     contract::{
         bindings::types::{self, Error},
         limits::Limits,
     },
     effect::writer::WriteContext,
     kube::{
-        key::{Gvk, ObjectRef, is_path_segment},
+        key::{Gvk, ObjectRef, cluster_name, is_path_segment},
         object::Object,
     },
     observe::{
@@ -29,6 +30,8 @@ pub struct CallTarget {
     pub key: ObjectRef,
     /// The version of the object that the component gets.
     pub object: Arc<Object>,
+    /// The object has the plugin's finalizer: it stays until the host has deleted what it owns on other clusters.
+    pub is_finalized: bool,
     /// The services that the capabilities use.
     pub services: Arc<Services>,
 }
@@ -157,15 +160,30 @@ impl CallContext {
     }
 
     /// The field manager, object and service account of a write.
-    pub(super) fn write_context<'a>(&'a self, by: &'a ObjectRef) -> WriteContext<'a> {
+    pub(super) fn write_context<'a>(&'a self, access: &ClusterAccess, by: &'a ObjectRef) -> WriteContext<'a> {
         WriteContext {
             manager: &self.policy.plugin,
             by,
             request_digest: 0,
             sent_digest: None,
             live_version: None,
-            account: self.service_account(),
+            account: self.service_account_on(access),
         }
+    }
+
+    /// The service account that the plugin acts as on a cluster; none where it acts as the user of its credentials.
+    pub(super) fn service_account_on(&self, access: &ClusterAccess) -> Option<&ServiceAccount> {
+        self.service_account().filter(|_| access.api.acts_as_plugins)
+    }
+
+    /// The name of a cluster in keys: `namespace/name` of its `Cluster`; empty for the host's own.
+    pub(super) fn parse_cluster(&self, cluster: Option<&str>) -> Result<Arc<str>, Error> {
+        let Some(cluster) = cluster else {
+            return Ok(Arc::default());
+        };
+        let (namespace, name) = cluster.split_once('/').unwrap_or((self.own_namespace(), cluster));
+        check_path_segments(namespace, name, "cluster")?;
+        Ok(cluster_name(namespace, name))
     }
 
     /// Counts an exceeded limit and returns its error.
@@ -179,7 +197,7 @@ impl CallContext {
 
     /// Parses a reference of the contract. The key shares its strings with the store.
     pub(super) fn parse_reference(&self, reference: &types::ObjectRef) -> Result<ObjectRef, Error> {
-        check_cluster(reference.cluster.as_deref())?;
+        let cluster = self.parse_cluster(reference.cluster.as_deref())?;
         let gvk = parse_gvk(&reference.gvk)?;
         if reference.name.is_empty() {
             return Err(Error::Invalid("name of the object reference is empty".into()));
@@ -196,7 +214,7 @@ impl CallContext {
             }
         }
         let namespace = reference.namespace.as_deref().unwrap_or("");
-        let key = ObjectRef::new(gvk, namespace, &reference.name);
+        let key = ObjectRef::new(gvk, namespace, &reference.name).with_cluster(&cluster);
         Ok(match &self.target {
             Some(target) => target.services.cache.store.share_key(key),
             None => key,
@@ -204,12 +222,12 @@ impl CallContext {
     }
 }
 
-/// Fails for a reference to another cluster, which this host does not support yet.
-pub(super) fn check_cluster(cluster: Option<&str>) -> Result<(), Error> {
+/// Fails for a reference to another cluster where only the cluster of the reconciled object is possible.
+pub(super) fn check_home(subject: &str, cluster: Option<&str>) -> Result<(), Error> {
     match cluster {
-        None => Ok(()),
+        None | Some("") => Ok(()),
         Some(cluster) => Err(Error::Unsupported(format!(
-            "references to other clusters yet: leave out the cluster `{cluster}`"
+            "{subject} on another cluster: leave out the cluster `{cluster}`"
         ))),
     }
 }

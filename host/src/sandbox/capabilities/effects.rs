@@ -34,6 +34,10 @@ pub struct Effects {
     pub writes: BTreeSet<ObjectRef>,
     /// Objects that are held.
     pub holds: BTreeSet<ObjectRef>,
+    /// Objects on other clusters that the reconciled object owns.
+    pub owned: BTreeSet<ObjectRef>,
+    /// Objects on other clusters that the reconciled object does not own any more: they are gone.
+    pub disowned: BTreeSet<ObjectRef>,
     /// Event streams that are followed.
     pub streams: HashSet<StreamKey>,
     /// The object after its last checkpoint; none without one.

@@ -12,7 +12,7 @@ mod events;
 
 use super::{
     Call,
-    context::{check_cluster, check_path_segments},
+    context::{check_home, check_path_segments},
 };
 use crate::{
     cache::store::Store,
@@ -247,7 +247,7 @@ impl Call {
         upstream: &UpstreamRef,
     ) -> Result<(ObjectRef, Arc<Services>), Error> {
         let (_, services) = self.begin_host_call(call)?;
-        check_cluster(upstream.cluster.as_deref())?;
+        check_home("an Upstream", upstream.cluster.as_deref())?;
         let namespace = upstream
             .namespace
             .as_deref()
@@ -394,7 +394,7 @@ impl Call {
         secret: &SecretKeyRef,
         destination: Option<SecretDestination<'_>>,
     ) -> Result<ObjectRef, Error> {
-        check_cluster(secret.cluster.as_deref())?;
+        check_home("a Secret to insert", secret.cluster.as_deref())?;
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
         let namespace = namespace.unwrap_or(self.context.own_namespace());
         check_path_segments(namespace, name, "secret")?;

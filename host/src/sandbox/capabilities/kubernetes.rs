@@ -2,6 +2,7 @@
 
 mod insertion;
 mod lists;
+mod owned;
 mod patch;
 mod projection;
 
@@ -17,10 +18,11 @@ use self::{
 };
 use super::{
     Call, ReferenceDisplay,
-    context::{check_cluster, parse_gvk},
+    context::{check_home, parse_gvk},
 };
 use crate::{
     client::{access_review::ReadAccess, api::ApiError},
+    cluster::cluster_gvk,
     contract::bindings::{
         kubernetes::{
             ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page, Preconditions,
@@ -33,6 +35,7 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
+        owned::{add_mark, check_patched_mark, remove_mark},
         scope::Projection as CacheProjection,
         secret_view::{check_patched_marks, visible_json, visible_value},
         selector::{FieldSelector, Selector},
@@ -40,7 +43,7 @@ use crate::{
     },
     observe::metrics::{HostCall, Suppressed},
     policy::grants::{Access, SecretDestination, Verb},
-    sandbox::services::Services,
+    sandbox::services::{ClusterAccess, Services},
     schedule::dependencies::{Dependency, List},
     upstream::{Redactor, SecretUses, upstream_gvk},
 };
@@ -58,21 +61,23 @@ impl Host for Call {
         if key.gvk.is_secret() && projection == CacheProjection::Metadata {
             self.context.check_grant(&Access::SecretMetadata {
                 namespace: &key.namespace,
+                cluster: &key.cluster,
             })?;
         } else {
-            self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
+            self.check_verb(Verb::Get, &key)?;
         }
+        let access = self.access_cluster(&services, &key.cluster).await?;
         let object = if options.live {
-            check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+            check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
             // A dependency reports when the object changes, so the account's right to read it is reviewed first.
-            self.check_get(&services, &key).await?;
+            self.check_get(&access, &key).await?;
             // The edge comes before the request: a change while the response is on its way wakes the object.
             self.record_read(Dependency::Object(key.clone(), projection))?;
-            let account = self.context.service_account();
-            let live = services.api.writer.read_uncached(account, &key, &by).await;
-            live.map_err(|e| self.map_api_error(e))?
+            let account = self.context.service_account_on(&access);
+            let live = access.api.writer.read_uncached(account, &key, &by).await;
+            live.map_err(|e| self.map_api_error(&access, e))?
         } else {
-            self.check_get(&services, &key).await?;
+            self.check_get(&access, &key).await?;
             self.get_cached(&services, &key, projection).await?
         };
         let json = object.map(|object| self.project(&key.gvk, &object, &options.projection));
@@ -82,15 +87,21 @@ impl Host for Call {
     #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
     async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
         let (_, services) = self.begin_host_call(HostCall::KubernetesList)?;
-        check_cluster(options.cluster.as_deref())?;
+        let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
         let gvk = parse_gvk(&gvk)?;
         let namespace = options.namespace.as_deref().unwrap_or("");
         if !is_path_segment(namespace) {
             return Err(Error::Invalid(format!("namespace `{namespace}` is not a name")));
         }
-        self.check_verb(Verb::List, &gvk, namespace)?;
+        self.context.check_grant(&Access::Kubernetes {
+            verb: Verb::List,
+            gvk: &gvk,
+            namespace,
+            cluster: &cluster,
+        })?;
+        let access = self.access_cluster(&services, &cluster).await?;
         if options.live {
-            check_scope(&services.api.writer, &gvk, namespace).await?;
+            check_scope(&access.api.writer, &gvk, namespace).await?;
         }
         let selector = match options.label_selector.as_deref() {
             None | Some("") => None,
@@ -113,9 +124,9 @@ impl Host for Call {
             None | Some(0) => MAX_PAGE_OBJECTS,
             Some(limit) => MAX_PAGE_OBJECTS.min(limit as usize),
         };
-        let namespaces = &services.cache.namespaces;
+        let namespaces = &access.cache.namespaces;
         if namespaces.is_confined() && namespace.is_empty() {
-            let resource = services.api.writer.discover_resource(&gvk).await?;
+            let resource = access.api.writer.discover_resource(&gvk).await?;
             namespaces.record_scope(&gvk, resource.namespaced);
         }
         let lists = namespaces
@@ -123,7 +134,7 @@ impl Host for Call {
             .into_iter()
             .map(|namespace| List {
                 gvk: gvk.clone(),
-                cluster: "".into(),
+                cluster: cluster.clone(),
                 namespace,
                 labels: selector.clone(),
                 fields: fields.clone(),
@@ -136,9 +147,9 @@ impl Host for Call {
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
         let (objects, continue_token) = if options.live {
-            self.list_live(&services, lists, limit, token).await?
+            self.list_live(&access, lists, limit, token).await?
         } else {
-            self.list_cached(&services, lists, limit, token).await?
+            self.list_cached(&access, lists, limit, token).await?
         };
         let charged = self
             .budget
@@ -181,44 +192,60 @@ impl Host for Call {
     async fn apply(&mut self, object: Vec<u8>, options: ApplyOptions) -> Result<Vec<u8>, Error> {
         let (target, services) = self.begin_host_call(HostCall::KubernetesApply)?;
         let by = target.key.clone();
-        check_cluster(options.cluster.as_deref())?;
         let mut request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
+        let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
+        self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
+        let is_owned_elsewhere = options.owned && !cluster.is_empty();
         self.charge_bytes_to_host(object.len())?;
-        let writer = &services.api.writer;
         // The digest has no secrets in it: with substitutions the object is compared below.
-        let unchanged = options
-            .substitutions
-            .is_empty()
-            .then(|| writer.unchanged_since_last_apply(&by, request_digest));
-        if let Some((key, live)) = unchanged.flatten() {
-            self.check_verb(Verb::Apply, &key.gvk, &key.namespace)?;
-            if key.gvk.is_same_kind(&upstream_gvk()) {
-                self.check_upstream_secrets(&key, &live.to_value(), None)?;
+        let known = services
+            .find_access(&cluster)
+            .filter(|_| options.substitutions.is_empty());
+        let find_unchanged = || {
+            known
+                .as_ref()?
+                .api
+                .writer
+                .unchanged_since_last_apply(&by, request_digest)
+        };
+        if let Some((key, live)) = find_unchanged() {
+            self.check_verb(Verb::Apply, &key)?;
+            if names_secrets(&key.gvk) {
+                self.check_named_secrets(&key, &live.to_value(), None)?;
             }
-            self.check_patch(&services, &key).await?;
+            let access = self.access_cluster(&services, &cluster).await?;
+            self.check_patch(&access, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
             self.record_written_object(key.clone())?;
+            if is_owned_elsewhere {
+                self.list_as_owned(&services, &key).await?;
+            }
             // From here on a change wakes the object. One from before it is seen now.
-            if let Some((_, live)) = writer.unchanged_since_last_apply(&by, request_digest) {
+            if let Some((_, live)) = find_unchanged() {
                 self.record_apply(key.clone(), false)?;
                 let written = key.gvk.is_secret().then(|| serde_json::from_slice(&object).ok());
                 return self.return_object(&key.gvk, &live, written.flatten().as_ref());
             }
         }
-        let (key, mut object) = self.prepare_object(object, options.owned, Verb::Apply)?;
+        let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Apply)?;
         self.check_insertion(&key, &options.substitutions)?;
         Span::current().record("object", tracing::field::display(&key));
-        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        self.check_patch(&services, &key).await?;
+        let access = self.access_cluster(&services, &cluster).await?;
+        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_patch(&access, &key).await?;
         // The cached object decides whether the apply changes anything and has to be sent.
         let live = self.get_cached(&services, &key, CacheProjection::Full).await?;
         let mut live_version = None;
-        if key.gvk.is_same_kind(&upstream_gvk()) {
+        if names_secrets(&key.gvk) {
             let before = live.as_ref().map(|live| live.to_value());
-            self.check_upstream_secrets(&key, &object, before.as_ref())?;
+            self.check_named_secrets(&key, &object, before.as_ref())?;
             // The check is about the fields of other managers as well, so it holds for this version only.
-            live_version = live.map(|live| live.resource_version);
+            live_version = live.as_ref().map(|live| live.resource_version);
+        }
+        if is_owned_elsewhere {
+            let required = self.take_over(&services, &access, &key, live.as_ref()).await?;
+            live_version = live_version.or(required);
         }
         let (mut template, mut redactor, mut sent_digest) = (None, None, None);
         if !options.substitutions.is_empty() {
@@ -234,12 +261,12 @@ impl Host for Call {
             request_digest,
             sent_digest,
             live_version,
-            ..self.context.write_context(&by)
+            ..self.context.write_context(&access, &by)
         };
-        let apply = services.api.writer.apply(writer, &key, &object, options.force);
+        let apply = access.api.writer.apply(writer, &key, &object, options.force);
         let written = apply
             .await
-            .map_err(|e| self.map_write_error(e, redactor.as_ref()))?;
+            .map_err(|e| self.map_write_error(&access, e, redactor.as_ref()))?;
         self.record_apply(key.clone(), written.sent)?;
         self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
     }
@@ -249,14 +276,14 @@ impl Host for Call {
         let (by, services) = self
             .begin_host_call(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
-        check_cluster(options.cluster.as_deref())?;
+        let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
+        self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
         self.charge_bytes_to_host(object.len())?;
-        let (key, mut object) = self.prepare_object(object, options.owned, Verb::Create)?;
+        let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Create)?;
         self.check_insertion(&key, &options.substitutions)?;
-        if key.gvk.is_same_kind(&upstream_gvk()) {
-            self.check_upstream_secrets(&key, &object, None)?;
-        }
-        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_named_secrets(&key, &object, None)?;
+        let access = self.access_cluster(&services, &cluster).await?;
+        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
         let (mut template, mut redactor) = (None, None);
         if !options.substitutions.is_empty() {
@@ -267,12 +294,15 @@ impl Host for Call {
             (template, redactor) = (Some(filled.template), Some(filled.redactor));
         }
         self.record_written_object(key.clone())?;
-        let written = services
+        if options.owned && !cluster.is_empty() {
+            self.list_as_owned(&services, &key).await?;
+        }
+        let written = access
             .api
             .writer
-            .create(self.context.write_context(&by), &key, &object)
+            .create(self.context.write_context(&access, &by), &key, &object)
             .await;
-        let written = written.map_err(|e| self.map_write_error(e, redactor.as_ref()))?;
+        let written = written.map_err(|e| self.map_write_error(&access, e, redactor.as_ref()))?;
         self.effects.record_write(&key, written.sent);
         self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
     }
@@ -288,14 +318,17 @@ impl Host for Call {
         let by = target.key.clone();
         self.charge_bytes_to_host(patch.len())?;
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Patch, &key.gvk, &key.namespace)?;
+        self.check_verb(Verb::Patch, &key)?;
         let patch = parse_patch(&patch)?;
         check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        if key.gvk.is_same_kind(&upstream_gvk()) && patch.get("spec").is_some() {
-            return Err(Error::Denied(
-                "patch: the spec of an Upstream is applied or created, not patched, so that its Secrets can be checked"
-                    .into(),
-            ));
+        if !key.is_home() {
+            check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
+        }
+        if names_secrets(&key.gvk) && patch.get("spec").is_some() {
+            return Err(Error::Denied(format!(
+                "patch: the spec of {} is applied or created, not patched, so that its Secrets can be checked",
+                key.gvk.kind
+            )));
         }
         if by.is_same_object(&key) {
             return Err(Error::Invalid(
@@ -303,10 +336,11 @@ impl Host for Call {
                     .into(),
             ));
         }
-        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        let resource = services.api.writer.discover_resource(&key.gvk).await?;
+        let access = self.access_cluster(&services, &key.cluster).await?;
+        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
+        let resource = access.api.writer.discover_resource(&key.gvk).await?;
         check_patched_status(&patch, resource.status)?;
-        self.check_patch(&services, &key).await?;
+        self.check_patch(&access, &key).await?;
         // A patch that would leave the cached object unchanged is not sent.
         if let Some(live) = self.get_cached(&services, &key, CacheProjection::Full).await?
             && meets_preconditions(&live, &preconditions)
@@ -316,12 +350,17 @@ impl Host for Call {
             self.effects.record_write(&key, false);
             return self.return_object(&key.gvk, &live, None);
         }
-        let patched = services
+        let patched = access
             .api
             .writer
-            .patch_with_preconditions(self.context.write_context(&by), &key, &patch, &preconditions)
+            .patch_with_preconditions(
+                self.context.write_context(&access, &by),
+                &key,
+                &patch,
+                &preconditions,
+            )
             .await;
-        let written = patched.map_err(|e| self.map_api_error(e))?;
+        let written = patched.map_err(|e| self.map_api_error(&access, e))?;
         Span::current().record("sent", true);
         self.effects.record_write(&key, true);
         self.return_object(&key.gvk, &written.object, None)
@@ -332,16 +371,27 @@ impl Host for Call {
         let (target, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
         let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Delete, &key.gvk, &key.namespace)?;
-        check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_verb(Verb::Delete, &key)?;
+        let access = self.access_cluster(&services, &key.cluster).await?;
+        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         self.record_written_object(key.clone())?;
-        let context = self.context.write_context(&by);
-        let deleted = services
+        let context = self.context.write_context(&access, &by);
+        let deleted = access
             .api
             .writer
             .delete(context, &key, options.propagation, &options.preconditions);
-        deleted.await.map_err(|e| self.map_api_error(e))?;
+        let existed = deleted.await.map_err(|e| self.map_api_error(&access, e))?;
         self.effects.record_write(&key, true);
+        // One with finalizers stays listed until it is gone.
+        let is_gone = !existed
+            || services
+                .cache
+                .store
+                .get(&key, CacheProjection::Metadata)
+                .is_none();
+        if is_gone {
+            self.unlist_owned(&services, &access, &key).await?;
+        }
         Ok(())
     }
 }
@@ -359,7 +409,29 @@ pub(super) async fn check_scope(writer: &ApiWriter, gvk: &Gvk, namespace: &str) 
     )))
 }
 
+/// Objects of this kind name Secrets that the host sends somewhere.
+fn names_secrets(gvk: &Gvk) -> bool {
+    gvk.is_same_kind(&upstream_gvk()) || gvk.is_same_kind(&cluster_gvk())
+}
+
 impl Call {
+    /// Refuses what a write to another cluster cannot have: an owner without a finalizer, and substitutions, since a grant
+    /// for a namespace of the host's own cluster must not let a Secret leave it.
+    fn check_remote_options(
+        &self,
+        cluster: &str,
+        owned: bool,
+        substitutions: &[types::Substitution],
+    ) -> Result<(), Error> {
+        if owned {
+            self.check_remote_owner(cluster)?;
+        }
+        if !substitutions.is_empty() {
+            check_home("substitutions in an object", Some(cluster))?;
+        }
+        Ok(())
+    }
+
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
     fn record_apply(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
@@ -386,8 +458,9 @@ impl Call {
         required: Option<(String, ConditionStatus)>,
     ) -> Result<Vec<u8>, Error> {
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Get, &key.gvk, &key.namespace)?;
-        self.check_get(services, &key).await?;
+        self.check_verb(Verb::Get, &key)?;
+        let access = self.access_cluster(services, &key.cluster).await?;
+        self.check_get(&access, &key).await?;
         let object = self.get_cached(services, &key, CacheProjection::Full).await?;
         let check = |object: &Arc<Object>| match &required {
             None => object.check_ready(&key.gvk),
@@ -432,8 +505,8 @@ impl Call {
     }
 
     /// Converts the error of a write, without the secrets that were inserted into the object.
-    fn map_write_error(&mut self, e: ApiError, redactor: Option<&Redactor>) -> Error {
-        let error = self.map_api_error(e);
+    fn map_write_error(&mut self, access: &ClusterAccess, e: ApiError, redactor: Option<&Redactor>) -> Error {
+        let error = self.map_api_error(access, e);
         match redactor {
             Some(redactor) => redact_error(error, redactor),
             None => error,
@@ -441,31 +514,67 @@ impl Call {
     }
 
     /// Checks the access of the service account to read one object.
-    async fn check_get(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
-        self.check_object_access(services, "get", key).await
+    async fn check_get(&mut self, access: &ClusterAccess, key: &ObjectRef) -> Result<(), Error> {
+        self.check_object_access(access, "get", key).await
     }
 
     /// Checks the access of the service account to write one object. The API server does not check a write that is
     /// unnecessary and therefore not sent, but its response has the object.
-    async fn check_patch(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
-        self.check_object_access(services, "patch", key).await
+    async fn check_patch(&mut self, access: &ClusterAccess, key: &ObjectRef) -> Result<(), Error> {
+        self.check_object_access(access, "patch", key).await
     }
 
     /// Checks the access of the service account to one object.
     pub(super) async fn check_object_access(
         &mut self,
-        services: &Services,
+        access: &ClusterAccess,
         verb: &'static str,
         key: &ObjectRef,
     ) -> Result<(), Error> {
         let read = ReadAccess::for_object(verb, key);
-        self.check_rbac(services, &[read]).await
+        self.check_rbac(access, &[read]).await
     }
 
-    /// Checks the grant of a verb for a kind in a namespace.
-    fn check_verb(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
-        self.context
-            .check_grant(&Access::Kubernetes { verb, gvk, namespace })
+    /// Checks the grant of a verb for the kind, namespace and cluster of an object.
+    fn check_verb(&self, verb: Verb, key: &ObjectRef) -> Result<(), Error> {
+        self.context.check_grant(&Access::Kubernetes {
+            verb,
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+            cluster: &key.cluster,
+        })
+    }
+
+    /// Checks that the plugin may name each Secret of an Upstream or a Cluster that it writes. `live` is the object before.
+    fn check_named_secrets(
+        &self,
+        key: &ObjectRef,
+        object: &Value,
+        live: Option<&Value>,
+    ) -> Result<(), Error> {
+        if key.gvk.is_same_kind(&upstream_gvk()) {
+            return self.check_upstream_secrets(key, object, live);
+        }
+        if !key.gvk.is_same_kind(&cluster_gvk()) {
+            return Ok(());
+        }
+        // The kubeconfig in the Secret has the destination, which nobody knows before.
+        let pointer = "/spec/kubeconfigSecretRef/name";
+        let written = [Some(object), live].into_iter().flatten();
+        let named = written.filter_map(|object| object.pointer(pointer)?.as_str());
+        for name in named {
+            let access = Access::Secret {
+                namespace: &key.namespace,
+                name,
+                destination: None,
+            };
+            let own = self.context.own_namespace();
+            let checked = self.context.policy.grants.check_access(&access, own);
+            checked.map_err(|e| {
+                Error::Denied(format!("spec.kubeconfigSecretRef of Cluster {}: {e}", key.name))
+            })?;
+        }
+        Ok(())
     }
 
     /// Checks that the plugin may name each Secret of an Upstream that it writes, for the origins of its URLs: it is the
@@ -497,7 +606,13 @@ impl Call {
     }
 
     /// Parses and checks an object that a component writes, and adds the owner reference of an owned object.
-    fn prepare_object(&self, object: Vec<u8>, owned: bool, verb: Verb) -> Result<(ObjectRef, Value), Error> {
+    fn prepare_object(
+        &self,
+        object: Vec<u8>,
+        cluster: &Arc<str>,
+        owned: bool,
+        verb: Verb,
+    ) -> Result<(ObjectRef, Value), Error> {
         let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
         let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;
         let text = |pointer: &str| {
@@ -519,10 +634,9 @@ impl Call {
             }
         }
         let gvk = Gvk::from_api_version(&api_version, &kind);
-        self.check_verb(verb, &gvk, &namespace)?;
-        let key = self
-            .context
-            .parse_reference(&(&ObjectRef::new(gvk, &namespace, &name)).into())?;
+        let named = ObjectRef::new(gvk, &namespace, &name).with_cluster(cluster);
+        self.check_verb(verb, &named)?;
+        let key = self.context.parse_reference(&(&named).into())?;
         let Some(target) = &self.context.target else {
             return Err(Error::Denied("no object to write for".into()));
         };
@@ -547,11 +661,18 @@ impl Call {
         {
             annotations.retain(|name, _| !is_mark(name));
         }
+        if !key.is_home() {
+            remove_mark(&mut object);
+        }
         if owned {
             if target.object.uid.is_empty() {
                 return Err(invalid("nothing to be owned by: `initialize` is about no object"));
             }
             let owner = &target.key;
+            if !key.is_home() {
+                add_mark(&mut object, owner, &target.object.uid);
+                return Ok((key, object));
+            }
             if !owner.namespace.is_empty() && owner.namespace != key.namespace {
                 return Err(invalid(&format!(
                     "owned objects live in the owner's namespace `{}`",

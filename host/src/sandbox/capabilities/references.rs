@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::{Call, ReferenceDisplay, kubernetes::check_scope};
+use super::{Call, ReferenceDisplay, context::check_home, kubernetes::check_scope};
 use crate::{
     client::api::ApiError,
     contract::{
@@ -71,17 +71,19 @@ impl Host for Call {
         let (holder, uid) = (target.key.clone(), target.object.uid.clone());
         let held_before = services.cache.store.get(&holder, Projection::Metadata);
         let mut held = list_held(held_before.as_deref().unwrap_or(&target.object), max_holds);
+        check_home("holds", r.cluster.as_deref())?;
         let key = self.context.parse_reference(&r)?;
         self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Hold,
             gvk: &key.gvk,
             namespace: &key.namespace,
+            cluster: "",
         })?;
         if !self.effects.holds.contains(&key) && self.effects.holds.len() >= self.limits().holds as usize {
             return Err(self.limit_exceeded(Limit::Holds, "objects held by one"));
         }
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        self.check_object_access(&services, "get", &key).await?;
+        self.check_object_access(&services.home(), "get", &key).await?;
         let Some(object) = self.get_cached(&services, &key, Projection::Metadata).await? else {
             return Err(Error::NotFound(format!("{key} does not exist: it can't be held")));
         };
@@ -137,14 +139,16 @@ impl Host for Call {
     #[instrument(name = "references.list-holders", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn list_holders(&mut self, r: types::ObjectRef) -> Result<Vec<types::ObjectRef>, Error> {
         let (_, services) = self.begin_host_call(HostCall::ReferencesListHolders)?;
+        check_home("holds", r.cluster.as_deref())?;
         let key = self.context.parse_reference(&r)?;
         self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Get,
             gvk: &key.gvk,
             namespace: &key.namespace,
+            cluster: "",
         })?;
         check_scope(&services.api.writer, &key.gvk, &key.namespace).await?;
-        self.check_object_access(&services, "get", &key).await?;
+        self.check_object_access(&services.home(), "get", &key).await?;
         let object = self.get_cached(&services, &key, Projection::Metadata).await?;
         let mut found: Vec<_> = object
             .iter()

@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     cache::{informer::Informers, store::Store},
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    cluster::ClusterPool,
     contract::{
         bindings::{
             cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status,
@@ -402,16 +403,19 @@ fn build_services(client: kube::Client) -> Arc<Services> {
     let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
     let informers = Informers::new(api.clone(), store.clone(), Arc::new(|_, _| {}));
     let services = Services {
-        cache: SharedCache {
+        cache: Arc::new(SharedCache {
             store: store.clone(),
             informers: Arc::new(informers),
             namespaces: NamespaceScope::new(&[]),
-        },
-        api: ApiAccess {
+        }),
+        api: Arc::new(ApiAccess {
+            cluster: Arc::default(),
+            acts_as_plugins: true,
             reviewer: AccessReviewer::new(api.clone()),
             writer: Arc::new(ApiWriter::new(api, store, dispatcher.clone())),
             recorder: EventRecorder::default(),
-        },
+        }),
+        clusters: ClusterPool::default(),
         upstreams: UpstreamAccess {
             clients: ClientPool::default(),
             streams: EventStreams::new(WriteFence::default(), |_, _| {}),
@@ -435,6 +439,7 @@ fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions
     let target = CallTarget {
         key,
         object: Arc::new(object),
+        is_finalized: true,
         services: services.clone(),
     };
     let grant = Grant {
@@ -646,22 +651,17 @@ fn secrets_client() -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Parts of the contract that this host does not implement yet fail before anything is read or sent.
-#[tokio::test]
-async fn unimplemented_uses_fail_as_unsupported() {
-    let cluster = SilentCluster::new();
+/// The calls about an object or list of another cluster.
+fn call_elsewhere(call: &mut Call) -> Vec<Option<Result<(), Error>>> {
     let elsewhere = || Some("fleet/east".to_owned());
     let reference = || types::ObjectRef {
         cluster: elsewhere(),
         ..config_map()
     };
-    let mut call = cluster.call(all_permissions(), &all_permissions());
-    let mut answers = Vec::new();
     let get = kubernetes::GetOptions {
         live: false,
         projection: kubernetes::Projection::Full,
     };
-    answers.push(poll_once(kubernetes::Host::get(&mut call, reference(), get)));
     let list = kubernetes::ListOptions {
         cluster: elsewhere(),
         namespace: Some("a".into()),
@@ -672,21 +672,94 @@ async fn unimplemented_uses_fail_as_unsupported() {
         continue_token: None,
         live: false,
     };
-    answers.push(poll_once(kubernetes::Host::list(
-        &mut call,
-        config_map().gvk,
-        list,
-    )));
-    let apply = apply_options(elsewhere(), vec![]);
-    answers.push(poll_once(kubernetes::Host::apply(&mut call, object(), apply)));
     let create = kubernetes::CreateOptions {
         cluster: elsewhere(),
         owned: false,
         substitutions: vec![],
     };
+    let delete = kubernetes::DeleteOptions {
+        propagation: kubernetes::Propagation::Background,
+        preconditions: no_preconditions(),
+    };
+    let apply = apply_options(elsewhere(), vec![]);
+    let patch = b"{}".to_vec();
+    vec![
+        poll_once(kubernetes::Host::get(call, reference(), get)),
+        poll_once(kubernetes::Host::require_ready(call, reference())),
+        poll_once(kubernetes::Host::list(call, config_map().gvk, list)),
+        poll_once(kubernetes::Host::apply(call, object(), apply)),
+        poll_once(kubernetes::Host::create(call, object(), create)),
+        poll_once(kubernetes::Host::patch(
+            call,
+            reference(),
+            patch,
+            no_preconditions(),
+        )),
+        poll_once(kubernetes::Host::delete(call, reference(), delete)),
+    ]
+}
+
+/// A grant for a kind is about the host's own cluster unless it names others.
+#[tokio::test]
+async fn another_cluster_is_denied_without_a_grant_that_names_it() {
+    let with_clusters = |clusters: &[&str]| {
+        let mut permissions = all_permissions();
+        for grant in &mut permissions.kubernetes {
+            grant.clusters = clusters.iter().map(|&c| c.into()).collect();
+        }
+        permissions
+    };
+    for (clusters, denied) in [
+        (&[][..], true),
+        (&["fleet/west", "Same/*"], true),
+        (&["fleet/e*"], false),
+        (&["*/east"], false),
+    ] {
+        let cluster = SilentCluster::new();
+        let granted = with_clusters(clusters);
+        let mut call = cluster.call(granted.clone(), &granted);
+        for answer in call_elsewhere(&mut call) {
+            let is_denied =
+                matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("cluster fleet/east"));
+            assert_eq!(is_denied, denied, "{clusters:?}: {answer:?}");
+        }
+        // What is granted waits for the Cluster object; nothing of the other cluster has been read.
+        let read: Vec<String> = call.effects.reads.iter().map(|r| format!("{r:?}")).collect();
+        let expected = if denied { 0 } else { 1 };
+        assert_eq!(read.len(), expected, "{read:?}");
+        assert!(read.iter().all(|r| r.contains("Cluster/fleet/east")), "{read:?}");
+        let own = kubernetes::GetOptions {
+            live: false,
+            projection: kubernetes::Projection::Full,
+        };
+        if !clusters.is_empty() {
+            let own = poll_once(kubernetes::Host::get(&mut call, config_map(), own));
+            assert!(
+                matches!(own, Some(Err(Error::Denied(_)))),
+                "the own cluster is not named"
+            );
+        }
+    }
+}
+
+/// Parts of the contract that are possible on the host's own cluster only fail before anything is read or sent.
+#[tokio::test]
+async fn uses_of_the_own_cluster_only_are_unsupported_elsewhere() {
+    let cluster = SilentCluster::new();
+    let elsewhere = || Some("fleet/east".to_owned());
+    let reference = || types::ObjectRef {
+        cluster: elsewhere(),
+        ..config_map()
+    };
+    let mut call = cluster.call(all_permissions(), &all_permissions());
+    let mut answers = Vec::new();
+    let inserted = vec![substitution(types::SecretSource::Key(secret_key()))];
+    let create = kubernetes::CreateOptions {
+        cluster: elsewhere(),
+        owned: false,
+        substitutions: inserted,
+    };
     answers.push(poll_once(kubernetes::Host::create(&mut call, object(), create)));
-    let patch = kubernetes::Host::patch(&mut call, reference(), b"{}".to_vec(), no_preconditions());
-    answers.push(poll_once(patch));
     answers.push(poll_once(references::Host::hold(&mut call, reference())));
     answers.push(poll_once(references::Host::list_holders(&mut call, reference())));
     let secret = types::SecretKeyRef {
@@ -704,6 +777,31 @@ async fn unimplemented_uses_fail_as_unsupported() {
         assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
     }
     assert!(call.effects.reads.is_empty() && !cluster.was_connected());
+}
+
+/// Without a finalizer an owner is gone before the host can delete what it owns on another cluster.
+#[tokio::test]
+async fn owned_object_elsewhere_needs_a_finalizer_of_its_owner() {
+    let cluster = SilentCluster::new();
+    for (is_finalized, is_refused) in [(false, true), (true, false)] {
+        let mut call = cluster.call(all_permissions(), &all_permissions());
+        call.context.target.as_mut().expect("a target").is_finalized = is_finalized;
+        let owned = kubernetes::ApplyOptions {
+            owned: true,
+            ..apply_options(Some("fleet/east".into()), vec![])
+        };
+        let answer = poll_once(kubernetes::Host::apply(&mut call, object(), owned));
+        let refused = matches!(&answer, Some(Err(Error::Invalid(why))) if why.contains("finalizer"));
+        assert_eq!(refused, is_refused, "{answer:?}");
+        let create = kubernetes::CreateOptions {
+            cluster: Some("fleet/east".into()),
+            owned: true,
+            substitutions: vec![],
+        };
+        let answer = poll_once(kubernetes::Host::create(&mut call, object(), create));
+        let refused = matches!(&answer, Some(Err(Error::Invalid(why))) if why.contains("finalizer"));
+        assert_eq!(refused, is_refused, "{answer:?}");
+    }
 }
 
 /// A grant for the kind Secret does not include reading values of Secrets, which needs `readSecrets`.

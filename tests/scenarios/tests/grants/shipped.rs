@@ -26,6 +26,10 @@ const UNUSED_RULES: &[&str] = &[
     "ostler patch leases.coordination.k8s.io",
     // Only for an admission plugin that is off by default.
     "concourse-instance update instances/finalizers.concourse-ci.org",
+    // Another cluster, of which there is none.
+    "ostler get clusters.ostler.dev",
+    "ostler patch clusters.ostler.dev",
+    "ostler patch clusters/status.ostler.dev",
     // The count of a repeated Event.
     "ostler patch events",
     // An apply that creates the object is authorized for both verbs by the API server itself.

@@ -16,7 +16,69 @@ plugins:
 ";
 
 fn kubernetes<'a>(verb: Verb, gvk: &'a Gvk, namespace: &'a str) -> Access<'a> {
-    Access::Kubernetes { verb, gvk, namespace }
+    Access::Kubernetes {
+        verb,
+        gvk,
+        namespace,
+        cluster: "",
+    }
+}
+
+#[test]
+fn entry_is_about_the_own_cluster_or_about_those_that_it_names() {
+    let file = "
+plugins:
+  p:
+    kubernetes:
+    - {kinds: [Pod], verbs: [get], namespaces: ['*']}
+    - {kinds: [ConfigMap], verbs: [get], namespaces: ['*'], clusters: [Same/mcp-*, fleet/east]}
+    - {kinds: [Secret], verbs: [get], namespaces: [x], clusters: ['*/*']}
+";
+    let grants = Grants::parse(file, "g.yaml").expect("parses");
+    let p = grants.grants_for("p");
+    for (kind, cluster, granted) in [
+        ("Pod", "", true),
+        ("Pod", "fleet/east", false),
+        ("ConfigMap", "", false),
+        ("ConfigMap", "fleet/east", true),
+        ("ConfigMap", "fleet/west", false),
+        ("ConfigMap", "own/mcp-1", true),
+        ("ConfigMap", "own/other", false),
+        ("ConfigMap", "foreign/mcp-1", false),
+    ] {
+        let gvk = Gvk::new("", "v1", kind);
+        let access = Access::Kubernetes {
+            verb: Verb::Get,
+            gvk: &gvk,
+            namespace: "n",
+            cluster,
+        };
+        let checked = p.check_access(&access, "own");
+        assert_eq!(checked.is_ok(), granted, "{kind} {cluster:?}: {checked:?}");
+        if let Err(e) = checked {
+            assert_eq!(
+                e.to_string().contains(&format!("clusters: [{cluster}]")),
+                !cluster.is_empty(),
+                "{e}"
+            );
+        }
+    }
+    for (cluster, granted) in [("", false), ("any/where", true)] {
+        let metadata = Access::SecretMetadata {
+            namespace: "x",
+            cluster,
+        };
+        assert_eq!(p.check_access(&metadata, "own").is_ok(), granted, "{cluster:?}");
+    }
+    for invalid in ["east", "/east", "fleet/", "a/b/c", ""] {
+        let file = format!(
+            "plugins: {{p: {{kubernetes: [{{kinds: [Pod], verbs: [get], clusters: ['{invalid}']}}]}}}}"
+        );
+        let why = Grants::parse(&file, "g.yaml")
+            .expect_err("no cluster")
+            .to_string();
+        assert!(why.contains("kubernetes[0].clusters"), "{why}");
+    }
 }
 
 #[test]
@@ -428,9 +490,21 @@ fn secrets_are_written_by_entries_that_name_them_without_being_readable() {
         for verb in [Verb::Apply, Verb::Create, Verb::Delete] {
             assert_eq!(is_allowed(verb), is_covered, "{text}: {verb}");
         }
-        let metadata = grants.check_access(&Access::SecretMetadata { namespace: "a" }, "a");
+        let metadata = grants.check_access(
+            &Access::SecretMetadata {
+                namespace: "a",
+                cluster: "",
+            },
+            "a",
+        );
         assert_eq!(metadata.is_ok(), is_covered, "{text}");
-        let elsewhere = grants.check_access(&Access::SecretMetadata { namespace: "b" }, "a");
+        let elsewhere = grants.check_access(
+            &Access::SecretMetadata {
+                namespace: "b",
+                cluster: "",
+            },
+            "a",
+        );
         assert!(elsewhere.is_err(), "{text}");
         for verb in [Verb::Get, Verb::List, Verb::Patch, Verb::Hold] {
             assert!(!is_allowed(verb), "{text}: {verb}");
@@ -490,6 +564,7 @@ fn permissions() -> impl Strategy<Value = Permissions> {
     );
     let kubernetes = (prop::sample::select(vec!["", "g", "*"]), words(), verbs, words()).prop_map(
         move |(group, kinds, verbs, namespaces)| KubernetesGrant {
+            clusters: Vec::new(),
             group: group.into(),
             kinds: strings(kinds),
             verbs,

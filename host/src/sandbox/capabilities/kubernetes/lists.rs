@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::super::{Call, SYNC_TIMEOUT};
+use super::super::Call;
 use crate::{
     cache::store::{NamespacedName, Query},
     client::access_review::ReadAccess,
     contract::bindings::types::Error,
     kube::{key::ObjectRef, object::Object},
-    sandbox::services::Services,
+    sandbox::services::ClusterAccess,
     schedule::dependencies::{Dependency, List},
 };
 
@@ -22,7 +22,7 @@ impl Call {
     /// Lists from the shared cache. The token is the namespace and name of the last object of the page.
     pub(super) async fn list_cached(
         &mut self,
-        services: &Services,
+        access: &ClusterAccess,
         lists: Vec<List>,
         limit: usize,
         token: Option<&str>,
@@ -38,12 +38,12 @@ impl Call {
         };
         let mut found = Vec::new();
         for list in lists {
-            self.check_list(services, &list).await?;
+            self.check_list(access, &list).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
-            let scope = dependency.scope(&services.cache.namespaces);
+            let scope = dependency.scope(&access.cache.namespaces);
             self.record_read(dependency)?;
-            let timeout = self.remaining_time().min(SYNC_TIMEOUT);
-            let informers = &services.cache.informers;
+            let timeout = self.sync_timeout(&access.api.cluster);
+            let informers = &access.cache.informers;
             let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
             let serving = synced.map_err(|e| self.map_sync_error(e))?;
             let query = Query {
@@ -53,7 +53,7 @@ impl Call {
                 after: after.as_ref(),
                 limit: Some(limit + 1 - found.len().min(limit + 1)),
             };
-            found.extend(services.cache.store.list(&serving, &query));
+            found.extend(access.cache.store.list(&serving, &query));
         }
         let fits = self.count_fitting(&found).min(limit);
         let more = found.len() > fits;
@@ -67,7 +67,7 @@ impl Call {
     /// the server.
     pub(super) async fn list_live(
         &mut self,
-        services: &Services,
+        access: &ClusterAccess,
         lists: Vec<List>,
         limit: usize,
         token: Option<&str>,
@@ -85,11 +85,11 @@ impl Call {
         };
         let List { gvk, namespace, .. } = list;
         // A dependency reports when the list changes, so the account's right to read it is reviewed first.
-        self.check_list(services, list).await?;
+        self.check_list(access, list).await?;
         // The edge comes before the request: a change while the response is on its way wakes the object.
         self.record_read(Dependency::List(Box::new(list.clone())))?;
-        let account = self.context.service_account();
-        let page = services.api.writer.list_page(
+        let account = self.context.service_account_on(access);
+        let page = access.api.writer.list_page(
             account,
             gvk,
             namespace,
@@ -97,7 +97,7 @@ impl Call {
             limit.min(MAX_LIVE_PAGE_OBJECTS),
             &token,
         );
-        let (mut found, next) = page.await.map_err(|e| self.map_api_error(e))?;
+        let (mut found, next) = page.await.map_err(|e| self.map_api_error(access, e))?;
         found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
         let at = if next.is_empty() { at + 1 } else { at };
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
@@ -116,14 +116,14 @@ impl Call {
 
     /// Checks the access of the service account to a list. The dependency wakes the object on changes, so the account needs
     /// `watch` too.
-    async fn check_list(&mut self, services: &Services, list: &List) -> Result<(), Error> {
+    async fn check_list(&mut self, access: &ClusterAccess, list: &List) -> Result<(), Error> {
         let read = |verb| ReadAccess {
             verb,
             gvk: &list.gvk,
             namespace: &list.namespace,
             name: "",
         };
-        self.check_rbac(services, &[read("list"), read("watch")]).await
+        self.check_rbac(access, &[read("list"), read("watch")]).await
     }
 }
 

@@ -1,4 +1,5 @@
-//! A circuit breaker: requests to a failing upstream fail at once, and one trial at a time tests it.
+//! A circuit breaker: requests to a failing server fail at once, and one trial at a time tests it. Upstreams and other
+//! clusters each have one.
 //!
 //! ```text
 //!             failures in a row               the interval ends

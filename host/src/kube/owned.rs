@@ -1,0 +1,328 @@
+//! Owned objects on other clusters: the inventory on the owner, and the mark on each owned object.
+//!
+//! Owner references do not cross clusters, so the owner carries the list of what it owns elsewhere. An entry is written before
+//! the first write of its object: after a crash in between, every object can still be found. Each object carries the UID of
+//! its owner. Only an object that does is deleted with it: the inventory proves nothing, since whoever may edit the owner may
+//! write there.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::kube::{
+    key::{Gvk, ObjectRef, cluster_name, is_path_segment},
+    object::Object,
+    references::format_reference,
+    well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
+};
+
+/// Maximum number of objects that one object owns on other clusters. All annotations of an object have 256 KiB.
+pub const MAX_OWNED_OBJECTS: usize = 500;
+
+/// The inventory has no room for another object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InventoryFull;
+
+/// Reads the inventory of an object, of which as many entries count as the host writes.
+pub fn list_owned(owner: &Object) -> BTreeSet<ObjectRef> {
+    let text = owner.annotation(OWNED_OBJECTS).unwrap_or_default();
+    let entries = text.split(", ").take(MAX_OWNED_OBJECTS);
+    entries.filter_map(parse_entry).collect()
+}
+
+/// Changes an inventory: removes some entries, then adds one. Returns true if it differs then.
+///
+/// # Errors
+/// There are as many entries as are read again. The object of one more would not be deleted with its owner.
+pub fn change_inventory(
+    listed: &mut BTreeSet<ObjectRef>,
+    added: Option<&ObjectRef>,
+    removed: &BTreeSet<ObjectRef>,
+) -> Result<bool, InventoryFull> {
+    let before = listed.len();
+    listed.retain(|entry| !removed.contains(entry));
+    let is_shorter = listed.len() < before;
+    let Some(added) = added.filter(|added| !listed.contains(added)) else {
+        return Ok(is_shorter);
+    };
+    if listed.len() >= MAX_OWNED_OBJECTS {
+        return Err(InventoryFull);
+    }
+    listed.insert(added.clone());
+    Ok(true)
+}
+
+/// Formats an inventory.
+pub fn format_inventory(owned: &BTreeSet<ObjectRef>) -> String {
+    owned.iter().map(format_entry).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats one entry, for example `Deployment.v1.apps fleet/east apps/web`.
+fn format_entry(owned: &ObjectRef) -> String {
+    format!(
+        "{} {} {}/{}",
+        owned.gvk, owned.cluster, owned.namespace, owned.name
+    )
+}
+
+fn parse_entry(text: &str) -> Option<ObjectRef> {
+    let mut words = text.split(' ');
+    let (kind, cluster, place) = (words.next()?, words.next()?, words.next()?);
+    let (cluster_namespace, cluster) = cluster.split_once('/')?;
+    let (namespace, name) = place.split_once('/')?;
+    let mut parts = kind.splitn(3, '.');
+    let (kind, version, group) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
+    // They become parts of paths at the API server.
+    let is_name = |text: &str| !text.is_empty() && is_path_segment(text);
+    let are_names = [cluster_namespace, cluster, name].into_iter().all(is_name) && is_path_segment(namespace);
+    let gvk = (are_names && words.next().is_none()).then(|| Gvk::new(group, version, kind))?;
+    gvk.validate().ok()?;
+    Some(ObjectRef::new(gvk, namespace, name).with_cluster(&cluster_name(cluster_namespace, cluster)))
+}
+
+/// Marks an object with its owner.
+pub fn add_mark(object: &mut Value, owner: &ObjectRef, uid: &str) {
+    for (field, name, value) in [
+        ("labels", OWNER_UID, uid.to_owned()),
+        ("annotations", OWNER, format_reference(owner)),
+    ] {
+        let fields = &mut object["metadata"][field];
+        if !fields.is_object() {
+            *fields = json!({});
+        }
+        fields[name] = value.into();
+    }
+}
+
+/// Removes the marks that a component has written, or has read and written again.
+pub fn remove_mark(object: &mut Value) {
+    for (pointer, name) in [("/metadata/labels", OWNER_UID), ("/metadata/annotations", OWNER)] {
+        if let Some(fields) = object.pointer_mut(pointer).and_then(Value::as_object_mut) {
+            fields.remove(name);
+        }
+    }
+}
+
+/// Refuses a merge patch that changes the mark of an object: the host would delete it with another owner, or with none. The
+/// error names the field.
+pub fn check_patched_mark(patch: &Value) -> Result<(), String> {
+    for (field, name) in [("labels", OWNER_UID), ("annotations", OWNER)] {
+        let keeps_mark = match &patch["metadata"][field] {
+            Value::Object(fields) => !fields.contains_key(name),
+            // Null removes all of them.
+            _ => patch["metadata"].get(field).is_none(),
+        };
+        if !keeps_mark {
+            return Err(format!(
+                "metadata.{field} of an object on another cluster must be an object without `{name}`, which the host writes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if an object carries the mark of the owner with this UID.
+pub fn is_owned_by(object: &Object, uid: &str) -> bool {
+    object.labels.get(OWNER_UID) == Some(uid)
+}
+
+/// Checks that an object may become, or stays, an object of this owner. One that another object owns stays that object's,
+/// unless that had the same name: then it is gone, since names are unique.
+pub fn check_takeover(live: &Object, owner: &ObjectRef, uid: &str) -> Result<(), String> {
+    let of_namesake = live.annotation(OWNER) == Some(&format_reference(owner));
+    match live.labels.get(OWNER_UID) {
+        Some(other) if other != uid && !of_namesake => Err(format!(
+            "another object owns it: {} with uid {other}. If that is gone, remove the label {OWNER_UID} to have it taken over",
+            live.annotation(OWNER).unwrap_or("an unknown one")
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The step towards the deletion of an owned object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseStep {
+    /// There is nothing to delete: it is gone, or was never taken over, or has another owner by now.
+    Release,
+    /// It is being deleted.
+    Wait,
+    /// It has to be deleted.
+    Delete,
+}
+
+/// Decides the next step towards the deletion of an owned object.
+pub fn next_release_step(live: Option<&Object>, uid: &str) -> ReleaseStep {
+    match live {
+        Some(live) if is_owned_by(live, uid) && live.is_deleting() => ReleaseStep::Wait,
+        Some(live) if is_owned_by(live, uid) => ReleaseStep::Delete,
+        _ => ReleaseStep::Release,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn object(name: &str) -> ObjectRef {
+        let gvk = Gvk::new("apps", "v1", "Deployment");
+        ObjectRef::new(gvk, "n", name).with_cluster(&cluster_name("fleet", "east"))
+    }
+
+    fn owner() -> ObjectRef {
+        ObjectRef::new(Gvk::new("g.io", "v1", "Thing"), "n", "owner")
+    }
+
+    fn parse(json: &Value) -> Object {
+        let parsed = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.to_string().as_bytes());
+        parsed.expect("an object").1
+    }
+
+    fn with_inventory(text: &str) -> Object {
+        parse(&json!({"metadata": {"name": "x", "annotations": {OWNED_OBJECTS: text}}}))
+    }
+
+    fn name() -> impl Strategy<Value = String> {
+        "[a-z0-9]([-a-z0-9.]{0,5}[a-z0-9])?"
+    }
+
+    fn key() -> impl Strategy<Value = ObjectRef> {
+        let group = prop_oneof![Just(String::new()), "[a-z]{1,4}\\.[a-z]{2}"];
+        let namespace = prop_oneof![Just(String::new()), name()];
+        (
+            group,
+            "v[1-3]",
+            "[A-Z][a-z]{1,6}",
+            (name(), name()),
+            namespace,
+            name(),
+        )
+            .prop_map(|(group, version, kind, cluster, namespace, name)| {
+                let cluster = cluster_name(&cluster.0, &cluster.1);
+                ObjectRef::new(Gvk::new(&group, &version, &kind), &namespace, &name).with_cluster(&cluster)
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn inventory_survives_a_round_trip(owned in prop::collection::btree_set(key(), 0..20)) {
+            prop_assert_eq!(list_owned(&with_inventory(&format_inventory(&owned))), owned);
+        }
+
+        /// Whatever is added and removed, each object that an add was confirmed for is listed until its removal.
+        #[test]
+        fn inventory_lists_what_was_added_and_not_removed(
+            changes in prop::collection::vec((key(), any::<bool>()), 0..40)
+        ) {
+            let (mut listed, mut model) = (BTreeSet::new(), BTreeSet::new());
+            for (key, is_added) in changes {
+                let removed = BTreeSet::from_iter((!is_added).then(|| key.clone()));
+                let differs = if is_added { model.insert(key.clone()) } else { model.remove(&key) };
+                let changed = change_inventory(&mut listed, is_added.then_some(&key), &removed);
+                prop_assert_eq!(changed, Ok(differs));
+            }
+            prop_assert_eq!(listed, model);
+        }
+    }
+
+    #[test]
+    fn entry_that_is_no_name_is_ignored() {
+        for text in [
+            "Thing.v1.g.io n/c n/a?x=1",
+            "Thing.v1.g.io n/c n/../a",
+            "Thing.v1.g.io n/c/d n/a%2f",
+            "Thing.v1.g.io n/c n/",
+            "Thing.v1.g.io c n/a",
+            "Thing.v1.g.io /c n/a",
+            "Thing.v1.g.io n/c n/a more",
+            "Thing n/c n/a",
+            "Thing.v1.g.io n/a",
+        ] {
+            assert_eq!(parse_entry(text), None, "{text}");
+        }
+        assert!(parse_entry("Thing.v1.g.io n/c /a").is_some(), "cluster-scoped");
+    }
+
+    #[test]
+    fn every_entry_that_can_be_added_is_read_again() {
+        let mut listed = BTreeSet::new();
+        let none = BTreeSet::new();
+        for i in 0..MAX_OWNED_OBJECTS {
+            assert_eq!(
+                change_inventory(&mut listed, Some(&object(&format!("o{i}"))), &none),
+                Ok(true)
+            );
+        }
+        assert_eq!(
+            change_inventory(&mut listed, Some(&object("o1")), &none),
+            Ok(false)
+        );
+        assert_eq!(
+            change_inventory(&mut listed, Some(&object("a")), &none),
+            Err(InventoryFull)
+        );
+        assert_eq!(list_owned(&with_inventory(&format_inventory(&listed))), listed);
+        let gone = BTreeSet::from([object("o1")]);
+        assert_eq!(change_inventory(&mut listed, Some(&object("a")), &gone), Ok(true));
+    }
+
+    #[test]
+    fn only_a_marked_object_is_deleted() {
+        let mut json = json!({"metadata": {"name": "a", "labels": {"x": "y"}, "annotations": null}});
+        let step = |json: &Value| next_release_step(Some(&parse(json)), "uid-1");
+        assert_eq!(step(&json), ReleaseStep::Release, "never taken over");
+        add_mark(&mut json, &owner(), "uid-1");
+        assert_eq!(
+            (step(&json), json["metadata"]["labels"]["x"].as_str()),
+            (ReleaseStep::Delete, Some("y"))
+        );
+        json["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert_eq!(step(&json), ReleaseStep::Wait);
+        add_mark(&mut json, &owner(), "uid-2");
+        assert_eq!(step(&json), ReleaseStep::Release, "of another owner by now");
+        remove_mark(&mut json);
+        assert_eq!(json["metadata"]["labels"], json!({"x": "y"}));
+        assert_eq!(next_release_step(None, "uid-1"), ReleaseStep::Release);
+    }
+
+    #[test]
+    fn object_of_another_owner_is_not_taken_over() {
+        let mut json = json!({"metadata": {"name": "a"}});
+        let check = |json: &Value, name: &str, uid: &str| {
+            let owner = ObjectRef::new(Gvk::new("g.io", "v1", "Thing"), "n", name);
+            check_takeover(&parse(json), &owner, uid)
+        };
+        assert_eq!(check(&json, "owner", "uid-1"), Ok(()), "owned by none");
+        add_mark(&mut json, &owner(), "uid-1");
+        assert_eq!(check(&json, "owner", "uid-1"), Ok(()), "its own");
+        let refused = check(&json, "other", "uid-2").expect_err("refused");
+        assert!(
+            refused.contains("Thing.v1.g.io n/owner with uid uid-1"),
+            "{refused}"
+        );
+        assert_eq!(
+            check(&json, "owner", "uid-2"),
+            Ok(()),
+            "the owner was created again"
+        );
+        json["metadata"]["annotations"] = Value::Null;
+        assert!(check(&json, "owner", "uid-2").is_err(), "nobody knows which");
+    }
+
+    #[test]
+    fn patch_of_a_mark_is_refused() {
+        for patch in [
+            json!({"metadata": {"labels": {OWNER_UID: "u"}}}),
+            json!({"metadata": {"labels": {OWNER_UID: null}}}),
+            json!({"metadata": {"labels": null}}),
+            json!({"metadata": {"annotations": {OWNER: "u"}}}),
+            json!({"metadata": {"annotations": null}}),
+        ] {
+            assert!(check_patched_mark(&patch).is_err(), "{patch}");
+        }
+        for patch in [json!({"spec": {}}), json!({"metadata": {"labels": {"a": null}}})] {
+            assert_eq!(check_patched_mark(&patch), Ok(()), "{patch}");
+        }
+    }
+}
