@@ -247,7 +247,7 @@ impl fmt::Display for ServiceAccount {
     }
 }
 
-/// Interval, jitter and concurrency of a plugin's reconciles. A field that is unset has the host's default.
+/// Intervals, jitter and concurrency of a plugin's reconciles. A field that is unset has the host's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ReconcileSettings {
@@ -261,7 +261,17 @@ pub struct ReconcileSettings {
     )]
     #[schemars(with = "Option<Time>")]
     pub interval: Option<Duration>,
-    /// Random addition to the interval, in percent of it. It spreads the reconciles of objects that were created together.
+    /// Interval between reconciles of an object that waits for something else. A change of an object that it has read
+    /// reconciles it at once. Defaults to `30s`.
+    #[serde(
+        default,
+        deserialize_with = "deserialize_interval",
+        serialize_with = "serialize_interval",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Time>")]
+    pub wait_interval: Option<Duration>,
+    /// Random addition to the intervals, in percent of them. It spreads the reconciles of objects that were created together.
     /// Defaults to 10.
     #[serde(
         default,

@@ -96,7 +96,7 @@ impl Controller {
         ReconcileOutcome {
             next: match outcome.next {
                 // No watch reports changes of RBAC.
-                Requeue::Terminal if call.effects.forbidden => self.requeue_waiting(),
+                Requeue::Terminal if call.effects.forbidden => self.requeue_waiting(plugin),
                 next => next,
             },
             reads: Some(call.effects.reads),
@@ -390,7 +390,7 @@ impl Controller {
         let answer = GuestResult::Failure(failure);
         match self.write_status(plugin.name(), key, object, &answer).await {
             Ok(_) => ReconcileOutcome {
-                next: self.requeue_waiting(),
+                next: self.requeue_waiting(plugin),
                 reads: None,
                 follows: None,
             },

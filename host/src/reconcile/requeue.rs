@@ -68,10 +68,15 @@ impl Controller {
         }
     }
 
-    /// Requeues an object that waits for something that has no watch.
-    pub(super) fn requeue_waiting(&self) -> Requeue<Cause> {
-        let wait = add_jitter(self.settings.wait_interval, JITTER_PERCENT);
-        Requeue::Wait(self.services.dispatcher.now() + wait, Cause::Retry)
+    /// Requeues an object that waits, at the plugin's interval of waits.
+    pub(super) fn requeue_waiting(&self, plugin: &Plugin) -> Requeue<Cause> {
+        let settings = plugin.policy.grants.reconcile();
+        let interval = settings.wait_interval.unwrap_or(self.settings.wait_interval);
+        let wait = add_jitter(interval, settings.jitter.map_or(JITTER_PERCENT, u32::from));
+        Requeue::Wait(
+            self.services.dispatcher.now() + wait.max(MIN_REQUEUE_DELAY),
+            Cause::Retry,
+        )
     }
 
     /// The requeue that the component asks for.
@@ -98,10 +103,7 @@ impl Controller {
             },
             GuestResult::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Requeue::Retry(Cause::Retry),
-                reconciler::Resolution::Wait => Requeue::Wait(
-                    router.now() + add_jitter(self.settings.wait_interval, jitter),
-                    Cause::Retry,
-                ),
+                reconciler::Resolution::Wait => self.requeue_waiting(plugin),
                 reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Requeue::Terminal,
                 reconciler::Resolution::Throttled(ms) => Requeue::Wait(
                     router.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),

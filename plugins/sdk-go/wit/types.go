@@ -769,7 +769,8 @@ const (
 	// The reconcile is retried with exponential backoff and jitter.
 	ReconcilerResolutionRetry ReconcilerResolutionCase = 0
 	// Not an error: the object waits for something else. It is reconciled at
-	// a fixed interval, and at once when an object that was read changes.
+	// the plugin's interval of waits (`reconcile.waitInterval`, 30 s), and at
+	// once when an object that was read changes.
 	ReconcilerResolutionWait ReconcilerResolutionCase = 1
 	// The failure is permanent. The object is not retried until its spec, an
 	// object that was read, the configuration or the plugin changes. The host

@@ -125,16 +125,6 @@ impl Failure {
         self
     }
 
-    /// Replaces the host's interval of a failure that waits, by this many milliseconds; none keeps it. A change of what was
-    /// read still causes a reconcile at once.
-    #[must_use]
-    pub fn wait_interval(mut self, milliseconds: impl Into<Option<u64>>) -> Self {
-        if let (Resolution::Wait, Some(interval)) = (&self.resolution, milliseconds.into()) {
-            self.resolution = Resolution::Throttled(interval);
-        }
-        self
-    }
-
     /// Adds a condition.
     #[must_use]
     pub fn with(mut self, condition: Condition) -> Self {

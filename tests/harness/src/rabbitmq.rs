@@ -198,6 +198,19 @@ impl RabbitMq {
         text
     }
 
+    /// Returns true if no message is in any queue, ready or unacknowledged.
+    pub async fn is_drained(&self) -> bool {
+        let command = [
+            "list_queues",
+            "--vhost",
+            RABBITMQ_VHOST,
+            "--no-table-headers",
+            "messages",
+        ];
+        let queues = self.control(&command).await;
+        queues.split_whitespace().all(|messages| messages == "0")
+    }
+
     /// Creates a user with permissions in [`RABBITMQ_VHOST`], each a pattern of names: to declare, to publish and to
     /// consume.
     pub async fn create_user(&self, name: &str, password: &str, permissions: [&str; 3]) {

@@ -13,9 +13,16 @@ pub async fn run_bounded(scenario: impl Future<Output = ()>) {
 }
 
 /// Generates an embedded and a real test for each scenario. `hostile:` puts them into the hostile tier; `simulated:`
-/// skips them on a real Concourse, because they inject faults or read the simulator's counters.
+/// skips them on a real Concourse, because they inject faults or read the simulator's counters; `embedded:` generates no
+/// real test, for long scenarios about the host alone.
 #[macro_export]
 macro_rules! scenarios {
+    (embedded hostile: $($name:ident),+ $(,)?) => {
+        mod hostile {
+            $(use super::$name;)+
+            $crate::scenarios!(embedded: $($name),+);
+        }
+    };
     (hostile: $($name:ident),+ $(,)?) => {
         mod hostile {
             $(use super::$name;)+
@@ -32,13 +39,16 @@ macro_rules! scenarios {
             $crate::scenarios!($($name),+);
         }
     };
-    ($($name:ident),+ $(,)?) => {
+    (embedded: $($name:ident),+ $(,)?) => {
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 $crate::run_bounded(async { super::$name($crate::Lab::embedded().await).await }).await;
             })+
         }
+    };
+    ($($name:ident),+ $(,)?) => {
+        $crate::scenarios!(embedded: $($name),+);
         mod real {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             #[ignore = "needs the real control plane: cargo xtask test real"]

@@ -15,10 +15,7 @@ use std::{
 };
 
 use limits::every_limit_is_enforced_and_counted;
-use memory::host_in_512_mib_survives_all_attacks_on_its_memory;
-use neighbours::{
-    neighbour_latency_stays_within_twice_the_calm_p99, slow_upstreams_of_two_plugins_do_not_delay_a_third,
-};
+use neighbours::slow_upstreams_of_two_plugins_do_not_delay_a_third;
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenarios};
 use serde_json::{Value, json};
@@ -42,9 +39,7 @@ scenarios!(hostile: trap_fails_only_its_own_reconcile,
     upstream_written_by_a_plugin_sends_no_ungranted_secret,
     plugin_objects_are_written_by_no_plugin,
     every_limit_is_enforced_and_counted,
-    neighbour_latency_stays_within_twice_the_calm_p99,
     slow_upstreams_of_two_plugins_do_not_delay_a_third,
-    host_in_512_mib_survives_all_attacks_on_its_memory
 );
 
 fn hostile() -> Gvk {

@@ -60,8 +60,14 @@ fn stack(lab: &Lab, name: &str, spec: Value) -> Value {
 
 /// Installs the component with what its manifest requests, and this configuration.
 fn prepare(lab: &mut Lab, config: &Value) {
+    prepare_as(lab, config, json!({}));
+}
+
+/// Does the same with these settings of the reconciles.
+fn prepare_as(lab: &mut Lab, config: &Value, reconcile: Value) {
     let manifest: Value = serde_saphyr::from_str(MANIFEST).expect("YAML");
-    let grants = json!({ "plugins": { "stack": manifest["permissions"] } });
+    let mut grants = json!({ "plugins": { "stack": manifest["permissions"] } });
+    grants["plugins"]["stack"]["reconcile"] = reconcile;
     lab.settings.grants = Grants::parse(&grants.to_string(), "grants").expect("they parse");
     std::fs::write(lab.settings.plugins.join("stack.yaml"), config.to_string()).expect("written");
     lab.install(&["examples/stack"]);
@@ -490,7 +496,7 @@ async fn replicas(lab: &Lab) -> Value {
 }
 
 async fn yield_comes_back_at_the_interval_of_the_plugin(mut lab: Lab) {
-    prepare(&mut lab, &json!({ "waitInterval": "100ms" }));
+    prepare_as(&mut lab, &json!({}), json!({ "waitInterval": "100ms" }));
     // That of the host would not pass in this test.
     lab.settings.wait_interval = Duration::from_hours(1);
     lab.start_host().await;
@@ -540,7 +546,7 @@ async fn wait_for_garbage_collector(lab: &Lab) {
 }
 
 async fn foreground_deletion_is_waited_for(mut lab: Lab) {
-    prepare(&mut lab, &json!({ "waitInterval": "100ms" }));
+    prepare_as(&mut lab, &json!({}), json!({ "waitInterval": "100ms" }));
     wait_for_garbage_collector(&lab).await;
     lab.start_host().await;
     make_ready(&lab, "shop", json!({ "host": "shop.example.com" })).await;

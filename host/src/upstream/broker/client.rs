@@ -1,6 +1,7 @@
 //! The client of one broker, for one version of its spec and Secrets: one connection, its health, and publishing.
 
 use std::{
+    io,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -147,6 +148,15 @@ impl Link {
     /// Waits until the connection is lost or given up.
     pub async fn wait_lost(&self) {
         self.lost.cancelled().await;
+    }
+
+    /// Awaits an operation of lapin until the connection is lost, which is the error `ConnectionAborted`. lapin never resolves
+    /// an acknowledgement that it took after its last command.
+    pub async fn await_until_lost<T>(
+        &self,
+        operation: impl Future<Output = Result<T, lapin::Error>>,
+    ) -> Result<T, lapin::Error> {
+        await_until_cancelled(&self.lost, operation).await
     }
 
     /// Waits until the connection, which is lost or given up, has ended.
@@ -620,6 +630,19 @@ impl Drop for BrokerClient {
     }
 }
 
+/// Awaits an operation until the token is cancelled, which is the error `ConnectionAborted`.
+async fn await_until_cancelled<T>(
+    token: &CancellationToken,
+    operation: impl Future<Output = Result<T, lapin::Error>>,
+) -> Result<T, lapin::Error> {
+    tokio::select! {
+        // Biased: an operation that has succeeded did so, also if the connection was lost since.
+        biased;
+        result = operation => result,
+        () = token.cancelled() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+    }
+}
+
 /// A message that has passed all checks.
 pub struct PreparedMessage {
     exchange: ShortString,
@@ -649,6 +672,21 @@ async fn watch_connection(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn operation_that_never_resolves_ends_with_the_connection() {
+        let lost = CancellationToken::new();
+        let done = await_until_cancelled(&lost, std::future::ready(Ok(true))).await;
+        assert!(done.expect("it succeeded"));
+        lost.cancel();
+        let stuck = std::future::pending::<Result<bool, lapin::Error>>();
+        let error = await_until_cancelled(&lost, stuck)
+            .await
+            .expect_err("the connection is lost");
+        assert_eq!(describe_error(&error), "connection aborted");
+        let done = await_until_cancelled(&lost, std::future::ready(Ok(true))).await;
+        assert!(done.expect("it had succeeded before the loss was noticed"));
+    }
 
     #[test]
     fn circuit_opens_with_each_failure_for_longer() {

@@ -184,9 +184,7 @@ impl QueueConsumer {
             _channel: self.channel.clone(),
         })
     }
-}
 
-impl QueueConsumer {
     /// Stops the deliveries (`basic.cancel`). Messages that were delivered can still be acknowledged and returned, and none
     /// that is returned from now on comes back here.
     pub async fn cancel(&self) {
@@ -265,7 +263,8 @@ impl QueuedMessage {
 
     /// Acknowledges the message.
     pub async fn acknowledge(&self) -> Result<(), SendError> {
-        let acknowledged = self.delivery.acker.ack(BasicAckOptions::default()).await;
+        let acknowledging = self.delivery.acker.ack(BasicAckOptions::default());
+        let acknowledged = self.link.await_until_lost(acknowledging).await;
         match acknowledged.map_err(|e| self.client.classify_error(&e))? {
             true => Ok(()),
             false => Err(SendError::Unavailable("the connection was lost".into())),
@@ -279,7 +278,10 @@ impl QueuedMessage {
             ..BasicNackOptions::default()
         };
         // Without a connection the broker does it itself.
-        let _ = self.delivery.acker.nack(options).await;
+        let _ = self
+            .link
+            .await_until_lost(self.delivery.acker.nack(options))
+            .await;
     }
 
     /// Moves the message to a queue from which it returns after a delay.

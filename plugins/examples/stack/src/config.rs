@@ -1,13 +1,12 @@
 //! The configuration of the plugin, and what a Stack is made of besides its spec.
 
-use ostler_sdk::{duration, prelude::*, provision::HelmDriver};
+use ostler_sdk::{prelude::*, provision::HelmDriver};
 
 use crate::{Stack, objects::DEFAULTS_NAME};
 
 /// The configuration (`config` in plugin.yaml).
 #[ostler_sdk::api]
 pub struct Config {
-    wait_interval: Option<String>,
     /// Namespace of the ConfigMap with the defaults.
     pub defaults_namespace: Option<String>,
     /// Tool that deploys charts.
@@ -79,17 +78,5 @@ impl Inputs {
             };
         }
         Ok(inputs)
-    }
-}
-
-impl Config {
-    /// Parses the interval of waits into milliseconds; none for that of the host.
-    pub fn parse_interval(&self) -> Result<Option<u64>, Failure> {
-        let Some(text) = &self.wait_interval else {
-            return Ok(None);
-        };
-        let interval = duration(text).filter(|interval| *interval > 0);
-        let failure = || Failure::terminal("InvalidConfig", "waitInterval is no duration such as 30s");
-        interval.map(Some).ok_or_else(failure)
     }
 }

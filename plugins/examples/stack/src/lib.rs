@@ -108,17 +108,14 @@ impl Reconciler for Stacks {
         let steps = steps::build(stack, &config, inputs)?;
         match steps.provision(ctx) {
             Ok(outcome) => Ok(outcome.status(&status)),
-            Err(failure) => Err(failure.status(&status).wait_interval(config.parse_interval()?)),
+            Err(failure) => Err(failure.status(&status)),
         }
     }
 
     fn cleanup(&self, ctx: &Context, stack: &Stack) -> Result<Outcome, Failure> {
         let config: Config = ctx.config()?;
-        let interval = config.parse_interval()?;
         let steps = steps::build(stack, &config, Inputs::default())?;
-        wait_for_foreground_deletion(&stack.metadata)
-            .and_then(|()| steps.deprovision(ctx))
-            .map_err(|failure| failure.wait_interval(interval))
+        wait_for_foreground_deletion(&stack.metadata).and_then(|()| steps.deprovision(ctx))
     }
 }
 

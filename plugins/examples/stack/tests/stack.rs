@@ -184,19 +184,10 @@ fn holders_are_shown_in_the_status() {
 
 /// The original stops with `ErrYield` and comes back after a fixed time.
 #[test]
-fn yield_comes_back_at_the_interval_of_the_plugin() {
+fn yield_is_a_wait() {
     let host = Host::new();
-    host.set_config(json!({ "waitInterval": "10s" }));
     let failure = host.reconcile(&Stacks, &stack(json!({}))).expect_err("waits");
-    assert_eq!(failure.resolution, Resolution::Throttled(10_000));
-    host.set_config(json!({ "waitInterval": "soon" }));
-    let failure = host
-        .reconcile(&Stacks, &stack(json!({})))
-        .expect_err("is refused");
-    assert_eq!(
-        (failure.resolution, &*failure.reason),
-        (Resolution::Terminal, "InvalidConfig")
-    );
+    assert_eq!(failure.resolution, Resolution::Wait);
 }
 
 #[test]

@@ -352,20 +352,3 @@ fn conditions_and_status_of_a_failed_part_are_kept() {
     assert_eq!(types, ["A", "B", "FromB", "FromA"]);
     assert_eq!(failure.status.as_deref(), Some(&br#"{"by":"FromB"}"#[..]));
 }
-
-/// The interval of the original's `ErrYield` is the author's, and a change of what was read still comes first.
-#[test]
-fn yield_is_a_wait_with_an_interval_of_the_plugin() {
-    let failure = |resolution| Failure {
-        resolution,
-        ..Failure::wait("Because", "")
-    };
-    let interval = |resolution, ms: Option<u64>| failure(resolution).wait_interval(ms).resolution;
-    assert_eq!(
-        interval(Resolution::Wait, Some(10_000)),
-        Resolution::Throttled(10_000)
-    );
-    assert_eq!(interval(Resolution::Wait, None), Resolution::Wait);
-    assert_eq!(interval(Resolution::Terminal, Some(1)), Resolution::Terminal);
-    assert_eq!(interval(Resolution::Retry, Some(1)), Resolution::Retry);
-}

@@ -149,19 +149,8 @@ async fn events_become_objects_and_what_is_wrong_is_dead_lettered(mut lab: Lab) 
         let found = reasons.keys().filter(|reason| reason.contains(part));
         assert_eq!(found.count(), 1, "{part}: {reasons:?}", reasons = reasons.keys());
     }
-    lab.wait_until("all messages are handled", async || {
-        let queues = rabbitmq
-            .control(&[
-                "list_queues",
-                "--vhost",
-                "tests",
-                "--no-table-headers",
-                "messages",
-            ])
-            .await;
-        queues.split_whitespace().all(|messages| messages == "0")
-    })
-    .await;
+    lab.wait_until("all messages are handled", async || rabbitmq.is_drained().await)
+        .await;
     let unchanged = lab.get(&kind("DeploymentRecord"), "d-1").await.expect("it stays");
     assert_eq!(
         unchanged["metadata"]["resourceVersion"],

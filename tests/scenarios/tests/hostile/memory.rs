@@ -6,10 +6,13 @@ use ostler_test_harness::{
     Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
     process::{Process, ProcessOptions},
+    scenarios,
 };
 use serde_json::Value;
 
-use super::{Mirror, greeting, greetings, hostile, neighbours::measure_p99, object};
+use super::{Mirror, greeting, greetings, neighbours::measure_p99, object};
+
+scenarios!(embedded hostile: host_in_512_mib_survives_all_attacks_on_its_memory);
 
 /// Memory limit of the pod in `deploy/`.
 const POD_BYTES: usize = 512 << 20;
@@ -55,7 +58,7 @@ async fn apply_attackers(lab: &Lab, calm: bool) {
     }
 }
 
-pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
+async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
     let cgroup = match MemoryCgroup::create(POD_BYTES) {
         Ok(cgroup) => cgroup,
         Err(why) => {
@@ -95,7 +98,8 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         .await;
         apply_attackers(&lab, true).await;
         for i in 0..HOLDER_COUNT {
-            lab.wait_ready(&hostile(), &format!("hold-memory-{i}")).await;
+            lab.wait_ready(&super::hostile(), &format!("hold-memory-{i}"))
+                .await;
         }
         let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
         within += usize::from(ratio <= MAX_RATIO);
@@ -114,7 +118,10 @@ pub async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         within > ATTEMPT_COUNT / 2,
         "more than {MAX_RATIO} times as long in most attempts:\n{table}"
     );
-    let holder: Value = lab.get(&hostile(), "hold-memory-0").await.expect("it exists");
+    let holder: Value = lab
+        .get(&super::hostile(), "hold-memory-0")
+        .await
+        .expect("it exists");
     assert_eq!(
         holder["status"]["observedGeneration"],
         holder["metadata"]["generation"]

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ostler_test_harness::{Lab, find_condition};
+use ostler_test_harness::{Lab, find_condition, scenarios};
 use serde_json::json;
 
-use super::{Mirror, greeting, greetings, hostile, object, set_grants};
+use super::{Mirror, greeting, greetings, object, set_grants};
+
+scenarios!(embedded hostile: neighbour_latency_stays_within_twice_the_calm_p99);
 
 /// Changes per measurement.
 const CHANGE_COUNT: usize = 100;
@@ -52,7 +54,7 @@ pub async fn measure_p99(lab: &Lab, round: &mut u32) -> Duration {
     took[CHANGE_COUNT - 2]
 }
 
-pub async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
+async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
     set_grants(
         &mut lab,
         "    kubernetes: [{kinds: [ConfigMap], verbs: [apply]}]\n    upstreams: [{}]\n    events: true\n",
@@ -77,7 +79,7 @@ pub async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
             for i in 0..ATTACKER_COUNT {
                 let name = format!("attacker-{i}");
                 lab.apply(object(&lab, &name, "behave")).await;
-                lab.wait_ready(&hostile(), &name).await;
+                lab.wait_ready(&super::hostile(), &name).await;
             }
             let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
             let line = format!("{behaviour:>16}: {calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2}");

@@ -18,12 +18,7 @@ async fn rejected_message_is_dead_lettered_with_its_reason(mut lab: Lab) {
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let body = steps(&json!([{"do": "reject", "body": "no such project"}]));
     client.publish(QUEUE, &body).await;
-    let dead_letters = format!("{QUEUE}.dead-letter");
-    lab.wait_until("there is a dead letter", async || {
-        client.queue_depth(&dead_letters).await == Some(1)
-    })
-    .await;
-    let letter = client.wait_message(&dead_letters).await;
+    let letter = wait_dead_letter(&lab, &client).await;
     assert_eq!(letter.data, body);
     let headers = format!("{:?}", letter.properties.headers());
     assert!(headers.contains("x-ostler-dead-letter-reason"), "{headers}");
@@ -107,12 +102,7 @@ async fn message_larger_than_its_limit_is_dead_lettered(mut lab: Lab) {
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let body = vec![b'x'; (64 << 10) + 1];
     client.publish(QUEUE, &body).await;
-    let dead_letters = format!("{QUEUE}.dead-letter");
-    lab.wait_until("there is a dead letter", async || {
-        client.queue_depth(&dead_letters).await == Some(1)
-    })
-    .await;
-    let letter = client.wait_message(&dead_letters).await;
+    let letter = wait_dead_letter(&lab, &client).await;
     assert_eq!(letter.data, body);
     let [why, ..] = letter_facts(&letter);
     assert!(why.contains("limit bytesFromHost"), "{why}");

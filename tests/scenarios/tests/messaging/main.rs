@@ -102,19 +102,27 @@ fn subscription_stats(lab: &Lab) -> Arc<SubscriptionStats> {
 
 /// Waits until no message is in any of the queues, ready or unacknowledged.
 async fn wait_drained(lab: &Lab, rabbitmq: &RabbitMq) {
-    lab.wait_until("all queues are empty", async || {
-        let queues = rabbitmq
-            .control(&[
-                "list_queues",
-                "--vhost",
-                "tests",
-                "--no-table-headers",
-                "messages",
-            ])
-            .await;
-        queues.split_whitespace().all(|messages| messages == "0")
+    lab.wait_until("all queues are empty", async || rabbitmq.is_drained().await)
+        .await;
+}
+
+/// Declares the exchange `events`, and the queue `created`, which gets its messages with the key `order.created`.
+async fn declare_created(client: &RabbitMqClient) {
+    client
+        .declare_exchange("events", lapin::ExchangeKind::Topic)
+        .await;
+    client.declare_queue("created").await;
+    client.bind_queue("created", "events", "order.created").await;
+}
+
+/// Waits for the only dead letter of the subscription.
+async fn wait_dead_letter(lab: &Lab, client: &RabbitMqClient) -> lapin::message::Delivery {
+    let dead_letters = format!("{QUEUE}.dead-letter");
+    lab.wait_until("there is a dead letter", async || {
+        client.queue_depth(&dead_letters).await == Some(1)
     })
     .await;
+    client.wait_message(&dead_letters).await
 }
 
 /// A step of a Probe that publishes to the exchange `events`.

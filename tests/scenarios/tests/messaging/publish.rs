@@ -20,11 +20,7 @@ scenarios!(
 async fn message_is_published_as_granted(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
-    client
-        .declare_exchange("events", lapin::ExchangeKind::Topic)
-        .await;
-    client.declare_queue("created").await;
-    client.bind_queue("created", "events", "order.created").await;
+    declare_created(&client).await;
     let publish = |exchange: &str, key: &str, body: &str| {
         json!([{"do": "publish", "name": "broker", "exchange": exchange, "routingKey": key, "body": body,
             "messageId": "m7"}])
@@ -99,11 +95,7 @@ async fn unroutable_message_fails_its_reconcile_until_a_queue_is_bound(mut lab: 
 async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
-    client
-        .declare_exchange("events", lapin::ExchangeKind::Topic)
-        .await;
-    client.declare_queue("created").await;
-    client.bind_queue("created", "events", "order.created").await;
+    declare_created(&client).await;
     lab.wait_ready(&upstreams(), "broker").await;
     drop(lab.host.take());
     let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
@@ -142,11 +134,7 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
 async fn deposed_leader_publishes_nothing(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
-    client
-        .declare_exchange("events", lapin::ExchangeKind::Topic)
-        .await;
-    client.declare_queue("created").await;
-    client.bind_queue("created", "events", "order.created").await;
+    declare_created(&client).await;
     let publish = |body: &str| {
         let mut step = publish_step("order.created");
         step["body"] = body.into();

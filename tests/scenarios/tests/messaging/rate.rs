@@ -22,7 +22,7 @@ const CONCURRENT_COUNT: usize = 8;
 const PUBLISHED_COUNT: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
+#[ignore = "prints figures, for docs/messaging.md"]
 async fn messages_per_second_are_printed() {
     run_bounded(measure(Lab::embedded().await)).await;
 }
