@@ -7,7 +7,7 @@ use ostler_test_harness::run_bounded;
 
 use super::*;
 
-scenarios!(objects_of_other_clusters_do_not_wait_for_five_dead_ones);
+scenarios!(embedded: objects_of_other_clusters_do_not_wait_for_five_dead_ones);
 
 /// Number of clusters that respond, and of those that don't.
 const CLUSTER_COUNT: usize = 5;
