@@ -17,7 +17,7 @@ mod secrets;
 mod selection;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -38,7 +38,7 @@ use crate::{
         api::{ApiClient, Interceptor},
         fence::WriteFence,
     },
-    cluster::{ClusterPool, ConnectionParts},
+    cluster::{ClusterPool, ConnectionParts, cluster_gvk},
     contract::memory_budget::MemoryBudget,
     effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
@@ -54,6 +54,7 @@ use crate::{
         services::{ApiAccess, Services, SharedCache, UpstreamAccess},
     },
     schedule::{
+        dependencies::Dependency,
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue, Work},
     },
@@ -209,7 +210,7 @@ impl Planner {
         let intended = self.apply_files(plan_request).await?;
         self.load_plugins(&plan_request.builds, &mut report.notes).await?;
         self.list_kinds(&mut report.notes).await?;
-        self.connect_clusters(&mut report.notes).await;
+        let unconnected = self.connect_clusters().await;
         let chosen = self
             .select_objects(plan_request, &intended, &mut report.notes)
             .await?;
@@ -219,7 +220,13 @@ impl Planner {
                 .dispatcher
                 .enqueue(key, Priority::Normal, Cause::Start);
         }
-        report.objects = self.run_queue(&mut report.notes).await;
+        let mut read_clusters = BTreeSet::new();
+        report.objects = self.run_queue(&mut report.notes, &mut read_clusters).await;
+        // Those of other teams are none of this plan's concern.
+        let used = unconnected.iter().filter(|(key, _)| read_clusters.contains(*key));
+        report
+            .notes
+            .extend(used.map(|(key, why)| format!("{key} is not connected to: {why}")));
         report.notes.extend(self.overlay.unconnected_upstreams().map(|upstream| {
             format!(
                 "the Upstream {upstream} is not connected to, because the plan changes its url, tls or auth: its responses \
@@ -242,8 +249,12 @@ impl Planner {
         }
     }
 
-    /// Reconciles until the queue is empty.
-    async fn run_queue(&self, notes: &mut Vec<String>) -> Vec<PlannedObject> {
+    /// Reconciles until the queue is empty. Adds the `Cluster` objects that the reconciles have read.
+    async fn run_queue(
+        &self,
+        notes: &mut Vec<String>,
+        read_clusters: &mut BTreeSet<ObjectRef>,
+    ) -> Vec<PlannedObject> {
         let dispatcher = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut planned = BTreeMap::new();
@@ -258,7 +269,7 @@ impl Planner {
                 dispatcher.forget(&key);
                 continue;
             }
-            if let Some(object) = self.reconcile_object(&work, *round).await {
+            if let Some(object) = self.reconcile_object(&work, *round, read_clusters).await {
                 planned.insert(key, object);
             }
         }
@@ -266,12 +277,21 @@ impl Planner {
     }
 
     /// Reconciles one object. Returns `None` if a conflict re-enqueued it, because its result is not known yet.
-    async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
+    async fn reconcile_object(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+        round: u32,
+        read_clusters: &mut BTreeSet<ObjectRef>,
+    ) -> Option<PlannedObject> {
         let dispatcher = &self.services.dispatcher;
         let key = &work.key;
         self.overlay.begin_run(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end_run(&reads);
+        read_clusters.extend(reads.into_iter().filter_map(|read| match read {
+            Dependency::Object(key, _) if key.gvk == cluster_gvk() => Some(key),
+            _ => None,
+        }));
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Another client changed the live object since it was listed: plan again with its current version.
             if let Err(e) = self.services.api.writer.read_uncached(None, key, key).await {

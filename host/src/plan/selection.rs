@@ -1,6 +1,6 @@
 //! Selection of the objects to plan.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::bail;
 
@@ -20,8 +20,10 @@ use crate::{
 };
 
 impl Planner {
-    /// Connects to the clusters that `Cluster` objects describe. One that cannot be connected to is noted: what uses it waits.
-    pub(super) async fn connect_clusters(&self, notes: &mut Vec<String>) {
+    /// Connects to the clusters that `Cluster` objects describe. Returns those that cannot be connected to, with the reason:
+    /// what uses them waits.
+    pub(super) async fn connect_clusters(&self) -> BTreeMap<ObjectRef, String> {
+        let mut unconnected = BTreeMap::new();
         let SharedCache {
             informers,
             namespaces,
@@ -29,7 +31,7 @@ impl Planner {
         } = &*self.services.cache;
         let kind = cluster_gvk();
         if self.cluster.discover_resource(&kind).await.is_err() {
-            return;
+            return unconnected;
         }
         for scope in namespaces.kind_scopes(&kind, None, Projection::Full) {
             let Ok(serving) = informers.wait_synced(&scope, SYNC_TIMEOUT).await else {
@@ -54,10 +56,11 @@ impl Planner {
                     Err(why) => Err(why),
                 };
                 if let Err(why) = connected {
-                    notes.push(format!("{key} is not connected to: {why}"));
+                    unconnected.insert(key, why);
                 }
             }
         }
+        unconnected
     }
 
     /// Lists the kinds that the plugins reconcile, and assigns them to the queue's lanes.

@@ -30,6 +30,7 @@ scenarios!(
     dead_cluster_costs_its_own_objects_only,
     rotated_credentials_end_no_watch,
     plan_shows_changes_on_another_cluster_and_makes_none,
+    plan_names_only_the_lost_clusters_that_it_uses,
     owned_objects_of_another_cluster_are_gone_before_their_owner,
     owner_and_cluster_stay_while_the_cluster_is_away,
     cluster_that_is_gone_for_good_is_let_go_by_its_annotation,
@@ -358,6 +359,36 @@ async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
         east.config_map(&lab, "made").await.is_none(),
         "nothing is written"
     );
+}
+
+async fn plan_names_only_the_lost_clusters_that_it_uses(lab: Lab) {
+    lab.install(&["tests/probe"]);
+    for name in ["used", "unused"] {
+        apply_cluster(&lab, name, "no kubeconfig").await;
+    }
+    let read = on_cluster(
+        &lab,
+        "used",
+        json!({"do": "get", "kind": "ConfigMap", "name": "there"}),
+    );
+    lab.apply_probe("p", json!([read]), json!([])).await;
+    let settings = Settings {
+        namespaces: Vec::new(),
+        ..lab.settings.clone()
+    };
+    let request = PlanRequest {
+        namespace: Some(lab.namespace.clone()),
+        default_namespace: lab.namespace.clone(),
+        ..PlanRequest::default()
+    };
+    let report = plan(lab.client.clone(), settings, &request)
+        .await
+        .expect("a plan");
+    let [note] = &report.notes[..] else {
+        panic!("one note: {:?}", report.notes)
+    };
+    let expected = format!("Cluster/{}/used is not connected to: ", lab.namespace);
+    assert!(note.starts_with(&expected), "{note}");
 }
 
 /// A step that applies a ConfigMap on the cluster `east` as an owned object.
