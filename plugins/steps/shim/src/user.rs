@@ -1,0 +1,81 @@
+//! The user of a process, by the image's own `/etc/passwd`: a static executable has no name service.
+
+/// A user.
+#[derive(Debug, PartialEq, Eq)]
+pub struct User {
+    /// User ID.
+    pub uid: u32,
+    /// Group ID.
+    pub gid: u32,
+    /// Home directory, if the user is listed.
+    pub home: Option<String>,
+}
+
+/// Looks up a user by name, or by number with an optional group (`1000:1000`). A number need not be listed.
+pub fn find(passwd: &str, user: &str) -> Option<User> {
+    let (name, group) = match user.split_once(':') {
+        Some((name, group)) => (name, Some(group.parse().ok()?)),
+        None => (user, None),
+    };
+    let listed = passwd
+        .lines()
+        .find_map(|line| parse(line).filter(|(n, found)| *n == name || found.uid.to_string() == name));
+    match listed {
+        Some((_, found)) => Some(User {
+            gid: group.unwrap_or(found.gid),
+            ..found
+        }),
+        None => {
+            let uid = name.parse().ok()?;
+            Some(User {
+                uid,
+                gid: group.unwrap_or(uid),
+                home: None,
+            })
+        }
+    }
+}
+
+fn parse(line: &str) -> Option<(&str, User)> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let _password = fields.next()?;
+    let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let home = fields
+        .nth(1)
+        .map(ToOwned::to_owned)
+        .filter(|home| !home.is_empty());
+    Some((name, User { uid, gid, home }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# comment\nbuild:x:1000:1001::/home/build:/bin/sh\n";
+
+    #[test]
+    fn user_is_found_by_name_and_number() {
+        let build = |gid| {
+            Some(User {
+                uid: 1000,
+                gid,
+                home: Some("/home/build".into()),
+            })
+        };
+        assert_eq!(find(PASSWD, "build"), build(1001));
+        assert_eq!(find(PASSWD, "1000"), build(1001));
+        assert_eq!(find(PASSWD, "build:7"), build(7));
+        assert_eq!(
+            find(PASSWD, "2000"),
+            Some(User {
+                uid: 2000,
+                gid: 2000,
+                home: None
+            })
+        );
+        for unknown in ["nobody", "", "1000:staff", "-1", "4294967296"] {
+            assert_eq!(find(PASSWD, unknown), None, "{unknown}");
+        }
+    }
+}

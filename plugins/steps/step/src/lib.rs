@@ -1,0 +1,290 @@
+//! Reconciles `steps.ostler.dev/v1alpha1` Step: one pod per step, followed to its end.
+
+pub mod observe;
+pub mod pod;
+pub mod settings;
+
+mod finish;
+mod inputs;
+mod refusal;
+mod rerun;
+mod validate;
+
+use ostler_sdk::{
+    DeleteOptions, ObjectRef, Preconditions, Selection, duration, from_rfc3339, prelude::*, rfc3339,
+    serde_json::Value,
+};
+use steps_api::{PodState, Step, StepPhase, StepSpec, StepStatus};
+use steps_protocol::INPUTS_ANNOTATION;
+
+use crate::{
+    inputs::Inputs,
+    observe::{Observation, observe, observe_missing, stop_deadline},
+    pod::{POD_LABEL, build_pod, encode_sources, pod_name},
+    settings::Settings,
+};
+
+/// Key of the artifacts' Secret.
+const SECRET_KEY: &str = "key";
+
+/// Time for which a deleted pod may stay, in seconds: on a node that is gone it stays until an administrator removes that.
+const MAX_DELETION_SECONDS: u64 = 120;
+
+/// Reconciles Steps.
+pub struct Steps;
+
+impl Reconciler for Steps {
+    type Spec = StepSpec;
+    const FINALIZER: Option<&'static str> = Some("steps.ostler.dev/step");
+
+    fn reconcile(&self, ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
+        if step.status.phase.is_final() {
+            return finish::retain(ctx, step);
+        }
+        validate::validate(step)?;
+        let mut status = step.status.clone();
+        status.attempt = status.attempt.max(1);
+        let Some(live) = read_pod(ctx, step, status.attempt)? else {
+            if status.pod_uid.is_some() {
+                status.pod_state = Some(PodState::Gone);
+                return end(ctx, step, status, &observe_missing());
+            }
+            return create(ctx, step, status);
+        };
+        if !is_owned(step, &live) {
+            let message = format!(
+                "Pod {} exists already and is not of this step: delete it, or give the step another name.",
+                pod_name(step, status.attempt)
+            );
+            return Err(Failure::terminal("NotClaimed", message));
+        }
+        follow(ctx, step, status, &live)
+    }
+
+    fn cleanup(&self, ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
+        let mut status = step.status.clone();
+        let attempt = status.attempt.max(1);
+        let Some(live) = read_pod(ctx, step, attempt)?.filter(|live| is_owned(step, live)) else {
+            return Ok(Outcome::await_change());
+        };
+        status.pod_state = Some(PodState::Destroying);
+        delete_pod(ctx, step, attempt, &live)?;
+        let Some(left) = read_pod(ctx, step, attempt)? else {
+            return Ok(Outcome::await_change());
+        };
+        let deleted = left["metadata"]["deletionTimestamp"]
+            .as_str()
+            .and_then(from_rfc3339);
+        if deleted.is_some_and(|deleted| deleted + MAX_DELETION_SECONDS <= ctx.now() / 1000) {
+            let note = "The pod is being deleted, but its node does not confirm that: remove the Node if it is gone.";
+            ctx.warn("PodAbandoned", note);
+            return Ok(Outcome::await_change());
+        }
+        let message = format!("Waiting for the deletion of Pod {}.", pod_name(step, attempt));
+        Err(Failure::wait("PodRemains", message).status(&status))
+    }
+}
+
+/// The pod of an attempt.
+fn pod_reference(step: &Step, attempt: i64) -> ObjectRef {
+    gvk("", "v1", "Pod").named(step.namespace(), &pod_name(step, attempt))
+}
+
+/// Reads the pod of an attempt, by the label that all pods of Steps share: a read by its name alone would watch every pod of
+/// the namespace.
+fn read_pod(ctx: &Context, step: &Step, attempt: i64) -> Result<Option<Value>, Failure> {
+    let labels = format!("{POD_LABEL}=true");
+    let fields = format!("metadata.name={}", pod_name(step, attempt));
+    let selection = Selection {
+        namespace: Some(step.namespace()),
+        labels: Some(&labels),
+        fields: Some(&fields),
+        ..Selection::default()
+    };
+    let parts = ["metadata", "spec.nodeName", "status"];
+    let found = ctx
+        .list_json(&gvk("", "v1", "Pod"), &selection, &parts)
+        .reason("PodUnknown")?;
+    Ok(found.into_iter().next())
+}
+
+/// Returns whether a Step owns a pod.
+fn is_owned(step: &Step, pod: &Value) -> bool {
+    let owners = pod["metadata"]["ownerReferences"].as_array();
+    owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == *step.metadata.uid))
+}
+
+/// Deletes a pod, unless it is being deleted.
+fn delete_pod(ctx: &Context, step: &Step, attempt: i64, live: &Value) -> Result<(), Failure> {
+    let metadata = &live["metadata"];
+    if !metadata["deletionTimestamp"].is_null() {
+        return Ok(());
+    }
+    let options = DeleteOptions {
+        preconditions: Preconditions {
+            uid: metadata["uid"].as_str().map(Into::into),
+            resource_version: None,
+        },
+        ..DeleteOptions::default()
+    };
+    match ctx.delete_with(&pod_reference(step, attempt), &options) {
+        // Another pod of that name.
+        Ok(()) | Err(Error::Conflict(_)) => Ok(()),
+        Err(error) => Err(error).reason("PodRemains"),
+    }
+}
+
+/// Creates the pod once its inputs are there.
+fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome, Failure> {
+    let settings: Settings = ctx.config()?;
+    let sources = match inputs::resolve_inputs(ctx, step)? {
+        Inputs::Available(sources) => sources,
+        Inputs::Waiting { reason, message } => {
+            let condition = Condition::new_false("Ready", reason, message);
+            return Ok(Outcome::await_change().with(condition).status(&status));
+        }
+        Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
+    };
+    if !step.spec.inputs.is_empty() || !step.spec.outputs.is_empty() {
+        require_key(ctx, &settings)?;
+    }
+    let desired = build_pod(step, status.attempt, &settings, &sources);
+    let created = match ctx.create(&desired, true) {
+        Ok(created) => created.json()?,
+        // The pod of a reconcile whose end was lost is in the cache soon; a pod of another user has no label to read it by.
+        Err(Error::Conflict(_)) => {
+            let name = pod_name(step, status.attempt);
+            let message = format!("Pod {name} exists already: if it is not of this step, delete it.");
+            return Err(Failure::retry("PodExists", message));
+        }
+        Err(error) => return Err(refusal::classify_refusal(error).status(&status)),
+    };
+    status.pod = Some(pod_name(step, status.attempt));
+    status.pod_uid = created["metadata"]["uid"].as_str().map(Into::into);
+    status.pod_state = Some(PodState::Created);
+    status.pod_time = Some(rfc3339(ctx.now() / 1000));
+    ctx.event(
+        "PodCreated",
+        &format!("Created Pod {}.", pod_name(step, status.attempt)),
+    );
+    let condition = Condition::new_false("Ready", "Starting", "The pod is being started.");
+    Ok(await_start(step, &status).with(condition).status(&status))
+}
+
+fn require_key(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
+    let name = &settings.key_secret;
+    if ctx
+        .secret_digest(name, SECRET_KEY)
+        .reason("ArtifactKeyMissing")?
+        .is_some()
+    {
+        return Ok(());
+    }
+    let message = format!(
+        "Secret {name} with the key of the artifacts is missing: kubectl create secret generic {name} \
+         --from-literal=key=$(openssl rand -hex 32)"
+    );
+    Err(Failure::wait("ArtifactKeyMissing", message))
+}
+
+/// Time at which the process must have started, in seconds since the Unix epoch.
+fn start_deadline(step: &Step, status: &StepStatus) -> Option<u64> {
+    let created = status.pod_time.as_deref().and_then(from_rfc3339)?;
+    Some(created + duration(&step.spec.start_timeout)?.div_ceil(1000))
+}
+
+/// The outcome that looks again when the process must have started.
+fn await_start(step: &Step, status: &StepStatus) -> Outcome {
+    start_deadline(step, status).map_or_else(Outcome::await_change, |deadline| Outcome::at(deadline * 1000))
+}
+
+/// Follows a pod to the end of its process. A reconcile that ends the Step holds no producers, which releases them.
+fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> Result<Outcome, Failure> {
+    let observed = observe(live, ctx.now() / 1000);
+    status.pod = Some(pod_name(step, status.attempt));
+    status.pod_uid = live["metadata"]["uid"].as_str().map(Into::into);
+    status.node = live["spec"]["nodeName"].as_str().map(Into::into);
+    status.phase = observed.phase;
+    status.start_time = observed.start_time.map(rfc3339);
+    if status.pod_time.is_none() {
+        status.pod_time = live["metadata"]["creationTimestamp"].as_str().map(Into::into);
+    }
+    if observed.phase.is_final() {
+        finish::record_end(&mut status, live, &observed);
+        return end(ctx, step, status, &observed);
+    }
+    let condition = Condition::new_false("Ready", observed.reason, &observed.message);
+    if observed.phase == StepPhase::Running {
+        status.pod_state = Some(PodState::Running);
+        inputs::resolve_inputs(ctx, step)?;
+        // A node may be lost while it ends the pod.
+        let next =
+            stop_deadline(live).map_or_else(Outcome::await_change, |deadline| Outcome::at(deadline * 1000));
+        return Ok(next.with(condition).status(&status));
+    }
+    status.pod_state = Some(PodState::Created);
+    if start_deadline(step, &status).is_some_and(|deadline| deadline <= ctx.now() / 1000) {
+        let message = format!(
+            "The process did not start within {}: {}",
+            step.spec.start_timeout, observed.message
+        );
+        let reason = match observed.reason {
+            "Starting" | "Fetching" => "StartTimeout",
+            cause => cause,
+        };
+        return end_early(ctx, status, reason, &message);
+    }
+    match inputs::resolve_inputs(ctx, step)? {
+        Inputs::Available(sources) => update_sources(ctx, step, &status, live, &encode_sources(&sources))?,
+        // It may come back until the fetcher gives up.
+        Inputs::Waiting { .. } => {}
+        Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
+    }
+    Ok(await_start(step, &status).with(condition).status(&status))
+}
+
+/// Gives the fetcher the current sources: the pod of a producer may have been replaced.
+fn update_sources(
+    ctx: &Context,
+    step: &Step,
+    status: &StepStatus,
+    live: &Value,
+    sources: &str,
+) -> Result<(), Failure> {
+    if step.spec.inputs.is_empty() || live["metadata"]["annotations"][INPUTS_ANNOTATION] == *sources {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "annotations": { INPUTS_ANNOTATION: sources } } });
+    let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
+    ctx.patch(
+        &pod_reference(step, status.attempt),
+        &patch,
+        &Preconditions::uid(uid),
+    )
+    .reason("InputsNotUpdated")?;
+    Ok(())
+}
+
+/// Ends a Step without a result of its process, or begins the next attempt.
+fn end(ctx: &Context, step: &Step, status: StepStatus, observed: &Observation) -> Result<Outcome, Failure> {
+    if observed.is_lost && rerun::may_rerun(&step.spec, &status) {
+        ctx.warn(observed.reason, &format!("{} It runs again.", observed.message));
+        let next = rerun::begin_attempt(&status);
+        // An evicted pod has ended, but the streamer of one that was stopped has not.
+        if let Some(live) = read_pod(ctx, step, status.attempt)?.filter(|live| is_owned(step, live)) {
+            delete_pod(ctx, step, status.attempt, &live)?;
+        }
+        // The next attempt needs them, too.
+        inputs::resolve_inputs(ctx, step)?;
+        // Written before the next pod is created, so that its number is used once.
+        let condition = Condition::new_false("Ready", "Rerun", &observed.message);
+        return Ok(Outcome::after(1).with(condition).status(&next));
+    }
+    finish::finish(ctx, status, observed.phase, observed.reason, &observed.message)
+}
+
+fn end_early(ctx: &Context, status: StepStatus, reason: &str, message: &str) -> Result<Outcome, Failure> {
+    finish::finish(ctx, status, StepPhase::Errored, reason, message)
+}
+
+ostler_sdk::plugin!(Steps);
