@@ -7,7 +7,7 @@ _default:
 demo *options:
     cargo xtask demo {{options}}
 
-# Everything, or one tier: pure, embedded, hostile, real
+# Everything, or one tier: pure, embedded, hostile, real, argocd
 test *tiers:
     cargo xtask test {{tiers}}
 

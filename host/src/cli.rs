@@ -239,7 +239,7 @@ async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Record(record) => record.run().await?,
         Command::Compile(compile) => compile.run()?,
         Command::Plugin(plugin) => plugin.run().await?,
-        Command::Completion(completion) => completion.run(),
+        Command::Completion(completion) => completion.run()?,
         Command::Crds => {
             print!(
                 "{}---\n{}---\n{}",

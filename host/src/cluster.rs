@@ -13,12 +13,14 @@ mod kubeconfig;
 mod object;
 mod pool;
 pub mod spec;
+mod waits;
 
 use std::sync::{Arc, LazyLock};
 
 pub use self::{
     object::ClusterObject,
     pool::{ClusterPool, ConnectError, Connection, ConnectionParts},
+    waits::{CurrentWait, SlowCalls},
 };
 use crate::{
     cache::{informer::Informers, store::Store},

@@ -281,6 +281,7 @@ fn build_services(
             subscriptions: Arc::default(),
         },
         dispatcher,
+        slow_calls: Arc::default(),
         object_cache: ObjectCache::default(),
         memory,
         recordings: Arc::new(RecordingStore::new(settings.record.clone())),

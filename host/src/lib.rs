@@ -17,7 +17,7 @@
 //! cache        informers, store      leader     election     supply     registries, signatures
 //! upstream     HTTP, AMQP clients    recording  of host calls
 //! client       API client, write fence, access reviews
-//! policy       grants, manifest      observe    metrics, logs, traces
+//! policy       grants, manifest, RBAC      observe    metrics, logs, traces
 //! kube         keys, objects, selectors          contract    WIT bindings, limits, traps
 //! ```
 //!
@@ -57,7 +57,7 @@ mod contract {
     pub mod trap;
 }
 
-/// The permissions of a plugin: grants, the manifest in its component, networks.
+/// The permissions of a plugin: grants, the manifest in its component, RBAC rules, networks.
 mod policy {
     pub mod components;
     pub mod grants;
@@ -65,6 +65,7 @@ mod policy {
     pub mod network;
     pub mod origin;
     pub mod plugin_policy;
+    pub mod rbac;
 }
 
 /// Metrics that the rest of the host counts into, logs and traces.
@@ -153,7 +154,7 @@ pub mod testing {
         contract::{bindings, inspection, limits, memory_budget, trap},
         kube::{backoff, key, object, scope, selector, time},
         leader::{election, lease},
-        policy::{grants, manifest, network, plugin_policy},
+        policy::{grants, manifest, network, plugin_policy, rbac},
         sandbox::{capabilities, engine},
         schedule::{dispatcher, queue},
         supply::{oci, signature},

@@ -185,6 +185,7 @@ impl Planner {
                 subscriptions: Arc::default(),
             },
             dispatcher,
+            slow_calls: Arc::default(),
             object_cache: ObjectCache::default(),
             recordings: Arc::new(RecordingStore::new(settings.record.clone())),
             metrics,

@@ -4,6 +4,7 @@ pub mod canary_selector;
 pub mod config;
 mod from_object;
 pub mod health;
+pub mod install;
 mod registry;
 pub mod spec;
 mod state;

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 
@@ -315,14 +317,11 @@ func (p plugin) Reconcile(request wit.ReconcilerRequest) result { return p.run(r
 func (p plugin) Cleanup(request wit.ReconcilerRequest) result   { return p.run(request, true) }
 
 func (p plugin) run(request wit.ReconcilerRequest, cleanup bool) result {
-	// A panic ends the instance, so its message is logged first.
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			Log(wit.LogLevelError, fmt.Sprintf("panic: %v\n%s", panicked, debug.Stack()))
-			panic(panicked)
-		}
-	}()
+	defer ReportPanic()
 	outcome, err := p.find(request, cleanup)
+	if err == nil && outcome == nil {
+		panic("neither an outcome nor an error was returned: return ostler.AwaitChange(), or an error")
+	}
 	if err == nil {
 		return result{Ok: outcome.outcome}
 	}
@@ -345,6 +344,41 @@ func (p plugin) find(request wit.ReconcilerRequest, cleanup bool) (*Outcome, err
 		}
 	}
 	return nil, Terminal("UnknownKind", request.Ref.Gvk.Kind+" is not a kind of this plugin.")
+}
+
+// ReportPanic is deferred in each call from the host. It reports the message, the location and the stack of a panic, which the
+// host writes into the condition and the log, and ends the instance.
+func ReportPanic() {
+	panicked := recover()
+	if panicked == nil {
+		return
+	}
+	wit.LogWrite(wit.LogLevelError, fmt.Sprint(panicked), []struct{ F0, F1 string }{
+		{"exception.location", panicLocation()},
+		{"exception.stacktrace", string(debug.Stack())},
+	})
+	if runtime.GOOS == "wasip1" {
+		// The runtime would print the panic once more.
+		os.Exit(2)
+	}
+	panic(panicked)
+}
+
+// panicLocation returns the file and line of the innermost function of the plugin.
+func panicLocation() string {
+	callers := make([]uintptr, 64)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	for {
+		frame, more := frames.Next()
+		library := frame.Function == "" || strings.HasPrefix(frame.Function, "runtime.") ||
+			strings.HasPrefix(frame.Function, "ostler.dev/sdk")
+		if !library {
+			return fmt.Sprintf("%s:%d", frame.File, frame.Line)
+		}
+		if !more {
+			return ""
+		}
+	}
 }
 
 // encode serializes a value of the plugin, which always succeeds unless the plugin has a bug.

@@ -1,6 +1,8 @@
 package ostler
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"ostler.dev/sdk/wit"
@@ -37,5 +39,41 @@ func TestApiVersionIsSplitIntoGroupAndVersion(t *testing.T) {
 	}
 	if other := gvk("apps/v1", "Deployment"); other.Group != "apps" || other.Version != "v1" {
 		t.Error(other)
+	}
+}
+
+// The host writes the message and the location of the report into the condition.
+func TestPanicIsReportedWithMessageAndStack(t *testing.T) {
+	var message string
+	reported := map[string]string{}
+	wit.LogWrite = func(level wit.LogLevel, text string, fields []struct{ F0, F1 string }) {
+		message = text
+		for _, field := range fields {
+			reported[field.F0] = field.F1
+		}
+	}
+	reconcile := func(outcome *Outcome, panics bool) (panicked any) {
+		defer func() { panicked = recover() }()
+		kind := Reconciler[json.RawMessage]{APIVersion: "a.dev/v1", Kind: "A", Reconcile: func(*Object[json.RawMessage]) (*Outcome, error) {
+			if panics {
+				panic("boom")
+			}
+			return outcome, nil
+		}}
+		request := wit.ReconcilerRequest{Object: []byte("{}"), Ref: Ref("a.dev/v1", "A", "n", "a")}
+		plugin{kinds: []Kind{kind}}.Reconcile(request)
+		return nil
+	}
+	if panicked := reconcile(nil, true); panicked != "boom" || message != "boom" {
+		t.Error(panicked, message)
+	}
+	if _, located := reported["exception.location"]; !located || !strings.Contains(reported["exception.stacktrace"], "ostler_test.go") {
+		t.Error(reported)
+	}
+	if reconcile(nil, false) == nil || !strings.Contains(message, "neither an outcome nor an error") {
+		t.Error(message)
+	}
+	if panicked := reconcile(AwaitChange(), false); panicked != nil {
+		t.Error(panicked)
 	}
 }

@@ -290,9 +290,20 @@ export function messageHandler(handle) {
   };
 }
 
-/** Logs an exception that is a bug: it ends the instance, as a panic does. */
+/** Reports an exception that is a bug: it ends the instance, as a panic does. The host writes message and location into the
+ * condition. */
 function logBug(e) {
-  log.write("error", `${e}\n${e?.stack ?? ""}`.trim(), []);
+  const stack = `${e?.stack ?? ""}`.trim();
+  const frames = stack.match(/[^\s()]+\.m?js:\d+/g) ?? [];
+  const location = frames.find((frame) => !frame.includes("node_modules/"))?.replace(/^\//, "") ?? "";
+  log.write("error", `${e}`, [["exception.location", location], ["exception.stacktrace", stack]]);
+}
+
+/** Returns what a reconciler has returned. Anything else than an outcome would trap without a message. */
+function checkOutcome(result) {
+  if (result instanceof Outcome) return result;
+  const found = result?.constructor?.name ?? `${result}`;
+  throw new TypeError(`the reconciler returned ${found}, not an Outcome: return awaitChange(), or throw a failure`);
 }
 
 /** Builds the `reconciler` that a module exports: kinds, each with `reconcile(object, host)` and optionally `cleanup`. */
@@ -302,7 +313,7 @@ export function plugin({ name, version, maxConcurrent, kinds }) {
     const kind = kinds.find((k) => k.group === gvk.group && k.kind === gvk.kind);
     if (!kind) throw terminal("UnknownKind", `${gvk.kind} is not a kind of this plugin.`);
     try {
-      return step(kind)(parse(request.object), host, request);
+      return checkOutcome(step(kind)(parse(request.object), host, request));
     } catch (e) {
       if (e instanceof Failure) throw e;
       if (e instanceof HostError) throw e.failure();

@@ -411,16 +411,21 @@ def message_handler(handle):
                 return handle(Delivery(delivery), Host())
             except HostError as e:
                 raise Err(e.error) from None
-            except Exception:
-                _log_bug()
+            except Exception as e:
+                _log_bug(e)
                 raise
 
     return Messages
 
 
-def _log_bug():
-    """Logs an exception that is a bug: it ends the instance, as a panic does."""
-    log.write(log.Level.ERROR, traceback.format_exc(), [])
+def _log_bug(error):
+    """Reports an exception that is a bug: it ends the instance, as a panic does. The host writes message and location into
+    the condition."""
+    message = "".join(traceback.format_exception_only(error)).strip()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.endswith("/ostler.py")]
+    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    log.write(log.Level.ERROR, message, [
+        ("exception.location", location), ("exception.stacktrace", traceback.format_exc())])
 
 
 class Kind:
@@ -447,13 +452,15 @@ def plugin(name, version, *kinds, max_concurrent=None):
             if kind is None:
                 raise terminal("UnknownKind", f"{gvk.kind} is not a kind of this plugin.")
             result = getattr(kind, step)(json.loads(request.object), Host())
+            if not isinstance(result, Outcome):
+                raise TypeError(f"{step} returned {result!r}: return await_change(), or raise a failure")
             return reconciler.Outcome(result.conditions, result.status, result.next)
         except (Failure, HostError) as e:
             failure = e.failure() if isinstance(e, HostError) else e
             raise Err(reconciler.Failure(
                 failure.resolution, failure.reason, failure.message, failure.conditions, failure.status)) from None
-        except Exception:
-            _log_bug()
+        except Exception as e:
+            _log_bug(e)
             raise
 
     class Reconciler(exports.Reconciler):

@@ -9,7 +9,7 @@ use crate::apply::{self, FieldWriter};
 use crate::builtin;
 use crate::crd;
 use crate::kind::{Kind, Version};
-use crate::object::{current_time, has_finalizers, metadata_text, set_field};
+use crate::object::{current_time, is_removable, metadata_text, set_field};
 use crate::patch;
 use crate::registry::Registry;
 use crate::request::PatchKind;
@@ -516,7 +516,7 @@ impl Api {
             let writer = self.field_writer(context);
             apply::track_update(&context.version.schema, Some(shown), candidate, &writer);
         }
-        if live.is_terminating() && !has_finalizers(candidate) {
+        if live.is_terminating() && is_removable(candidate) {
             return Ok(EditResult::Removed);
         }
         candidate["metadata"]["resourceVersion"] = shown["metadata"]["resourceVersion"].clone();

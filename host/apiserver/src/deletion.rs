@@ -8,7 +8,8 @@ use crate::api::Api;
 use crate::builtin;
 use crate::crd;
 use crate::kind::Kind;
-use crate::object::{current_time, has_finalizers, set_field};
+use crate::object::{has_finalizers, is_removable, set_field, time_after};
+use crate::pod::grace_seconds;
 use crate::status::ApiError;
 use crate::storage::{ObjectKey, Resource, StoredObject};
 
@@ -21,6 +22,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// Precondition on the resource version.
     pub revision: Option<String>,
+    /// Grace period of a pod.
+    pub grace_seconds: Option<i64>,
     /// Responds without deleting.
     pub dry_run: bool,
 }
@@ -52,6 +55,10 @@ impl DeleteOptions {
             propagation,
             uid: to_text(&body["preconditions"]["uid"]),
             revision: to_text(&body["preconditions"]["resourceVersion"]),
+            grace_seconds: match body {
+                Value::Null => query.get("gracePeriodSeconds").and_then(|text| text.parse().ok()),
+                _ => body["gracePeriodSeconds"].as_i64(),
+            },
             dry_run: (body.is_null() && query.is_dry_run()?)
                 || body["dryRun"]
                     .as_array()
@@ -137,7 +144,7 @@ impl Api {
             if value == live.value {
                 return;
             }
-            let result = if live.is_terminating() && !has_finalizers(&value) {
+            let result = if live.is_terminating() && is_removable(&value) {
                 self.storage.remove_with_state(resource, &live, value)
             } else {
                 self.storage.update(resource, &live, value)
@@ -149,7 +156,7 @@ impl Api {
     }
 }
 
-/// The object with its deletion timestamp; `None` if it has no finalizers and can be removed at once.
+/// The object with its deletion timestamp; `None` if it has neither finalizers nor a grace period, and can be removed at once.
 fn mark_for_deletion(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
     let mut marked = live.clone();
     let mut finalizers = live["metadata"]["finalizers"]
@@ -180,12 +187,16 @@ fn mark_for_deletion(kind: &Kind, live: &Value, options: &DeleteOptions) -> Opti
         Some(Value::Array(finalizers))
     };
     set_field(&mut marked["metadata"], "finalizers", finalizers);
-    if !has_finalizers(&marked) {
+    let grace = grace_seconds(kind, live, options.grace_seconds);
+    if !has_finalizers(&marked) && grace == 0 {
         return None;
     }
+    let shortened = begun && live["metadata"]["deletionGracePeriodSeconds"] != grace;
+    if !begun || shortened {
+        marked["metadata"]["deletionTimestamp"] = time_after(grace).into();
+        marked["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+    }
     if !begun {
-        marked["metadata"]["deletionTimestamp"] = current_time().into();
-        marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
         if let Some(generation) = marked["metadata"]["generation"]
             .as_i64()
             .filter(|generation| *generation > 0)

@@ -37,6 +37,8 @@ pub enum Effect {
         #[serde(default)]
         retry_after: Option<u32>,
     },
+    /// Responds with 403 and this message, as admission does; the request is not carried out.
+    Refuse(String),
     /// Closes the connection without a response; the request is not carried out.
     Drop,
     /// Carries the request out, then closes the connection without a response.

@@ -14,6 +14,7 @@ use crate::api::{Api, Edit, FieldValidation, WriteContext, WriteOutcome};
 use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected_error};
 use crate::kind::{Kind, Version};
+use crate::pod::is_pod_kind;
 use crate::rbac::{self, AccessRequest, User};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
 use crate::response::{Answer, Body, build_response, full_body, into_response, json_response, text_response};
@@ -70,6 +71,9 @@ pub async fn handle_request(
     match state.faults.take_effect(&seen) {
         Some(Effect::Respond { code, retry_after }) => {
             return Ok(into_response(Err(injected_error(code, retry_after))));
+        }
+        Some(Effect::Refuse(message)) => {
+            return Ok(into_response(Err(ApiError::new(403, "Forbidden", message))));
         }
         Some(Effect::Drop) => return Err(io::Error::other("dropped by an injected fault")),
         Some(Effect::DropAnswer) => drop_answer = true,
@@ -140,6 +144,12 @@ impl ResourceRequest<'_> {
             Some("status")
                 if version.status && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
             Some("finalize") if kind.kind == "Namespace" && self.verb == Verb::Update => {}
+            Some("binding") if is_pod_kind(&kind) && self.verb == Verb::Create => {
+                let name = target.name.as_deref().unwrap_or_default();
+                let key = ObjectKey::new(target.namespace.as_deref().unwrap_or_default(), name);
+                let bound = self.state.api.bind_pod(&kind, &key, &self.decode_object()?)?;
+                return Ok(json_response(201, &bound));
+            }
             Some(_) => return Err(ApiError::no_such_path()),
         }
         match self.verb {

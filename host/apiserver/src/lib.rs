@@ -21,6 +21,7 @@ mod kind;
 mod metadata;
 mod object;
 mod patch;
+mod pod;
 mod protobuf;
 mod rbac;
 mod registry;

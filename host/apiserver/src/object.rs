@@ -133,6 +133,19 @@ pub fn set_field(object: &mut Value, field: &str, value: Option<Value>) {
     };
 }
 
+/// Current time after some seconds, or before them if they are negative.
+pub fn time_after(seconds: i64) -> String {
+    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Returns `true` if nothing keeps an object in deletion from being removed: neither a finalizer nor the grace period of a
+/// pod, at whose end its kubelet deletes it without one.
+pub fn is_removable(object: &Value) -> bool {
+    let grace = &object["metadata"]["deletionGracePeriodSeconds"];
+    !has_finalizers(object) && grace.as_i64().unwrap_or_default() == 0
+}
+
 /// Returns `true` if finalizers keep the object from being removed.
 pub fn has_finalizers(object: &Value) -> bool {
     let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());

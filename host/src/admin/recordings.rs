@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{Admin, question::Question};
 use crate::{
     kube::key::ObjectRef,
+    plugin,
     recording::{FollowEvent, FollowKind, FollowStream, format::Summary},
     schedule::{dispatcher::Cause, queue::Priority},
 };
@@ -38,7 +39,7 @@ pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
 
 /// The last recording of an object.
 pub async fn recording(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    let found = question.find(&admin.stats.keys()).and_then(|key| {
+    let found = question.find(&list_targets(&admin)).and_then(|key| {
         let last = admin.services.recordings.last(&key);
         last.ok_or_else(|| {
             format!("there is no recording of {key}: without --last the command waits for its next reconcile")
@@ -61,7 +62,8 @@ pub async fn record(
         Ok(following) => following,
         Err(refused) => return refused,
     };
-    if method == Method::POST {
+    // A plugin without an object has messages only, which come by themselves.
+    if method == Method::POST && admin.stats.object(&key).is_some() {
         admin
             .services
             .dispatcher
@@ -78,13 +80,26 @@ pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>)
     }
 }
 
+/// The objects whose calls are recorded: those that are reconciled, and the plugins, for whose messages there is no other. A
+/// plugin of the plugin directory has no object of its own.
+fn list_targets(admin: &Admin) -> Vec<ObjectRef> {
+    let mut targets = admin.stats.keys();
+    for serving in admin.registry.serving() {
+        let key = ObjectRef::new(plugin::kind(), "", serving.name());
+        if !targets.contains(&key) {
+            targets.push(key);
+        }
+    }
+    targets
+}
+
 fn start_following(
     admin: &Admin,
     question: &Question,
     kind: FollowKind,
 ) -> Result<(ObjectRef, FollowStream), Response> {
     let key = question
-        .find(&admin.stats.keys())
+        .find(&list_targets(admin))
         .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
     if admin.services.fence.term().is_none() {
         let message = "this host is a standby and reconciles nothing: query the leader";

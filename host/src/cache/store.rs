@@ -102,6 +102,14 @@ pub struct Query<'a> {
     pub limit: Option<usize>,
 }
 
+impl<'a> Query<'a> {
+    /// The name that the objects must have in the query's namespace.
+    fn name(&self) -> Option<&'a str> {
+        let fields = self.fields.filter(|_| !self.namespace.is_empty());
+        fields.and_then(FieldSelector::required_name)
+    }
+}
+
 /// Namespace and name of an object, in the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespacedName {
@@ -487,6 +495,8 @@ impl Store {
         let label = query.labels.and_then(Selector::equality_term);
         let field = || query.fields.and_then(FieldSelector::equality_term);
         let term = match label {
+            // Namespace and name are the key of one object, which needs no index.
+            _ if query.name().is_some() => None,
             Some((key, value)) => Some((IndexTerm::Label(key.into()), value)),
             None => field().map(|(path, value)| (IndexTerm::Field(path.into()), value)),
         };

@@ -12,12 +12,16 @@ use serde_json::Value;
 
 use super::{load_kubeconfig, read_grants, table::supports_colours};
 use crate::{
-    client::connection::connect,
+    client::{api::ApiClient, connection::connect},
     host::Settings,
     kube::well_known::environment,
     plan::{PlanRequest, Report, plan},
     sandbox::engine::CompileCache,
+    upstream::DigestKey,
 };
+
+/// Namespace of the manifests and the chart.
+const DEFAULT_HOST_NAMESPACE: &str = "ostler-system";
 
 /// Arguments of `ostler plan`.
 #[derive(Args)]
@@ -67,9 +71,10 @@ pub struct Plan {
     #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Namespace of the running host. The plan reads the key of digests there, so that only secrets that changed show as
-    /// changes.
-    #[arg(long, value_name = "NAMESPACE", default_value = "ostler-system")]
-    host_namespace: String,
+    /// changes. Defaults to `ostler-system`, or to the namespace of the kubeconfig if only that has the key, as with `ostler
+    /// dev`.
+    #[arg(long, value_name = "NAMESPACE")]
+    host_namespace: Option<String>,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "diff")]
     output: Output,
@@ -104,10 +109,20 @@ impl Plan {
             delete: self.delete,
             trust_files: self.trust_files,
         };
+        let kubeconfig_namespace = config.default_namespace.clone();
+        let client = connect(config)?;
+        let own_namespace = match self.host_namespace {
+            Some(namespace) => namespace,
+            None => {
+                let candidates = [DEFAULT_HOST_NAMESPACE, &kubeconfig_namespace];
+                let reader = ApiClient::new(client.clone());
+                DigestKey::find_namespace(&reader, &candidates).await.to_owned()
+            }
+        };
         let settings = Settings {
             plugins: self.plugin_dir,
             plugin_selector: self.plugin_selector,
-            own_namespace: Some(self.host_namespace),
+            own_namespace: Some(own_namespace),
             plain_http: self.plain_http,
             grants: read_grants(self.grants.as_deref())?,
             network: self.networks,
@@ -118,7 +133,7 @@ impl Plan {
             }),
             ..Settings::default()
         };
-        let report = plan(connect(config)?, settings, &plan_request).await?;
+        let report = plan(client, settings, &plan_request).await?;
         let text = match self.output {
             Output::Json => serde_json::to_string_pretty(&report)? + "\n",
             Output::Diff => render_report(&report),

@@ -4,7 +4,10 @@
 mod build;
 #[cfg(feature = "dev")]
 mod dev;
+#[cfg(feature = "dev")]
+mod expectation;
 mod inspect;
+mod install;
 #[cfg(feature = "dev")]
 mod new;
 #[cfg(feature = "dev")]
@@ -42,6 +45,10 @@ pub enum Plugin {
     Inspect(inspect::Inspect),
     /// Push a component to an OCI registry, and optionally sign it.
     Push(push::Push),
+    /// Install or upgrade a plugin: its Plugin object, service account and roles.
+    Install(Box<install::Install>),
+    /// Uninstall a plugin: its Plugin object, service account and roles.
+    Uninstall(install::Uninstall),
     /// Verify a component: its digest, its signatures, and whether this host can run it.
     Verify(verify::Verify),
 }
@@ -57,7 +64,9 @@ impl Plugin {
             Self::Test(_) => std::env::var_os(environment::OSTLER_LOG).map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
             Self::New(_) | Self::Build(_) => None,
-            Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
+            Self::Inspect(_) | Self::Push(_) | Self::Verify(_) | Self::Install(_) | Self::Uninstall(_) => {
+                None
+            }
         }
     }
 
@@ -74,6 +83,8 @@ impl Plugin {
             Self::Dev(dev) => dev.run().await,
             Self::Inspect(inspect) => inspect.run().await,
             Self::Push(push) => push.run().await,
+            Self::Install(install) => install.run().await,
+            Self::Uninstall(uninstall) => uninstall.run().await,
             Self::Verify(verify) => verify.run().await,
         }
     }

@@ -12,6 +12,7 @@ use super::{Common, load_kubeconfig, parse_duration, serve_host};
 use crate::{
     kube::well_known::environment,
     leader::{election::Timing, lease},
+    policy::rbac::LEASE_NAME,
 };
 
 /// Arguments of `ostler run`.
@@ -42,7 +43,7 @@ struct Election {
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     leader_elect: bool,
     /// Name of the Lease. Hosts with the same Lease are replicas of each other.
-    #[arg(long, default_value = "ostler")]
+    #[arg(long, default_value = LEASE_NAME)]
     lease_name: String,
     /// Namespace of the Lease. Defaults to the namespace of the pod or of the kubeconfig.
     #[arg(long)]

@@ -3,7 +3,7 @@
 //! Two rules hide values. Without `readSecrets` a plugin reads none. With it, a plugin still does not read the values that
 //! the host has inserted for a plugin: each of them has an annotation on the object, so that the rule holds after a restart,
 //! on every replica and for every plugin. The annotation is written together with the value, by the same field manager, so
-//! that server-side apply removes both together.
+//! that server-side apply removes both together. The key of digests of secrets is hidden from every plugin.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -15,6 +15,15 @@ const HIDDEN_VALUE: &str = "Kioq";
 
 /// Annotation in which kubectl keeps the whole object as it was applied, with its values.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Name of the Secret with the key of digests, in the namespace of a host. No plugin reads, writes or names a Secret of this
+/// name: whoever has the key can find the value of a digest by guessing.
+pub const DIGEST_KEY_SECRET: &str = "ostler-digest-key";
+
+/// Returns true for a Secret with the key of digests, in any namespace: other hosts may use the same cluster.
+pub fn is_digest_key(gvk: &Gvk, name: &str) -> bool {
+    gvk.is_secret() && name == DIGEST_KEY_SECRET
+}
 
 /// Bytes of the digest in the name of an annotation, which Kubernetes limits to 63 characters.
 const MARK_BYTES: usize = 20;
@@ -39,6 +48,8 @@ fn visible_secret(gvk: &Gvk, object: &Object, shows_values: bool, written: Optio
         return None;
     }
     let mut secret = object.to_value();
+    let name = secret["metadata"]["name"].as_str().unwrap_or_default();
+    let shows_values = shows_values && !is_digest_key(gvk, name);
     let marked = list_marked_keys(&secret);
     if shows_values && marked.is_empty() {
         return None;
@@ -146,6 +157,13 @@ mod tests {
             visible["data"],
             json!({"a": "cGxhY2Vob2xkZXI=", "b": HIDDEN_VALUE})
         );
+    }
+
+    #[test]
+    fn key_of_digests_is_hidden_from_plugins_that_read_secrets() {
+        let secret = json!({"metadata": {"name": DIGEST_KEY_SECRET}, "data": {"key": "c2VjcmV0"}});
+        let visible = read(&secret, true, None);
+        assert_eq!(visible["data"], json!({"key": HIDDEN_VALUE}));
     }
 
     #[test]

@@ -84,6 +84,9 @@ impl fmt::Display for Selector {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct FieldSelector(Vec<Comparison>);
 
+/// Path of an object's name.
+pub const NAME_PATH: &str = "metadata.name";
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Comparison {
     path: Box<str>,
@@ -136,6 +139,12 @@ impl FieldSelector {
     pub fn equality_term(&self) -> Option<(&str, &str)> {
         let mut equal = self.0.iter().filter(|c| c.equal);
         equal.next().map(|c| (&*c.path, &*c.value))
+    }
+
+    /// The name that an object must have, if it is compared. It selects one object of a namespace.
+    pub fn required_name(&self) -> Option<&str> {
+        let mut equal = self.0.iter().filter(|c| c.equal);
+        equal.find(|c| *c.path == *NAME_PATH).map(|c| &*c.value)
     }
 }
 

@@ -59,6 +59,9 @@ well_known! {
         /// On a Secret: the origins that the host may send it to, for Upstreams and in requests. It is not inserted into
         /// objects then. Without it, the writers of Upstreams in its namespace and the grants of plugins decide.
         ORIGINS = "ostler.dev/origins", "comma-separated origins, such as `https://ci.example.com, https://*.example.com`";
+        /// On a sample of a plugin project: the condition that `ostler plugin test` expects instead of `Ready`. Nothing on a
+        /// cluster reads it.
+        EXPECT = "ostler.dev/expect", "`TYPE`, `TYPE/REASON` or `TYPE=STATUS/REASON`, such as `Stalled/InvalidSpec`";
     }
 
     /// Annotations and finalizers that the host writes.
@@ -88,6 +91,8 @@ well_known! {
         /// Annotation of a Secret into which the host has inserted secrets for a plugin, with a digest of the key in `data`
         /// behind the slash. The value is the key, whose value no plugin reads.
         SUBSTITUTED = "substituted.ostler.dev/", "annotation";
+        /// Label of the service account, roles and bindings that `ostler plugin install` applies for a plugin, with its name.
+        PLUGIN_LABEL = "ostler.dev/plugin-name", "label";
     }
 
     /// Condition types that the host writes.
@@ -334,7 +339,7 @@ well_known! {
         OSTLER_SDK = "OSTLER_SDK";
         /// Kubeconfig of the cluster.
         KUBECONFIG = "KUBECONFIG";
-        /// Directory of Docker's `config.json`, whose credentials `ostler plugin push` and `verify` use for a registry.
+        /// Directory of Docker's `config.json`, whose credentials `ostler plugin push`, `install` and `verify` use for a registry.
         DOCKER_CONFIG = "DOCKER_CONFIG";
         /// Proxy to the API server, unless the kubeconfig names one; also `https_proxy`. OCI registries and the OTLP receiver
         /// are reached through it, too, and upstreams are not.

@@ -78,6 +78,22 @@ pub struct PluginSpec {
 }
 
 impl PluginSpec {
+    /// A spec with this source and nothing else: no permissions, and the host's defaults.
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            verify: None,
+            service_account: None,
+            grants: Permissions::default(),
+            subscriptions: Vec::new(),
+            config: None,
+            limits: LimitsSpec::default(),
+            reconcile: ReconcileSettings::default(),
+            suspend: false,
+            canary: None,
+        }
+    }
+
     /// The spec as an entry of a grants file.
     pub fn grant(&self) -> Grant {
         Grant {

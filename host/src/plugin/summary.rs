@@ -1,8 +1,8 @@
 //! Permissions of a plugin as short lines of text: requested, granted and missing ones.
 
 use crate::policy::grants::{
-    KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, SAME_NAMESPACE, SecretGrant, UpstreamGrant,
-    covers_topic,
+    HOST_GROUP, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, SAME_NAMESPACE, SecretGrant,
+    UpstreamGrant, covers_topic,
 };
 
 /// Permissions, one line each, in the order of
@@ -55,7 +55,18 @@ pub fn format_lines(permissions: &Permissions) -> Vec<String> {
         .chain(secrets)
         .chain(events)
         .chain(readable)
+        .map(|line| escape_controls(&line))
         .collect()
+}
+
+/// A text of a component without control characters, which could erase or forge lines of a terminal.
+pub fn escape_controls(text: &str) -> String {
+    let escape = |c: char| {
+        let escaped = c.is_control().then(|| c.escape_default());
+        let plain = (!c.is_control()).then_some(c);
+        escaped.into_iter().flatten().chain(plain)
+    };
+    text.chars().flat_map(escape).collect()
 }
 
 fn format_reconcile(g: &ReconcileGrant) -> String {
@@ -175,8 +186,9 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     let mut missing = Vec::new();
     for ask in reconciles {
         let covered = |g: &ReconcileGrant| {
-            (g.group == "*" || g.group == ask.group)
-                && covers_all(&g.kinds, &ask.kinds)
+            ask.kinds
+                .iter()
+                .all(|kind| covers_kind((&g.group, &g.kinds), (&ask.group, kind)))
                 && covers_all(&g.namespaces, &ask.namespaces)
         };
         if !granted.reconciles.iter().any(covered) {
@@ -186,10 +198,10 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     for ask in kubernetes {
         let covered = |kind: &String, verb, namespace: &String| {
             granted.kubernetes.iter().any(|g| {
-                (g.group == "*" || g.group == ask.group)
+                covers_kind((&g.group, &g.kinds), (&ask.group, kind))
+                    && covers_secrets(g, kind, granted.read_secrets)
                     && covers_clusters(&g.clusters, &ask.clusters)
                     && g.verbs.contains(verb)
-                    && covers(&g.kinds, kind)
                     && covers(&g.namespaces, namespace)
             })
         };
@@ -254,12 +266,25 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
             .filter(|(m, _)| *m)
             .map(|(_, line)| line.to_owned()),
     );
-    missing
+    missing.iter().map(|line| escape_controls(line)).collect()
 }
 
 /// True when every pattern asked for is covered by a granted one.
 fn covers_all(granted: &[String], asked: &[String]) -> bool {
     asked.iter().all(|a| covers(granted, a))
+}
+
+/// A kind asked for is covered. Kinds of the host, with which powers are given, are covered by their names only.
+fn covers_kind((granted_group, granted): (&str, &[String]), (group, kind): (&str, &str)) -> bool {
+    if group == HOST_GROUP {
+        return granted_group == HOST_GROUP && granted.iter().any(|g| g == kind);
+    }
+    (granted_group == "*" || granted_group == group) && covers(granted, kind)
+}
+
+/// A granted entry covers the kind Secret only by its name, or with `readSecrets`.
+fn covers_secrets(granted: &KubernetesGrant, kind: &str, read_secrets: bool) -> bool {
+    kind != "Secret" || read_secrets || granted.kinds.iter().any(|g| g == kind)
 }
 
 /// Every cluster asked for is covered; an entry without clusters is about the host's own.
@@ -422,6 +447,44 @@ readSecrets: true
             let summary = Summary::new(Some(&on(asked)), &on(granted));
             assert_eq!(!summary.missing.is_empty(), missing, "{asked} {granted}");
         }
+    }
+
+    /// A manifest may contain any text, and an administrator decides by the lines.
+    #[test]
+    fn control_characters_of_a_manifest_are_escaped() {
+        let asks = parse(r#"upstreams: [{names: ["\r\e[2K\nno new permissions"]}]"#);
+        let line = r"* at upstream \r\u{1b}[2K\nno new permissions in the same namespace";
+        let summary = Summary::new(Some(&asks), &Permissions::default());
+        assert_eq!(summary.missing, [line]);
+        assert_eq!(summary.requested, [line]);
+    }
+
+    /// An upgrade that names what a pattern does not grant needs consent.
+    #[test]
+    fn pattern_covers_neither_secrets_nor_kinds_of_the_host() {
+        let everything = "kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply], namespaces: ['*']}]";
+        let named = |group: &str, kind: &str| {
+            parse(&format!(
+                "kubernetes: [{{group: '{group}', kinds: [{kind}], verbs: [apply], namespaces: ['*']}}]"
+            ))
+        };
+        let missing = |asked: &Permissions, granted: &Permissions| Summary::new(Some(asked), granted).missing;
+        for (group, kind) in [
+            ("", "Secret"),
+            ("ostler.dev", "Upstream"),
+            ("ostler.dev", "Cluster"),
+        ] {
+            let asked = named(group, kind);
+            assert_eq!(missing(&asked, &parse(everything)).len(), 1, "{kind}");
+            assert_eq!(missing(&asked, &asked), Vec::<String>::new(), "{kind}");
+        }
+        assert!(missing(&named("apps", "Deployment"), &parse(everything)).is_empty());
+        let readable = parse(&format!("{everything}\nreadSecrets: true"));
+        assert!(missing(&named("", "Secret"), &readable).is_empty());
+        assert!(missing(&parse(everything), &parse(everything)).is_empty());
+        let reconciles =
+            |group: &str| parse(&format!("reconciles: [{{group: '{group}', kinds: [Upstream]}}]"));
+        assert_eq!(missing(&reconciles("ostler.dev"), &reconciles("*")).len(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::{
-    check::{Denied, PluginGrants},
+    check::{Denied, HOST_GROUP, PluginGrants},
     subscription::{DeadLetterTarget, RetrySettings, Subscription, UpstreamName},
     topic::covers_topic,
 };

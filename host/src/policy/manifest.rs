@@ -68,6 +68,23 @@ impl Manifest {
         self.permissions
             .check_fields()
             .map_err(|e| format!("permissions.{e}"))?;
+        let reconciles = self
+            .permissions
+            .reconciles
+            .iter()
+            .map(|entry| ("reconciles", &entry.group));
+        let kubernetes = self
+            .permissions
+            .kubernetes
+            .iter()
+            .map(|entry| ("kubernetes", &entry.group));
+        for (field, group) in reconciles.chain(kubernetes) {
+            if let Some((name, version)) = group.split_once('/') {
+                return Err(format!(
+                    "permissions.{field}: group: {group:?} has the version {version:?}: write {name:?}"
+                ));
+            }
+        }
         match &self.config {
             Some(config) if !config.schema.is_object() => {
                 Err("config.schema is no JSON schema: a mapping is needed".into())
@@ -221,6 +238,10 @@ config:
             (
                 "permissions: {kubernetes: [{kinds: [], verbs: [get]}]}",
                 "permissions.kubernetes[0].kinds is empty",
+            ),
+            (
+                "permissions: {kubernetes: [{group: apps/v1, kinds: [Deployment], verbs: [get]}]}",
+                "permissions.kubernetes: group: \"apps/v1\" has the version \"v1\": write \"apps\"",
             ),
             ("config: {schema: 1}", "config.schema is no JSON schema"),
         ] {

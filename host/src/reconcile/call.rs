@@ -95,7 +95,7 @@ impl Controller {
         }
         ReconcileOutcome {
             next: match outcome.next {
-                // No watch reports changes of RBAC.
+                // No watch reports changes of RBAC, quotas and admission policies.
                 Requeue::Terminal if call.effects.forbidden => self.requeue_waiting(plugin),
                 next => next,
             },
@@ -173,7 +173,7 @@ impl Controller {
             Ok(Err(failure)) => return self.enforce_limits(plugin, key, GuestResult::Failure(failure)),
             Err(trap) => trap,
         };
-        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
+        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, digest = &plugin.digest[..12], error = %trap, stack = trap.stack(), "component call failed");
         if let Some(metrics) = &call.context.metrics {
             metrics.record_trap(trap.kind());
             if let Some(limit) = trap.limit() {
@@ -453,7 +453,10 @@ impl Controller {
             next = self.requeue_by_deadline(object, next);
         }
         if let GuestResult::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
+            // A trap is logged already.
+            if !is_trap_reason(&failure.reason) {
+                info!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
+            }
             // `yield` means waiting, which is no error.
             if !matches!(failure.resolution, reconciler::Resolution::Wait) {
                 self.stats.record_error(key, &failure.reason, &failure.message);
@@ -539,12 +542,24 @@ fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
     }
 }
 
+/// True for the reasons of [`failure_of_trap`].
+fn is_trap_reason(reason: &str) -> bool {
+    [
+        object_reason::PLUGIN_TIMEOUT,
+        object_reason::PLUGIN_OUT_OF_MEMORY,
+        object_reason::PLUGIN_TRAPPED,
+    ]
+    .contains(&reason)
+}
+
 /// The failure that stands for a trap. Its reason tells that the plugin, not the object, is at fault.
 fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
         Trap::CpuTime(_) | Trap::Timeout(_) => object_reason::PLUGIN_TIMEOUT,
         Trap::Memory(_) | Trap::Tables(_) => object_reason::PLUGIN_OUT_OF_MEMORY,
-        Trap::Bytes(_) | Trap::HostExhausted(_) | Trap::Other(_) => object_reason::PLUGIN_TRAPPED,
+        Trap::Bytes(_) | Trap::HostExhausted(_) | Trap::Panicked(_) | Trap::Other(_) => {
+            object_reason::PLUGIN_TRAPPED
+        }
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

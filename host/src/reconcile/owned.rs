@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::{Controller, name_objects};
 use crate::{
     client::api::ApiError,
-    cluster::{ClusterAccess, ClusterObject, cluster_gvk},
+    cluster::{ClusterAccess, ClusterObject, CurrentWait, cluster_gvk},
     contract::bindings::{
         kubernetes::{Preconditions, Propagation},
         reconciler,
@@ -99,7 +99,7 @@ impl Controller {
                 }
                 OwnedCluster::Connected(access) => {
                     for (object, cause) in self
-                        .delete_owned(plugin, key, &newest.uid, &access, objects)
+                        .release_on_cluster(plugin, key, &newest.uid, &access, objects)
                         .await
                     {
                         causes.insert(cause);
@@ -174,8 +174,9 @@ impl Controller {
         }
     }
 
-    /// Deletes what an object owns on one cluster. Returns what is left, each with the cause.
-    async fn delete_owned(
+    /// Deletes what an object owns on one cluster, as a call of its plugin that waits for the cluster. Returns what is left,
+    /// each with the cause.
+    async fn release_on_cluster(
         &self,
         plugin: &Plugin,
         owner: &ObjectRef,
@@ -183,11 +184,42 @@ impl Controller {
         access: &ClusterAccess,
         objects: Vec<ObjectRef>,
     ) -> Vec<(ObjectRef, String)> {
+        let (services, name) = (&self.services, plugin.name());
+        let concurrency = services.dispatcher.concurrency(name);
+        let wait = services
+            .slow_calls
+            .begin_wait(name, &access.api.cluster, concurrency);
+        let deleted = match wait {
+            Ok(wait) => {
+                let current = CurrentWait::default();
+                current.begin(wait);
+                let deletion = self.delete_owned(plugin, (owner, uid), access, &objects, &current);
+                current.run(deletion).await
+            }
+            Err(slow) => Err(slow),
+        };
+        deleted.unwrap_or_else(|slow| {
+            let left = objects.into_iter();
+            left.map(|object| (object, slow.to_string())).collect()
+        })
+    }
+
+    /// Deletes what an object owns on one cluster. Returns what is left, each with the cause. Each deletion restarts the wait
+    /// for the cluster.
+    async fn delete_owned(
+        &self,
+        plugin: &Plugin,
+        (owner, uid): (&ObjectRef, &str),
+        access: &ClusterAccess,
+        objects: &[ObjectRef],
+        wait: &CurrentWait,
+    ) -> Vec<(ObjectRef, String)> {
         let writer = &access.api.writer;
         let mut served: BTreeMap<Gvk, Result<Option<Gvk>, String>> = BTreeMap::new();
-        for object in &objects {
+        for object in objects {
             if !served.contains_key(&object.gvk) {
                 let found = writer.find_served(&object.gvk).await;
+                wait.restart();
                 served.insert(object.gvk.clone(), found.map_err(|e| e.to_string()));
             }
         }
@@ -209,6 +241,7 @@ impl Controller {
             let deleted = self
                 .delete_one(plugin, account, access, (owner, uid), &current)
                 .await;
+            wait.restart();
             match deleted {
                 Ok(ReleaseStep::Release) => None,
                 Ok(_) => Some((object, "it is being deleted".to_owned())),
@@ -218,7 +251,7 @@ impl Controller {
                 }
             }
         };
-        let releases = stream::iter(objects)
+        let releases = stream::iter(objects.to_vec())
             .map(release)
             .buffer_unordered(MAX_CONCURRENT_RELEASES);
         let mut left: Vec<_> = releases.filter_map(async |left| left).collect().await;

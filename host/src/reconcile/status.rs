@@ -247,14 +247,18 @@ impl Controller {
 }
 
 /// The condition of a result that kstatus reserves for the state of the object itself, which the host sets. With the
-/// plugin's meaning, `kubectl wait` and others would misread the object.
+/// plugin's meaning, `kubectl wait` and others would misread the object. An outcome may say that the object is stalled,
+/// though the plugin comes back at some time: a job that has failed is cleaned up later.
 fn find_reserved_condition(answer: &GuestResult) -> Option<&str> {
-    let conditions = match answer {
-        GuestResult::Outcome(outcome) => &outcome.conditions,
-        GuestResult::Failure(failure) => &failure.conditions,
+    let (conditions, reserved) = match answer {
+        GuestResult::Outcome(outcome) => (&outcome.conditions, &[condition_type::RECONCILING][..]),
+        GuestResult::Failure(failure) => (
+            &failure.conditions,
+            &[condition_type::STALLED, condition_type::RECONCILING][..],
+        ),
     };
-    let is_reserved = |kind: &&str| matches!(*kind, condition_type::STALLED | condition_type::RECONCILING);
-    conditions.iter().map(|c| &*c.type_).find(is_reserved)
+    let mut kinds = conditions.iter().map(|c| &*c.type_);
+    kinds.find(|kind| reserved.contains(kind))
 }
 
 /// The limit that a result exceeds, and the value of it.
@@ -318,11 +322,11 @@ mod tests {
     #[test]
     fn conditions_that_kstatus_reserves_are_found_in_outcomes_and_failures() {
         let conditions = |kind: &str| vec![conditions::condition(kind, true, "Reason", "")];
-        for (kind, is_reserved) in [
-            ("Stalled", true),
-            ("Reconciling", true),
-            ("Ready", false),
-            ("WorkerStalled", false),
+        for (kind, in_outcome, in_failure) in [
+            ("Stalled", false, true),
+            ("Reconciling", true, true),
+            ("Ready", false, false),
+            ("WorkerStalled", false, false),
         ] {
             let outcome = GuestResult::Outcome(reconciler::Outcome {
                 next: reconciler::Next::AwaitChange,
@@ -331,7 +335,8 @@ mod tests {
             });
             let mut failure = invalid_status("");
             failure.conditions = conditions(kind);
-            for answer in [outcome, GuestResult::Failure(failure)] {
+            for (answer, is_reserved) in [(outcome, in_outcome), (GuestResult::Failure(failure), in_failure)]
+            {
                 assert_eq!(find_reserved_condition(&answer), is_reserved.then_some(kind));
             }
         }

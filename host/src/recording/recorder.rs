@@ -570,6 +570,8 @@ fn summarize_end(end: &CallEnd, withheld: bool) -> String {
         CallEnd::Disposition(Disposition::Reject(_)) | CallEnd::Error(_) if withheld => "not handled".into(),
         CallEnd::Disposition(Disposition::Reject(reason)) => format!("rejected: {reason}"),
         CallEnd::Error(error) => format!("{error:?}"),
+        // The message may contain what the component has read.
+        CallEnd::Trap(Trap::Panicked(_)) if withheld => "trapped".into(),
         CallEnd::Trap(trap) => trap.to_string(),
     }
 }

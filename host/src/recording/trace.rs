@@ -26,7 +26,7 @@ pub enum TraceLine {
         version: String,
         /// SHA-256 of the component.
         digest: String,
-        /// `reconcile` or `cleanup`.
+        /// `reconcile`, `cleanup` or `handle`.
         function: String,
         /// Number of consecutive failures before.
         attempt: u32,

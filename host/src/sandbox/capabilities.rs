@@ -20,7 +20,11 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
@@ -36,11 +40,12 @@ use crate::{
         access_review::{AccessError, ReadAccess},
         api::ApiError,
     },
-    cluster::{ClusterAccess, ClusterObject, Connection, cluster_gvk},
+    cluster::{ClusterAccess, ClusterObject, Connection, CurrentWait, cluster_gvk},
     contract::{
         bindings::types::{self, Error},
         limits::{Limit, Limits},
         memory_budget::MemoryLease,
+        trap::PanicReport,
     },
     kube::{
         key::ObjectRef,
@@ -89,6 +94,12 @@ pub struct Call {
     pub mode: CallMode,
     /// The memory that the call holds, in its instance and in responses. The engine sets it.
     pub memory: Arc<MemoryLease>,
+    /// The other cluster that the current host call waits for.
+    cluster_wait: CurrentWait,
+    /// The panic that the component has reported in its last host call.
+    panic_report: Option<PanicReport>,
+    /// True after that report: what the runtime of the language prints about the same panic is not logged.
+    is_output_muted: Arc<AtomicBool>,
     /// Bytes of the last responses, which count until the next host call: the instance has copied them by then.
     response_bytes: usize,
 }
@@ -116,6 +127,9 @@ impl Call {
             effects: Effects::default(),
             mode: CallMode::default(),
             memory: MemoryLease::unlimited(),
+            cluster_wait: CurrentWait::default(),
+            panic_report: None,
+            is_output_muted: Arc::default(),
             response_bytes: 0,
         }
     }
@@ -127,12 +141,14 @@ impl Call {
 
     /// A stream that logs the lines that a component with WASI prints.
     pub fn output(&self, level: tracing::Level) -> impl StdoutStream + 'static {
-        log::OutputLog::new(self.line_limiter(), level)
+        log::OutputLog::new(self.line_limiter(), level, self.is_output_muted.clone())
     }
 
     /// Counts a host call, and returns the target of the call and its services. Fails in `describe`, which has no target,
     /// and beyond the limit of host calls.
     fn begin_host_call(&mut self, call: HostCall) -> Result<(&CallTarget, Arc<Services>), Error> {
+        self.log_panic_report();
+        self.cluster_wait.end();
         let Self {
             context,
             budget,
@@ -211,21 +227,20 @@ impl Call {
         Ok(())
     }
 
-    /// Converts the error of a request that was made as the plugin: HTTP 403 is RBAC of its service account.
+    /// Converts the error of a request that was made as the plugin. HTTP 403 is RBAC, of its service account where it has
+    /// one, or admission: a quota, Pod Security, a webhook.
     fn map_api_error(&mut self, access: &ClusterAccess, e: ApiError) -> Error {
-        let cluster = &*access.api.cluster;
-        match self.context.service_account_on(access) {
-            None if !cluster.is_empty() && e.code() == 403 => {
-                self.effects.forbidden = true;
-                Error::Denied(format!("RBAC of cluster {cluster}: {e}"))
-            }
-            Some(account) if e.code() == 403 => {
-                let why = format!("RBAC: service account {account}: {e}");
-                self.effects.forbidden = true;
-                Error::Denied(why)
-            }
-            _ => e.into(),
+        if e.code() != 403 {
+            return e.into();
         }
+        self.effects.forbidden = true;
+        let cluster = &*access.api.cluster;
+        Error::Denied(match self.context.service_account_on(access) {
+            _ if !e.is_authorization_refusal() => format!("admission: {e}"),
+            Some(account) => format!("RBAC: service account {account}: {e}"),
+            None if !cluster.is_empty() => format!("RBAC of cluster {cluster}: {e}"),
+            None => format!("RBAC of the host: {e}"),
+        })
     }
 
     /// Records a read: from now on an informer watches the object or list, and a change of it wakes the reconciled
@@ -327,10 +342,15 @@ impl Call {
                 false => not_ready(&state.reason, state.message),
             });
         };
-        match connection.outage() {
-            None => Ok(connection.access.clone()),
-            Some(why) => Err(not_ready(upstream_reason::CIRCUIT_OPEN, why)),
+        if let Some(why) = connection.outage() {
+            return Err(not_ready(upstream_reason::CIRCUIT_OPEN, why));
         }
+        let plugin = &self.context.policy.plugin;
+        let concurrency = services.dispatcher.concurrency(plugin);
+        let wait = services.slow_calls.begin_wait(plugin, cluster, concurrency);
+        self.cluster_wait
+            .begin(wait.map_err(|e| Error::Unavailable(e.to_string()))?);
+        Ok(connection.access.clone())
     }
 
     /// Time to wait for the first list of an informer. A cluster that is slow must not keep calls from others.

@@ -400,6 +400,13 @@ impl Engine {
         } = drop_store(store, &meter).await;
         call.budget.cpu_time = meter.cpu_time();
         call.budget.memory = limiter.memory;
+        let result = match result {
+            Err(Trap::Other(cause)) => Err(call.explain_trap(cause)),
+            result => {
+                call.log_panic_report();
+                result
+            }
+        };
         // The memories are gone; what is left of the call does not count.
         call.memory = MemoryLease::unlimited();
         (result, call)

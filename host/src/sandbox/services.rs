@@ -6,7 +6,7 @@ pub use crate::cluster::{ApiAccess, ClusterAccess, SharedCache};
 use crate::{
     cache::informer::SyncState,
     client::fence::WriteFence,
-    cluster::ClusterPool,
+    cluster::{ClusterPool, SlowCalls},
     contract::memory_budget::MemoryBudget,
     effect::writer::ApiWriter,
     kube::scope::Scope,
@@ -27,6 +27,8 @@ pub struct Services {
     pub api: Arc<ApiAccess>,
     /// Connections to other clusters.
     pub clusters: ClusterPool,
+    /// Calls of plugins that have been waiting for other clusters for a while.
+    pub slow_calls: Arc<SlowCalls>,
     /// Requests to upstreams.
     pub upstreams: UpstreamAccess,
     /// The cache that plugins use for each object.

@@ -11,7 +11,7 @@ use crate::{
         key::{Gvk, ObjectRef},
         object::Object,
         scope::{NamespaceScope, Projection, Scope},
-        selector::{FieldSelector, Selector},
+        selector::{FieldSelector, NAME_PATH, Selector},
     },
     schedule::small_set::SmallSet,
 };
@@ -50,17 +50,30 @@ impl List {
             && self.fields.as_ref().is_none_or(|s| s.matches_texts(text))
     }
 
+    /// Returns whether an object belongs to the list, and its watch reports every change of it.
+    pub fn covers(&self, key: &ObjectRef, object: &Object) -> bool {
+        self.gvk == key.gvk
+            && self.cluster == key.cluster
+            && self.projection == Projection::Full
+            && (self.namespace.is_empty() || self.namespace == key.namespace)
+            && self.labels.as_ref().is_none_or(|s| s.matches(&object.labels))
+            && self.fields.as_ref().is_none_or(|s| s.matches(object))
+    }
+
     fn paths(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().flat_map(FieldSelector::paths)
     }
 
     /// The bucket of the list.
     fn bucket(&self) -> Bucket {
-        let label = self.labels.as_ref().and_then(Selector::equality_term);
+        let name = self.fields.as_ref().and_then(FieldSelector::required_name);
+        let label = || self.labels.as_ref().and_then(Selector::equality_term);
         let field = || self.fields.as_ref().and_then(FieldSelector::equality_term);
-        let term = match label {
-            Some((key, value)) => Some(Term::Label(key.into(), value.into())),
-            None => field().map(|(path, value)| Term::Field(path.into(), value.into())),
+        // A name selects least: lists of one object each, which share a label, are not compared with every change.
+        let term = match (name, label()) {
+            (Some(name), _) => Some(Term::Field(NAME_PATH.into(), name.into())),
+            (None, Some((key, value))) => Some(Term::Label(key.into(), value.into())),
+            (None, None) => field().map(|(path, value)| Term::Field(path.into(), value.into())),
         };
         Bucket {
             namespace: self.namespace.clone(),
@@ -108,6 +121,7 @@ enum Term {
 /// namespace "a", no term       → lists of all objects in "a"
 /// namespace "a", label app=web → lists in "a" that select app=web
 /// namespace "",  field spec.x=1 → lists of all namespaces that select spec.x=1
+/// namespace "a", field metadata.name=b → lists in "a" of the object b, whatever else they select
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Bucket {
@@ -371,14 +385,19 @@ mod tests {
             (0..3u8).prop_map(|l| format!("x!={l}")),
             Just("x in (0,1)".to_owned()),
         ];
-        let list = (namespace, labels, prop::option::of(0..3u8), projection.clone());
-        let list = list.prop_map(|(namespace, labels, field, projection)| {
+        let fields = prop_oneof![
+            (0..3u8).prop_map(|f| format!("spec.y={f}")),
+            (0..6u8).prop_map(|i| format!("metadata.name={i}")),
+            (0..3u8, 0..6u8).prop_map(|(f, i)| format!("spec.y={f},metadata.name={i}")),
+        ];
+        let list = (namespace, labels, prop::option::of(fields), projection.clone());
+        let list = list.prop_map(|(namespace, labels, fields, projection)| {
             Dependency::List(Box::new(List {
                 gvk: Gvk::new("", "v1", "ConfigMap"),
                 cluster: "".into(),
                 namespace: namespace.into(),
                 labels: Some(Selector::parse(&labels).expect("a selector")).filter(|_| !labels.is_empty()),
-                fields: field.map(|f| FieldSelector::parse(&format!("spec.y={f}")).expect("a selector")),
+                fields: fields.map(|text| FieldSelector::parse(&text).expect("a selector")),
                 projection,
             }))
         });
@@ -386,6 +405,55 @@ mod tests {
             (0..6u8, projection).prop_map(|(i, projection)| Dependency::Object(object(i), projection)),
             list
         ]
+    }
+
+    /// A list of objects with the label `x=1`.
+    fn labelled_list(fields: &str) -> List {
+        List {
+            gvk: Gvk::new("", "v1", "ConfigMap"),
+            cluster: "".into(),
+            namespace: "a".into(),
+            labels: Some(Selector::parse("x=1").expect("a selector")),
+            fields: Some(FieldSelector::parse(fields).expect("a selector")),
+            projection: Projection::Full,
+        }
+    }
+
+    /// Thousands of lists of one object each may share a label.
+    #[test]
+    fn lists_of_one_object_each_are_in_buckets_of_their_names() {
+        let bucket = |fields: &str| labelled_list(fields).bucket().term;
+        assert_eq!(
+            bucket("spec.y=1,metadata.name=2"),
+            Some(Term::Field("metadata.name".into(), "2".into()))
+        );
+        for fields in ["spec.y=1", "metadata.name!=2"] {
+            assert_eq!(
+                bucket(fields),
+                Some(Term::Label("x".into(), "1".into())),
+                "{fields}"
+            );
+        }
+    }
+
+    #[test]
+    fn list_covers_the_objects_that_its_watch_reports() {
+        let list = labelled_list("metadata.name=2");
+        let covers = |list: &List, i, label| list.covers(&object(i), &version(i, (label, 0)));
+        assert!(covers(&list, 2, 1));
+        assert!(!covers(&list, 4, 1), "another name");
+        assert!(!covers(&list, 2, 2), "another label");
+        let elsewhere = |change: fn(&mut List)| {
+            let mut list = list.clone();
+            change(&mut list);
+            covers(&list, 2, 1)
+        };
+        assert!(elsewhere(|list| list.namespace = "".into()));
+        assert!(!elsewhere(|list| list.namespace = "b".into()));
+        assert!(!elsewhere(|list| list.cluster = "fleet/east".into()));
+        assert!(!elsewhere(|list| list.gvk = Gvk::new("", "v1", "Secret")));
+        // Changes of the status would not be reported.
+        assert!(!elsewhere(|list| list.projection = Projection::Metadata));
     }
 
     #[derive(Clone, Debug)]

@@ -34,6 +34,9 @@ pub const HOST_LANE_LIMIT: u32 = 2;
 /// Maximum number of causes kept for `explain`.
 const MAX_HISTORY: usize = 10_000;
 
+/// Maximum number of fulfilled expectations whose wake-up is still awaited.
+const MAX_LATE_ECHOES: usize = 64;
+
 /// The reason for a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
@@ -129,7 +132,18 @@ struct Inner {
     history: VecDeque<(ObjectRef, Cause)>,
     /// Writes without a response yet, by the object that is written.
     pending_writes: HashMap<ObjectRef, Vec<PendingWrite>>,
+    /// Own writes that a watch has stored and not reported yet, oldest first.
+    late_echoes: VecDeque<LateEcho>,
     next_id: u64,
+}
+
+/// An own write that a watch stored before its response arrived, and has not reported yet: storing and reporting a
+/// change is not one step.
+struct LateEcho {
+    object: ObjectRef,
+    version: u64,
+    /// The object whose reconcile has written.
+    by: ObjectRef,
 }
 
 /// A write whose response has not arrived.
@@ -158,13 +172,16 @@ pub struct Expectation {
     id: u64,
     version: Option<u64>,
     deleted: Option<Box<str>>,
+    is_stored: bool,
 }
 
 impl Expectation {
     /// Fulfils the expectation: this version was written by us and wakes nothing. Held wake-ups of all other
-    /// versions are delivered on drop.
-    pub fn fulfil(mut self, version: u64) {
+    /// versions are delivered on drop. If a watch has stored the version before (`is_stored`), its wake-up may also come
+    /// later.
+    pub fn fulfil(mut self, version: u64, is_stored: bool) {
         self.version = Some(version);
+        self.is_stored = is_stored;
     }
 
     /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing.
@@ -193,9 +210,25 @@ impl Drop for Expectation {
         if writes.is_empty() {
             inner.pending_writes.remove(&self.object);
         }
+        let mut is_reported = false;
         for wake_up in write.held {
-            if !self.is_echo(&wake_up) {
+            if self.is_echo(&wake_up) {
+                is_reported = true;
+            } else {
                 inner.enqueue(&write.by, wake_up.priority, wake_up.cause, now);
+            }
+        }
+        if let Some(version) = self.version
+            && self.is_stored
+            && !is_reported
+        {
+            inner.late_echoes.push_back(LateEcho {
+                object: self.object.clone(),
+                version,
+                by: write.by,
+            });
+            if inner.late_echoes.len() > MAX_LATE_ECHOES {
+                inner.late_echoes.pop_front();
             }
         }
         drop(inner);
@@ -216,6 +249,7 @@ impl Dispatcher {
                 activations: HashMap::new(),
                 history: VecDeque::new(),
                 pending_writes: HashMap::new(),
+                late_echoes: VecDeque::new(),
                 next_id: 0,
             }),
             work: Notify::new(),
@@ -261,6 +295,16 @@ impl Dispatcher {
         for gvk in kinds {
             inner.lanes.insert(gvk.clone(), plugin.clone());
         }
+    }
+
+    /// Maximum number of objects of a plugin that are reconciled at a time; 0 for no limit.
+    pub fn concurrency(&self, plugin: &str) -> u32 {
+        self.inner
+            .lock()
+            .queue
+            .limit(plugin)
+            .try_into()
+            .unwrap_or(u32::MAX)
     }
 
     /// Pauses or resumes the objects of a plugin. Paused objects stay queued.
@@ -385,6 +429,7 @@ impl Dispatcher {
             id,
             version: None,
             deleted: None,
+            is_stored: false,
         }
     }
 
@@ -522,6 +567,13 @@ impl Inner {
     /// Queues an object because `changed` changed, or holds the wake-up while a write by the object itself is pending
     /// that may be the cause.
     fn wake(&mut self, key: &ObjectRef, changed: &ObjectRef, wake_up: WakeUp, now: Duration) {
+        let is_late_echo = |echo: &LateEcho| {
+            Some(echo.version) == wake_up.version && echo.by == *key && echo.object == *changed
+        };
+        if let Some(at) = self.late_echoes.iter().position(is_late_echo) {
+            self.late_echoes.remove(at);
+            return;
+        }
         let write = self
             .pending_writes
             .get_mut(changed)
@@ -594,9 +646,39 @@ mod tests {
                 dispatcher.on_change(&change(*version), Source::Watch, None);
             }
             assert!(dispatcher.pop().is_err(), "held until the response arrives");
-            expectation.fulfil(7);
+            expectation.fulfil(7, true);
             assert_eq!(dispatcher.pop().is_ok(), woken, "{seen:?}");
         }
+    }
+
+    #[test]
+    fn own_write_that_the_watch_reports_after_the_response_wakes_nothing() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        let by = ObjectRef::new(owner.clone(), "n", "o");
+        for (is_stored, reported, woken) in [(true, 7, false), (true, 8, true), (false, 7, true)] {
+            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let child = change(0).key;
+            dispatcher.record_read(&by, Dependency::Object(child.clone(), Projection::Full));
+            dispatcher.expect_write(&child, &by).fulfil(7, is_stored);
+            // Its next write is pending by then.
+            let next = dispatcher.expect_write(&child, &by);
+            dispatcher.on_change(&change(reported), Source::Watch, None);
+            drop(next);
+            assert_eq!(dispatcher.pop().is_ok(), woken, "{reported}");
+        }
+    }
+
+    #[test]
+    fn late_echoes_that_never_come_are_bounded() {
+        let by = ObjectRef::new(Gvk::new("g", "v1", "Owner"), "n", "o");
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        for version in 1..1_000 {
+            dispatcher.expect_write(&change(0).key, &by).fulfil(version, true);
+        }
+        assert_eq!(dispatcher.inner.lock().late_echoes.len(), MAX_LATE_ECHOES);
     }
 
     #[test]

@@ -191,6 +191,11 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         self.lanes.entry(lane).or_insert_with(Lane::new).limit = limit;
     }
 
+    /// Maximum number of objects of a lane in flight; 0 for no limit of its own.
+    pub fn limit(&self, lane: &str) -> usize {
+        self.lanes.get(lane).map_or(0, |lane| lane.limit)
+    }
+
     /// Limits the number of objects in flight of all lanes together, except dedicated ones; 0 for no limit.
     pub fn set_shared_limit(&mut self, limit: usize) {
         self.shared_limit = limit;

@@ -15,11 +15,9 @@ use tracing::warn;
 use super::{SecretKey, SendError};
 use crate::{
     client::api::{ApiClient, ApiError},
-    kube::hash::encode_hex,
+    kube::{hash::encode_hex, secret_view::DIGEST_KEY_SECRET},
 };
 
-/// Name of the Secret, in the namespace of the host.
-const DIGEST_KEY_SECRET: &str = "ostler-digest-key";
 /// Key in the data of the Secret.
 const DATA_KEY: &str = "key";
 
@@ -63,6 +61,18 @@ impl DigestKey {
             source: Some(source),
             key: OnceCell::new(),
         }
+    }
+
+    /// The first of these namespaces with the Secret, or the first of all: a plan may run on a machine that does not know
+    /// the namespace of the host.
+    pub async fn find_namespace<'a>(client: &ApiClient, candidates: &[&'a str]) -> &'a str {
+        for namespace in candidates {
+            let path = format!("/api/v1/namespaces/{namespace}/secrets/{DIGEST_KEY_SECRET}");
+            if client.get(&path).await.is_ok() {
+                return namespace;
+            }
+        }
+        candidates[0]
     }
 
     /// An HMAC-SHA256 of a value and the name of its secret, truncated to 128 bits: it changes with the value, reveals
@@ -189,6 +199,28 @@ mod tests {
             digest(&one, "s", "k", b"v").await,
             digest(&other, "s", "k", b"v").await,
             "without a Secret each process has a random key"
+        );
+    }
+
+    #[tokio::test]
+    async fn namespace_with_the_key_is_found() {
+        let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            let (status, body) = if request.uri().path().contains("/namespaces/here/") {
+                (200, "{}")
+            } else {
+                (404, r#"{"kind": "Status", "code": 404}"#)
+            };
+            let response = http::Response::builder().status(status);
+            Ok::<_, std::io::Error>(response.body(axum::body::Body::from(body)).expect("a response"))
+        });
+        let client = ApiClient::new(kube::Client::new(service, "default"));
+        assert_eq!(
+            DigestKey::find_namespace(&client, &["there", "here"]).await,
+            "here"
+        );
+        assert_eq!(
+            DigestKey::find_namespace(&client, &["there", "nowhere"]).await,
+            "there"
         );
     }
 

@@ -201,6 +201,10 @@ pub fn build_component(
         this.target.clone()
     };
     add_component_flags(&mut command, &target, this.optimize);
+    // In a workspace the builds of all its plugins share their dependencies, and none has another flag.
+    if this.alone {
+        toolchain.keep_locations(&mut command, &target.join("wasm"))?;
+    }
     command.current_dir(folder);
     let (artifacts, warnings) = cargo::run_build(command, progress)?;
     let module = artifacts.iter().find_map(|a| a.find_module(&this.name));

@@ -1,7 +1,8 @@
 //! The Rust toolchain for WebAssembly: rustup's where it has the target, Debian's packages otherwise.
 
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -28,6 +29,10 @@ const SIZE_FLAGS: &str = "-Clink-arg=--compress-relocations";
 /// Flags for a compiler that builds the standard library: also without `Debug` texts and source locations.
 const BUILD_STD_SIZE_FLAGS: &str =
     "-Clink-arg=--compress-relocations -Zfmt-debug=none -Zlocation-detail=none";
+
+/// Wrapper of rustc for the crate of the plugin alone: its panics have their locations, which costs about 100 bytes. Those of
+/// the standard library and of dependencies stay out. It cannot be a flag of a profile: `RUSTFLAGS` come after these.
+const LOCATION_WRAPPER: &str = "#!/bin/sh\nexec \"$@\" -Zlocation-detail=file,line\n";
 
 /// Maximum number of log lines in the error of a failed command.
 const MAX_TAIL_LINES: usize = 20;
@@ -65,6 +70,21 @@ impl Toolchain {
         }
         let linker = find_linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
         Ok(Self::Debian { linker })
+    }
+
+    /// Has a build keep the locations of panics in the crates of its workspace. `folder` is for the wrapper of rustc.
+    ///
+    /// # Errors
+    /// When the wrapper can't be written.
+    pub fn keep_locations(&self, command: &mut Command, folder: &Path) -> Result<()> {
+        // A compiler that does not build the standard library keeps all locations.
+        if let Self::Debian { .. } = self {
+            let wrapper = folder.join("keep-locations.sh");
+            write_script(&wrapper, LOCATION_WRAPPER)
+                .with_context(|| format!("writing {}", wrapper.display()))?;
+            command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+        }
+        Ok(())
     }
 
     /// Returns the command `cargo build` for the target.
@@ -109,6 +129,20 @@ impl Toolchain {
         }
         command
     }
+}
+
+/// Writes an executable file, unless it is there. It is renamed into place: another build may run it at this moment.
+fn write_script(path: &Path, text: &str) -> Result<()> {
+    if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o755))?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Optimizes a module with binaryen's wasm-opt, which saves a tenth of its size or more. Without wasm-opt the module is
@@ -340,6 +374,24 @@ mod tests {
         let environment: Vec<_> = command.get_envs().collect();
         assert!(environment.contains(&("RUSTUP_TOOLCHAIN".as_ref(), None)));
         assert!(environment.contains(&("RUSTC".as_ref(), Some(DEBIAN_RUSTC.as_ref()))));
+    }
+
+    #[test]
+    fn crate_of_the_plugin_keeps_its_locations() {
+        let folder = tempfile::tempdir().unwrap();
+        let toolchain = Toolchain::Debian { linker: "/ld".into() };
+        for _ in 0..2 {
+            let mut command = toolchain.cargo_build();
+            toolchain.keep_locations(&mut command, folder.path()).unwrap();
+            let wrapper = folder.path().join("keep-locations.sh");
+            let set = ("RUSTC_WORKSPACE_WRAPPER".as_ref(), Some(wrapper.as_os_str()));
+            assert!(command.get_envs().any(|variable| variable == set));
+            let printed = Command::new(&wrapper).args(["echo", "a b"]).output().unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&printed.stdout),
+                "a b -Zlocation-detail=file,line\n"
+            );
+        }
     }
 
     /// Calls `check` with each source file below a directory.

@@ -5,8 +5,6 @@ package messages
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"runtime/debug"
 
 	ostler "ostler.dev/sdk"
 	"ostler.dev/sdk/wit"
@@ -56,13 +54,7 @@ type exported struct{ handler Handler }
 type result = wit.Result[wit.MessagesDisposition, wit.Error]
 
 func (e exported) Handle(delivery wit.MessagesDelivery) result {
-	// A panic ends the instance, so its message is logged first.
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			ostler.Log(wit.LogLevelError, fmt.Sprintf("panic: %v\n%s", panicked, debug.Stack()))
-			panic(panicked)
-		}
-	}()
+	defer ostler.ReportPanic()
 	disposition, err := e.handler(&Delivery{delivery})
 	if err == nil {
 		return result{Ok: disposition}

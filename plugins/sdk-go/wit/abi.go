@@ -1594,6 +1594,10 @@ func hostLogWrite(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
 
 // LogWrite:
 // Writes a line. The fields are pairs of key and value.
+//
+// A line of level error with the field `exception.location` (file and line,
+// or empty) reports a panic: if the call traps next, the message of the
+// trap is that of the line. `exception.stacktrace` is for the log.
 func LogWrite(level LogLevel, message string, fields []struct {
 	F0 string
 	F1 string

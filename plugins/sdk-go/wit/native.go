@@ -241,6 +241,10 @@ var EventsEmit = func(type_ EventsEventType, reason string, note string) {
 
 // LogWrite:
 // Writes a line. The fields are pairs of key and value.
+//
+// A line of level error with the field `exception.location` (file and line,
+// or empty) reports a panic: if the call traps next, the message of the
+// trap is that of the line. `exception.stacktrace` is for the log.
 var LogWrite = func(level LogLevel, message string, fields []struct {
 	F0 string
 	F1 string

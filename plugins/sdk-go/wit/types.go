@@ -204,8 +204,9 @@ type ErrorCase uint8
 
 // The cases of [Error].
 const (
-	// A grant, an RBAC permission or a namespace's permission is missing. The
-	// text names it.
+	// A grant, an RBAC permission or a namespace's permission is missing, or
+	// admission refused the object: a quota, Pod Security, a webhook. The text
+	// names it.
 	ErrorDenied ErrorCase = 0
 	// The object, the upstream or the key does not exist. The text names it.
 	ErrorNotFound ErrorCase = 1
@@ -742,7 +743,9 @@ const (
 type ReconcilerOutcome struct {
 	// The conditions of the object. If `Ready` is not among them, the host
 	// adds `Ready=True` with the reason `Ready`. A condition of the plugin
-	// that is no longer listed is removed.
+	// that is no longer listed is removed. With `Stalled=True` the object has
+	// failed for good, and `Ready` is False: as after a terminal failure, but
+	// the plugin comes back at `next`, to clean up for example.
 	Conditions []Condition
 	// The status fields as one JSON object: everything that the plugin
 	// maintains. None leaves them unchanged. `conditions`,

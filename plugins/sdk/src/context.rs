@@ -388,7 +388,15 @@ impl Context<'_> {
     /// # Errors
     /// As `http.secret-digest`.
     pub fn secret_digest(&self, secret: &str, key: &str) -> Result<Option<String>, Error> {
-        self.http_secret_digest(&SecretKeyRef::new(secret, key))
+        self.secret_digest_of(&SecretKeyRef::new(secret, key))
+    }
+
+    /// Returns the digest of a Secret's value as [`Context::secret_digest`], of a Secret in any namespace.
+    ///
+    /// # Errors
+    /// As `http.secret-digest`.
+    pub fn secret_digest_of(&self, secret: &SecretKeyRef) -> Result<Option<String>, Error> {
+        self.http_secret_digest(secret)
     }
 
     /// Publishes a message and waits for the confirmation of the broker.

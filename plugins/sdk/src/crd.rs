@@ -36,6 +36,10 @@ where
     all.extend(properties);
     status["type"] = json!("object");
     status["properties"] = Value::Object(all);
+    // The host writes the conditions of a failure also before the plugin has returned a status.
+    if let Some(status) = status.as_object_mut() {
+        status.remove("required");
+    }
 
     let mut names = json!({
         "kind": S::KIND,

@@ -188,11 +188,16 @@ pub fn upgrade_with<L: Lifecycle>(hooks: &L, ctx: &Context) -> Result<Option<Vec
     Ok(upgraded.as_ref().map(to_json_bytes))
 }
 
-/// Logs the message of a panic, which ends the instance.
+/// Reports the message and the location of a panic, which ends the instance. The host writes them into the condition.
 #[cfg(target_arch = "wasm32")]
 pub fn log_panics() {
     use crate::bindings::ostler::plugin::log;
     std::panic::set_hook(Box::new(|info| {
-        log::write(log::Level::Error, &info.to_string(), &[]);
+        let message = info.payload_as_str().unwrap_or("panic");
+        // A compiler that leaves locations out has line 0.
+        let location = info.location().filter(|at| at.line() > 0);
+        let location = location.map(|at| [at.file(), ":", &at.line().to_string()].concat());
+        let fields = [("exception.location".to_owned(), location.unwrap_or_default())];
+        log::write(log::Level::Error, message, &fields);
     }));
 }

@@ -89,6 +89,7 @@ mod messaging;
 pub mod mock;
 mod object;
 mod outcome;
+pub mod provider;
 pub mod provision;
 mod slim;
 mod time;

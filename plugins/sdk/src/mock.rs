@@ -2,6 +2,8 @@
 //!
 //! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
 //!
+//! An object that the plugin creates gets a UID of its own, so that one of the same name is another object.
+//!
 //! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
 //! its requests, writes and Events. An object with finalizers or dependents that is deleted in the foreground stays, with a
 //! deletion timestamp, until [`Host::remove`]; any other one is gone at once. A request without a response fails the test
@@ -44,6 +46,7 @@ use crate::bindings::ostler::plugin::{
 };
 use crate::guest::{Call, call_with, hook_request, upgrade_with};
 use crate::outcome::to_json_bytes;
+use crate::provision::OWNER_UID_LABEL;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
     Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
@@ -60,6 +63,8 @@ type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Key, Value>,
+    /// Number of objects that the plugin has created, from which their UIDs are made.
+    created: u64,
     answers: BTreeMap<(String, String), Answers>,
     response_headers: Vec<Header>,
     server: Option<Server>,
@@ -68,7 +73,10 @@ struct State {
     listed_objects: usize,
     events: Vec<(String, String)>,
     logs: Vec<String>,
+    /// What the last reconcile holds.
     held: BTreeSet<String>,
+    /// What was held before a reconcile that has not ended.
+    held_before: BTreeSet<String>,
     checkpoints: Vec<Value>,
     holders: BTreeMap<String, Vec<ObjectRef>>,
     messages: Vec<(String, Message)>,
@@ -82,6 +90,8 @@ struct State {
     now: u64,
     /// Reference to the object being reconciled, as the objects it owns have it.
     owner: Value,
+    /// Inventories: what an object owns on other clusters, by its uid.
+    owned: BTreeMap<String, BTreeSet<String>>,
     /// Number of effects that may still happen before the host stops; none for no limit.
     effects_left: Option<usize>,
 }
@@ -93,6 +103,15 @@ impl State {
         let owners = |other: &Value| other["metadata"]["ownerReferences"].as_array().cloned();
         let mut references = self.objects.values().filter_map(owners).flatten();
         uid.is_string() && references.any(|owner| owner["uid"] == *uid)
+    }
+
+    /// Removes an object that is gone from the inventory of the object being reconciled.
+    fn unlist_owned(&mut self, reference: &ObjectRef, key: &Key) {
+        let uid = self.owner["uid"].as_str().unwrap_or_default();
+        let object = serde_json::json!({ "apiVersion": reference.gvk.api_version() });
+        if let Some(owned) = self.owned.get_mut(uid) {
+            owned.remove(&format_entry(&object, key));
+        }
     }
 
     /// Counts an effect, after it has happened. The guard of the state is released by the panic.
@@ -147,6 +166,15 @@ impl Host {
     #[must_use]
     pub fn object(&self, reference: &ObjectRef) -> Option<Value> {
         self.0.borrow().objects.get(&object_key(reference)).cloned()
+    }
+
+    /// Returns the current state of all objects of a kind, on all clusters.
+    #[must_use]
+    pub fn objects(&self, gvk: &Gvk) -> Vec<Value> {
+        let state = self.0.borrow();
+        let is_of_kind = |(key, _): &(&Key, &Value)| key.0 == gvk.group && key.1 == gvk.kind;
+        let found = state.objects.iter().filter(is_of_kind);
+        found.map(|(_, object)| object.clone()).collect()
     }
 
     /// Sets the digest of a Secret's key; [`Host::remove_secret`] removes it.
@@ -309,8 +337,13 @@ impl Host {
         call: Call,
     ) -> Result<Outcome, Failure> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
+        let mut listed = object.clone();
+        if let Some(owned) = self.0.borrow().owned.get(text("uid")).filter(|o| !o.is_empty()) {
+            let inventory: Vec<_> = owned.iter().map(String::as_str).collect();
+            listed["metadata"]["annotations"]["ostler.dev/owned-objects"] = inventory.join(", ").into();
+        }
         let request = Request {
-            object: to_json_bytes(object),
+            object: to_json_bytes(&listed),
             ref_: R::Spec::reference(text("namespace"), text("name")),
             attempt: 0,
             causes: vec!["change".into()],
@@ -326,7 +359,17 @@ impl Host {
             host: self,
             request: &request,
         };
-        call_with(reconciler, &ctx, call)
+        let held = std::mem::take(&mut self.0.borrow_mut().held);
+        self.0.borrow_mut().held_before.extend(held);
+        let result = call_with(reconciler, &ctx, call);
+        let mut state = self.0.borrow_mut();
+        let before = std::mem::take(&mut state.held_before);
+        // What a successful reconcile does not hold again is released.
+        if result.is_err() {
+            state.held.extend(before);
+        }
+        drop(state);
+        result
     }
 
     /// Returns the requests, each as `METHOD /path`.
@@ -381,7 +424,8 @@ impl Host {
         self.0.borrow().logs.clone()
     }
 
-    /// Returns the held objects, each as `Kind namespace/name`.
+    /// Returns the objects that the last reconcile holds, each as `Kind namespace/name`. A failed one holds also what the one
+    /// before it held.
     #[must_use]
     pub fn held(&self) -> Vec<String> {
         self.0.borrow().held.iter().cloned().collect()
@@ -474,6 +518,22 @@ impl Host {
         if owned && cluster.is_none() {
             object["metadata"]["ownerReferences"] = Value::Array(vec![state.owner.clone()]);
         }
+        if owned && cluster.is_some() {
+            let uid = state.owner["uid"].as_str().unwrap_or_default().to_owned();
+            let mark = state
+                .objects
+                .get(&key)
+                .map(|live| &live["metadata"]["labels"][OWNER_UID_LABEL]);
+            if mark.is_some_and(|mark| mark.is_string() && *mark != uid.as_str()) {
+                return Err(Error::Conflict(format!("{}: another object owns it", key.3)));
+            }
+            object["metadata"]["labels"][OWNER_UID_LABEL] = uid.as_str().into();
+            state
+                .owned
+                .entry(uid)
+                .or_default()
+                .insert(format_entry(&object, &key));
+        }
         let owned = if owned { " owned" } else { "" };
         let line = format!("{verb} {} {}{owned}{}", key.1, key.3, format_cluster(&key.4));
         let before = state.objects.get(&key);
@@ -484,6 +544,11 @@ impl Host {
         merge_applied(&mut after, &object);
         // The host does not send a write that changes nothing.
         let is_changed = before != Some(&after);
+        if before.is_none() && after["metadata"]["uid"].is_null() {
+            state.created += 1;
+            let uid = format!("00000000-0000-4000-8000-{:012x}", state.created);
+            after["metadata"]["uid"] = uid.into();
+        }
         if is_changed {
             raise_version(&mut after);
             state.writes.push(line);
@@ -564,6 +629,20 @@ fn key_on(cluster: Option<&str>, object: &Value) -> Key {
         text(&metadata["name"]),
         cluster.unwrap_or_default().to_owned(),
     )
+}
+
+/// Entry of an inventory, for example `Deployment.v1.apps fleet/east apps/web`.
+fn format_entry(object: &Value, (group, kind, namespace, name, cluster): &Key) -> String {
+    let api_version = object["apiVersion"].as_str().unwrap_or_default();
+    let version = api_version
+        .rsplit_once('/')
+        .map_or(api_version, |(_, version)| version);
+    let group = if group.is_empty() {
+        String::new()
+    } else {
+        format!(".{group}")
+    };
+    format!("{kind}.{version}{group} {cluster} {namespace}/{name}")
 }
 
 fn add_finalizer(object: &mut Value, finalizer: &str) {
@@ -795,6 +874,7 @@ impl Capabilities for Host {
         let mut state = self.0.borrow_mut();
         let key = object_key(reference);
         let Some(mut object) = state.objects.remove(&key) else {
+            state.unlist_owned(reference, &key);
             return Ok(());
         };
         let is_deleted_before = !object["metadata"]["deletionTimestamp"].is_null();
@@ -805,8 +885,12 @@ impl Capabilities for Host {
             let finalizers = object["metadata"]["finalizers"].as_array();
             if finalizers.is_some_and(|all| !all.is_empty()) {
                 object["metadata"]["deletionTimestamp"] = DELETION_TIME.into();
-                state.objects.insert(key, object);
+                state.objects.insert(key.clone(), object);
             }
+        }
+        // One with finalizers stays listed until it is gone.
+        if !state.objects.contains_key(&key) {
+            state.unlist_owned(reference, &key);
         }
         if !is_deleted_before {
             let on = format_cluster(reference.cluster.as_deref().unwrap_or_default());
@@ -821,7 +905,11 @@ impl Capabilities for Host {
         self.check_allowed("references.hold")?;
         match self.object(reference) {
             None => return Err(Error::NotFound(format_reference(reference))),
-            Some(object) if !object["metadata"]["deletionTimestamp"].is_null() => {
+            // One that is held already may be held on.
+            Some(object)
+                if !object["metadata"]["deletionTimestamp"].is_null()
+                    && !self.0.borrow().held_before.contains(&format_reference(reference)) =>
+            {
                 return Err(Error::NotReady(NotReady {
                     ref_: reference.clone(),
                     condition: "Ready".into(),

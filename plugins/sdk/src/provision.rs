@@ -58,6 +58,7 @@ mod resource;
 
 pub use dependency::{Dependency, wait_for_foreground_deletion};
 pub use helm::{HelmApplication, HelmDriver, read_argo_health, read_flux_health};
+pub(crate) use resource::OWNER_UID_LABEL;
 pub use resource::{OWNER_LABEL, Resource};
 
 use crate::{Condition, ConditionStatus, Context, Failure, Outcome, Resolution};
@@ -268,7 +269,7 @@ fn rank_resolution(resolution: &Resolution) -> u8 {
 }
 
 /// Merges the failure of a later step into that of the earlier ones.
-fn merge_failure(merged: &mut Failure, mut other: Failure) {
+pub(crate) fn merge_failure(merged: &mut Failure, mut other: Failure) {
     let (known, new) = (
         rank_resolution(&merged.resolution),
         rank_resolution(&other.resolution),

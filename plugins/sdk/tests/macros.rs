@@ -40,6 +40,31 @@ fn kind_derives_from_struct_attributes() {
     );
 }
 
+/// A counter.
+#[ostler_sdk::resource(group = "tests.dev", version = "v1", namespaced, status = CounterStatus)]
+pub struct CounterSpec {
+    /// Step of the counter.
+    pub step: i64,
+}
+
+/// Observed state of the counter.
+#[ostler_sdk::api]
+#[derive(Default)]
+pub struct CounterStatus {
+    /// Current count.
+    pub count: i64,
+}
+
+/// The API server would refuse the conditions of a failure before the first count.
+#[test]
+fn status_may_consist_of_conditions_alone() {
+    let crd = crd::crd::<CounterSpec>();
+    let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+    assert_eq!(status["properties"]["count"]["type"], "integer");
+    assert!(status["properties"]["conditions"].is_object());
+    assert!(status["required"].is_null(), "{status}");
+}
+
 #[test]
 fn reconciler_attribute_implements_the_guest_trait() {
     let host = Host::new();

@@ -38,6 +38,8 @@ pub struct Rest {
     repositories: BTreeMap<(String, String), Value>,
     applications: BTreeMap<String, Value>,
     worlds: BTreeMap<String, World>,
+    /// Operations that were started, each with the name of its application.
+    operations: Vec<(String, Value)>,
     version: u64,
     /// Time of the requests and of the controller.
     pub time: String,
@@ -78,9 +80,26 @@ impl Rest {
             repositories: BTreeMap::new(),
             applications: BTreeMap::new(),
             worlds: BTreeMap::new(),
+            operations: Vec::new(),
             version: 1,
             time: time.into(),
         }
+    }
+
+    /// A server whose clock is that of the machine.
+    pub fn now() -> Self {
+        Self::new(&read_clock())
+    }
+
+    /// Sets the clock to that of the machine, and lets the controller write once.
+    pub fn play(&mut self) {
+        self.time = read_clock();
+        self.advance();
+    }
+
+    /// Returns the operations that were started, each with the name of its application.
+    pub fn operations(&self) -> &[(String, Value)] {
+        &self.operations
     }
 
     /// Sets what an application deploys.
@@ -170,6 +189,10 @@ impl Rest {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
     }
+}
+
+fn read_clock() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Parameters of a request.

@@ -1,5 +1,6 @@
 //! Servers on loopback that the tests of the DevOps pack run against: one module per server.
 
+pub mod argo;
 pub mod git;
 mod http_text;
 pub mod jenkins;

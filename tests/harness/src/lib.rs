@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+pub mod argocd;
 pub mod cgroup;
 mod component;
 pub mod concourse;
+pub mod deploy;
 mod lab;
 mod logs;
 pub mod powerdns;
@@ -14,7 +16,9 @@ pub mod process;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod registry;
+pub mod replicas;
 mod scenario;
+mod second;
 mod server;
 
 pub use component::{read_component, with_note, workspace_root};
@@ -23,6 +27,7 @@ pub use lab::{Lab, PACK_GRANTS, find_condition};
 pub use logs::captured_logs;
 pub use ostler;
 pub use scenario::run_bounded;
+pub use second::SecondCluster;
 pub use server::Concourse;
 
 /// Password of the simulator's only user. Tests scan objects, logs and recordings for it.

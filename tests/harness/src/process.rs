@@ -3,6 +3,7 @@
 use std::{
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 pub use rustix::process::Signal;
@@ -24,6 +25,15 @@ pub struct ProcessOptions<'a> {
     pub grants: Option<&'a str>,
     /// The control group that it runs in.
     pub cgroup: Option<&'a MemoryCgroup>,
+}
+
+/// Memory and CPU time of a host process.
+#[derive(Clone, Copy)]
+pub struct Usage {
+    /// Resident bytes that belong to no file.
+    pub anonymous_bytes: u64,
+    /// User and system time of all threads.
+    pub cpu_time: Duration,
 }
 
 impl Process {
@@ -119,6 +129,24 @@ impl Process {
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map_or(0.0, |value| value.parse().expect("a number"))
+    }
+
+    /// Returns what the process has used so far.
+    pub fn read_usage(&self) -> Usage {
+        let read = |file: &str| {
+            std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).expect("it runs")
+        };
+        let (status, stat) = (read("status"), read("stat"));
+        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = anonymous.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+        // User and system time are the 12th and 13th field after the command.
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.map(|field| field.parse::<u64>().expect("a number")).sum();
+        Usage {
+            anonymous_bytes: kib.expect("RssAnon") * 1024,
+            cpu_time: Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64),
+        }
     }
 
     /// Waits until the log contains a text.

@@ -41,8 +41,8 @@ pub struct ProbeStatus {
 /// One step. Its result is in `status.seen`.
 #[ostler_sdk::api]
 pub struct Step {
-    /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `patch`, `hold`, `holders`,
-    /// `http`, `publish`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
+    /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `digest`, `patch`, `hold`,
+    /// `holders`, `http`, `publish`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -203,6 +203,22 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                     ..ApplyOptions::default()
                 };
                 format_object(Some(ctx.apply_with(&object()?, &options)?.json()?))
+            }
+            // Applies an object with the digest of the Secret `name`, key `body`, in place of `(digest)`.
+            "digest" => {
+                let secret = step.name.as_deref().unwrap_or_default();
+                let digest = ctx.secret_digest(secret, step.body.as_deref().unwrap_or_default())?;
+                let digest = digest.unwrap_or_default();
+                let text = step
+                    .object
+                    .as_deref()
+                    .unwrap_or_default()
+                    .replace("(digest)", &digest);
+                let mut object: Value = ostler_sdk::serde_json::from_str(&text)
+                    .map_err(|e| Failure::terminal("InvalidStep", e.to_string()))?;
+                object["metadata"]["namespace"] = namespace.into();
+                ctx.apply_owned(&object)?;
+                digest
             }
             "patch" => {
                 let preconditions = Preconditions {

@@ -1,15 +1,15 @@
 //! Other clusters: a plugin reads and writes objects of a second API server, and is woken by them.
 
+#[path = "clusters/chaos.rs"]
+mod chaos;
+#[path = "clusters/figures.rs"]
+mod figures;
 #[path = "clusters/fleet.rs"]
 mod fleet;
 
 use std::time::{Duration, Instant};
 
-use kube::{
-    Client,
-    api::{Api, Patch, PatchParams},
-    core::{ApiResource, DynamicObject, GroupVersionKind},
-};
+use kube::api::{Patch, PatchParams};
 use ostler::{
     Settings,
     testing::{
@@ -18,7 +18,7 @@ use ostler::{
     },
 };
 use ostler_test_harness::{
-    Lab, find_condition,
+    Lab, SecondCluster, find_condition,
     probe::{config_map, kind, write},
     scenarios,
 };
@@ -42,58 +42,6 @@ fn cluster_kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Cluster")
 }
 
-/// A second API server, always an embedded one.
-struct East {
-    server: ostler_apiserver::Server,
-    client: Client,
-}
-
-impl East {
-    /// Starts the server, with a namespace of the lab's name.
-    async fn start(lab: &Lab) -> Self {
-        let server = ostler_apiserver::Server::start(ostler_apiserver::Options::default())
-            .await
-            .expect("a second API server");
-        let kubeconfig = lab.path().join("east.kubeconfig");
-        std::fs::write(&kubeconfig, server.kubeconfig()).expect("written");
-        let client = ostler::testing::cli::create_client(Some(kubeconfig))
-            .await
-            .expect("a client");
-        let east = Self { server, client };
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}});
-        east.apply("Namespace", None, namespace).await;
-        east
-    }
-
-    fn api(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
-        match namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
-        }
-    }
-
-    async fn apply(&self, kind: &str, namespace: Option<&str>, object: Value) {
-        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
-        self.api(kind, namespace)
-            .patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(object))
-            .await
-            .expect("applied");
-    }
-
-    async fn apply_config_map(&self, lab: &Lab, name: &str, value: &str) {
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}});
-        self.apply("ConfigMap", Some(&lab.namespace), object).await;
-    }
-
-    async fn config_map(&self, lab: &Lab, name: &str) -> Option<Value> {
-        let found = self.api("ConfigMap", Some(&lab.namespace)).get_opt(name).await;
-        found
-            .expect("an answer")
-            .map(|object| object.data["data"].clone())
-    }
-}
-
 /// Applies the Secret `NAME` with a kubeconfig, and a Cluster of the same name.
 async fn apply_cluster(lab: &Lab, name: &str, kubeconfig: &str) {
     apply_kubeconfig(lab, name, kubeconfig).await;
@@ -103,6 +51,14 @@ async fn apply_cluster(lab: &Lab, name: &str, kubeconfig: &str) {
         "spec": {"kubeconfigSecretRef": {"name": name}},
     }))
     .await;
+}
+
+/// Formats a kubeconfig for a server, with this field of its user.
+fn format_kubeconfig(server: &str, user: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+    )
 }
 
 async fn apply_kubeconfig(lab: &Lab, name: &str, kubeconfig: &str) {
@@ -135,7 +91,7 @@ fn on_east(lab: &Lab, step: Value) -> Value {
 }
 
 async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
     // The same name exists on both clusters.
     lab.apply_config_map("twin", "a", "home").await;
@@ -147,7 +103,7 @@ async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
     lab.apply_probe("p", json!([near, far, made, list]), json!([]))
         .await;
     // It waits for the Cluster, which does not exist yet.
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     let cluster = lab.wait_ready(&cluster_kind(), "east").await;
     assert!(
         cluster["status"]["version"]
@@ -220,9 +176,9 @@ async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
 }
 
 async fn use_of_a_cluster_needs_a_grant_and_an_allowed_namespace(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     lab.wait_ready(&cluster_kind(), "east").await;
     // The grant of the probe is for ConfigMaps on clusters of its own namespace.
     let secret = on_east(&lab, json!({"do": "get", "kind": "Secret", "name": "x"}));
@@ -234,35 +190,28 @@ async fn use_of_a_cluster_needs_a_grant_and_an_allowed_namespace(mut lab: Lab) {
         wait_not_ready(&lab, &kind(), name, field).await;
     }
     // A kubeconfig that runs programs is refused, and shows why.
-    let exec = east
-        .server
-        .kubeconfig()
-        .replace("token: anybody", "exec: {command: sh, apiVersion: v1}");
+    let exec = format_kubeconfig("https://127.0.0.1", "exec: {command: sh, apiVersion: v1}");
     apply_cluster(&lab, "exec", &exec).await;
     lab.wait_condition(&cluster_kind(), "exec", "Ready", "False", "InvalidSpec")
         .await;
     wait_not_ready(&lab, &cluster_kind(), "exec", "users[].user.exec").await;
     // So is an address that Upstreams may not have.
     let internal = format!("https://10.0.0.1:{}", lab.api_address().port());
-    let kubeconfig = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
-         clusters: [{{name: c, cluster: {{server: '{internal}'}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
-    );
-    apply_cluster(&lab, "internal", &kubeconfig).await;
+    apply_cluster(&lab, "internal", &format_kubeconfig(&internal, "token: t")).await;
     lab.wait_condition(&cluster_kind(), "internal", "Ready", "False", "AddressNotAllowed")
         .await;
 }
 
 async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    let kubeconfig = east.server.kubeconfig();
-    apply_cluster(&lab, "east", &kubeconfig).await;
+    let kubeconfig = east.kubeconfig();
+    apply_cluster(&lab, "east", kubeconfig).await;
     east.apply_config_map(&lab, "there", "1").await;
     let far = on_east(&lab, json!({"do": "get", "kind": "ConfigMap", "name": "there"}));
     lab.apply_probe("far", json!([far]), json!([])).await;
     lab.wait_seen("far", &[r#"{"v":"1"}"#]).await;
-    east.server.shutdown().await;
+    east.set_down(true);
     // Many objects use the dead cluster at once.
     let made = on_east(&lab, write("apply", "made", "1"));
     for i in 0..30 {
@@ -286,10 +235,10 @@ async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
 }
 
 async fn rotated_credentials_end_no_watch(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start_embedded(&lab).await;
     lab.start_probe().await;
-    let kubeconfig = east.server.kubeconfig();
-    apply_cluster(&lab, "east", &kubeconfig).await;
+    let kubeconfig = east.kubeconfig();
+    apply_cluster(&lab, "east", kubeconfig).await;
     let far = on_east(&lab, json!({"do": "get", "kind": "ConfigMap", "name": "c"}));
     lab.apply_probe("p", json!([far]), json!([])).await;
     lab.wait_seen("p", &["absent"]).await;
@@ -301,7 +250,7 @@ async fn rotated_credentials_end_no_watch(mut lab: Lab) {
         .find(&cluster)
         .expect("a connection");
     let count_watches = || {
-        let counters = east.server.counters();
+        let counters = east.embedded().counters();
         (
             counters.of("list", "configmaps"),
             counters.of("watch", "configmaps"),
@@ -328,9 +277,9 @@ async fn rotated_credentials_end_no_watch(mut lab: Lab) {
 }
 
 async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.install(&["tests/probe"]);
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     east.apply_config_map(&lab, "there", "1").await;
     lab.apply_config_map("made", "a", "of the own cluster").await;
     let read = on_east(&lab, json!({"do": "get", "kind": "ConfigMap", "name": "there"}));
@@ -393,7 +342,12 @@ async fn plan_names_only_the_lost_clusters_that_it_uses(lab: Lab) {
 
 /// A step that applies a ConfigMap on the cluster `east` as an owned object.
 fn own(lab: &Lab, name: &str) -> Value {
-    let mut step = on_east(lab, write("apply", name, "1"));
+    own_on(lab, "east", name, "1")
+}
+
+/// A step that applies a ConfigMap with a value on a cluster as an owned object.
+fn own_on(lab: &Lab, cluster: &str, name: &str, value: &str) -> Value {
+    let mut step = on_cluster(lab, cluster, write("apply", name, value));
     step["owned"] = true.into();
     step
 }
@@ -410,9 +364,9 @@ async fn wait_objects_remain(lab: &Lab, name: &str, message: &str) {
 }
 
 async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     east.apply_config_map(&lab, "stranger", "1").await;
     lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([]))
         .await;
@@ -468,9 +422,9 @@ async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: L
 
 async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
     const PROTECTION: &str = "ostler.dev/cluster-protection";
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     lab.apply_probe("p", json!([own(&lab, "a")]), json!([])).await;
     lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
     let secret = Gvk::new("", "v1", "Secret");
@@ -482,8 +436,7 @@ async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
         })
         .await;
     }
-    east.server.faults().refuse_connections(true);
-    east.server.faults().restart();
+    east.set_down(true);
     // As the deletion of a namespace does it: the credentials first.
     for (gvk, name) in connection.iter().rev() {
         lab.delete(gvk, name).await;
@@ -500,7 +453,7 @@ async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
             gvk.kind
         );
     }
-    east.server.faults().refuse_connections(false);
+    east.set_down(false);
     lab.wait_gone(&kind(), "p").await;
     assert!(east.config_map(&lab, "a").await.is_none());
     for (gvk, name) in &connection {
@@ -509,12 +462,12 @@ async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
 }
 
 async fn cluster_that_is_gone_for_good_is_let_go_by_its_annotation(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     lab.apply_probe("p", json!([own(&lab, "a")]), json!([])).await;
     lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
-    east.server.shutdown().await;
+    east.set_down(true);
     lab.delete(&kind(), "p").await;
     wait_objects_remain(&lab, "p", "ConfigMap/").await;
     let annotations = json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}});
@@ -531,9 +484,9 @@ async fn cluster_that_is_gone_for_good_is_let_go_by_its_annotation(mut lab: Lab)
 }
 
 async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     lab.apply_probe("first", json!([own(&lab, "a")]), json!([])).await;
     lab.wait_seen("first", &[r#"{"v":"1"}"#]).await;
     lab.apply_probe("second", json!([own(&lab, "a")]), json!([]))
@@ -551,9 +504,9 @@ async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
 }
 
 async fn owned_object_that_its_plugin_deletes_leaves_the_inventory(mut lab: Lab) {
-    let east = East::start(&lab).await;
+    let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
-    apply_cluster(&lab, "east", &east.server.kubeconfig()).await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
     lab.apply_probe("p", json!([own(&lab, "a"), own(&lab, "b")]), json!([]))
         .await;
     lab.wait_seen("p", &[r#"{"v":"1"}"#, r#"{"v":"1"}"#]).await;

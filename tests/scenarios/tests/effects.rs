@@ -11,6 +11,7 @@ scenarios!(
     unchanged_apply_sends_no_write,
     restarted_host_sends_no_apply_again,
     defaulted_fields_cause_no_writes,
+    patch_of_a_version_that_was_overtaken_is_a_conflict,
     field_no_longer_applied_is_removed,
     conflicting_writers_are_throttled,
     denied_write_is_retried_after_grant,
@@ -130,6 +131,30 @@ async fn field_no_longer_applied_is_removed(mut lab: Lab) {
     let child = lab.get(&config_map(), "child").await.expect("the child");
     assert_eq!(child["data"], json!({"a": "1"}));
     assert_eq!(child["metadata"]["ownerReferences"][0]["kind"], "Probe");
+}
+
+/// A patch is a command, which must not be carried out on what another client has written meanwhile.
+async fn patch_of_a_version_that_was_overtaken_is_a_conflict(mut lab: Lab) {
+    lab.start_probe().await;
+    let version = async |value: &str| {
+        lab.apply_config_map("target", "x", value).await;
+        let target = lab.get(&config_map(), "target").await.expect("it is there");
+        target["metadata"]["resourceVersion"].clone()
+    };
+    let (overtaken, current) = (version("1").await, version("2").await);
+    let patch = |version: &Value| {
+        json!([{"do": "patch", "kind": "ConfigMap", "name": "target", "resourceVersion": version,
+            "object": "{\"data\": {\"v\": \"patched\"}}"}])
+    };
+    lab.apply_probe("late", patch(&overtaken), json!([])).await;
+    lab.wait_condition(&kind(), "late", "Ready", "False", "Conflict")
+        .await;
+    let target = lab.get(&config_map(), "target").await.expect("it is there");
+    assert_eq!(target["data"]["v"], "2");
+    lab.apply_probe("p", patch(&current), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"patched"}"#]).await;
+    let target = lab.get(&config_map(), "target").await.expect("it is there");
+    assert_eq!(target["data"]["v"], "patched");
 }
 
 /// Two probes apply different values of one field, which would never end without loop detection.

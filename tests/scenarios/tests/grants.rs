@@ -1,10 +1,15 @@
 //! Permissions: an action needs the request of the manifest, a grant, and RBAC of the plugin's service account.
 
+#[path = "grants/installed.rs"]
+mod installed;
+#[path = "grants/manifests.rs"]
+mod manifests;
 #[path = "grants/shipped.rs"]
 mod shipped;
 
 use std::time::Duration;
 
+use installed::{installed_plugin_runs_with_exactly_its_rights, upgrade_with_new_permissions_needs_consent};
 use ostler::testing::{
     grants::Grants,
     key::Gvk,
@@ -25,6 +30,8 @@ scenarios!(
     kind_without_grant_is_not_reconciled,
     narrowed_namespaces_are_the_only_ones_reconciled,
     shipped_roles_are_exactly_what_the_pack_needs,
+    installed_plugin_runs_with_exactly_its_rights,
+    upgrade_with_new_permissions_needs_consent,
     permission_missing_in_manifest_is_denied_despite_grant,
     secret_values_are_readable_only_with_read_secrets_grant,
     namespaced_grant_does_not_cover_cluster_scoped_kinds,

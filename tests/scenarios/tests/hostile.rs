@@ -10,6 +10,7 @@ mod neighbours;
 mod server;
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -119,11 +120,27 @@ async fn trap_fails_only_its_own_reconcile(mut lab: Lab) {
 }
 
 async fn panic_fails_only_its_own_reconcile(mut lab: Lab) {
-    expect_isolated_failure(&mut lab, "panic", "PluginTrapped", "trapped").await;
-    assert!(
-        ostler_test_harness::captured_logs().contains("as requested"),
-        "the panic message is in the log"
+    let message = "The plugin trapped: as requested";
+    expect_isolated_failure(&mut lab, "panic", "PluginTrapped", message).await;
+    let logs = ostler_test_harness::captured_logs();
+    let object = format!("Hostile/{}/bad", lab.namespace);
+    let attempts: Vec<&str> = logs
+        .lines()
+        .filter(|line| line.contains(&object) && line.contains("as requested"))
+        .collect();
+    assert!(!attempts.is_empty(), "the message of the panic is in the log");
+    let ids: BTreeSet<_> = attempts.iter().map(|line| find_reconcile_id(line)).collect();
+    assert_eq!(
+        ids.len(),
+        attempts.len(),
+        "one entry for each attempt: {attempts:#?}"
     );
+}
+
+/// The id of the reconcile in a line of the log.
+fn find_reconcile_id(line: &str) -> &str {
+    let (_, rest) = line.split_once("reconcile=").expect("an id");
+    rest.split_whitespace().next().unwrap_or_default()
 }
 
 /// Two of three calls trap, so that each object succeeds after some retries.

@@ -25,6 +25,7 @@ use ostler::testing::{
     key::Gvk,
     limits::Limits,
     plugin_policy::PluginPolicy,
+    trap::Trap,
 };
 use ostler_test_harness::{Lab, probe::config_map, read_component, scenarios, workspace_root};
 use serde_json::{Value, json};
@@ -245,17 +246,18 @@ fn measuring_limits() -> Limits {
     }
 }
 
-/// Runs one reconcile without a host. All host calls are denied, so that only the component is measured.
-async fn measure_call(engine: &Engine, compiled: &Compiled) -> Duration {
+/// Runs one reconcile without a host, in which all host calls are denied.
+async fn call_reconcile(
+    engine: &Engine,
+    compiled: &Compiled,
+    object: Value,
+) -> Result<reconciler::Failure, Trap> {
     let policy = PluginPolicy {
         plugin: "measured".into(),
         grants: Grants::default().grants_for("measured"),
         config: b"{}".to_vec(),
         limits: measuring_limits(),
     };
-    let object = json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
-        "metadata": {"name": "home", "namespace": "default"},
-        "spec": {"title": "Home", "upstream": "pages", "path": "/home", "every": 1}});
     let request = reconciler::Request {
         object: object.to_string().into_bytes(),
         ref_: types::ObjectRef {
@@ -271,14 +273,78 @@ async fn measure_call(engine: &Engine, compiled: &Compiled) -> Duration {
         attempt: 0,
         causes: vec!["change".into()],
     };
-    let began = Instant::now();
     let (answer, _) = engine
         .reconcile(compiled, Call::new(Arc::new(policy), None), request, false)
         .await;
+    answer.map(|result| result.expect_err("all is denied"))
+}
+
+/// Measures one reconcile. All host calls are denied, so that only the component is measured.
+async fn measure_call(engine: &Engine, compiled: &Compiled) -> Duration {
+    let object = json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
+        "metadata": {"name": "home", "namespace": "default"},
+        "spec": {"title": "Home", "upstream": "pages", "path": "/home", "every": 1}});
+    let began = Instant::now();
+    let answer = call_reconcile(engine, compiled, object).await;
     let took = began.elapsed();
-    let failure = answer.expect("it does not trap").expect_err("all is denied");
+    let failure = answer.expect("it does not trap");
     assert_eq!(failure.reason, "PermissionDenied", "{failure:?}");
     took
+}
+
+mod without_server {
+    mod embedded {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn uncaught_exception_is_reported_with_its_file_and_line() {
+            ostler_test_harness::run_bounded(crate::check_uncaught_exceptions()).await;
+        }
+    }
+}
+
+/// The object has no spec, which the schema of the kind would refuse. Rust and Go parse it into types, and return a failure.
+async fn check_uncaught_exceptions() {
+    for (name, source, statement, message) in [
+        (
+            "bookmark-js",
+            "index.js",
+            "spec.path.startsWith",
+            "TypeError: cannot read property 'path' of undefined",
+        ),
+        (
+            "bookmark-python",
+            "main.py",
+            "bookmark[\"metadata\"]",
+            "KeyError: 'metadata'",
+        ),
+    ] {
+        let cache = CompileCache {
+            directory: workspace_root().join("target/compiled"),
+            compiler: None,
+        };
+        let engine = Engine::new(2, measuring_limits().memory, Some(cache), None).expect("an engine");
+        let wasm = read_component(&format!("examples/{name}"));
+        let wasi = inspection::inspect(&wasm).expect("a plugin").wasi;
+        let compiled = engine.compile(&wasm, wasi).expect("compiles");
+        let trap = call_reconcile(&engine, &compiled, json!({}))
+            .await
+            .expect_err(name);
+        let path = workspace_root().join("plugins/examples").join(name).join(source);
+        let text = std::fs::read_to_string(path).expect("the source");
+        let line = 1 + text
+            .lines()
+            .position(|line| line.contains(statement))
+            .expect("the statement");
+        let shown = trap.to_string();
+        assert!(
+            shown.contains(message) && shown.contains(&format!("{source}:{line})")),
+            "{shown}"
+        );
+        let stack = trap.stack().unwrap_or_default();
+        assert!(
+            stack.lines().count() > 1 && stack.contains("reconcile"),
+            "{stack}"
+        );
+    }
 }
 
 /// Lines that are neither empty nor a comment.

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    process::Command,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -16,8 +17,8 @@ use kube::{
 };
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
-    Lab, find_condition,
-    process::{Process, Signal},
+    Lab, find_condition, probe,
+    process::{Process, ProcessOptions, Signal, host_binary},
     proxy::Proxy,
     read_component, scenarios,
 };
@@ -30,6 +31,7 @@ scenarios!(
     leader_resumed_after_a_stop_writes_nothing,
     disconnected_leader_stops_before_the_standby_starts,
     lease_is_renewed_under_cpu_load,
+    restart_and_failover_keep_digests_of_secrets,
     drain_finishes_running_reconciles_before_release,
     drain_abandons_reconciles_after_the_grace_period,
     second_signal_exits_without_draining
@@ -48,6 +50,9 @@ mod with_faults {
         }
     }
 }
+
+/// Successful reconciles of Probes.
+const RECONCILED_PROBES: &str = "controller_runtime_reconcile_total{controller=\"probe\",result=\"success\"}";
 
 const SHORT_TIMING: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
 /// A lease that does not expire during a test.
@@ -307,6 +312,88 @@ async fn leader_that_cannot_renew_stops_writing(lab: Lab) {
     assert_eq!(leases.all().len(), renewed);
     faults.clear();
     wait_single_writer(&lab, &writers).await;
+}
+
+/// A plugin puts the digest of a Secret into an object and into its status: neither changes with the process, and a plan
+/// shows no change.
+async fn restart_and_failover_keep_digests_of_secrets(lab: Lab) {
+    const GRANTS: &str = "plugins:
+  probe:
+    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]
+    kubernetes: [{kinds: [ConfigMap], verbs: [apply]}]
+    secrets: [{names: [tls], origins: ['*']}]
+";
+    lab.install(&["tests/probe"]);
+    lab.apply(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": lab.namespace},
+        "stringData": {"key": "tls-key-0001"}}),
+    )
+    .await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rolled"}, "data": {"v": "(digest)"}});
+    let steps = json!([{"do": "digest", "name": "tls", "body": "key", "object": map.to_string()}]);
+    lab.apply_probe("p", steps, json!([])).await;
+    let start = async |name: &str| {
+        let options = ProcessOptions {
+            grants: Some(GRANTS),
+            ..ProcessOptions::default()
+        };
+        let arguments = ["--identity", name, "--lease-namespace", &lab.namespace];
+        let arguments = [&arguments[..], &LONG_TIMING].concat();
+        let process = Process::start_with(&lab, name, &arguments, options);
+        process.wait_started(&lab).await;
+        process
+    };
+    let reconciled = async |process: &Process| {
+        lab.wait_until("the Probe is reconciled", async || {
+            process.fetch_metric(RECONCILED_PROBES).await > 0.0
+        })
+        .await;
+    };
+    let versions = async || {
+        let probe = lab.get(&probe::kind(), "p").await.expect("the Probe");
+        let map = lab
+            .get(&probe::config_map(), "rolled")
+            .await
+            .expect("the ConfigMap");
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        (version(&probe), version(&map), map["data"]["v"].to_string())
+    };
+    let mut a = start("a").await;
+    lab.wait_ready(&probe::kind(), "p").await;
+    let before = versions().await;
+    assert_eq!(before.2.len(), 34, "a digest of 16 bytes: {before:?}");
+    let mut b = start("b").await;
+    a.send_signal(Signal::TERM);
+    reconciled(&b).await;
+    assert_eq!(versions().await, before, "after a failover");
+    a.wait_exit(&lab).await;
+    b.send_signal(Signal::TERM);
+    b.wait_exit(&lab).await;
+    let _c = start("c").await;
+    reconciled(&_c).await;
+    assert_eq!(versions().await, before, "after a restart");
+    let planned = Command::new(host_binary())
+        .args([
+            "plan",
+            "probe/p",
+            "--namespace",
+            &lab.namespace,
+            "--host-namespace",
+            &lab.namespace,
+        ])
+        .arg("--kubeconfig")
+        .arg(&lab.kubeconfig)
+        .arg("--plugin-dir")
+        .arg(&lab.settings.plugins)
+        .arg("--grants")
+        .arg(lab.path().join("c.grants.yaml"))
+        .arg("--plugin-selector")
+        .arg(format!("lab={}", lab.namespace))
+        .output()
+        .expect("ostler runs");
+    let output = [planned.stdout, planned.stderr].concat();
+    let output = String::from_utf8_lossy(&output);
+    assert_eq!(planned.status.code(), Some(0), "nothing would change:\n{output}");
 }
 
 fn read_log(lab: &Lab, name: &str) -> String {

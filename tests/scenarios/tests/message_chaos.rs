@@ -11,14 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::api::{ListParams, Patch, PatchParams};
-use ostler::testing::key::Gvk;
+use kube::api::ListParams;
 use ostler_test_harness::{
     Lab,
     probe::config_map,
-    process::{Process, ProcessOptions, Signal},
     proxy::Proxy,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq},
+    replicas::Replicas,
 };
 use serde_json::{Value, json};
 
@@ -78,16 +77,10 @@ const QUEUE_COUNT: usize = 2;
 const KEY_COUNT: usize = 8;
 /// Messages that are published and not handled yet, at most.
 const BACKLOG_LIMIT: usize = 20;
-/// Names of the hosts.
-const HOST_NAMES: [&str; 2] = ["a", "b"];
 /// Milliseconds of computation between the effect of a message and its acknowledgement.
 const SHORT_SPIN: u64 = 20;
 /// The same, for a message during which the leader is killed; less than the second of computation that a call has.
 const LONG_SPIN: u64 = 400;
-/// The lease is short, because many leaders are killed.
-const LEASE_TIMING: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
-/// Duration of a Lease that a test has taken: longer than the renew deadline, after which the leader has stopped.
-const STOLEN_LEASE_SECONDS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -194,91 +187,6 @@ fn plan_run(extent: Extent, dice: &mut fastrand::Rng) -> (Vec<Planned>, Vec<(usi
     (messages.collect(), faults)
 }
 
-/// The host processes, of which one leads.
-struct Hosts<'a> {
-    lab: &'a Lab,
-    grants: String,
-    running: BTreeMap<&'static str, Process>,
-}
-
-impl<'a> Hosts<'a> {
-    fn start(lab: &'a Lab) -> Self {
-        let mut hosts = Self {
-            lab,
-            grants: "plugins: {}\n".into(),
-            running: BTreeMap::new(),
-        };
-        for name in HOST_NAMES {
-            hosts.start_one(name);
-        }
-        hosts
-    }
-
-    fn start_one(&mut self, name: &'static str) {
-        let selector = format!("lab={}", self.lab.namespace);
-        let mut arguments = vec!["--identity", name, "--lease-namespace", &self.lab.namespace];
-        arguments.extend(["--plugin-selector", &selector]);
-        arguments.extend(LEASE_TIMING);
-        let options = ProcessOptions {
-            grants: Some(&self.grants),
-            ..ProcessOptions::default()
-        };
-        let process = Process::start_with(self.lab, name, &arguments, options);
-        self.running.insert(name, process);
-    }
-
-    /// Waits for a leader that runs, and returns its name.
-    async fn wait_leader(&self) -> &'static str {
-        let lease = lease_kind();
-        let mut leader = "";
-        let slot = std::sync::Mutex::new(&mut leader);
-        self.lab
-            .wait_until("a host leads", async || {
-                let lease = self.lab.get(&lease, "ostler").await.unwrap_or_default();
-                let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
-                let found = HOST_NAMES.into_iter().find(|name| *name == holder);
-                **slot.lock().expect("lock") = found.unwrap_or_default();
-                found.is_some()
-            })
-            .await;
-        leader
-    }
-
-    /// Kills the leader and starts it again as the standby.
-    async fn kill_leader(&mut self) {
-        let leader = self.wait_leader().await;
-        // A process is killed by SIGKILL when it is dropped.
-        self.running.remove(leader);
-        self.start_one(leader);
-    }
-
-    /// Ends the leader in order and starts it again as the standby.
-    async fn change_leader(&mut self) {
-        let leader = self.wait_leader().await;
-        if let Some(mut process) = self.running.remove(leader) {
-            process.send_signal(Signal::TERM);
-            process.wait_exit(self.lab).await;
-        }
-        self.start_one(leader);
-    }
-
-    /// Takes the Lease from the leader. Either host gets it once it has expired.
-    async fn depose_leader(&self) {
-        self.wait_leader().await;
-        let taken =
-            json!({"spec": {"holderIdentity": "neither", "leaseDurationSeconds": STOLEN_LEASE_SECONDS}});
-        let api = self.lab.api(&lease_kind(), &self.lab.namespace);
-        api.patch("ostler", &PatchParams::default(), &Patch::Merge(&taken))
-            .await
-            .expect("the Lease exists");
-        self.wait_leader().await;
-    }
-}
-
-fn lease_kind() -> Gvk {
-    Gvk::new("coordination.k8s.io", "v1", "Lease")
-}
-
 /// Publishes the messages in order, each until the broker confirms it. A message whose confirmation is lost is published
 /// twice.
 async fn publish_all(lab: &Lab, broker: &RabbitMq, messages: &[Planned]) {
@@ -324,7 +232,7 @@ async fn wait_handled(lab: &Lab, count: usize) {
 }
 
 async fn inject_faults(lab: &Lab, broker: &RabbitMq, proxy: &Proxy, faults: &[(usize, Fault)]) {
-    let mut hosts = Hosts::start(lab);
+    let mut replicas = Replicas::start(lab, "plugins: {}\n");
     for (n, (at, fault)) in faults.iter().enumerate() {
         wait_handled(lab, *at).await;
         println!("fault {n} after {at} messages: {fault:?}");
@@ -340,11 +248,11 @@ async fn inject_faults(lab: &Lab, broker: &RabbitMq, proxy: &Proxy, faults: &[(u
                 // The object of the next message is its effect; it then computes before it is acknowledged.
                 wait_handled(lab, at + 1).await;
                 match fault {
-                    Fault::KillLeader => hosts.kill_leader().await,
-                    _ => hosts.depose_leader().await,
+                    Fault::KillLeader => replicas.kill_leader().await,
+                    _ => replicas.depose_leader().await,
                 }
             }
-            Fault::ChangeLeader => hosts.change_leader().await,
+            Fault::ChangeLeader => replicas.change_leader().await,
         }
     }
     let last = count_handled(lab).await;

@@ -47,7 +47,7 @@ pub struct Options {
     /// whole page.
     #[arg(long)]
     docs: bool,
-    /// Seconds under load (heartbeats, default 120) or without work (devops-idle, default 600).
+    /// Seconds under load (heartbeats, default 120), or without work if devops-idle is among the benches (default 600).
     #[arg(long)]
     window: Option<u64>,
     /// Binary of the host for the benches of the DevOps pack, instead of one that is built.

@@ -115,7 +115,7 @@ fn find_executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
 /// Writes the CRDs of packs and host, or with `check` compares them with the files.
 pub fn write_crds(check: bool) -> Result<()> {
     let generated = tempfile::tempdir()?;
-    for package in ["concourse-api", "devops-api", "dns-api"] {
+    for package in ["concourse-api", "devops-api", "dns-api", "steps-api"] {
         let arguments = ["--package", package, "--features", "crds", "--bin", "crds", "--"];
         read_output(&arguments, &[generated.path().as_os_str()])?;
     }

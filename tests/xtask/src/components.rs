@@ -15,9 +15,9 @@ use ostler_builder::{
 
 use crate::{cargo, paths, progress, progress::Step};
 
-/// Pack whose components have a size limit.
-const SMALL_PACK: &str = "concourse";
-/// Size limit of a component of [`SMALL_PACK`].
+/// Packs whose components have a size limit.
+const SMALL_PACKS: [&str; 2] = ["concourse", "steps"];
+/// Size limit of a component of [`SMALL_PACKS`].
 const MAX_COMPONENT_BYTES: usize = 250 * 1024;
 
 /// Pack of the examples, which are written in several languages.
@@ -54,7 +54,7 @@ pub struct Component {
 impl Component {
     /// Returns an error text when the component is larger than its pack allows.
     fn size_violation(&self) -> Option<String> {
-        let large = self.pack == SMALL_PACK && self.bytes > MAX_COMPONENT_BYTES;
+        let large = SMALL_PACKS.contains(&&*self.pack) && self.bytes > MAX_COMPONENT_BYTES;
         large.then(|| {
             format!(
                 "{} has {} bytes, more than the {MAX_COMPONENT_BYTES} that components of its pack may have",
@@ -240,12 +240,19 @@ mod tests {
             bytes,
             changed: true,
         };
-        assert_eq!(component(SMALL_PACK, MAX_COMPONENT_BYTES).size_violation(), None);
+        for pack in SMALL_PACKS {
+            assert_eq!(component(pack, MAX_COMPONENT_BYTES).size_violation(), None);
+            assert!(
+                component(pack, MAX_COMPONENT_BYTES + 1)
+                    .size_violation()
+                    .is_some()
+            );
+        }
         assert_eq!(
             component("examples", MAX_COMPONENT_BYTES + 1).size_violation(),
             None
         );
-        let said = component(SMALL_PACK, MAX_COMPONENT_BYTES + 1)
+        let said = component(SMALL_PACKS[0], MAX_COMPONENT_BYTES + 1)
             .size_violation()
             .expect("too large");
         assert!(said.starts_with("some-guest has 256001 bytes"), "{said}");

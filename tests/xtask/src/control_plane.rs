@@ -13,11 +13,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use crate::{
-    paths,
+    go::GoProgram,
     process::{Child, check_interrupt, read_tail},
     progress::Step,
 };
@@ -27,67 +26,15 @@ const START_TIMEOUT: &str = "120s";
 
 /// Builds the control plane, unless there is a binary of the same sources. Returns the binary.
 pub fn build_binary() -> Result<PathBuf> {
-    let source = paths::workspace_root().join("tests/control-plane");
-    let mut key = Sha256::new();
-    for file in ["go.mod", "go.sum", "main.go"] {
-        key.update(
-            fs::read(source.join(file)).with_context(|| format!("reading {file} of {}", source.display()))?,
-        );
-    }
-    let key = format!("{:x}", key.finalize());
-    let folder = paths::create_target_subdir("control-plane")?.join(&key[..16]);
-    let binary = folder.join("control-plane");
-    if binary.is_file() {
-        return Ok(binary);
-    }
-    fs::create_dir_all(&folder)?;
-    let lock = File::create(folder.join("lock"))?;
-    let step = Step::new("Building the real control plane (8 minutes the first time)");
-    lock.lock()?;
-    if !binary.is_file() {
-        let version = parse_kubernetes_version(&fs::read_to_string(source.join("go.mod"))?)?;
-        let partial = folder.join("partial");
-        run_go_build(&source, &version, &partial, &folder.join("build.log"))?;
-        fs::rename(&partial, &binary)?;
-    }
-    step.finish("");
-    Ok(binary)
-}
-
-fn run_go_build(source: &Path, version: &str, output: &Path, log: &Path) -> Result<()> {
-    // It runs beside the Rust build, which it must not slow down.
-    let mut command = Command::new("nice");
-    command
-        .args([
-            "-n",
-            "10",
-            "go",
-            "build",
-            "-trimpath",
-            "-ldflags",
-            &linker_flags(version)?,
-            "-o",
-        ])
-        .arg(output)
-        .arg(".")
-        .current_dir(source)
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "-mod=readonly");
-    let mut child = Child::spawn_logged("go build", command, log)?;
-    let status = child.wait()?;
-    check_interrupt()?;
-    match status.code() {
-        Some(0) => Ok(()),
-        Some(127) => bail!(
-            "the real control plane needs Go (https://go.dev/dl): {}",
-            read_tail(log)
-        ),
-        _ => bail!(
-            "go build: {status}; the end of {}:\n{}",
-            log.display(),
-            read_tail(log)
-        ),
-    }
+    let mut program = GoProgram {
+        name: "control-plane",
+        title: "Building the real control plane (8 minutes the first time)",
+        linker_flags: "",
+    };
+    let version = parse_kubernetes_version(&fs::read_to_string(program.source().join("go.mod"))?)?;
+    let flags = linker_flags(&version)?;
+    program.linker_flags = &flags;
+    program.build(|_| Ok(()))
 }
 
 /// Finds the release of Kubernetes that a go.mod requires, such as `v1.36.3`.
@@ -124,36 +71,151 @@ fn linker_flags(version: &str) -> Result<String> {
 /// A running control plane, terminated and its data removed when dropped.
 pub struct ControlPlane {
     // Fields are dropped in this order: clients before servers, the data last.
-    controllers: Child,
-    apiserver: Child,
+    second: Option<Cluster>,
+    first: Cluster,
+    parts: SharedParts,
     etcd: Child,
     folder: TempDir,
 }
+
+/// The processes of one cluster.
+struct Cluster {
+    // In the order in which they are dropped.
+    controllers: Child,
+    apiserver: Child,
+}
+
+/// What the clusters of a control plane have in common.
+struct SharedParts {
+    binary: PathBuf,
+    dir: PathBuf,
+    etcd_url: String,
+    token: String,
+}
+
+impl SharedParts {
+    /// Starts a program of the binary, which logs to `LOG.log`.
+    fn spawn_program(&self, program: &str, log: &str, arguments: &[String]) -> Result<Child> {
+        let mut command = Command::new(&self.binary);
+        // The usual name of the program in `ps`.
+        command
+            .arg0(program)
+            .arg(program)
+            .args(arguments)
+            .current_dir(&self.dir);
+        Child::spawn_logged(program, command, &self.log(log))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.log"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// Starts a cluster with its data below a prefix of etcd, and writes a kubeconfig of its administrator.
+    fn start_cluster(&self, etcd_prefix: &str, kubeconfig: &str, step: &Step) -> Result<Cluster> {
+        step.set_status("kube-apiserver");
+        let apiserver = self.start_api_server(etcd_prefix, kubeconfig)?;
+        step.set_status("kube-controller-manager");
+        Ok(Cluster {
+            controllers: self.start_controllers(kubeconfig)?,
+            apiserver,
+        })
+    }
+
+    fn start_controllers(&self, kubeconfig: &str) -> Result<Child> {
+        const PROGRAM: &str = "kube-controller-manager";
+        let [port] = free_ports()?;
+        let log = format!("{PROGRAM}-of-{kubeconfig}");
+        self.spawn_program(
+            PROGRAM,
+            &log,
+            &[
+                format!("--kubeconfig={}", self.path(kubeconfig)),
+                "--controllers=garbage-collector-controller,namespace-controller".into(),
+                "--leader-elect=false".into(),
+                format!("--secure-port={port}"),
+                "--bind-address=127.0.0.1".into(),
+                format!("--cert-dir={}", self.path(&format!("certificates-of-{log}"))),
+            ],
+        )
+    }
+
+    /// Starts an API server, waits until it is ready, and writes the kubeconfig.
+    fn start_api_server(&self, etcd_prefix: &str, kubeconfig: &str) -> Result<Child> {
+        const PROGRAM: &str = "kube-apiserver";
+        let [port] = free_ports()?;
+        let certificates = format!("certificates-of-{kubeconfig}");
+        let log = format!("{PROGRAM}-of-{kubeconfig}");
+        let mut child = self.spawn_program(
+            PROGRAM,
+            &log,
+            &[
+                format!("--etcd-servers={}", self.etcd_url),
+                format!("--etcd-prefix={etcd_prefix}"),
+                format!("--secure-port={port}"),
+                "--bind-address=127.0.0.1".into(),
+                format!("--cert-dir={}", self.path(&certificates)),
+                "--service-account-issuer=https://kubernetes.default.svc".into(),
+                format!("--service-account-key-file={}", self.path("service-account.pub")),
+                format!(
+                    "--service-account-signing-key-file={}",
+                    self.path("service-account.key")
+                ),
+                format!("--token-auth-file={}", self.path("tokens.csv")),
+                "--authorization-mode=RBAC".into(),
+                "--service-cluster-ip-range=10.0.0.0/24".into(),
+                "--disable-admission-plugins=ServiceAccount".into(),
+                "--enable-priority-and-fairness=false".into(),
+            ],
+        )?;
+        // It writes a self-signed certificate before it listens.
+        let certificate = self.dir.join(certificates).join("apiserver.crt");
+        child.wait_until("certificate", Duration::from_secs(60), || {
+            certificate.is_file().then_some(())
+        })?;
+        let server = format!("https://127.0.0.1:{port}");
+        write_secret_file(
+            &self.dir.join(kubeconfig),
+            &format_kubeconfig(&server, &certificate, &self.token),
+        )?;
+        let ready = run_subcommand(&self.binary, &["ready", &self.path(kubeconfig), START_TIMEOUT]);
+        if let Err(e) = ready {
+            child.check_running()?;
+            return Err(e).context(read_tail(&self.log(&log)));
+        }
+        Ok(child)
+    }
+}
+
+/// File names of the administrators' kubeconfigs.
+const KUBECONFIG: &str = "kubeconfig";
+const SECOND_KUBECONFIG: &str = "second.kubeconfig";
 
 impl ControlPlane {
     /// Starts a control plane on free ports and waits until it is ready.
     pub fn start(binary: &Path) -> Result<Self> {
         let step = Step::new("Starting the real control plane");
         let folder = tempfile::Builder::new().prefix("control-plane-").tempdir()?;
-        let dir = folder.path();
-        let at = |name: &str| dir.join(name).display().to_string();
-        let part = |name: &str, arguments: &[String]| {
-            let mut command = Command::new(binary);
-            // The usual name of the program in `ps`.
-            command.arg0(name).arg(name).args(arguments).current_dir(dir);
-            Child::spawn_logged(name, command, &dir.join(format!("{name}.log")))
-        };
-
-        let [client, peer, api, metrics] = free_ports()?;
+        let [client, peer] = free_ports()?;
         let (client, peer) = (
             format!("http://127.0.0.1:{client}"),
             format!("http://127.0.0.1:{peer}"),
         );
+        let parts = SharedParts {
+            binary: binary.to_owned(),
+            dir: folder.path().to_owned(),
+            etcd_url: client.clone(),
+            token: random_token()?,
+        };
         step.set_status("etcd");
-        let etcd = part(
+        let etcd = parts.spawn_program(
+            "etcd",
             "etcd",
             &[
-                format!("--data-dir={}", at("etcd")),
+                format!("--data-dir={}", parts.path("etcd")),
                 format!("--listen-client-urls={client}"),
                 format!("--advertise-client-urls={client}"),
                 format!("--listen-peer-urls={peer}"),
@@ -165,79 +227,47 @@ impl ControlPlane {
             ],
         )?;
 
-        let (key, public) = (at("service-account.key"), at("service-account.pub"));
-        run_subcommand(binary, &["keygen", &key, &public])?;
-        let token = random_token()?;
-        write_secret_file(
-            &dir.join("tokens.csv"),
-            &format!("{token},admin,admin,\"system:masters\"\n"),
-        )?;
-        step.set_status("kube-apiserver");
-        let mut apiserver = part(
-            "kube-apiserver",
-            &[
-                format!("--etcd-servers={client}"),
-                format!("--secure-port={api}"),
-                "--bind-address=127.0.0.1".into(),
-                format!("--cert-dir={}", at("certificates")),
-                "--service-account-issuer=https://kubernetes.default.svc".into(),
-                format!("--service-account-key-file={public}"),
-                format!("--service-account-signing-key-file={key}"),
-                format!("--token-auth-file={}", at("tokens.csv")),
-                "--authorization-mode=RBAC".into(),
-                "--service-cluster-ip-range=10.0.0.0/24".into(),
-                "--disable-admission-plugins=ServiceAccount".into(),
-                "--enable-priority-and-fairness=false".into(),
-            ],
-        )?;
-        // It writes a self-signed certificate before it listens.
-        let certificate = dir.join("certificates/apiserver.crt");
-        apiserver.wait_until("certificate", Duration::from_secs(60), || {
-            certificate.is_file().then_some(())
-        })?;
-        let kubeconfig = dir.join("kubeconfig");
-        let server = format!("https://127.0.0.1:{api}");
-        write_secret_file(&kubeconfig, &format_kubeconfig(&server, &certificate, &token))?;
-        let ready = run_subcommand(
-            binary,
-            &["ready", &kubeconfig.display().to_string(), START_TIMEOUT],
+        let (key, public) = (
+            parts.path("service-account.key"),
+            parts.path("service-account.pub"),
         );
-        if let Err(e) = ready {
-            apiserver.check_running()?;
-            return Err(e).context(read_tail(&dir.join("kube-apiserver.log")));
-        }
-
-        step.set_status("kube-controller-manager");
-        let controllers = part(
-            "kube-controller-manager",
-            &[
-                format!("--kubeconfig={}", kubeconfig.display()),
-                "--controllers=garbage-collector-controller,namespace-controller".into(),
-                "--leader-elect=false".into(),
-                format!("--secure-port={metrics}"),
-                "--bind-address=127.0.0.1".into(),
-                format!("--cert-dir={}", at("certificates-of-controllers")),
-            ],
+        run_subcommand(binary, &["keygen", &key, &public])?;
+        write_secret_file(
+            &folder.path().join("tokens.csv"),
+            &format!("{},admin,admin,\"system:masters\"\n", parts.token),
         )?;
-        step.finish(format!("at {server}"));
+        let first = parts.start_cluster("/registry", KUBECONFIG, &step)?;
+        step.finish("");
         Ok(Self {
-            controllers,
-            apiserver,
+            second: None,
+            first,
+            parts,
             etcd,
             folder,
         })
     }
 
+    /// Starts a second cluster, which shares nothing with the first but the process of etcd. Returns the path of its
+    /// administrator's kubeconfig.
+    pub fn start_second_cluster(&mut self) -> Result<PathBuf> {
+        let step = Step::new("Starting the second real cluster");
+        self.second = Some(self.parts.start_cluster("/second", SECOND_KUBECONFIG, &step)?);
+        step.finish("");
+        Ok(self.folder.path().join(SECOND_KUBECONFIG))
+    }
+
     /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.path().join("kubeconfig")
+        self.folder.path().join(KUBECONFIG)
     }
 
     /// Waits for Ctrl-C. Fails when a part exits before.
     pub fn wait_for_interrupt(&mut self) -> Result<()> {
         while !crate::process::wait_for_interrupt(Duration::from_secs(1)) {
-            for part in [&mut self.etcd, &mut self.apiserver, &mut self.controllers] {
-                part.check_running()?;
+            self.etcd.check_running()?;
+            for cluster in std::iter::once(&mut self.first).chain(&mut self.second) {
+                cluster.apiserver.check_running()?;
+                cluster.controllers.check_running()?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! This crate does not depend on the host, so that it builds within seconds and can report the progress of the builds
 //! that take longer.
 
+mod argocd;
 mod bench;
 mod cargo;
 mod components;
@@ -13,6 +14,7 @@ mod deny;
 #[cfg(test)]
 mod dependencies;
 mod docs;
+mod go;
 mod paths;
 mod powerdns;
 mod process;
@@ -40,7 +42,7 @@ enum Command {
     Demo(demo::Options),
     /// Build what the tests need and run them.
     Test {
-        /// Tiers to run (default: all).
+        /// Tiers to run (default: all but argocd).
         #[arg(value_enum)]
         tiers: Vec<suite::Tier>,
     },
@@ -100,6 +102,12 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::ControlPlane { build: false } => {
             let mut running = control_plane::ControlPlane::start(&control_plane::build_binary()?)?;
             println!("export KUBECONFIG={}", running.kubeconfig().display());
+            let second = running.start_second_cluster()?;
+            println!(
+                "export {}={}",
+                suite::SECOND_KUBECONFIG_VARIABLE,
+                second.display()
+            );
             running.wait_for_interrupt().context("the control plane")?;
         }
         Command::Crds { check } => cargo::write_crds(check)?,

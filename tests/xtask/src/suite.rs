@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 
 use crate::{
-    cargo, components,
+    argocd, cargo, components,
     control_plane::{self, ControlPlane},
     paths, powerdns,
     progress::{print_result, print_status},
@@ -29,30 +29,53 @@ pub enum Tier {
     Hostile,
     /// The scenarios of the embedded tier on a real control plane.
     Real,
+    /// The scenarios of the DevOps pack with a real Argo CD on a real control plane. Its build takes 8 minutes.
+    Argocd,
 }
 
+/// The tiers of a change.
+const DEFAULT_TIERS: [Tier; 4] = [Tier::Pure, Tier::Embedded, Tier::Hostile, Tier::Real];
+/// Modules of the scenarios in which Argo CD has a part. A real one takes seconds for what the simulator does at once, and each
+/// test has one of its own, with 300 MB.
+const ARGO_CD_MODULES: [&str; 4] = ["argo::real::", "events::real::", "steps::real::", "whole::real::"];
+
 impl Tier {
-    /// Returns the module of the tier's tests. Pure tests are in none of these modules.
+    /// Returns the module of the tier's tests. Pure tests are in none of these modules, and the others have none of their own.
     fn module_prefix(self) -> Option<&'static str> {
         match self {
-            Self::Pure => None,
+            Self::Pure | Self::Argocd => None,
             Self::Embedded => Some("embedded::"),
             Self::Hostile => Some("hostile::"),
             Self::Real => Some("real::"),
         }
     }
 
+    /// Returns whether its scenarios run on the real control plane.
+    fn needs_control_plane(self) -> bool {
+        matches!(self, Self::Real | Self::Argocd)
+    }
+
     /// Returns the arguments of cargo that run exactly this tier.
     fn cargo_arguments(self) -> Vec<&'static str> {
+        if self == Self::Argocd {
+            let mut arguments = vec![
+                "test",
+                "--package",
+                "ostler-scenarios",
+                "--test",
+                "devops",
+                "--no-fail-fast",
+            ];
+            arguments.extend(["--", "--include-ignored", "--test-threads=1"]);
+            arguments.extend(ARGO_CD_MODULES);
+            return arguments;
+        }
         let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
         match self.module_prefix() {
             // Documentation tests are pure, too.
             None => {
                 arguments.push("--");
-                for other in Self::value_variants()
-                    .iter()
-                    .filter_map(|tier| tier.module_prefix())
-                {
+                for other in DEFAULT_TIERS.iter().filter_map(|tier| tier.module_prefix()) {
                     arguments.extend(["--skip", other]);
                 }
             }
@@ -62,7 +85,7 @@ impl Tier {
         match self {
             Self::Embedded => arguments.extend(["--skip", "hostile::"]),
             Self::Hostile => arguments.extend(["--skip", "real::"]),
-            Self::Pure | Self::Real => {}
+            Self::Pure | Self::Real | Self::Argocd => {}
         }
         if self == Self::Real {
             // They are ignored by default, because they need the control plane that only this command starts.
@@ -75,13 +98,13 @@ impl Tier {
 /// Builds what the tiers need, runs them, and prints the totals.
 pub fn run_tiers(tiers: &[Tier]) -> Result<ExitCode> {
     let mut tiers = if tiers.is_empty() {
-        Tier::value_variants().to_vec()
+        DEFAULT_TIERS.to_vec()
     } else {
         tiers.to_vec()
     };
     tiers.sort_unstable();
     tiers.dedup();
-    let real = tiers.contains(&Tier::Real);
+    let real = tiers.iter().any(|tier| tier.needs_control_plane());
 
     thread::scope(|scope| {
         // The Go build takes minutes and runs beside the Rust build.
@@ -89,17 +112,25 @@ pub fn run_tiers(tiers: &[Tier]) -> Result<ExitCode> {
         let environment = prepare_environment(&tiers)?;
         let mut totals = Totals::default();
         let mut passed = true;
-        for tier in tiers.iter().filter(|tier| **tier != Tier::Real) {
+        for tier in tiers.iter().filter(|tier| !tier.needs_control_plane()) {
             passed &= run_tier(*tier, &environment, &mut totals)?;
         }
         if let Some(building) = control_plane {
             let binary = building
                 .join()
                 .map_err(|_| anyhow!("the build of the control plane panicked"))??;
-            let running = ControlPlane::start(&binary)?;
-            let mut environment = environment.clone();
-            environment.insert(KUBECONFIG_VARIABLE, running.kubeconfig());
-            passed &= run_tier(Tier::Real, &environment, &mut totals)?;
+            for tier in tiers.iter().filter(|tier| tier.needs_control_plane()) {
+                let mut environment = environment.clone();
+                if *tier == Tier::Argocd {
+                    // Not for the other tiers, which have the simulator.
+                    environment.insert(ARGO_CD_VARIABLE, argocd::build_programs()?);
+                }
+                // Each has its own: the CRDs of the real Argo CD have schemas.
+                let mut running = ControlPlane::start(&binary)?;
+                environment.insert(KUBECONFIG_VARIABLE, running.kubeconfig());
+                environment.insert(SECOND_KUBECONFIG_VARIABLE, running.start_second_cluster()?);
+                passed &= run_tier(*tier, &environment, &mut totals)?;
+            }
         }
         // A tier can fail without a failed test: by a crash, or documentation that does not compile.
         if !passed && totals.failed == 0 {
@@ -119,6 +150,10 @@ pub fn run_tiers(tiers: &[Tier]) -> Result<ExitCode> {
 
 /// Environment variable of the real control plane's kubeconfig.
 const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
+/// Environment variable of the kubeconfig of its second API server, which is another cluster.
+pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
+/// Environment variable of the folder with the real Argo CD.
+const ARGO_CD_VARIABLE: &str = "OSTLER_TEST_ARGOCD";
 
 /// Something outside of the test binaries that scenarios need, and find by an environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +171,7 @@ impl Dependency {
     fn of_tier(tier: Tier) -> &'static [Self] {
         match tier {
             Tier::Pure => &[Self::Host],
-            Tier::Embedded | Tier::Hostile | Tier::Real => &[
+            Tier::Embedded | Tier::Hostile | Tier::Real | Tier::Argocd => &[
                 Self::Components,
                 Self::Registry,
                 Self::RabbitMq,
@@ -328,7 +363,9 @@ mod tests {
         }
         read.retain(|name| !name.starts_with("OSTLER_CONCOURSE_"));
         assert!(read.remove(KUBECONFIG_VARIABLE));
-        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real] {
+        assert!(read.remove(SECOND_KUBECONFIG_VARIABLE));
+        assert!(read.remove(ARGO_CD_VARIABLE));
+        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real, Tier::Argocd] {
             let set = Dependency::of_tier(tier).iter().map(|d| d.variable().to_owned());
             assert_eq!(read, set.collect(), "{tier:?}");
         }
@@ -348,7 +385,19 @@ mod tests {
                 .iter()
                 .filter(with_ignored)
                 .collect::<Vec<_>>(),
-            [&Tier::Real]
+            [&Tier::Real, &Tier::Argocd]
         );
+    }
+
+    /// A filter that matches no test would pass.
+    #[test]
+    fn modules_with_argo_cd_have_scenarios() {
+        let folder = paths::workspace_root().join("tests/scenarios/tests/devops");
+        for module in ARGO_CD_MODULES {
+            let name = module.strip_suffix("::real::").unwrap();
+            let text = std::fs::read_to_string(folder.join(format!("{name}.rs"))).unwrap();
+            assert!(text.contains("\nscenarios!("), "{name}");
+        }
+        assert!(!DEFAULT_TIERS.contains(&Tier::Argocd));
     }
 }

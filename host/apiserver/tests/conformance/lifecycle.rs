@@ -247,3 +247,91 @@ pub async fn deletion_checks_preconditions(target: &Target) {
     target.until(&crd, |answer| answer.code == 404).await;
     target.until(&place.things(), |answer| answer.code == 404).await;
 }
+
+/// A pod that names nothing but its container.
+fn pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"terminationGracePeriodSeconds": 20, "containers": [{"name": "main", "image": "example.com/main:1"}]}})
+}
+
+/// Creates a pod and binds it to a node, which need not exist.
+async fn create_bound_pod(target: &Target, pods: &str, name: &str) {
+    target.post(pods, &pod(name)).await.expect(201);
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"}});
+    let path = format!("{pods}/{name}/binding");
+    target.post(&path, &binding).await.expect(201);
+    let bound = target.get(&format!("{pods}/{name}")).await.expect(200);
+    assert_eq!(bound["spec"]["nodeName"], "node-1");
+    let conditions = bound["status"]["conditions"].as_array().expect("conditions");
+    let is_scheduled = |c: &Value| c["type"] == "PodScheduled" && c["status"] == "True";
+    assert!(conditions.iter().any(is_scheduled), "{bound}");
+    target.post(&path, &binding).await.expect(409);
+}
+
+pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &Target) {
+    let place = Place::new(target).await;
+    let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
+    create_bound_pod(target, &pods, "a").await;
+    let path = format!("{pods}/a");
+    let deleted = target.delete(&path, &json!({})).await.expect(200);
+    assert_eq!(deleted["metadata"]["deletionGracePeriodSeconds"], 20);
+    let again = target.delete(&path, &json!({})).await.expect(200);
+    assert_eq!(
+        again["metadata"]["resourceVersion"],
+        deleted["metadata"]["resourceVersion"]
+    );
+    // It can be shortened, not prolonged.
+    for (requested, expected) in [(5, 5), (60, 5)] {
+        let options = json!({"gracePeriodSeconds": requested});
+        let shortened = target.delete(&path, &options).await.expect(200);
+        assert_eq!(
+            shortened["metadata"]["deletionGracePeriodSeconds"], expected,
+            "{requested}"
+        );
+    }
+    // The kubelet reports the end of the containers, which removes nothing, and deletes the pod.
+    let status = json!({"status": {"phase": "Failed"}});
+    target
+        .patch("merge", &format!("{path}/status"), &status)
+        .await
+        .expect(200);
+    target.get(&path).await.expect(200);
+    target
+        .delete(&path, &json!({"gracePeriodSeconds": 0}))
+        .await
+        .expect(200);
+    target.get(&path).await.expect(404);
+
+    // A finalizer keeps it beyond that.
+    create_bound_pod(target, &pods, "b").await;
+    let path = format!("{pods}/b");
+    let held = json!({"metadata": {"finalizers": ["ostler.dev/hold"]}});
+    target.patch("merge", &path, &held).await.expect(200);
+    target.delete(&path, &json!({})).await.expect(200);
+    let released = json!({"metadata": {"finalizers": null}});
+    target.patch("merge", &path, &released).await.expect(200);
+    target.get(&path).await.expect(200);
+    target
+        .delete(&path, &json!({"gracePeriodSeconds": 0}))
+        .await
+        .expect(200);
+    target.get(&path).await.expect(404);
+}
+
+pub async fn pod_without_a_node_is_removed_at_once(target: &Target) {
+    let place = Place::new(target).await;
+    let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
+    target.post(&pods, &pod("a")).await.expect(201);
+    target.delete(&format!("{pods}/a"), &json!({})).await.expect(200);
+    target.get(&format!("{pods}/a")).await.expect(404);
+    // And one on a node whose containers have ended.
+    create_bound_pod(target, &pods, "b").await;
+    let status = json!({"status": {"phase": "Succeeded"}});
+    target
+        .patch("merge", &format!("{pods}/b/status"), &status)
+        .await
+        .expect(200);
+    target.delete(&format!("{pods}/b"), &json!({})).await.expect(200);
+    target.get(&format!("{pods}/b")).await.expect(404);
+}

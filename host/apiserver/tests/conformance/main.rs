@@ -42,6 +42,8 @@ conformance! {
     lifecycle::deleted_owner_deletes_dependents,
     lifecycle::deleted_namespace_deletes_its_contents,
     lifecycle::deletion_checks_preconditions,
+    lifecycle::pod_on_a_node_stays_until_its_kubelet_removes_it,
+    lifecycle::pod_without_a_node_is_removed_at_once,
     lists::selectors_filter_lists,
     lists::pages_show_one_snapshot,
     lists::table_has_columns_of_the_definition,

@@ -133,8 +133,8 @@ impl Collection {
         Some(object)
     }
 
-    /// Iterates over candidates for a query in order: from the index of its term if there is one, otherwise over all
-    /// objects.
+    /// Iterates over candidates for a query in order: the object that it names, from the index of its term if there is one,
+    /// otherwise over all objects.
     pub(super) fn search<'a>(
         &'a self,
         query: &Query<'a>,
@@ -151,6 +151,15 @@ impl Collection {
         let from = (from, Bound::Unbounded);
         let namespace = query.namespace;
         let here = move |key: &ObjectRef| namespace.is_empty() || *key.namespace == *namespace;
+        if let Some(name) = query.name() {
+            let named = at(namespace.into(), name.into());
+            let is_next = match query.after {
+                Some(after) => (&after.namespace, &after.name) < (&named.namespace, &named.name),
+                None => true,
+            };
+            let found = self.objects.get_key_value(&named).filter(|_| is_next);
+            return Box::new(found.into_iter());
+        }
         if let Some((index, value)) = term.and_then(|(term, value)| Some((self.indexes.get(term)?, value))) {
             let keys = index.get(*value).into_iter();
             let keys = keys.flat_map(move |keys| keys.range(from.clone()));

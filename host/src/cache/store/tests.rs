@@ -233,6 +233,45 @@ fn index_entries_are_removed_with_their_objects() {
     assert!(index.expect("an index").is_empty());
 }
 
+/// Thousands of reconciles that list their one object by its name each would otherwise search all objects with its label.
+#[test]
+fn list_by_name_needs_no_index() {
+    let store = watching(&[all()]);
+    for i in 0..100 {
+        put(&store, &format!("o{i}"), &i.to_string(), i + 1);
+    }
+    let [labels, other] = ["l=a", "l=b"].map(|text| Selector::parse(text).expect("a selector"));
+    let fields = FieldSelector::parse("metadata.name=o7").expect("a selector");
+    let list = |namespace, labels, after: Option<&str>| {
+        let after = after.map(|name| NamespacedName {
+            namespace: "n".into(),
+            name: name.into(),
+        });
+        let query = Query {
+            namespace,
+            labels: Some(labels),
+            fields: Some(&fields),
+            after: after.as_ref(),
+            limit: None,
+        };
+        names(store.list(&all(), &query))
+    };
+    assert_eq!(list("n", &labels, None), ["o7"]);
+    assert_eq!(list("n", &labels, Some("o6")), ["o7"]);
+    assert_eq!(list("n", &labels, Some("o7")), Vec::<String>::new());
+    assert_eq!(list("n", &other, None), Vec::<String>::new());
+    assert_eq!(list("m", &labels, None), Vec::<String>::new());
+    let has_index = || {
+        let kinds = store.kinds.read();
+        let collection = &kinds.values().next().expect("a kind").collections[0];
+        collection.indexes.get(&IndexTerm::Label("l".into())).is_some()
+    };
+    assert!(!has_index());
+    // Without a namespace the name may be that of several objects.
+    assert_eq!(list("", &labels, None), ["o7"]);
+    assert!(has_index());
+}
+
 proptest! {
     /// A list returns the same objects in the same order with and without an index, by label or field, paged or not.
     #[test]

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -28,7 +29,10 @@ use super::{
     stage::{Stage, wait_until},
 };
 use crate::{
-    cli::{ask::Output, table::join_reason},
+    cli::{
+        ask::Output,
+        table::{Shade, join_reason, shade_text},
+    },
     kube::{key::ObjectRef, well_known::environment},
 };
 
@@ -216,7 +220,11 @@ struct Row {
     message: String,
 }
 
-const TABLE_HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
+const TABLE_HEADER: &str = "TIME      WHAT           BUILD      SWAP       SIZE  RECONCILES  ERRORS";
+/// The events after which another build serves than the newest one: red on a terminal.
+const RED_EVENTS: [&str; 4] = ["wrong", "refused", "failed", ROLLED_BACK];
+/// The event of a build that is rolled back after it has begun to serve.
+const ROLLED_BACK: &str = "rolled back";
 
 impl Row {
     fn new(what: &'static str, message: impl Into<String>) -> Self {
@@ -237,7 +245,7 @@ impl Row {
             .unwrap_or(&self.at);
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         let line = format!(
-            "{clock}  {:<8} {:>8} {:>9} {:>10}  {:>10}  {:>6}  {}",
+            "{clock}  {:<11} {:>8} {:>9} {:>10}  {:>10}  {:>6}  {}",
             self.what,
             or_none(self.build_ms.map(|ms| format!("{:.1} s", ms / 1000.0))),
             or_none(self.swap_ms.map(|ms| format!("{ms:.0} ms"))),
@@ -278,9 +286,20 @@ impl Dev {
                 crds: false,
                 samples: true,
             };
+            let mut rolled_back = 0;
             loop {
                 self.handle_save(&stage, saved).await?;
-                saved = files.next_save().await;
+                let mut saving = pin!(files.next_save());
+                saved = loop {
+                    tokio::select! {
+                        saved = &mut saving => break saved,
+                        report = stage.wait_rolled_back(rolled_back) => {
+                            let report = report?;
+                            rolled_back = report.rolled_back;
+                            self.print_row(&Row::new(ROLLED_BACK, report.message));
+                        }
+                    }
+                };
             }
         };
         let ended: anyhow::Result<()> = tokio::select! {
@@ -307,6 +326,8 @@ impl Dev {
             }
             None => self.kubeconfig.clone().unwrap_or_default(),
         };
+        // The commands that are printed are typed in other folders, too.
+        let kubeconfig = std::path::absolute(kubeconfig)?;
         let facts = json!({
             "admin": format!("http://{address}"),
             "kubeconfig": kubeconfig,
@@ -406,6 +427,9 @@ impl Dev {
     fn print_row(&self, row: &Row) {
         match self.output {
             Output::Json => println!("{}", json!(row)),
+            Output::Table if RED_EVENTS.contains(&row.what) => {
+                println!("{}", shade_text(&row.format_row(), Shade::Bad));
+            }
             Output::Table => println!("{}", row.format_row()),
         }
     }
@@ -438,6 +462,13 @@ async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyho
     };
     let host = stage.host()?;
     let through = async || {
+        // It was rolled back: the objects are reconciled by another build.
+        if stage
+            .serving_plugin()
+            .is_ok_and(|now| now.digest != plugin.digest)
+        {
+            return true;
+        }
         for kind in &plugin.kinds {
             let Ok(objects) = stage.list(&kind.gvk).await else {
                 return false;

@@ -116,6 +116,11 @@ impl FromStr for Kind {
                 "the group {group:?} is reserved for Kubernetes: use a domain of yours"
             ));
         }
+        if group == &*crate::plugin::kind().group {
+            return Err(format!(
+                "the group {group:?} is that of the host's own kinds: use a domain of yours"
+            ));
+        }
         Ok(Self {
             kind: kind.into(),
             version: version.into(),
@@ -370,6 +375,7 @@ mod tests {
             ("Greeting.v1.dev", "is no domain"),
             ("Greeting.v1.A.dev", "is no domain"),
             ("Greeting.v1.apps.k8s.io", "reserved for Kubernetes"),
+            ("Plugin.v1.ostler.dev", "the host's own kinds"),
         ] {
             let error = wrong.parse::<Kind>().unwrap_err();
             assert!(error.contains(words), "{wrong}: {error}");

@@ -29,6 +29,8 @@ const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(30);
 const SERVE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Polling interval of conditions.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Polling interval of rollbacks, which the registry does not announce.
+const ROLLBACK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The field manager of applied objects.
 const FIELD_MANAGER: &str = "ostler-plugin";
 
@@ -219,6 +221,8 @@ impl Stage {
             grants,
             grants_file: Some(self.grants_file()),
             network: loopback.to_vec(),
+            // Digests of secrets are the same after a restart, so that no object of the cluster changes.
+            own_namespace: Some(self.config.default_namespace.clone()),
             workers: 4,
             ..Settings::default()
         };
@@ -273,6 +277,17 @@ impl Stage {
         }
     }
 
+    /// Waits until more builds than these were rolled back, and returns the report of the plugin.
+    pub async fn wait_rolled_back(&self, known: u64) -> anyhow::Result<Report> {
+        loop {
+            let mut reports = self.host()?.registry().reports().into_iter();
+            if let Some(report) = reports.find(|report| report.rolled_back > known) {
+                return Ok(report);
+            }
+            tokio::time::sleep(ROLLBACK_POLL_INTERVAL).await;
+        }
+    }
+
     /// The report of the serving build.
     pub fn serving_plugin(&self) -> anyhow::Result<std::sync::Arc<Plugin>> {
         let serving = self.host()?.registry().serving();
@@ -283,6 +298,13 @@ impl Stage {
     pub fn serving_kinds(&self) -> anyhow::Result<Vec<Gvk>> {
         let plugin = self.serving_plugin()?;
         Ok(plugin.kinds.iter().map(|kind| kind.gvk.clone()).collect())
+    }
+
+    /// Returns true while the host reconciles nothing and nothing is due.
+    pub fn is_idle(&self) -> bool {
+        self.host
+            .as_ref()
+            .is_some_and(|host| host.services().dispatcher.is_idle())
     }
 
     /// Waits until the host is idle; returns false after the timeout.

@@ -14,6 +14,7 @@ use tokio::process::Command;
 
 use super::{
     build::build,
+    expectation::Expectation,
     format_kilobytes,
     project::{Document, Project},
     stage::{Stage, check_ready, wait_until},
@@ -27,6 +28,10 @@ use crate::{
     kube::key::{Gvk, ObjectRef},
     schedule::{dispatcher::Cause, queue::Priority},
 };
+
+/// Number of polls in a row that find an object stalled and the host idle, before that counts as final: a change may be on
+/// its way from the API server to the queue.
+const FINAL_POLLS: u32 = 25;
 
 /// Arguments of `ostler plugin test`.
 #[derive(Args)]
@@ -223,6 +228,8 @@ impl Test {
                 project.folder.join("samples").display()
             );
         }
+        let expectations = ours.iter().map(|sample| Expectation::of_sample(sample));
+        let expectations = expectations.collect::<anyhow::Result<Vec<_>>>()?;
         // Objects of other kinds come first: samples may refer to them.
         for other in project.samples.iter().filter(|d| !of_ours(d)) {
             stage.apply(other).await?;
@@ -231,22 +238,52 @@ impl Test {
         for document in ours {
             keys.push(stage.apply(document).await?);
         }
-        for key in &keys {
-            let mut last = "it does not exist".to_owned();
-            let is_ready = wait_until(self.timeout, async || {
-                let Ok(Some(object)) = stage.get(key).await else {
-                    return false;
-                };
-                let (is_ready, reason) = check_ready(&object);
-                last = reason;
-                is_ready
-            });
-            if !is_ready.await {
-                bail!("{key} is not Ready after {:?}: {last}", self.timeout);
-            }
+        let mut failing = 0;
+        for (key, expectation) in keys.iter().zip(&expectations) {
+            self.wait_expected(stage, key, expectation, &keys).await?;
+            failing += usize::from(*expectation != Expectation::default());
         }
-        let message = format!("{} of {}", keys.len(), keys.len());
+        let message = match failing {
+            0 => format!("{} of {}", keys.len(), keys.len()),
+            _ => format!("{}, and {failing} as expected", keys.len() - failing),
+        };
         Ok((keys, message))
+    }
+
+    /// Waits until a sample has the condition that is expected of it. It fails at once when the host is idle and each of the
+    /// samples is Ready or stalled: no further reconcile will change the object.
+    async fn wait_expected(
+        &self,
+        stage: &Stage,
+        key: &ObjectRef,
+        expectation: &Expectation,
+        samples: &[ObjectRef],
+    ) -> anyhow::Result<()> {
+        let (mut last, mut is_met) = ("it does not exist".to_owned(), false);
+        let mut final_polls = 0;
+        let began = Instant::now();
+        wait_until(self.timeout, async || {
+            let Ok(Some(object)) = stage.get(key).await else {
+                return false;
+            };
+            is_met = expectation.is_met(&object);
+            last = check_ready(&object).1;
+            // Only a change wakes an object that is stalled, and here nothing makes one.
+            let is_final =
+                Expectation::stalled().is_met(&object) && stage.is_idle() && are_final(stage, samples).await;
+            final_polls = if is_final { final_polls + 1 } else { 0 };
+            is_met || final_polls >= FINAL_POLLS
+        })
+        .await;
+        if !is_met {
+            let waited = if final_polls >= FINAL_POLLS {
+                "and only a change of it, or of what it has read, wakes it".to_owned()
+            } else {
+                format!("after {:.1} s", began.elapsed().as_secs_f64())
+            };
+            bail!("{key} is not {expectation}, {waited}: {last}");
+        }
+        Ok(())
     }
 
     /// Reconciles everything again: without changes nothing may be written.
@@ -334,6 +371,19 @@ impl Test {
         };
         Ok(((), message))
     }
+}
+
+/// Returns true if each of these objects is Ready or stalled.
+async fn are_final(stage: &Stage, samples: &[ObjectRef]) -> bool {
+    for key in samples {
+        let Ok(Some(object)) = stage.get(key).await else {
+            return false;
+        };
+        if !Expectation::default().is_met(&object) && !Expectation::stalled().is_met(&object) {
+            return false;
+        }
+    }
+    true
 }
 
 /// The kinds that the plugin requests to write.

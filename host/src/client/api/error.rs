@@ -57,6 +57,20 @@ impl ApiError {
         }
     }
 
+    /// Returns true if a request was refused by authorization, that is RBAC. Admission refuses with 403 as well: a quota,
+    /// Pod Security, a webhook. Both have the reason `Forbidden`; authorization names the user and what it may not do.
+    pub fn is_authorization_refusal(&self) -> bool {
+        match self {
+            Self::Status {
+                code: 403, message, ..
+            } => {
+                let (_, user) = message.split_once("User \"").unwrap_or_default();
+                user.contains("\" cannot ")
+            }
+            _ => false,
+        }
+    }
+
     /// Returns true for `410 Gone`: the resourceVersion or continue token expired, so list again.
     pub fn is_gone(&self) -> bool {
         self.code() == 410
@@ -124,6 +138,42 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn authorization_refusal_is_known_by_the_user_it_names() {
+        for (code, message, expected) in [
+            (
+                403,
+                r#"pods is forbidden: User "system:serviceaccount:ci:steps-step" cannot create resource "pods" in API group "" in the namespace "ci""#,
+                true,
+            ),
+            (
+                403,
+                r#"serviceaccounts "team" is forbidden: User "host" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "ci""#,
+                true,
+            ),
+            (
+                403,
+                r#"pods "a" is forbidden: exceeded quota: compute, requested: pods=1, used: pods=5, limited: pods=5"#,
+                false,
+            ),
+            (
+                403,
+                r#"pods "a" is forbidden: violates PodSecurity "restricted:latest": privileged (container "process" must not set securityContext.privileged=true)"#,
+                false,
+            ),
+            (
+                403,
+                r#"admission webhook "policy.example.com" denied the request: User "x" is not welcome"#,
+                false,
+            ),
+            (404, r#"User "x" cannot get"#, false),
+        ] {
+            let body = json!({"kind": "Status", "code": code, "reason": "Forbidden", "message": message});
+            let error = status_error(code, None, body.to_string().as_bytes());
+            assert_eq!(error.is_authorization_refusal(), expected, "{message}");
+        }
+    }
 
     #[test]
     fn uid_mismatch_is_known_by_its_cause_and_not_by_the_message() {

@@ -104,7 +104,9 @@ impl PendingResponse<'_> {
         let store = &self.responses.store;
         let (key, object) = parse_object(self.key, response)?;
         let version = object.resource_version;
-        let cached = match store.put(&key, object, Projection::Full, Source::WriteResponse) {
+        let put = store.put(&key, object, Projection::Full, Source::WriteResponse);
+        let is_stored = matches!(put, Put::Unchanged | Put::Superseded(_));
+        let cached = match put {
             Put::Changed(change) => {
                 // Another client deleted the predecessor.
                 if change.is_replacement() {
@@ -120,7 +122,7 @@ impl PendingResponse<'_> {
             Put::Unwatched(object) => Some(object),
         };
         if authorship == Authorship::Own {
-            self.expectation.fulfil(version);
+            self.expectation.fulfil(version, is_stored);
         }
         match cached {
             Some(object) => Ok(object),

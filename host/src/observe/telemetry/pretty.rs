@@ -22,6 +22,9 @@ use tracing_subscriber::{
 
 use crate::kube::well_known::environment;
 
+/// Field whose lines follow the line of the log.
+const STACK_FIELD: &str = "stack";
+
 const DIM_STYLE: &str = "\x1b[2m";
 const BOLD_STYLE: &str = "\x1b[1m";
 const CYAN_STYLE: &str = "\x1b[36m";
@@ -51,6 +54,8 @@ struct Parts {
     object: String,
     plugin: String,
     others: String,
+    /// Lines of a stack trace, which follow the line.
+    stack: String,
 }
 
 impl Visit for Parts {
@@ -69,6 +74,9 @@ impl Visit for Parts {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == STACK_FIELD {
+            return value.clone_into(&mut self.stack);
+        }
         let plain = !value.is_empty() && !value.contains([' ', '"', '=']);
         if plain || matches!(field.name(), "message" | "object" | "plugin") {
             self.record_debug(field, &format_args!("{value}"));
@@ -115,7 +123,12 @@ where
         if !parts.others.is_empty() {
             write!(out, " {dim}{}{plain}", parts.others)?;
         }
-        out.write_char('\n')
+        out.write_char('\n')?;
+        // The mark shows that they are no lines of the log, whatever their text is.
+        for line in parts.stack.lines() {
+            writeln!(out, "    {dim}| {line}{plain}")?;
+        }
+        Ok(())
     }
 }
 
@@ -154,7 +167,8 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let key = format_args!("Team/demo/a");
             tracing::warn!(attempt = 2, why = "no answer", object = %key, plugin = "teams", "it failed: {}", "x=1");
-            tracing::info!("started");
+            let stack = Some("at f (index.js:8)\nat g (index.js:9)");
+            tracing::info!(stack, "started");
         });
         let text = String::from_utf8(kept.0.lock().clone()).expect("UTF-8");
         let lines: Vec<_> = text
@@ -165,7 +179,9 @@ mod tests {
             lines,
             [
                 " WARN Team/demo/a teams  it failed: x=1  attempt=2 why=\"no answer\"",
-                " INFO started"
+                " INFO started",
+                "   | at f (index.js:8)",
+                "   | at g (index.js:9)",
             ]
         );
     }

@@ -160,8 +160,11 @@ impl Slot {
         }
         let was_stopped = self.violation.take().is_some();
         match decision {
-            Decision::Rebind(previous) | Decision::KeepPrevious(previous) => {
+            Decision::KeepPrevious(previous) => plugin.health = previous.health.clone(),
+            Decision::Rebind(previous) => {
                 plugin.health = previous.health.clone();
+                // The newest revision is the build that serves: the author has undone what was rolled back.
+                self.bad = None;
             }
             Decision::Replace(previous) => {
                 // A build with new traps during its trial is nothing to roll back to, nor is one that was stopped.

@@ -224,6 +224,30 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
 }
 
 #[test]
+fn undone_build_serves_after_a_rollback_and_the_bad_one_is_tried_again() {
+    let (registry, id) = (Registry::default(), SlotId::file("a.wasm"));
+    let serve = |revision: &str, digest: &str| {
+        registry
+            .serve(&id, revision, plugin("a", digest, "A"), None)
+            .expect("dealt with");
+        registry.report(&id).expect("known")
+    };
+    serve("1", "1");
+    serve("2", "2");
+    trap_objects(&registry, 0..3).expect("rolled back");
+    let undone = serve("3", "1");
+    assert_eq!(
+        (undone.state, &undone.digest[..1], &*undone.message),
+        (LoadState::Serving, "1", "")
+    );
+    let again = serve("4", "2");
+    assert_eq!((again.state, &again.digest[..1]), (LoadState::Serving, "2"));
+    trap_objects(&registry, 10..13).expect("rolled back again");
+    let report = registry.report(&id).expect("known");
+    assert_eq!((report.state, report.rolled_back), (LoadState::RolledBack, 2));
+}
+
+#[test]
 fn canary_reconciles_its_share_until_rollback_or_promotion() {
     let registry = Registry::default();
     let id = SlotId::object("a");

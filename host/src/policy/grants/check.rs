@@ -369,7 +369,8 @@ impl Permissions {
 }
 
 impl ReconcileGrant {
-    fn covers(&self, gvk: &Gvk) -> bool {
+    /// The entry names the kind, or has a pattern for it.
+    pub fn covers(&self, gvk: &Gvk) -> bool {
         matches_kind(&self.group, &self.kinds, gvk)
     }
 }
@@ -568,7 +569,7 @@ fn clusters_field(cluster: &str) -> String {
 }
 
 /// The group of the host's own kinds.
-const HOST_GROUP: &str = "ostler.dev";
+pub const HOST_GROUP: &str = "ostler.dev";
 
 /// A group and kinds match a kind. Those of the host, with which powers are given, are matched by their names only.
 fn matches_kind(group: &str, kinds: &[String], gvk: &Gvk) -> bool {

@@ -25,6 +25,18 @@ use crate::{
 /// The host functions of one call into a component.
 pub struct HostCalls(pub Call);
 
+/// Executes a host call. One that waits for another cluster ends when too many calls of its plugin do.
+macro_rules! execute {
+    (kubernetes, $call:expr, $function:ident ($($argument:ident),*)) => {{
+        let wait = $call.cluster_wait.clone();
+        let result = wait.run(<Call as kubernetes::Host>::$function($call, $($argument),*)).await;
+        result.unwrap_or_else(|e| Err(Error::Unavailable(e.to_string())))
+    }};
+    ($interface:ident, $call:expr, $function:ident ($($argument:ident),*)) => {
+        <Call as $interface::Host>::$function($call, $($argument),*).await
+    };
+}
+
 macro_rules! dispatch {
     ($($interface:ident { $(
         $variant:ident $function:ident $name:literal ($($argument:ident: $type:ty),*) -> $result:ty, $effect:ident;
@@ -33,12 +45,12 @@ macro_rules! dispatch {
             $(async fn $function(&mut self, $($argument: $type),*) -> $result {
                 const CALL: HostCall = HostCall::$variant;
                 match &mut self.0.mode {
-                    CallMode::Live => <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await,
+                    CallMode::Live => execute!($interface, &mut self.0, $function ($($argument),*)),
                     CallMode::Record(recorder) => {
                         recorder.begin_host_call(CALL.name(), || {
                             vec![$((stringify!($argument), Box::new($argument.clone()) as Box<dyn Recordable>)),*]
                         });
-                        let result = <Call as $interface::Host>::$function(&mut self.0, $($argument),*).await;
+                        let result = execute!($interface, &mut self.0, $function ($($argument),*));
                         if let CallMode::Record(recorder) = &mut self.0.mode {
                             recorder.end_host_call(&result);
                         }
@@ -46,9 +58,10 @@ macro_rules! dispatch {
                     }
                     CallMode::Replay(replayer) => {
                         let replayer = replayer.clone();
-                        replayer
-                            .answer_call(CALL.name(), vec![$((stringify!($argument), Box::new($argument) as Box<dyn Recordable>)),*])
-                            .await
+                        let arguments =
+                            vec![$((stringify!($argument), Box::new($argument) as Box<dyn Recordable>)),*];
+                        self.0.observe_replayed_call(CALL, &arguments);
+                        replayer.answer_call(CALL.name(), arguments).await
                     }
                 }
             })*

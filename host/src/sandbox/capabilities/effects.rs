@@ -42,7 +42,8 @@ pub struct Effects {
     pub streams: HashSet<StreamKey>,
     /// The object after its last checkpoint; none without one.
     pub checkpoint: Option<Arc<Object>>,
-    /// RBAC has refused a request. No watch reports changes of RBAC, so the object is requeued by a timer.
+    /// RBAC or admission has refused a request (HTTP 403). No watch reports when that changes, so the object is requeued by
+    /// a timer.
     pub forbidden: bool,
 }
 

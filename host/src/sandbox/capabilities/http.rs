@@ -26,6 +26,7 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         scope::Projection,
+        secret_view::is_digest_key,
         well_known::annotation,
     },
     observe::metrics::HostCall,
@@ -398,6 +399,7 @@ impl Call {
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
         let namespace = namespace.unwrap_or(self.context.own_namespace());
         check_path_segments(namespace, name, "secret")?;
+        deny_digest_key(&Gvk::secret(), name)?;
         self.context.check_grant(&Access::Secret {
             namespace,
             name,
@@ -432,6 +434,15 @@ impl Call {
             key: secret.key,
         })
     }
+}
+
+/// Denies a plugin the Secret with the key of digests, whatever is granted.
+pub(super) fn deny_digest_key(gvk: &Gvk, name: &str) -> Result<(), Error> {
+    if is_digest_key(gvk, name) {
+        let why = format!("the Secret {name} has the host's key of digests, which no grant covers");
+        return Err(Error::Denied(why));
+    }
+    Ok(())
 }
 
 /// Returns the secrets that a substitution names.
@@ -470,6 +481,10 @@ pub(crate) struct StoreSecrets<'a>(pub &'a Store);
 
 impl upstream::SecretStore for StoreSecrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::Secret> {
+        // An Upstream may name any Secret of its namespace.
+        if is_digest_key(&Gvk::secret(), &secret.name) {
+            return None;
+        }
         let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
         let object = self.0.get(&key, Projection::Full)?;
         object.data_value(&secret.key).map(upstream::Secret::new)

@@ -19,6 +19,7 @@ use self::{
 use super::{
     Call, ReferenceDisplay,
     context::{check_home, parse_gvk},
+    http::deny_digest_key,
 };
 use crate::{
     client::{access_review::ReadAccess, api::ApiError},
@@ -217,7 +218,7 @@ impl Host for Call {
             let access = self.access_cluster(&services, &cluster).await?;
             self.check_patch(&access, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.record_written_object(key.clone())?;
+            self.record_written_object(key.clone(), None)?;
             if is_owned_elsewhere {
                 self.list_as_owned(&services, &key).await?;
             }
@@ -285,6 +286,7 @@ impl Host for Call {
         let access = self.access_cluster(&services, &cluster).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
+        let labelled = Object::parse(&key.gvk, object.to_string().as_bytes()).ok();
         let (mut template, mut redactor) = (None, None);
         if !options.substitutions.is_empty() {
             let filled = self
@@ -293,7 +295,7 @@ impl Host for Call {
             object = filled.object;
             (template, redactor) = (Some(filled.template), Some(filled.redactor));
         }
-        self.record_written_object(key.clone())?;
+        self.record_written_object(key.clone(), labelled.as_ref().map(|(_, object)| object))?;
         if options.owned && !cluster.is_empty() {
             self.list_as_owned(&services, &key).await?;
         }
@@ -319,6 +321,7 @@ impl Host for Call {
         self.charge_bytes_to_host(patch.len())?;
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Patch, &key)?;
+        deny_digest_key(&key.gvk, &key.name)?;
         let patch = parse_patch(&patch)?;
         check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
         if !key.is_home() {
@@ -342,7 +345,7 @@ impl Host for Call {
         check_patched_status(&patch, resource.status)?;
         self.check_patch(&access, &key).await?;
         // A patch that would leave the cached object unchanged is not sent.
-        if let Some(live) = self.get_cached(&services, &key, CacheProjection::Full).await?
+        if let Some(live) = self.get_patched(&services, &access, &key).await?
             && meets_preconditions(&live, &preconditions)
             && is_applied(&patch, &live.to_value())
         {
@@ -372,9 +375,11 @@ impl Host for Call {
         let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key)?;
+        deny_digest_key(&key.gvk, &key.name)?;
         let access = self.access_cluster(&services, &key.cluster).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
-        self.record_written_object(key.clone())?;
+        let live = access.cache.store.get(&key, CacheProjection::Full);
+        self.record_written_object(key.clone(), live.as_deref())?;
         let context = self.context.write_context(&access, &by);
         let deleted = access
             .api
@@ -439,14 +444,41 @@ impl Call {
             metrics.record_suppressed(Suppressed::Apply);
         }
         self.effects.record_write(&key, sent);
-        self.record_written_object(key)
+        self.record_written_object(key, None)
     }
 
     /// Records an object that the call writes as read, so that a change by another writer wakes the reconciled object. It
     /// comes before the request: a change while the response is on its way counts, and a limit of watches must not fail
     /// the call after the write.
-    fn record_written_object(&mut self, key: ObjectRef) -> Result<(), Error> {
+    ///
+    /// An object of a list that the call has read has its watch already. One of its own would be that of the whole kind.
+    fn record_written_object(&mut self, key: ObjectRef, written: Option<&Object>) -> Result<(), Error> {
+        if written.is_some_and(|written| self.is_listed(&key, written)) {
+            return Ok(());
+        }
         self.record_read(Dependency::Object(key, CacheProjection::Full))
+    }
+
+    /// Returns whether an object belongs to a list that the call has read.
+    fn is_listed(&self, key: &ObjectRef, object: &Object) -> bool {
+        self.effects.reads.iter().any(|read| match read {
+            Dependency::List(list) => list.covers(key, object),
+            Dependency::Object(..) => false,
+        })
+    }
+
+    /// Returns the cached object that the call patches. It is recorded as [`Self::record_written_object`] does.
+    async fn get_patched(
+        &mut self,
+        services: &Services,
+        access: &ClusterAccess,
+        key: &ObjectRef,
+    ) -> Result<Option<Arc<Object>>, Error> {
+        let live = access.cache.store.get(key, CacheProjection::Full);
+        match live.filter(|live| self.is_listed(key, live)) {
+            Some(live) => Ok(Some(live)),
+            None => self.get_cached(services, key, CacheProjection::Full).await,
+        }
     }
 
     /// Returns an object with a condition of this status, or one that is ready if none is given. It is recorded as a
@@ -637,6 +669,7 @@ impl Call {
         let named = ObjectRef::new(gvk, &namespace, &name).with_cluster(cluster);
         self.check_verb(verb, &named)?;
         let key = self.context.parse_reference(&(&named).into())?;
+        deny_digest_key(&key.gvk, &key.name)?;
         let Some(target) = &self.context.target else {
             return Err(Error::Denied("no object to write for".into()));
         };

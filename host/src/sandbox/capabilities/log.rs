@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll},
     time::Instant,
@@ -20,19 +20,31 @@ use crate::{
     contract::{
         bindings::log::{Host, Level},
         limits::Limit,
+        trap::{PanicReport, Trap},
     },
     observe::{
         metrics::{HostCall, LineVerdict, PluginMetrics},
         telemetry::PLUGIN_TARGET,
     },
+    recording::{codec::Recordable, recorder::Arguments},
 };
+
+/// Message in conditions for a panic of a plugin that may read Secrets.
+const WITHHELD_MESSAGE: &str = "a panic, whose message is in the log only: the plugin may read Secrets";
 
 /// Maximum number of bytes of a log line. The rest of a longer line is dropped.
 const MAX_LINE_BYTES: usize = 8 << 10;
 
 impl Host for Call {
     async fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) {
-        if self.begin_host_call(HostCall::LogWrite).is_err() {
+        let begun = self.begin_host_call(HostCall::LogWrite).is_ok();
+        if matches!(level, Level::Error)
+            && let Some(report) = PanicReport::from_line(&message, &fields)
+        {
+            // Also beyond a limit: it is one line, of bounded size.
+            return self.keep_panic_report(report);
+        }
+        if !begun {
             return;
         }
         let size = fields.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
@@ -59,6 +71,67 @@ impl Host for Call {
             Level::Info => tracing::info!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
             Level::Warn => tracing::warn!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
             Level::Error => tracing::error!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
+        }
+    }
+}
+
+impl Call {
+    /// Keeps the report of a panic until the call ends or goes on. The trap that follows has its message, and one log line
+    /// has both.
+    fn keep_panic_report(&mut self, report: PanicReport) {
+        self.panic_report = Some(report);
+        self.is_output_muted.store(true, Ordering::Relaxed);
+    }
+
+    /// The trap of a call that has ended for this cause: the panic that the component has reported right before, if any.
+    pub fn explain_trap(&mut self, cause: String) -> Trap {
+        let Some(report) = self.panic_report.take() else {
+            return Trap::Other(cause);
+        };
+        if !self.context.policy.grants.can_read_secrets() {
+            return Trap::Panicked(Box::new(report));
+        }
+        let shown = PanicReport {
+            message: WITHHELD_MESSAGE.into(),
+            location: report.location.clone(),
+            stack: String::new(),
+        };
+        self.panic_report = Some(report);
+        self.log_panic_report();
+        Trap::Panicked(Box::new(shown))
+    }
+
+    /// Logs the report of a panic that no trap followed, as the plugin's error.
+    pub fn log_panic_report(&mut self) {
+        let Some(report) = self.panic_report.take() else {
+            return;
+        };
+        self.is_output_muted.store(false, Ordering::Relaxed);
+        if self.mode.is_replay() || !self.may_log_line() {
+            return;
+        }
+        let object = self
+            .context
+            .target_key()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let (plugin, reconcile) = (&*self.context.policy.plugin, self.context.id);
+        let stack = Some(&*report.stack).filter(|stack| !stack.is_empty());
+        tracing::error!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{report}");
+    }
+
+    /// Keeps the report of a panic that a replayed call logs: the log of a replay is not written.
+    pub(super) fn observe_replayed_call(&mut self, call: HostCall, arguments: &Arguments) {
+        self.panic_report = None;
+        if call != HostCall::LogWrite {
+            return;
+        }
+        let [_, (_, message), (_, fields)] = &arguments[..] else {
+            return;
+        };
+        let message = String::from_recorded(message.to_recorded());
+        if let (Ok(message), Ok(fields)) = (message, Vec::from_recorded(fields.to_recorded())) {
+            self.panic_report = PanicReport::from_line(&message, &fields);
         }
     }
 }
@@ -141,21 +214,23 @@ impl LineLimiter {
 pub struct OutputLog {
     limiter: LineLimiter,
     level: tracing::Level,
+    is_muted: Arc<AtomicBool>,
     line: Vec<u8>,
 }
 
 impl OutputLog {
-    /// A stream that logs at this level, within the limit of lines.
-    pub(super) fn new(limiter: LineLimiter, level: tracing::Level) -> Self {
+    /// A stream that logs at this level, within the limit of lines, while it is not muted.
+    pub(super) fn new(limiter: LineLimiter, level: tracing::Level, is_muted: Arc<AtomicBool>) -> Self {
         Self {
             limiter,
             level,
+            is_muted,
             line: Vec::new(),
         }
     }
 
     fn flush_line(&mut self) {
-        if !self.limiter.allow_line() {
+        if self.is_muted.load(Ordering::Relaxed) || !self.limiter.allow_line() {
             return self.line.clear();
         }
         let line = String::from_utf8_lossy(&self.line);

@@ -1,6 +1,8 @@
 //! Completeness of the capabilities: every import of the contract is denied without its grant, or listed here with the
 //! reason why it needs none.
 
+mod writes;
+
 use std::{collections::BTreeSet, net::TcpListener};
 
 use futures::FutureExt;
@@ -18,7 +20,7 @@ use crate::{
         memory_budget::MemoryBudget,
     },
     effect::{events::EventRecorder, writer::ApiWriter},
-    kube::{backoff::Backoff, key::Gvk, scope::NamespaceScope},
+    kube::{backoff::Backoff, key::Gvk, scope::NamespaceScope, secret_view::DIGEST_KEY_SECRET},
     policy::grants::{Grant, Permissions, PluginGrants, Verb},
     sandbox::{
         object_cache::ObjectCache,
@@ -422,6 +424,7 @@ fn build_services(client: kube::Client) -> Arc<Services> {
             subscriptions: Arc::default(),
         },
         dispatcher,
+        slow_calls: Arc::default(),
         object_cache: ObjectCache::default(),
         recordings: Arc::default(),
         metrics: Arc::default(),
@@ -603,6 +606,95 @@ async fn secret_in_body_without_its_grant_is_denied() {
         let mut call = cluster.call(all_permissions(), &all_permissions());
         let answer = poll_once(http::Host::send(&mut call, request(substitutions())));
         assert!(!matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    }
+}
+
+/// The message of a panic may contain what the component has read.
+#[tokio::test]
+async fn panic_of_a_plugin_that_reads_secrets_is_withheld_from_the_trap() {
+    let cluster = SilentCluster::new();
+    let fields = || vec![("exception.location".to_owned(), "src/lib.rs:8".to_owned())];
+    for (read_secrets, shown) in [(false, "hunter2 (src/lib.rs:8)"), (true, "in the log only")] {
+        let permissions = || Permissions {
+            read_secrets,
+            ..all_permissions()
+        };
+        let mut call = cluster.call(permissions(), &permissions());
+        log::Host::write(&mut call, log::Level::Error, "hunter2".into(), fields()).await;
+        let trap = call.explain_trap("unreachable".into()).to_string();
+        assert!(trap.contains(shown), "{trap}");
+        assert_eq!(trap.contains("hunter2"), !read_secrets, "{trap}");
+        log::Host::write(&mut call, log::Level::Error, "hunter2".into(), fields()).await;
+        metrics::Host::counter(&mut call, "n".into(), 1).await;
+        let trap = call.explain_trap("unreachable".into());
+        assert_eq!(
+            trap.to_string(),
+            "trapped: unreachable",
+            "the call went on after the report"
+        );
+    }
+}
+
+/// A plugin that could read, replace or send the key of digests could find the values of digests by guessing.
+#[tokio::test]
+async fn key_of_digests_is_denied_with_all_grants() {
+    let cluster = SilentCluster::new();
+    let all = || Permissions {
+        read_secrets: true,
+        ..all_permissions()
+    };
+    let mut call = cluster.call(all(), &all());
+    let name = DIGEST_KEY_SECRET;
+    let secret = || types::ObjectRef {
+        gvk: types::Gvk {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Secret".into(),
+        },
+        cluster: None,
+        namespace: Some("a".into()),
+        name: name.into(),
+    };
+    let named = || types::SecretKeyRef {
+        name: name.into(),
+        ..secret_key()
+    };
+    let body = || {
+        format!(r#"{{"apiVersion":"v1","kind":"Secret","metadata":{{"name":"{name}","namespace":"a"}}}}"#)
+            .into_bytes()
+    };
+    let create = kubernetes::CreateOptions {
+        cluster: None,
+        owned: false,
+        substitutions: vec![],
+    };
+    let delete = kubernetes::DeleteOptions {
+        propagation: kubernetes::Propagation::Background,
+        preconditions: no_preconditions(),
+    };
+    let mut answers = vec![
+        poll_once(kubernetes::Host::apply(
+            &mut call,
+            body(),
+            apply_options(None, vec![]),
+        ))
+        .map(Result::err),
+        poll_once(kubernetes::Host::create(&mut call, body(), create)).map(Result::err),
+        poll_once(kubernetes::Host::patch(
+            &mut call,
+            secret(),
+            b"{}".to_vec(),
+            no_preconditions(),
+        ))
+        .map(Result::err),
+        poll_once(kubernetes::Host::delete(&mut call, secret(), delete)).map(Result::err),
+        poll_once(http::Host::secret_digest(&mut call, named())).map(Result::err),
+    ];
+    let substitutions = vec![substitution(types::SecretSource::Key(named()))];
+    answers.push(poll_once(http::Host::send(&mut call, request(substitutions))).map(Result::err));
+    for answer in answers {
+        let denied = matches!(&answer, Some(Some(Error::Denied(why))) if why.contains("key of digests"));
+        assert!(denied, "{answer:?}");
     }
 }
 

@@ -13,7 +13,7 @@ pub const OWNER_ANNOTATION: &str = "devops.ostler.dev/argo-setting-name";
 /// Argo CD's name of the cluster it runs in.
 const LOCAL_SERVER: &str = "https://kubernetes.default.svc";
 
-/// Projects, repositories and applications in an Argo CD of this cluster.
+/// Projects, repositories and applications in an Argo CD: of this cluster by its custom resources, of another one by its API.
 #[resource(
     group = "devops.ostler.dev",
     version = "v1alpha1",
@@ -35,11 +35,17 @@ const LOCAL_SERVER: &str = "https://kubernetes.default.svc";
     rule = "self.argoNamespace == oldSelf.argoNamespace",
     message = "argoNamespace is immutable"
 )]
+#[validation(
+    rule = "has(self.server) == has(oldSelf.server) && (!has(self.server) || self.server.url == oldSelf.server.url)",
+    message = "server.url is immutable, and server can be neither added nor removed"
+)]
 pub struct ArgoSettingSpec {
     /// Namespace in which Argo CD looks for its objects.
     #[serde(default = "default_argo_namespace")]
     #[schemars(length(min = 1, max = 63))]
     pub argo_namespace: String,
+    /// An Argo CD that is reached by its API, and not by the custom resources of this cluster.
+    pub server: Option<ArgoConnection>,
     /// Projects: what their applications may deploy, and where to.
     #[schemars(length(min = 1, max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub projects: Vec<ArgoProject>,
@@ -62,6 +68,18 @@ fn default_argo_namespace() -> String {
 #[must_use]
 pub fn default_server() -> String {
     LOCAL_SERVER.into()
+}
+
+/// The API of an Argo CD.
+#[api]
+pub struct ArgoConnection {
+    /// URL of the API server.
+    #[schemars(length(max = 2048), regex(pattern = r"^https?://.+"))]
+    pub url: String,
+    /// A token of an account (`argocd account generate-token`).
+    pub token_ref: SecretKey,
+    /// The certificate authority to trust, as PEM.
+    pub ca_ref: Option<SecretKey>,
 }
 
 /// A project (`AppProject`). Its applications may use the repositories that name it, and no others.
@@ -233,10 +251,25 @@ pub struct ArgoSettingStatus {
     /// Secrets of repositories in Argo CD's namespace that this object manages, by name. A name is recorded before the
     /// Secret is first written.
     pub repository_secrets: Vec<String>,
+    /// Projects in the Argo CD of `spec.server` that this object manages, by name. A name is recorded before the project is first
+    /// written.
+    pub server_projects: Vec<String>,
+    /// Repositories in the Argo CD of `spec.server` that this object manages, recorded in the same way.
+    pub server_repositories: Vec<ServerRepository>,
     /// State of each application that exists.
     pub applications: Vec<ApplicationState>,
     /// Number of applications that are Synced, and of all, as `2/3`.
     pub synced_applications: Option<String>,
+}
+
+/// A repository in an Argo CD, of which a project has one of each URL.
+#[api]
+#[derive(Eq)]
+pub struct ServerRepository {
+    /// Name of the project.
+    pub project: String,
+    /// URL of the repository.
+    pub url: String,
 }
 
 /// State of an application, as Argo CD shows it.

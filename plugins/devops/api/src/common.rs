@@ -44,6 +44,12 @@ impl UpstreamReference {
     }
 }
 
+/// Name of the Upstream that an ArgoSetting with a server owns.
+#[must_use]
+pub fn argo_upstream(setting: &str) -> String {
+    ["argo-", setting].concat()
+}
+
 /// Name of the Upstream that a JenkinsSetting owns.
 #[must_use]
 pub fn jenkins_upstream(setting: &str) -> String {

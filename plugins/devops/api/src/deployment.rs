@@ -263,6 +263,11 @@ pub struct SyncStatus {
     pub application_uid: Option<String>,
     /// resourceVersion of the application on which the operation was written. The write is conditional on it.
     pub resource_version: Option<String>,
+    /// Start of the operation that was there before, of an Argo CD that is reached by its API. Another one is seen by it.
+    pub previous_start_time: Option<String>,
+    /// Time of the request to the API of Argo CD.
+    #[schemars(extend("format" = "date-time"))]
+    pub request_time: Option<String>,
     /// Set when the operation has been seen in Argo CD.
     #[serde(default)]
     pub started: bool,

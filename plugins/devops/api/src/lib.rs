@@ -13,13 +13,14 @@ mod project;
 mod registry;
 
 pub use argo::{
-    ApplicationLifetime, ApplicationSource, ApplicationState, ArgoApplication, ArgoDestination, ArgoProject,
-    ArgoRepository, ArgoSetting, ArgoSettingSpec, ArgoSettingStatus, AutomatedSync, HelmParameter,
-    HelmSource, OWNER_ANNOTATION, OWNER_LABEL, application_users, default_server,
+    ApplicationLifetime, ApplicationSource, ApplicationState, ArgoApplication, ArgoConnection,
+    ArgoDestination, ArgoProject, ArgoRepository, ArgoSetting, ArgoSettingSpec, ArgoSettingStatus,
+    AutomatedSync, HelmParameter, HelmSource, OWNER_ANNOTATION, OWNER_LABEL, ServerRepository,
+    application_users, default_server,
 };
 pub use common::{
-    LocalReference, SecretKey, UpstreamReference, check_secure_url, git_upstream, jenkins_upstream,
-    registry_upstream, secret_selector, upstream_manifest, with_authenticated,
+    LocalReference, SecretKey, UpstreamReference, argo_upstream, check_secure_url, git_upstream,
+    jenkins_upstream, registry_upstream, secret_selector, upstream_manifest, with_authenticated,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;

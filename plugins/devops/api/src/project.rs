@@ -3,7 +3,8 @@
 use ostler_sdk::{api, resource};
 
 use crate::{
-    ArgoDestination, AutomatedSync, ImagePullSecret, IngressResourceSpec, JenkinsCredential, SecretKey,
+    ArgoConnection, ArgoDestination, AutomatedSync, ImagePullSecret, IngressResourceSpec, JenkinsCredential,
+    SecretKey,
 };
 
 /// A project: its repository, registry, pipelines and environments. It applies the four settings.
@@ -99,6 +100,8 @@ pub struct ProjectArgo {
     #[serde(default = "default_argo_namespace")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
+    /// An Argo CD that is reached by its API, as in an ArgoSetting.
+    pub server: Option<ArgoConnection>,
 }
 
 fn default_argo_namespace() -> String {

@@ -183,7 +183,7 @@ impl<'a> ArgoServer<'a> {
         send(request.json(application))?.created()
     }
 
-    /// Updates an application that was read before. Labels and annotations of others are kept.
+    /// Updates an application that was read before, also to another project. Labels and annotations of others are kept.
     ///
     /// # Errors
     /// As [`Self::read_project`].
@@ -198,7 +198,7 @@ impl<'a> ArgoServer<'a> {
             application["metadata"][field] = merged;
         }
         let key = ApplicationKey {
-            project: text(&desired["spec"]["project"]),
+            project: text(&live["spec"]["project"]),
             name: text(&desired["metadata"]["name"]),
         };
         let path = application_path(key, "", "validate=false&");

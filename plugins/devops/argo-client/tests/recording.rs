@@ -219,7 +219,8 @@ fn application_is_read_created_updated_and_deleted() {
 
     let mut desired = sent_body("application: update, stale resourceVersion");
     desired["metadata"]["labels"] = json!({});
-    let live = json!({ "metadata": { "labels": { "only": "this" } } });
+    let project = &desired["spec"]["project"];
+    let live = json!({ "metadata": { "labels": { "only": "this" } }, "spec": { "project": project } });
     play("application: update, stale resourceVersion", |argo| {
         let mut desired = desired.clone();
         desired["metadata"]["resourceVersion"] = "1".into();

@@ -1,11 +1,12 @@
-//! Reconciles `devops.ostler.dev/v1alpha1` ArgoSetting: projects, repositories and applications as custom resources of Argo
-//! CD.
+//! Reconciles `devops.ostler.dev/v1alpha1` ArgoSetting: projects, repositories and applications of an Argo CD, as its custom
+//! resources or, on a server that is not in this cluster, by its API.
 
 mod application;
 mod claim;
 mod desired;
 mod project;
 mod repository;
+mod server;
 mod validate;
 
 use devops_api::{
@@ -30,6 +31,9 @@ impl Reconciler for ArgoSettings {
             return Ok(suspended_outcome());
         }
         validate::check_setting(ctx, setting)?;
+        if let Some(connection) = &setting.spec.server {
+            return server::reconcile(ctx, setting, connection);
+        }
         let claimed = Claimed::list(ctx, setting)?;
         let owner = Owner::of(setting);
         for project in &setting.spec.projects {
@@ -58,6 +62,9 @@ impl Reconciler for ArgoSettings {
     }
 
     fn cleanup(&self, ctx: &Context, setting: &ArgoSetting) -> Result<Outcome, Failure> {
+        if setting.spec.server.is_some() {
+            return server::clean_up(ctx, setting);
+        }
         let claimed = Claimed::list(ctx, setting)?;
         let mut remaining = Vec::new();
         for application in &claimed.applications {
@@ -181,8 +188,12 @@ fn update_status(
         Condition::new_false("Ready", "ApplicationError", errors.join("; "))
     } else if !unseen.is_empty() {
         let message = format!(
-            "Argo CD has not compared {} yet. If it stays so, spec.argoNamespace is not the namespace of Argo CD.",
-            unseen.join(", ")
+            "Argo CD has not compared {} yet.{}",
+            unseen.join(", "),
+            match setting.spec.server {
+                None => " If it stays so, spec.argoNamespace is not the namespace of Argo CD.",
+                Some(_) => "",
+            }
         );
         Condition::new_false("Ready", "Comparing", message)
     } else if removed.is_empty() {
@@ -191,7 +202,19 @@ fn update_status(
         let message = format!("Argo CD is deleting {}.", removed.join(", "));
         Condition::new_false("Ready", "DeletionPending", message)
     };
-    let mut secrets = repository::secret_names(setting);
+    let mut secrets = match setting.spec.server {
+        None => repository::secret_names(setting),
+        Some(_) => Vec::new(),
+    };
+    let (mut server_projects, mut server_repositories) = server::record_claims(setting);
+    if remaining.is_empty() && setting.spec.server.is_some() {
+        server_projects.retain(|name| setting.spec.projects.iter().any(|p| p.name == *name));
+        let is_desired = |claim: &devops_api::ServerRepository| {
+            let mut all = setting.spec.repositories.iter();
+            all.any(|r| r.project == claim.project && r.url == claim.url)
+        };
+        server_repositories.retain(is_desired);
+    }
     // A Secret that an application in deletion still needs stays recorded until it is deleted.
     if !remaining.is_empty() {
         let kept = setting
@@ -204,6 +227,8 @@ fn update_status(
     }
     let status = ArgoSettingStatus {
         repository_secrets: secrets,
+        server_projects,
+        server_repositories,
         synced_applications: Some(format!("{synced}/{}", states.len())),
         applications: states,
     };

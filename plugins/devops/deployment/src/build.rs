@@ -400,7 +400,7 @@ fn encode_parameter(name: &str, value: &str) -> String {
 }
 
 /// Reads the time within which a lost request may still be carried out from the plugin's configuration.
-fn read_settle_time(ctx: &Context) -> Result<u64, Failure> {
+pub fn read_settle_time(ctx: &Context) -> Result<u64, Failure> {
     let Some(settle) = ctx.config::<Config>()?.settle else {
         return Ok(DEFAULT_SETTLE_MS);
     };

@@ -8,6 +8,7 @@ mod build;
 mod cleanup;
 mod heartbeat;
 mod run;
+mod server_sync;
 mod sync;
 mod verify;
 

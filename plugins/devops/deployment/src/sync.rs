@@ -5,36 +5,52 @@
 use devops_api::{DeploymentPhase, DeploymentState, SyncStatus};
 use ostler_sdk::{ObjectRef, Preconditions, prelude::*, serde_json::Value};
 
-use crate::run::{Progress, Run};
+use crate::{
+    run::{Progress, Run},
+    server_sync::ServerApplication,
+};
 
 /// Annotation of an application with the IDs of the last operations.
 const OPERATIONS_ANNOTATION: &str = "devops.ostler.dev/operations";
 /// Number of operations that the annotation lists.
 const MAX_LISTED_OPERATIONS: usize = 10;
 /// Name of the ID among the information of an operation.
-const INFO_NAME: &str = "ostler-deployment";
+pub const INFO_NAME: &str = "ostler-deployment";
 const SYNC_FAILED: &str = "SyncRequestFailed";
 
 /// The application of a deployment.
-pub struct Application {
-    pub reference: ObjectRef,
+pub struct Application<'a> {
+    /// The custom resource, or what the server has of it.
     pub object: Value,
+    reference: ObjectRef,
+    /// The server, if it is not a custom resource of this cluster.
+    server: Option<ServerApplication<'a>>,
 }
 
-impl Application {
+impl<'a> Application<'a> {
     /// Finds the application; none if it or the ArgoSetting does not exist.
-    pub fn find(run: &Run) -> Result<Option<Self>, Failure> {
+    pub fn find(run: &Run<'a>) -> Result<Option<Self>, Failure> {
         let Some(setting) = run.argo_setting()? else {
             return Ok(None);
         };
         let kind = gvk("argoproj.io", "v1alpha1", "Application");
         let reference = kind.named(&setting.spec.argo_namespace, &run.record.spec.sync.application);
-        let object = run.ctx.get_json(&reference).reason(SYNC_FAILED)?;
+        let server = setting.spec.server.as_ref();
+        let server = server.and_then(|_| ServerApplication::of(run, &setting));
+        let object = match (&server, setting.spec.server.is_some()) {
+            (Some(server), _) => server.read()?,
+            (None, true) => None,
+            (None, false) => run.ctx.get_json(&reference).reason(SYNC_FAILED)?,
+        };
         // An application of another user may have the name.
         let is_owned =
             |object: &Value| object["metadata"]["labels"][devops_api::OWNER_LABEL] == *setting.metadata.uid;
         let object = object.filter(is_owned);
-        Ok(object.map(|object| Self { reference, object }))
+        Ok(object.map(|object| Self {
+            object,
+            reference,
+            server,
+        }))
     }
 
     /// Text at a path below `status.operationState`.
@@ -101,6 +117,9 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
             run.record.spec.sync.application
         );
         return Ok(Progress::wait("ApplicationMissing", message));
+    }
+    if let Some(server) = &application.server {
+        return server.advance(run, &application.object);
     }
     let sync = run.status.sync.clone().unwrap_or_default();
     let Some(id) = &sync.operation_id else {
@@ -267,17 +286,20 @@ fn follow(
 
 /// Terminates the operation of a deployment that ends before it.
 pub fn terminate(run: &Run) -> Result<(), Failure> {
-    let Some(id) = run
+    let Some((sync, id)) = run
         .status
         .sync
         .as_ref()
-        .and_then(|sync| sync.operation_id.as_deref())
+        .and_then(|sync| Some((sync, sync.operation_id.as_deref()?)))
     else {
         return Ok(());
     };
     let Some(application) = Application::find(run)? else {
         return Ok(());
     };
+    if let Some(server) = &application.server {
+        return server.terminate(&application.object, sync);
+    }
     let is_running = application.shows(id) && application.operation_text("phase") == Some("Running");
     if !is_running || !application.has_operation() {
         return Ok(());

@@ -59,6 +59,7 @@ pub fn argo(project: &DevOpsProject) -> ArgoSettingSpec {
     });
     ArgoSettingSpec {
         argo_namespace: spec.argo.namespace.clone(),
+        server: spec.argo.server.clone(),
         projects: vec![ArgoProject {
             name: name.to_owned(),
             description: None,

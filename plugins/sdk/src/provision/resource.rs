@@ -10,11 +10,14 @@ use crate::{
 
 /// Label with the uid of the owner, on objects in a namespace in which owner references to it are impossible.
 pub const OWNER_LABEL: &str = "provision.ostler.dev/owner";
+/// Label with the uid of the owner, which the host sets on an owned object on another cluster.
+pub(crate) const OWNER_UID_LABEL: &str = "ostler.dev/owner-uid";
 
 /// A Kubernetes object that is applied, and deleted again.
 ///
-/// It belongs to its owner by the owner reference, or by [`OWNER_LABEL`] where the owner is in another namespace. An object
-/// of the same name that does not belong to it is neither changed nor deleted.
+/// It belongs to its owner by the owner reference, or by [`OWNER_LABEL`] where the owner is in another namespace. On another
+/// cluster it is an owned object in the inventory of the host. An object of the same name that does not belong to it is
+/// neither changed nor deleted.
 pub struct Resource<'a> {
     owner: &'a ObjectMeta,
     object: Value,
@@ -69,6 +72,18 @@ impl<'a> Resource<'a> {
         self
     }
 
+    /// Applies it on another cluster: `namespace/name` of the `Cluster` object. The kind of the owner needs a finalizer.
+    #[must_use]
+    pub fn on_cluster(mut self, cluster: &str) -> Self {
+        // The host marks it instead.
+        if let Some(labels) = self.object["metadata"]["labels"].as_object_mut() {
+            labels.remove(OWNER_LABEL);
+        }
+        self.options.cluster = Some(cluster.into());
+        self.options.owned = true;
+        self
+    }
+
     /// Takes over an object of the same name that does not belong to the owner, such as one that another tool has made.
     #[must_use]
     pub fn adopt(mut self) -> Self {
@@ -89,14 +104,28 @@ impl<'a> Resource<'a> {
             .split_once('/')
             .unwrap_or(("", text("apiVersion")));
         let metadata = &self.object["metadata"];
-        gvk(group, version, text("kind")).named(
+        let mut reference = gvk(group, version, text("kind")).named(
             metadata["namespace"].as_str().unwrap_or_default(),
             metadata["name"].as_str().unwrap_or_default(),
-        )
+        );
+        reference.cluster.clone_from(&self.options.cluster);
+        reference
+    }
+
+    /// The object may be applied: it belongs to the owner. On another cluster the host decides between the owners of one
+    /// object (`conflict`), so that an owner that was restored from a backup takes its objects over.
+    fn may_apply(&self, metadata: &Value) -> bool {
+        let is_remote = self.options.cluster.is_some();
+        self.can_adopt
+            || self.is_owned(metadata)
+            || (is_remote && metadata["labels"][OWNER_UID_LABEL].is_string())
     }
 
     fn is_owned(&self, metadata: &Value) -> bool {
         let uid = self.owner.uid.as_str();
+        if self.options.cluster.is_some() {
+            return metadata["labels"][OWNER_UID_LABEL] == uid;
+        }
         let mut owners = metadata["ownerReferences"].as_array().into_iter().flatten();
         metadata["labels"][OWNER_LABEL] == uid || owners.any(|owner| owner["uid"] == uid)
     }
@@ -107,7 +136,7 @@ impl Provision for Resource<'_> {
         let reference = self.reference();
         if let Some(live) = ctx.get_json(&reference)? {
             let metadata = &live["metadata"];
-            if !self.can_adopt && !self.is_owned(metadata) {
+            if !self.may_apply(metadata) {
                 let message = describe(
                     &reference,
                     " belongs to another owner. Delete it, or give this one another name.",

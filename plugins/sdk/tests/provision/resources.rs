@@ -268,3 +268,43 @@ fn foreground_deletion_is_waited_for() {
         (Resolution::Wait, "ForegroundDeletion")
     );
 }
+
+#[test]
+fn resource_on_another_cluster_belongs_to_its_owner_by_the_mark_of_the_host() {
+    let host = Host::new();
+    let run = |host: &Host, is_up: bool| {
+        call(host, |ctx, thing| {
+            let tree = step(
+                "Copied",
+                Resource::new(&thing.metadata, map(0)).on_cluster("fleet/east"),
+            );
+            if is_up {
+                tree.provision(ctx)
+            } else {
+                tree.deprovision(ctx)
+            }
+        })
+    };
+    run(&host, true).expect("succeeds");
+    assert_eq!(host.writes(), ["apply ConfigMap m0 owned on fleet/east"]);
+    let copy = config_map("m0").on_cluster("fleet/east");
+    let mut live = host.object(&copy).expect("applied");
+    assert_eq!(
+        live["metadata"]["labels"],
+        json!({ "ostler.dev/owner-uid": "u-1" })
+    );
+    run(&host, false).expect("succeeds");
+    assert_eq!(host.object(&copy), None);
+
+    // One without the mark belongs to somebody there, one with another mark to another owner, which the host refuses.
+    for (labels, reason) in [
+        (json!({}), "NotOwned"),
+        (json!({ "ostler.dev/owner-uid": "u-2" }), "Conflict"),
+    ] {
+        live["metadata"]["labels"] = labels;
+        host.put_on("fleet/east", live.clone());
+        assert_eq!(run(&host, true).expect_err("is refused").reason, reason);
+        run(&host, false).expect("has nothing to remove");
+        assert_eq!(host.object(&copy), Some(live.clone()));
+    }
+}

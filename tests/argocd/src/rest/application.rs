@@ -274,6 +274,7 @@ impl Rest {
         if body["infos"].is_array() {
             operation["info"] = body["infos"].clone();
         }
+        let started = (name.to_owned(), operation.clone());
         let reply = self.change(name, |application| {
             application["operation"] = operation;
             if let Some(status) = application["status"].as_object_mut() {
@@ -281,7 +282,10 @@ impl Rest {
             }
         });
         match reply.status {
-            200 => Reply::ok(self.with_project_labels(reply.body)),
+            200 => {
+                self.operations.push(started);
+                Reply::ok(self.with_project_labels(reply.body))
+            }
             _ => reply,
         }
     }

@@ -29,6 +29,11 @@ mod embedded {
         crate::failed_build_leaves_the_previous_one_serving();
     }
 
+    #[test]
+    fn rolled_back_build_is_explained_and_undone_at_once() {
+        crate::rolled_back_build_is_explained_and_undone_at_once();
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn new_project_passes_its_checks_and_handles_messages_in_every_language() {
         let terminal = crate::Terminal::new();
@@ -224,6 +229,62 @@ fn failed_build_leaves_the_previous_one_serving() {
         second["buildMs"].as_f64().unwrap_or_default() / 1000.0,
         second["swapMs"]
     );
+    dev.interrupt();
+}
+
+fn rolled_back_build_is_explained_and_undone_at_once() {
+    let terminal = Terminal::new();
+    terminal.ostler(&["plugin", "new", "taken", "--kind", "Taken.v1.example.dev"]);
+    let mut dev = terminal.start(
+        terminal
+            .command(host_binary())
+            .args(["plugin", "dev", "taken", "--output", "json"]),
+        "dev.log",
+    );
+    let rows = |log: &str, what: &str| -> Vec<Value> {
+        let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        rows.filter(|row| row["what"] == what).collect()
+    };
+    dev.wait_until("the first build serves", |log| rows(log, "serves").len() == 1);
+
+    // It panics on an object that comes later, so that no recording refuses it.
+    let source = terminal.path().join("taken/src/lib.rs");
+    let good = std::fs::read_to_string(&source).expect("a source");
+    let first = "    ctx.apply_owned(&json!({";
+    let panics = "    assert!(object.name() != \"boom\", \"there must be\\na host\");\n";
+    let line = 1 + good
+        .lines()
+        .position(|line| line == first)
+        .expect("the first statement");
+    std::fs::write(&source, good.replace(first, &[panics, first].concat())).expect("saved");
+    dev.wait_until("the second build serves", |log| rows(log, "serves").len() == 2);
+    let boom = "apiVersion: example.dev/v1\nkind: Taken\nmetadata: {name: boom}\nspec: {message: x}\n";
+    std::fs::write(terminal.path().join("taken/samples/boom.yaml"), boom).expect("saved");
+    dev.wait_until("it is rolled back", |log| rows(log, "rolled back").len() == 1);
+    let message = rows(&dev.log(), "rolled back").remove(0)["message"].to_string();
+    let panicked = format!("there must be a host (src/lib.rs:{line})");
+    assert!(
+        message.contains("was rolled back") && message.contains(&panicked),
+        "{panicked} in {message}"
+    );
+
+    let undone = Instant::now();
+    std::fs::write(&source, &good).expect("saved");
+    dev.wait_until("the undone change serves", |log| rows(log, "serves").len() == 3);
+    println!(
+        "the undone change serves after {:.1} s",
+        undone.elapsed().as_secs_f64()
+    );
+    let explained = terminal.json(&["explain", "taken/boom", "--output", "json"]);
+    assert_eq!(explained["state"], "Ready", "{explained}");
+
+    // Now there is a recording of the object, with which it would panic.
+    std::fs::write(&source, good.replace(first, &[panics, first].concat())).expect("saved");
+    dev.wait_until("the build is refused", |log| rows(log, "refused").len() == 1);
+    let message = rows(&dev.log(), "refused").remove(0)["message"].to_string();
+    assert!(message.contains(&panicked), "{panicked} in {message}");
+    std::fs::write(&source, good.replace("message applied", "text applied")).expect("saved");
+    dev.wait_until("a later build serves", |log| rows(log, "serves").len() == 4);
     dev.interrupt();
 }
 

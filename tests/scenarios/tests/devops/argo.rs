@@ -1,12 +1,14 @@
-//! ArgoSetting and the sync of a DeploymentRecord, with the simulator of Argo CD's controller.
+//! ArgoSetting and the sync of a DeploymentRecord by the custom resources of Argo CD.
 
-use argocd_simulator::{Controller, Hook, World};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, scenarios, workspace_root};
+use ostler_test_harness::{Lab, scenarios};
 use serde_json::{Value, json};
 
-use super::{kind, object, secret, start};
+use super::{
+    argo_cd::{ArgoCd, REVISION},
+    kind, object, secret, start,
+};
 
 scenarios!(
     password_of_a_repository_is_written_and_rotated,
@@ -20,43 +22,29 @@ fn argo(kind: &str) -> Gvk {
     Gvk::new("argoproj.io", "v1alpha1", kind)
 }
 
-pub async fn apply_crds(lab: &Lab) {
-    for name in ["applications", "appprojects"] {
-        let path = workspace_root().join(format!("tests/argocd/crds/{name}.yaml"));
-        lab.apply_yaml(&std::fs::read_to_string(path).expect("a CRD"))
-            .await;
-    }
-    lab.wait_until("the kinds of Argo CD are served", async || {
-        let api = lab.api(&argo("Application"), &lab.namespace);
-        api.list(&kube::api::ListParams::default()).await.is_ok()
-    })
-    .await;
-}
-
 /// The spec of a deployment without a build.
 pub fn deployment() -> Value {
     json!({ "environment": "alpha",
-        "sync": { "settingRef": { "name": "shop" }, "application": "web", "revision": "v1" } })
+        "sync": { "settingRef": { "name": "shop" }, "application": "web", "revision": REVISION } })
 }
 
 /// Argo CD looks for its objects in the namespace of the test.
-pub fn setting(lab: &Lab, lifetime: &str) -> Value {
-    let url = "https://git.example.com/apps.git";
+pub fn setting(lab: &Lab, argo_cd: &ArgoCd, lifetime: &str) -> Value {
+    let url = argo_cd.repository_url();
     let spec = json!({
         "argoNamespace": lab.namespace,
         "projects": [{ "name": "shop", "destinations": [{ "namespace": lab.namespace }] }],
         "repositories": [{ "name": "apps", "url": url, "project": "shop" }],
         "applications": [{ "name": "web", "project": "shop", "lifetime": lifetime,
-            "source": { "repoURL": url, "path": "web", "revision": "v1" } }],
+            "source": { "repoURL": url, "path": "web", "revision": REVISION } }],
     });
     object(lab, "ArgoSetting", "shop", spec)
 }
 
 async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
-    apply_crds(&lab).await;
-    let controller = Controller::start(lab.client.clone(), &lab.namespace);
+    let argo_cd = ArgoCd::start(&lab).await;
     start(&mut lab, &COMPONENTS).await;
-    lab.apply(setting(&lab, "Permanent")).await;
+    lab.apply(setting(&lab, &argo_cd, "Permanent")).await;
     let ready = lab.wait_ready(&kind("ArgoSetting"), "shop").await;
     assert_eq!(ready["status"]["syncedApplications"], "0/1");
     let patch = json!({ "spec": { "projects": [{ "name": "shop", "description": "edited",
@@ -69,11 +57,7 @@ async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
     .await;
 
     // A sync whose hook never ends, which would block the deletion.
-    let world = World {
-        hook: Some(Hook::Running),
-        ..World::default()
-    };
-    controller.set_world("web", world);
+    argo_cd.hold_sync();
     lab.patch(
         &argo("Application"),
         "web",
@@ -92,10 +76,9 @@ async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
 }
 
 async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
-    apply_crds(&lab).await;
-    let controller = Controller::start(lab.client.clone(), &lab.namespace);
+    let argo_cd = ArgoCd::start(&lab).await;
     start(&mut lab, &COMPONENTS).await;
-    lab.apply(setting(&lab, "Deployment")).await;
+    lab.apply(setting(&lab, &argo_cd, "Deployment")).await;
     let mut spec = deployment();
     spec["ttlSeconds"] = 3.into();
     lab.apply(object(&lab, "DeploymentRecord", "d-1", spec)).await;
@@ -113,18 +96,17 @@ async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
         lab.get(&argo("Application"), "web").await.is_none()
     })
     .await;
-    let operations = controller.operations();
+    let operations = argo_cd.operations();
     assert_eq!(operations.len(), 1, "{operations:?}");
     assert_eq!(
         operations[0].1["sync"],
-        json!({ "prune": true, "revision": "v1" })
+        json!({ "prune": true, "revision": REVISION })
     );
 }
 
 async fn password_of_a_repository_is_written_and_rotated(mut lab: Lab) {
-    apply_crds(&lab).await;
     // It releases the AppProject in the end.
-    let _controller = Controller::start(lab.client.clone(), &lab.namespace);
+    let _argo_cd = ArgoCd::start(&lab).await;
     start(&mut lab, &COMPONENTS).await;
     lab.apply(secret(&lab, "git", "a-git-password-0001")).await;
     let url = "https://git.example.com/apps.git";

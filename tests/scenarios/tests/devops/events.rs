@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use argocd_simulator::{Controller, Hook, World};
 use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use ostler_test_harness::{
     Lab,
@@ -11,7 +10,11 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-use super::{argo, kind, object, secret, start};
+use super::{
+    argo,
+    argo_cd::{self, ArgoCd},
+    kind, object, secret, start,
+};
 
 scenarios!(
     events_become_objects_and_what_is_wrong_is_dead_lettered,
@@ -77,17 +80,21 @@ fn deployment(id: &str, project: &str) -> Value {
     json!({ "id": id, "project": project, "environment": "alpha", "revision": "v1", "ttl_seconds": 60 })
 }
 
-fn project(environments: Value) -> Value {
-    json!({ "id": "p-1", "project": "shop", "spec": {
-        "git": { "url": "https://git.example.com/shop.git" },
-        "registry": { "url": "https://registry.example.com" },
-        "argo": {},
-        "environments": environments,
-    }})
-}
-
-fn environment() -> Value {
-    json!({ "name": "alpha", "destination": { "namespace": "alpha" }, "path": "deploy" })
+/// An event of `deploy/examples`, with values in place of its variables.
+fn read_sample(text: &str) -> Value {
+    let mut text = text.to_owned();
+    for (name, value) in [
+        ("DNS_ZONE", "example.com"),
+        ("GIT_URL", "https://git.example.com/shop.git"),
+        ("GIT_USER", "fetcher"),
+        ("JENKINS_URL", "https://jenkins.example.com"),
+        ("JENKINS_USER", "ops"),
+        ("REGISTRY_URL", "https://registry.example.com"),
+        ("REGISTRY_USER", "robot"),
+    ] {
+        text = text.replace(&format!("${{{name}}}"), value);
+    }
+    serde_json::from_str(&text).expect("JSON")
 }
 
 async fn wait_object(lab: &Lab, kind_name: &str, name: &str) -> Value {
@@ -101,9 +108,11 @@ async fn wait_object(lab: &Lab, kind_name: &str, name: &str) -> Value {
 async fn events_become_objects_and_what_is_wrong_is_dead_lettered(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let client = start_with_broker(&mut lab, &rabbitmq, &["devops/devops-events"]).await;
-    let good = project(json!([environment()]));
+    let good = read_sample(include_str!("../../../../deploy/examples/devops-initialize.json"));
     publish(&client, "DevOpsInitialize", &good).await;
-    publish(&client, "DevOpsReconcile", &deployment("d-1", "shop")).await;
+    let mut event = read_sample(include_str!("../../../../deploy/examples/devops-reconcile.json"));
+    event["revision"] = "v1".into();
+    publish(&client, "DevOpsReconcile", &event).await;
     let created = wait_object(&lab, "DevOpsProject", "shop").await;
     assert_eq!(created["spec"]["environments"][0]["name"], "alpha");
     let record = wait_object(&lab, "DeploymentRecord", "d-1").await;
@@ -113,20 +122,22 @@ async fn events_become_objects_and_what_is_wrong_is_dead_lettered(mut lab: Lab) 
         json!({ "settingRef": { "name": "shop" }, "application": "shop-alpha", "revision": "v1", "keepRemoved": false })
     );
     assert_eq!(record["spec"]["heartbeat"]["routingKey"], HEARTBEATS);
+    assert_eq!(record["spec"]["ingress"]["template"]["host"], "d-1.example.com");
 
     // A duplicate, and another event with the ID.
     publish(&client, "DevOpsInitialize", &good).await;
     let mut other = deployment("d-1", "shop");
     other["environment"] = "beta".into();
     publish(&client, "DevOpsReconcile", &other).await;
-    let event = deployment("d-9", "shop").to_string();
+    let other = deployment("d-9", "shop").to_string();
     publish_bytes(&client, "DevOpsReconcile", None, b"\xff{").await;
-    publish_bytes(&client, "DevOpsReconcile", Some("v9"), event.as_bytes()).await;
+    publish_bytes(&client, "DevOpsReconcile", Some("v9"), other.as_bytes()).await;
     publish_bytes(&client, "DevOpsReconcile", None, &vec![b' '; (256 << 10) + 1]).await;
-    publish_bytes(&client, "SomethingElse", None, event.as_bytes()).await;
+    publish_bytes(&client, "SomethingElse", None, other.as_bytes()).await;
     publish(&client, "DevOpsReconcile", &deployment("../etc", "shop")).await;
-    let mut refused = project(json!([]));
+    let mut refused = good.clone();
     refused["project"] = "empty".into();
+    refused["spec"]["environments"] = json!([]);
     publish(&client, "DevOpsInitialize", &refused).await;
 
     let mut reasons = BTreeMap::new();
@@ -208,7 +219,7 @@ async fn deployment_of_an_unknown_project_fails_with_a_final_heartbeat(mut lab: 
     let rabbitmq = RabbitMq::start().await;
     let components = ["devops/devops-events", "devops/devops-deployment"];
     let client = start_with_broker(&mut lab, &rabbitmq, &components).await;
-    argo::apply_crds(&lab).await;
+    argo_cd::apply_crds(&lab).await;
     publish(&client, "DevOpsReconcile", &deployment("d-1", "nowhere")).await;
     let running = wait_heartbeat(&client, "d-1", "running").await;
     assert_eq!(
@@ -239,17 +250,10 @@ async fn deployment_of_an_unknown_project_fails_with_a_final_heartbeat(mut lab: 
 
 async fn final_heartbeat_is_published_until_it_is_confirmed(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
-    argo::apply_crds(&lab).await;
-    let controller = Controller::start(lab.client.clone(), &lab.namespace);
-    controller.set_world(
-        "web",
-        World {
-            hook: Some(Hook::Running),
-            ..World::default()
-        },
-    );
+    let argo_cd = ArgoCd::start(&lab).await;
+    argo_cd.hold_sync();
     let client = start_with_broker(&mut lab, &rabbitmq, &argo::COMPONENTS).await;
-    lab.apply(argo::setting(&lab, "Permanent")).await;
+    lab.apply(argo::setting(&lab, &argo_cd, "Permanent")).await;
     let mut spec = argo::deployment();
     spec["heartbeat"] = heartbeat();
     lab.apply(object(&lab, "DeploymentRecord", "d-1", spec)).await;
@@ -262,7 +266,7 @@ async fn final_heartbeat_is_published_until_it_is_confirmed(mut lab: Lab) {
     assert_eq!(deploying["url"], Value::Null);
 
     rabbitmq.kill();
-    controller.set_world("web", World::default());
+    argo_cd.release_sync(&lab).await;
     let unconfirmed = lab
         .wait_condition(&record, "d-1", "Ready", "False", "HeartbeatFailed")
         .await;

@@ -15,6 +15,10 @@ use tokio::{
     sync::watch,
 };
 
+/// Effect of a host that acknowledges an event.
+pub const EVENT_ACKNOWLEDGEMENT: &str = "acknowledge the event";
+/// Length of a UID.
+const UID_LENGTH: usize = 36;
 /// Class and method of `basic.ack` in AMQP: the confirmation of a message by the broker, or that of a delivery by the host.
 const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
 /// Bytes before the payload of an AMQP frame: type, channel, size.
@@ -53,6 +57,21 @@ impl Step {
 /// again after a restart.
 pub fn take_due(steps: &mut Vec<Step>, effects: &[String]) -> Vec<Step> {
     steps.extract_if(.., |step| step.is_in(effects)).collect()
+}
+
+/// Replaces the UIDs in a name, which differ from one object to the other.
+pub fn replace_uids(name: &str) -> String {
+    let is_uid = |bytes: &[u8]| {
+        bytes.iter().enumerate().all(|(i, byte)| match i {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+    };
+    let mut replaced = name.to_owned();
+    while let Some(at) = replaced.as_bytes().windows(UID_LENGTH).position(is_uid) {
+        replaced.replace_range(at..at + UID_LENGTH, "UID");
+    }
+    replaced
 }
 
 /// The gate of one host after the other.
@@ -107,10 +126,10 @@ impl Gate {
     }
 
     /// Counts an effect. Returns whether the host is to see its result.
-    fn count(&self, term: u64, effect: String) -> bool {
+    fn count(&self, term: u64, effect: &str) -> bool {
         let mut is_seen = false;
         self.0.send_modify(|state| {
-            state.effects.push(effect);
+            state.effects.push(replace_uids(effect));
             let due = take_due(&mut state.stops, &state.effects);
             state.is_closed |= !due.is_empty();
             is_seen = state.admits(term);
@@ -141,7 +160,7 @@ impl Gate {
         let effect = describe_write(&request);
         let response = client.send(request).await?;
         let is_seen = match effect {
-            Some(effect) if response.status().is_success() => self.count(term, effect),
+            Some(effect) if response.status().is_success() => self.count(term, &effect),
             _ => self.0.borrow().admits(term),
         };
         match is_seen {
@@ -191,7 +210,7 @@ impl Gate {
         loop {
             let frame = read_frame(&mut from).await?;
             to.write_all(&frame).await?;
-            if is_ack(&frame) && !self.count(term, "acknowledge the event".into()) {
+            if is_ack(&frame) && !self.count(term, EVENT_ACKNOWLEDGEMENT) {
                 return Ok(());
             }
         }
@@ -206,7 +225,7 @@ impl Gate {
     ) -> std::io::Result<()> {
         loop {
             let frame = read_frame(&mut from).await?;
-            if is_ack(&frame) && !self.count(term, "publish a heartbeat".into()) {
+            if is_ack(&frame) && !self.count(term, "publish a heartbeat") {
                 return Ok(());
             }
             to.write_all(&frame).await?;
@@ -224,7 +243,7 @@ impl Observer for Gate {
             "GET" => !self.is_closed(),
             method => {
                 let path = exchange.target.split('?').next().unwrap_or_default();
-                self.count(self.term(), format!("{method} {path} of Jenkins"))
+                self.count(self.term(), &format!("{method} {path}"))
             }
         }
     }
@@ -255,4 +274,13 @@ async fn read_frame(from: &mut OwnedReadHalf) -> std::io::Result<Vec<u8>> {
 fn is_ack(frame: &[u8]) -> bool {
     const METHOD: u8 = 1;
     frame[0] == METHOD && frame[FRAME_HEADER..].starts_with(&BASIC_ACK)
+}
+
+#[test]
+fn uids_are_replaced_and_other_names_are_not() {
+    let name =
+        "PATCH secrets/shop-0b2f4c1e-93ab-4d5e-8f00-1234567890ab of 0b2f4c1e-93ab-4d5e-8f00-1234567890AB";
+    assert_eq!(replace_uids(name), "PATCH secrets/shop-UID of UID");
+    let other = "PATCH secrets/shop-0b2f4c1e-93ab-4d5e-8f00-1234567890a\u{e4}";
+    assert_eq!(replace_uids(other), other);
 }

@@ -11,7 +11,7 @@ use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, captured_logs, scenarios};
 use serde_json::json;
 
-use super::{kind, object, secret, start};
+use super::{argo_cd::MANIFEST, kind, object, secret, start};
 
 scenarios!(
     pipelines_follow_the_repository_and_are_deleted_with_the_setting,
@@ -34,7 +34,8 @@ impl Servers {
     pub async fn start() -> Self {
         let git = GitServer::start_private().await;
         git.create_repository("app");
-        git.commit("app", "main", &[("devops.yaml", DEFINITION)]);
+        let files = [("devops.yaml", DEFINITION), ("deploy/config.yaml", MANIFEST)];
+        git.commit("app", "main", &files);
         Self {
             jenkins: Jenkins::start().await,
             git,

@@ -1,7 +1,9 @@
 //! The DevOps pack: the whole host with simulators of Jenkins and of Argo CD's controller, a real git server and a real
-//! registry.
+//! registry. In the tier `argocd` the controller is the real one.
 
 mod argo;
+mod argo_cd;
+mod argo_server;
 mod cluster;
 mod events;
 mod gate;
@@ -12,14 +14,16 @@ mod project;
 mod registry;
 mod steps;
 mod whole;
+mod workflow;
 
-use ostler::testing::{grants::Grants, key::Gvk};
-use ostler_test_harness::Lab;
+use ostler::testing::{
+    grants::{Grants, ServiceAccount},
+    key::Gvk,
+};
+use ostler_test_harness::{Lab, deploy::render_rights};
 use serde_json::{Value, json};
 
-const DEPLOYMENT: &str = include_str!("../../../../deploy/devops.yaml");
 const GRANTS: &str = include_str!("../../../../deploy/devops-grants.yaml");
-const DNS_DEPLOYMENT: &str = include_str!("../../../../deploy/dns.yaml");
 const DNS_GRANTS: &str = include_str!("../../../../deploy/dns-grants.yaml");
 
 /// A kind of the pack.
@@ -45,12 +49,11 @@ async fn start(lab: &mut Lab, components: &[&str]) {
     lab.start_host().await;
 }
 
-/// Installs components of the pack, with the grants, accounts and roles of `deploy/`: what is missing there fails the tests.
+/// Installs components of the pack, with the grants of `deploy/` and the accounts and roles that follow from them: what is
+/// missing there fails the tests.
 async fn prepare(lab: &mut Lab, components: &[&str]) {
-    lab.apply_yaml(&localize(DEPLOYMENT, lab)).await;
     let mut grants = read_grants(GRANTS, lab);
     if components.iter().any(|component| component.starts_with("dns/")) {
-        lab.apply_yaml(&localize(DNS_DEPLOYMENT, lab)).await;
         for (name, grant) in read_grants(DNS_GRANTS, lab)["plugins"]
             .as_object()
             .expect("plugins")
@@ -58,7 +61,15 @@ async fn prepare(lab: &mut Lab, components: &[&str]) {
             grants["plugins"][name] = grant.clone();
         }
     }
-    lab.settings.grants = Grants::parse(&grants.to_string(), "devops-grants.yaml").expect("the grants parse");
+    let grants = Grants::parse(&grants.to_string(), "devops-grants.yaml").expect("the grants parse");
+    let host = ServiceAccount {
+        namespace: lab.namespace.clone(),
+        name: "ostler".into(),
+    };
+    for object in render_rights(components, &grants, &lab.namespace, &host).await {
+        lab.apply(object).await;
+    }
+    lab.settings.grants = grants;
     lab.settings.require_service_account = true;
     lab.install(components);
 }
@@ -67,10 +78,6 @@ async fn prepare(lab: &mut Lab, components: &[&str]) {
 fn localize(text: &str, lab: &Lab) -> String {
     let mut local = text.to_owned();
     for (before, after) in [
-        ("namespace: devops\n", "namespace: {}\n"),
-        ("namespace: argocd\n", "namespace: {}\n"),
-        ("namespace: dns\n", "namespace: {}\n"),
-        ("namespace: ostler-system\n", "namespace: {}\n"),
         ("namespace: devops,", "namespace: {},"),
         ("namespace: dns,", "namespace: {},"),
         ("namespaces: [argocd]", "namespaces: [{}]"),
@@ -93,26 +100,4 @@ fn read_grants(text: &str, lab: &Lab) -> Value {
         }
     }
     all
-}
-
-/// Each plugin of the grants has its account and roles.
-#[test]
-fn grants_have_accounts_and_roles() {
-    let grants: Value = serde_saphyr::from_str(GRANTS).expect("YAML");
-    let documents = DEPLOYMENT.split("\n---\n");
-    let documents: Vec<Value> = documents
-        .map(|document| serde_saphyr::from_str(document).expect("YAML"))
-        .collect();
-    let plugins = grants["plugins"].as_object().expect("plugins");
-    assert_eq!(plugins.len(), 8);
-    for (name, grant) in plugins {
-        assert_eq!(
-            grant["serviceAccount"],
-            json!({ "namespace": "devops", "name": name })
-        );
-        for kind in ["ServiceAccount", "Role", "RoleBinding"] {
-            let is_there = |d: &Value| d["kind"] == kind && d["metadata"]["name"] == **name;
-            assert!(documents.iter().any(is_there), "{kind} {name}");
-        }
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use argocd_simulator::Controller;
 use devops_simulators::{
     git::{GIT_PASSWORD, GIT_USER},
     jenkins::{JENKINS_TOKEN, JENKINS_USER},
@@ -16,7 +15,7 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 use super::{
-    argo,
+    argo_cd::ArgoCd,
     cluster::{ClusterControllers, INGRESS_ADDRESS},
     events::{prepare_broker, publish},
     gate::Gate,
@@ -50,7 +49,7 @@ pub struct PackLab {
     pub gate: Arc<Gate>,
     pub client: RabbitMqClient,
     pub servers: Servers,
-    pub controller: Controller,
+    pub argo_cd: ArgoCd,
     registry: Registry,
     _rabbitmq: RabbitMq,
     _cluster: ClusterControllers,
@@ -75,7 +74,7 @@ impl PackLab {
         let (servers, registry) = (Servers::start().await, Registry::start_private());
         servers.jenkins.observe(gate.clone());
         servers.jenkins.run_builds("SUCCESS");
-        argo::apply_crds(&lab).await;
+        let argo_cd = ArgoCd::start(&lab).await;
         let mut components = COMPONENTS.to_vec();
         if has_dns_pack {
             components.extend(DNS_COMPONENTS);
@@ -84,7 +83,7 @@ impl PackLab {
         let config = lab.settings.plugins.join("devops-deployment.yaml");
         std::fs::write(config, "settle: 1s\n").expect("written");
         let pack = Self {
-            controller: Controller::start(lab.client.clone(), &lab.namespace),
+            argo_cd,
             _cluster: ClusterControllers::start(&lab, !has_dns_pack).await,
             gate,
             client,
@@ -113,11 +112,16 @@ impl PackLab {
 
     /// Publishes the event of the project `shop`, and waits until it is Ready.
     pub async fn set_up_project(&self) -> Value {
-        let event = json!({ "id": "p-1", "project": "shop", "spec": self.project_spec() });
-        publish(&self.client, "DevOpsInitialize", &event).await;
+        self.publish_project("shop").await;
         let project = self.lab.wait_ready(&kind("DevOpsProject"), "shop").await;
         self.lab.wait_idle().await;
         project
+    }
+
+    /// Publishes the event of a project.
+    pub async fn publish_project(&self, name: &str) {
+        let event = json!({ "id": name, "project": name, "spec": self.project_spec() });
+        publish(&self.client, "DevOpsInitialize", &event).await;
     }
 
     fn project_spec(&self) -> Value {
@@ -158,7 +162,7 @@ impl PackLab {
 
     /// Number of syncs of a deployment.
     pub fn count_syncs(&self, record: &Value) -> usize {
-        let operations = self.controller.operations();
+        let operations = self.argo_cd.operations();
         let is_own = |entry: &Value| entry["value"] == record["metadata"]["uid"];
         let is_of_record = |operation: &Value| {
             let mut info = operation["info"].as_array().into_iter().flatten();

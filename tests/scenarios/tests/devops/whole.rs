@@ -161,7 +161,7 @@ async fn events_set_up_a_project_and_deploy_it_until_nothing_is_left(lab: Lab) {
     assert_eq!(pack.count_builds("d-1"), 1);
     assert_eq!(pack.servers.jenkins.builds(PIPELINE).len(), 1);
     assert_eq!(pack.count_syncs(&record), 1);
-    assert_eq!(pack.controller.operations().len(), 1);
+    assert_eq!(pack.argo_cd.operations().len(), 1);
     let effects = pack.gate.effects();
     assert_order_of_deletions(&effects);
     let is_of_project = |effect: &&String| effect.contains(" devopsprojects/");

@@ -2,7 +2,7 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, find_condition, powerdns::POWERDNS_KEY, scenarios};
 use serde_json::json;
 
-use crate::{DnsLab, GRANTS, ZONE, kind, secret_kind};
+use crate::{DnsLab, ZONE, kind, secret_kind};
 
 scenarios!(
     records_of_every_type_are_served,
@@ -289,24 +289,5 @@ async fn apply_samples(dns: &DnsLab) {
     dns.lab.apply_yaml(&text).await;
     for name in SAMPLES {
         dns.lab.wait_ready(&kind("DnsRecord"), name).await;
-    }
-}
-
-/// Each plugin of the grants has its account and roles.
-#[test]
-fn grants_have_accounts_and_roles() {
-    let grants: serde_json::Value = serde_saphyr::from_str(GRANTS).expect("YAML");
-    let documents: Vec<serde_json::Value> = DEPLOYMENT
-        .split("\n---\n")
-        .map(|document| serde_saphyr::from_str(document).expect("YAML"))
-        .collect();
-    let plugins = grants["plugins"].as_object().expect("plugins");
-    assert_eq!(plugins.len(), 5);
-    for (name, grant) in plugins {
-        assert_eq!(grant["serviceAccount"], json!({"namespace": "dns", "name": name}));
-        for kind in ["ServiceAccount", "Role", "RoleBinding"] {
-            let is_there = |d: &serde_json::Value| d["kind"] == kind && d["metadata"]["name"] == **name;
-            assert!(documents.iter().any(is_there), "{kind} {name}");
-        }
     }
 }

@@ -4,6 +4,7 @@ mod broker;
 mod consume;
 mod dead_letters;
 mod failures;
+mod observe;
 mod publish;
 mod rate;
 

@@ -13,6 +13,7 @@ scenarios!(
     edit_is_planned_as_diff,
     new_object_is_planned_with_its_dependents,
     second_write_is_planned_on_top_of_the_first,
+    patch_is_planned_and_not_sent,
     deletion_is_planned_with_its_cleanup,
     reads_and_lists_return_planned_objects,
     paged_list_includes_planned_object,
@@ -260,4 +261,15 @@ async fn paged_list_includes_planned_object(lab: Lab) {
     let p = would_be(&report, "p");
     let seen = p["status"]["seen"][1].as_str().unwrap_or_default();
     assert_eq!(seen, format!("{},new", names.join(",")), "{}", report.text());
+}
+
+async fn patch_is_planned_and_not_sent(mut lab: Lab) {
+    settled(&mut lab, json!([]), json!([])).await;
+    lab.apply_config_map("target", "x", "1").await;
+    let before = snapshot(&lab).await;
+    let patch =
+        json!({"do": "patch", "kind": "ConfigMap", "name": "target", "object": "{\"data\": {\"v\": \"2\"}}"});
+    let report = planned_with(&lab, probe(&lab, "p", json!([patch]), json!([]))).await;
+    assert_eq!(would_be(&report, "target")["data"]["v"], "2", "{}", report.text());
+    assert_eq!(snapshot(&lab).await, before);
 }

@@ -1,5 +1,10 @@
-//! The benches of the DevOps pack: delay of heartbeats under load, and the requests of an idle hour. They run on the stage of the
-//! demo, with an embedded API server, and the optimized host.
+//! The benches of the DevOps pack: the time from an event until its object is Ready, events per second, the requests of an idle
+//! hour, and the delay of heartbeats under load. They run on the stage of the demo, with an embedded API server, and the optimized
+//! host.
+
+mod counts;
+mod delays;
+mod figures;
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +17,11 @@ use std::{
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
+use self::{
+    counts::{Counts, Snapshot, count_acknowledged, count_writes, subtract},
+    delays::{find_delays, percentile},
+    figures::Figures,
+};
 use super::Options;
 use crate::{
     cargo, components,
@@ -22,8 +32,6 @@ use crate::{
 
 /// Names of the benches.
 pub const DEVOPS_BENCH_NAMES: [&str; 2] = ["heartbeats", "devops-idle"];
-/// Interval of the heartbeats of a running deployment.
-const HEARTBEAT_INTERVAL_MS: u64 = 30_000;
 /// Delay that no heartbeat may have.
 const MAX_DELAY_MS: u64 = 5_000;
 /// Deployments that run, and whose heartbeats are measured.
@@ -35,6 +43,12 @@ const CALM_WINDOW: Duration = Duration::from_secs(65);
 /// Timeout until the load is there.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(900);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of looks at what takes less than a second.
+const SHORT_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Events that wait in the queue when the host starts.
+const WAITING_EVENTS: usize = 2_000;
+/// Time without work in `heartbeats`: each setting is polled once. In `devops-idle` it is twice as long, as small counts are rough.
+const IDLE_SECONDS: u64 = 300;
 
 /// Runs the benches of these names.
 pub fn run(names: &[&str], options: &Options) -> Result<ExitCode> {
@@ -46,32 +60,42 @@ pub fn run(names: &[&str], options: &Options) -> Result<ExitCode> {
         None => cargo::build_release_binary("ostler")?,
     };
     binaries.insert("ostler".into(), host);
-    let window = |default| Duration::from_secs(options.window.unwrap_or(default));
-    let mut passed = true;
-    for name in names {
-        let is_heartbeats = *name == "heartbeats";
+    let start = |folder, hold_builds, deployments| {
         let variation = Variation {
-            folder: if is_heartbeats {
-                "bench-heartbeats"
-            } else {
-                "bench-devops-idle"
-            },
-            hold_builds: is_heartbeats,
-            deployments: if is_heartbeats { RUNNING_DEPLOYMENTS } else { 1 },
+            folder,
+            hold_builds,
+            deployments,
             ttl_seconds: 10_800,
         };
-        let mut stage = Stage::start(Pack::Devops, &variation, &binaries, &environment, &built)?;
-        passed &= if is_heartbeats {
-            let records = if options.quick {
-                ENDED_DEPLOYMENTS / 10
-            } else {
-                ENDED_DEPLOYMENTS
-            };
-            measure_heartbeats(&mut stage, records, window(120))?
-        } else {
-            measure_idle(&mut stage, window(600))?
-        };
+        Stage::start(Pack::Devops, &variation, &binaries, &environment, &built)
+    };
+    let scale = if options.quick { 10 } else { 1 };
+    let (mut figures, mut passed) = (Figures::default(), true);
+
+    let has = |name: &str| names.contains(&name);
+    let idle = match (has("devops-idle"), options.window) {
+        (true, Some(seconds)) => seconds,
+        (true, None) => 2 * IDLE_SECONDS,
+        (false, _) => IDLE_SECONDS / scale,
+    };
+    {
+        let mut stage = start("bench-devops-idle", false, 1)?;
+        measure_readiness(&mut stage, &mut figures)?;
+        measure_idle(&mut stage, Duration::from_secs(idle), &mut figures)?;
+        measure_event_rate(&mut stage, WAITING_EVENTS / scale as usize, &mut figures)?;
     }
+    let mut name = "devops-idle";
+    if has("heartbeats") {
+        name = "heartbeats";
+        let mut stage = start("bench-heartbeats", true, RUNNING_DEPLOYMENTS)?;
+        let window = Duration::from_secs(options.window.unwrap_or(120));
+        let records = ENDED_DEPLOYMENTS / scale as usize;
+        passed = measure_heartbeats(&mut stage, records, window, &mut figures)?;
+    }
+    print_result(&figures.markdown_table());
+    let file = paths::create_target_subdir("bench")?.join(format!("{name}.json"));
+    fs::write(&file, figures.to_json().to_string())?;
+    print_result(&format!("{} figures in {}", figures.len(), file.display()));
     Ok(if passed {
         ExitCode::SUCCESS
     } else {
@@ -110,7 +134,104 @@ fn measure_phase(
     })
 }
 
-fn measure_heartbeats(stage: &mut Stage, records: usize, window: Duration) -> Result<bool> {
+/// Sets up a project and deploys it, and measures the time from each event until its object is Ready.
+fn measure_readiness(stage: &mut Stage, figures: &mut Figures) -> Result<()> {
+    let step = Step::new("Deploying once");
+    let began = Instant::now();
+    loop {
+        let objects = stage.objects()?;
+        stage.advance(&objects)?;
+        if stage.is_complete() && objects.iter().all(|object| object.ready) {
+            break;
+        }
+        wait(stage, SHORT_LOOK_INTERVAL)?;
+        if began.elapsed() > LOAD_TIMEOUT {
+            bail!("the deployment is not Ready");
+        }
+    }
+    for (event, ready_ms) in stage.script().ready_times() {
+        figures.add(
+            format!("{event} until the object is Ready"),
+            ready_ms as f64,
+            "ms",
+        );
+    }
+    step.finish(format!("{} objects", stage.objects()?.len()));
+    Ok(())
+}
+
+/// Counts requests and writes without work.
+fn measure_idle(stage: &mut Stage, window: Duration, figures: &mut Figures) -> Result<()> {
+    // What follows the last write.
+    wait(stage, Duration::from_secs(10))?;
+    let objects = stage.objects()?.len();
+    let writes = count_writes(stage)?;
+    let idle = format!("{objects} objects without work");
+    let phase = measure_phase(stage, &idle, |stage| {
+        wait(stage, window)?;
+        Ok(format!(" for {} s", window.as_secs()))
+    })?;
+    let written = count_writes(stage)?.saturating_sub(writes);
+    let hours = window.as_secs_f64() / 3600.0;
+    figures.add("objects without work", objects as f64, "");
+    let mut add = |name: &str, n: f64| figures.add(format!("idle: {name}"), n / hours, "/h");
+    add("reconciles", phase.reconciles as f64);
+    add("writes of objects", written as f64);
+    for (name, n) in &phase.requests {
+        add(name, *n);
+    }
+    Ok(())
+}
+
+/// Has events wait in the queue while the host is stopped, and measures how fast it handles them.
+fn measure_event_rate(stage: &mut Stage, events: usize, figures: &mut Figures) -> Result<()> {
+    let step = Step::new(format!("Handling {events} events that wait in the queue"));
+    let bodies: Vec<_> = (0..events).map(build_event).collect();
+    stage.restart_host_after(|stage| {
+        let published = stage.script().count_published() + bodies.len();
+        stage.script_mut().publish_deployments(&bodies)?;
+        let began = Instant::now();
+        while stage.script().count_published() < published {
+            wait(stage, LOOK_INTERVAL)?;
+            if began.elapsed() > LOAD_TIMEOUT {
+                bail!("the events are not published");
+            }
+        }
+        Ok(())
+    })?;
+    // Counted from the first look that finds some, because the start of the host is no part of it.
+    let (began, mut first) = (Instant::now(), None);
+    let rate = loop {
+        let handled = count_acknowledged(&stage.metrics()?);
+        let now = Instant::now();
+        match first {
+            None if handled > 0 => first = Some((now, handled)),
+            Some((since, before)) if handled >= events as u64 => {
+                break (handled - before) as f64 / (now - since).as_secs_f64();
+            }
+            _ => {}
+        }
+        wait(stage, SHORT_LOOK_INTERVAL)?;
+        if began.elapsed() > LOAD_TIMEOUT {
+            bail!("only {handled} of {events} events have been handled");
+        }
+    };
+    figures.add("events handled", rate, "/s");
+    step.finish(format!("{rate:.0}/s"));
+    Ok(())
+}
+
+/// The event of a deployment that fails at once.
+fn build_event(n: usize) -> Value {
+    json!({ "id": format!("waiting-{n:05}"), "project": "shop", "environment": "none" })
+}
+
+fn measure_heartbeats(
+    stage: &mut Stage,
+    records: usize,
+    window: Duration,
+    figures: &mut Figures,
+) -> Result<bool> {
     let step = Step::new(format!("Starting {RUNNING_DEPLOYMENTS} deployments"));
     let began = Instant::now();
     while stage.script().count_heartbeat_ids() < RUNNING_DEPLOYMENTS {
@@ -173,7 +294,6 @@ fn measure_heartbeats(stage: &mut Stage, records: usize, window: Duration) -> Re
         "| load | heartbeats | delay p50 | p99 | max | reconciles | API requests | CPU of the host |\n\
         |---|--:|--:|--:|--:|--:|--:|--:|\n"
             .to_owned();
-    let mut report = Vec::new();
     for phase in &phases {
         let delays = find_delays(&series, phase.from_ms, phase.until_ms, end);
         let at = |share: f64| percentile(&delays, share);
@@ -195,11 +315,10 @@ fn measure_heartbeats(stage: &mut Stage, records: usize, window: Duration) -> Re
             phase.reconciles,
             phase.cpu_seconds
         )?;
-        report.push(
-            json!({ "load": phase.name, "heartbeats": delays.len(), "p50_ms": at(0.5), "p99_ms": at(0.99),
-            "max_ms": at(1.0), "reconciles": phase.reconciles, "requests": phase.requests,
-            "cpu_seconds": phase.cpu_seconds }),
-        );
+        for (quantile, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+            let name = format!("heartbeat delay {quantile}, {}", phase.name);
+            figures.add(name, at(share) as f64, "ms");
+        }
     }
     let passed = worst <= MAX_DELAY_MS;
     print_result(&table);
@@ -207,8 +326,6 @@ fn measure_heartbeats(stage: &mut Stage, records: usize, window: Duration) -> Re
         "{RUNNING_DEPLOYMENTS} running deployments; the longest delay is {worst} ms, {} {MAX_DELAY_MS} ms",
         if passed { "not more than" } else { "MORE than" }
     ));
-    let file = paths::create_target_subdir("bench")?.join("heartbeats.json");
-    fs::write(&file, json!(report).to_string())?;
     Ok(passed)
 }
 
@@ -262,160 +379,5 @@ fn wait(stage: &mut Stage, time: Duration) -> Result<()> {
         if began.elapsed() >= time {
             return Ok(());
         }
-    }
-}
-
-/// The delays of the heartbeats that were due in a time: by how much more than the interval they followed the one before. One that
-/// has not come until `end` is as late as that.
-fn find_delays(series: &[Vec<u64>], from: u64, until: u64, end: u64) -> Vec<u64> {
-    let mut delays = Vec::new();
-    for times in series {
-        let due = |at: u64| at + HEARTBEAT_INTERVAL_MS;
-        let is_here = |at: u64| (from..until).contains(&due(at));
-        let pairs = times.windows(2).filter(|pair| is_here(pair[0]));
-        delays.extend(pairs.map(|pair| pair[1].saturating_sub(due(pair[0]))));
-        let open = times.last().filter(|at| is_here(**at) && due(**at) < end);
-        delays.extend(open.map(|at| end - due(*at)));
-    }
-    delays.sort_unstable();
-    delays
-}
-
-/// The value below which this share of the sorted values is.
-fn percentile(sorted: &[u64], share: f64) -> u64 {
-    let last = sorted.len().saturating_sub(1);
-    let at = (last as f64 * share).ceil() as usize;
-    sorted.get(at.min(last)).copied().unwrap_or(0)
-}
-
-fn measure_idle(stage: &mut Stage, window: Duration) -> Result<bool> {
-    let step = Step::new("Deploying once");
-    let began = Instant::now();
-    loop {
-        let objects = stage.objects()?;
-        stage.advance(&objects)?;
-        if stage.is_complete() && objects.iter().all(|object| object.ready) {
-            break;
-        }
-        wait(stage, LOOK_INTERVAL)?;
-        if began.elapsed() > LOAD_TIMEOUT {
-            bail!("the deployment is not Ready");
-        }
-    }
-    // What follows the last write.
-    wait(stage, Duration::from_secs(10))?;
-    let objects = stage.objects()?.len();
-    step.finish(format!("{objects} objects"));
-    let phase = measure_phase(stage, "idle", |stage| {
-        wait(stage, window)?;
-        Ok(String::new())
-    })?;
-    let hours = window.as_secs_f64() / 3600.0;
-    let mut table = format!(
-        "{objects} objects, counted for {} s\n\n| | counted | per hour |\n|---|--:|--:|\n",
-        window.as_secs()
-    );
-    writeln!(
-        table,
-        "| reconciles | {} | {:.0} |",
-        phase.reconciles,
-        phase.reconciles as f64 / hours
-    )?;
-    for (name, n) in &phase.requests {
-        writeln!(table, "| {name} | {n:.0} | {:.0} |", n / hours)?;
-    }
-    print_result(&table);
-    let file = paths::create_target_subdir("bench")?.join("devops-idle.json");
-    fs::write(
-        &file,
-        json!({ "seconds": window.as_secs(), "requests": phase.requests }).to_string(),
-    )?;
-    Ok(true)
-}
-
-/// Requests by what they were sent to.
-type Counts = BTreeMap<String, f64>;
-
-/// The counters of the host.
-struct Snapshot {
-    reconciles: u64,
-    requests: Counts,
-    cpu_seconds: f64,
-}
-
-impl Snapshot {
-    fn read(stage: &Stage) -> Result<Self> {
-        Ok(Self {
-            reconciles: stage.count_reconciles()?,
-            requests: count_requests(&stage.metrics()?),
-            cpu_seconds: stage.host_cpu_seconds().unwrap_or(0.0),
-        })
-    }
-}
-
-/// Sums the requests of the host in its metrics: to the API server by method, and to each upstream.
-fn count_requests(metrics: &str) -> Counts {
-    let mut counts = Counts::new();
-    for line in metrics.lines() {
-        let Some((series, value)) = line.rsplit_once(' ') else {
-            continue;
-        };
-        let label = |name: &str| {
-            let (_, rest) = series.split_once(&format!("{name}=\""))?;
-            Some(rest.split_once('"')?.0.to_owned())
-        };
-        let name = match series.split_once('{') {
-            Some(("rest_client_requests_total", _)) => label("method").map(|m| format!("API {m}")),
-            Some(("ostler_upstream_requests_total", _)) => label("upstream").map(|u| format!("upstream {u}")),
-            _ => None,
-        };
-        if let (Some(name), Ok(value)) = (name, value.parse::<f64>()) {
-            *counts.entry(name).or_default() += value;
-        }
-    }
-    counts
-}
-
-fn subtract(now: &Counts, before: &Counts) -> Counts {
-    let since = now.iter().map(|(name, n)| {
-        let earlier = before.get(name).copied().unwrap_or(0.0);
-        (name.clone(), (n - earlier).max(0.0))
-    });
-    since.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delay_counts_from_the_interval_and_belongs_to_the_time_it_was_due() {
-        let series = [vec![0, 30_100, 66_100], vec![1_000, 30_500]];
-        // Due at 30.0 and 31.0 s; the second came early, as after a restart.
-        assert_eq!(find_delays(&series, 0, 40_000, 66_200), [0, 100]);
-        // Due at 60.1 s, and one at 60.5 s that has not come.
-        assert_eq!(find_delays(&series, 40_000, 66_200, 66_200), [5_700, 6_000]);
-    }
-
-    #[test]
-    fn percentile_of_few_values_is_one_of_them() {
-        assert_eq!(
-            [0.5, 0.99, 1.0].map(|share| percentile(&[1, 2, 3], share)),
-            [2, 3, 3]
-        );
-        assert_eq!(percentile(&[], 0.5), 0);
-    }
-
-    #[test]
-    fn requests_are_counted_by_method_and_upstream() {
-        let metrics = "rest_client_requests_total{code=\"200\",method=\"PATCH\",host=\"h\"} 3\n\
-            rest_client_requests_total{code=\"409\",method=\"PATCH\",host=\"h\"} 1\n\
-            ostler_upstream_requests_total{upstream=\"ns/git\",code=\"200\"} 2\nother{method=\"GET\"} 9\n";
-        let counts = count_requests(metrics);
-        assert_eq!(
-            counts,
-            Counts::from([("API PATCH".into(), 4.0), ("upstream ns/git".into(), 2.0)])
-        );
-        assert_eq!(subtract(&counts, &counts)["API PATCH"], 0.0);
     }
 }

@@ -245,13 +245,25 @@ impl Script {
         }
     }
 
+    /// Publishes the events of deployments that are not part of the script.
+    pub fn publish_deployments(&self, events: &[Value]) -> Result<()> {
+        events
+            .iter()
+            .try_for_each(|event| self.write_event(RECONCILE_EVENT, event))
+    }
+
     /// Puts an event into the folder.
-    fn publish(&mut self, kind: &'static str, object: ObjectKey, event: &Value) -> Result<()> {
+    fn write_event(&self, kind: &str, event: &Value) -> Result<()> {
         let Some(id) = event["id"].as_str() else {
-            bail!("the example of {kind} has no id");
+            bail!("the event {kind} has no id");
         };
         let text = serde_json::to_string_pretty(event)?;
         paths::replace_file(&self.events.join(format!("{kind}-{id}.json")), text.as_bytes())?;
+        Ok(())
+    }
+
+    fn publish(&mut self, kind: &'static str, object: ObjectKey, event: &Value) -> Result<()> {
+        self.write_event(kind, event)?;
         self.published.push(Published {
             kind,
             object,
@@ -274,6 +286,17 @@ impl Script {
             self.lines.heartbeats.iter().any(|(_, body)| is_final(body))
         };
         self.reconciles.iter().all(is_done)
+    }
+
+    /// Returns the events of the script whose object has become Ready, each with the milliseconds until then.
+    pub fn ready_times(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let events = self.published.iter();
+        events.filter_map(|event| Some((event.kind, event.ready_ms?)))
+    }
+
+    /// Counts the events that the servers have published.
+    pub fn count_published(&self) -> usize {
+        self.lines.published
     }
 
     /// Returns the heartbeats so far, each with its time in milliseconds.
@@ -326,6 +349,8 @@ pub fn now_ms() -> u64 {
 struct Lines {
     read: usize,
     began_ms: Option<u64>,
+    /// Number of events that were published.
+    published: usize,
     heartbeats: Vec<(u64, Value)>,
     shown: Surroundings,
 }
@@ -357,6 +382,7 @@ impl Lines {
         );
         let (kind, queue) = (text(&line["type"]), text(&line["queue"]));
         let arrow = if line["message"] == "published" {
+            self.published += 1;
             "→"
         } else {
             "←"
@@ -477,6 +503,6 @@ mod tests {
                 "   1.5 s  ← heartbeats  d-1 success, verifying: It is live."
             ]
         );
-        assert_eq!(lines.heartbeats.len(), 1);
+        assert_eq!((lines.heartbeats.len(), lines.published), (1, 1));
     }
 }

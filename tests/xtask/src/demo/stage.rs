@@ -127,7 +127,13 @@ impl Stage {
 
     /// Ends the host in order, and starts it again.
     pub fn restart_host(&mut self) -> Result<()> {
+        self.restart_host_after(|_| Ok(()))
+    }
+
+    /// Ends the host in order, does something without it, and starts it again.
+    pub fn restart_host_after(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.host = None;
+        work(self)?;
         let (host, admin) = start_host(&self.program, &self.folder, &self.scene.grants)?;
         (self.host, self.admin) = (Some(host), admin);
         Ok(())

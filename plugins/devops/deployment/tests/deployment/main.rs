@@ -2,4 +2,5 @@
 
 mod phases;
 mod restart;
+mod server;
 mod world;

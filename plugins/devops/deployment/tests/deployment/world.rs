@@ -1,8 +1,13 @@
 //! The other side of a deployment: Jenkins, Argo CD, ArgoSetting and IngressResource, as far as a deployment sees them. After
 //! each reconcile they take the next step.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+};
 
+use argocd_simulator::{Request, Rest};
 use devops_deployment::DeploymentRecords;
 use ostler_sdk::{
     Error, Failure, Next, ObjectRef, Outcome, gvk,
@@ -29,6 +34,8 @@ pub struct World {
     /// Phase in which operations end.
     pub sync_result: &'static str,
     pub health: &'static str,
+    /// An Argo CD that is reached by its API.
+    pub server: Option<Rc<RefCell<Rest>>>,
     requests_seen: usize,
     checkpoints_seen: usize,
 }
@@ -69,13 +76,6 @@ impl World {
             json!({"url": "https://ci.example.com", "username": "ostler", "tokenRef": {"name": "ci", "key": "token"},
                 "project": "shop", "environments": ["alpha"], "git": {"credentialsRef": {"name": "shop"}}}),
         ));
-        host.put(ready_object(
-            "ArgoSetting",
-            json!({"argoNamespace": "argocd", "projects": [{"name": "shop", "destinations": [{"namespace": "team"}]}],
-                "repositories": [],
-                "applications": [{"name": "web", "project": "shop", "source": {"repoURL": "https://git"},
-                    "lifetime": "Deployment"}]}),
-        ));
         let world = Self {
             host,
             record: record(),
@@ -85,12 +85,26 @@ impl World {
             operations: Vec::new(),
             sync_result: "Succeeded",
             health: "Healthy",
+            server: None,
             requests_seen: 0,
             checkpoints_seen: 0,
         };
+        world.put_argo_setting(Value::Null);
         world.put_application();
         world.answer_jenkins();
         world
+    }
+
+    /// An ArgoSetting with a server, or without for null.
+    pub fn put_argo_setting(&self, server: Value) {
+        self.host.put(ready_object(
+            "ArgoSetting",
+            json!({"argoNamespace": "argocd", "server": server,
+                "projects": [{"name": "shop", "destinations": [{"namespace": "team"}]}],
+                "repositories": [],
+                "applications": [{"name": "web", "project": "shop", "source": {"repoURL": "https://git"},
+                    "lifetime": "Deployment"}]}),
+        ));
     }
 
     /// The application as ArgoSetting and Argo CD have made it.
@@ -196,6 +210,7 @@ impl World {
     pub fn react(&mut self) {
         self.react_jenkins();
         self.react_argo();
+        self.react_server();
         self.react_settings();
     }
 
@@ -256,19 +271,41 @@ impl World {
         self.host.put(live);
     }
 
-    /// ArgoSetting deletes the application that no deployment needs, the IngressResource becomes Ready.
-    fn react_settings(&mut self) {
-        let is_ended = matches!(
+    /// The controller behind the API takes a step. The application goes when no deployment needs it.
+    fn react_server(&self) {
+        let Some(mut server) = self.server.as_ref().map(|server| server.borrow_mut()) else {
+            return;
+        };
+        server.time = ostler_sdk::rfc3339(self.now / 1000);
+        if self.is_ended() {
+            server.answer(Request {
+                method: "DELETE",
+                path: "/api/v1/applications/web?project=shop",
+                content_type: Some("application/json"),
+                body: &Value::Null,
+            });
+        }
+        server.advance();
+    }
+
+    /// Returns whether the record needs no application any more.
+    fn is_ended(&self) -> bool {
+        let is_expired = matches!(
             self.record["status"]["ttl"]["phase"].as_str(),
             Some("Cleanup" | "Completed")
         );
-        if is_ended || !self.record["metadata"]["deletionTimestamp"].is_null() {
+        is_expired || !self.record["metadata"]["deletionTimestamp"].is_null()
+    }
+
+    /// ArgoSetting deletes the application that no deployment needs, the IngressResource becomes Ready.
+    fn react_settings(&mut self) {
+        if self.is_ended() {
             self.host.remove(&application());
         }
         if let Some(mut live) = self.host.object(&ingress())
-            && live["metadata"]["uid"].is_null()
+            && live["status"].is_null()
+            && live["metadata"]["ownerReferences"].is_array()
         {
-            live["metadata"]["uid"] = "uid-ingress".into();
             live["status"] = json!({"url": "http://app.example.com",
                 "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": ""}]});
             self.host.put(live);

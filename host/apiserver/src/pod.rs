@@ -1,0 +1,82 @@
+//! Pods on a node: the binding by a scheduler, and the grace period in which their kubelet ends them.
+
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::kind::Kind;
+use crate::object::current_time;
+use crate::status::ApiError;
+use crate::storage::ObjectKey;
+
+/// Grace period of a pod that names none, in seconds.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// Returns true for the kind Pod.
+pub fn is_pod_kind(kind: &Kind) -> bool {
+    kind.resource.group.is_empty() && kind.resource.plural == "pods"
+}
+
+/// Seconds for which a deleted object stays until its kubelet removes it: zero unless it is a pod on a node with containers
+/// that may run. A deletion that has begun can only be shortened.
+pub fn grace_seconds(kind: &Kind, live: &Value, requested: Option<i64>) -> i64 {
+    let metadata = &live["metadata"];
+    if metadata["deletionTimestamp"].is_string() {
+        let begun = metadata["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or_default();
+        return requested.map_or(begun, |requested| begun.min(requested.max(0)));
+    }
+    let is_bound = live["spec"]["nodeName"]
+        .as_str()
+        .is_some_and(|node| !node.is_empty());
+    let has_ended = matches!(live["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+    if !is_pod_kind(kind) || !is_bound || has_ended {
+        return 0;
+    }
+    let own = live["spec"]["terminationGracePeriodSeconds"].as_i64();
+    requested.or(own).unwrap_or(DEFAULT_GRACE_SECONDS).max(0)
+}
+
+impl Api {
+    /// Binds a pod to the node that a `Binding` names.
+    pub fn bind_pod(&self, kind: &Kind, key: &ObjectKey, binding: &Value) -> Result<Value, ApiError> {
+        let subject = kind.subject(&key.name);
+        let node = binding["target"]["name"].as_str().unwrap_or_default();
+        if node.is_empty() {
+            return Err(ApiError::bad_request("Binding: target.name: Required value"));
+        }
+        loop {
+            let live = self
+                .storage
+                .get(&kind.resource, key)
+                .ok_or_else(|| ApiError::not_found(subject))?;
+            if live.is_terminating() {
+                let why = format!("pod {} is being deleted, cannot be assigned to a host", key.name);
+                return Err(ApiError::conflict(subject, why));
+            }
+            if let Some(taken) = live.value["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
+                let why = format!("pod {} is already assigned to node \"{taken}\"", key.name);
+                return Err(ApiError::conflict(subject, why));
+            }
+            let mut bound = live.value.clone();
+            bound["spec"]["nodeName"] = node.into();
+            set_scheduled(&mut bound["status"]);
+            if self.storage.update(&kind.resource, &live, bound).is_ok() {
+                return Ok(
+                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+                );
+            }
+        }
+    }
+}
+
+/// Sets the condition `PodScheduled`.
+fn set_scheduled(status: &mut Value) {
+    let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|condition| condition["type"] != "PodScheduled");
+    conditions.push(
+        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": current_time()}),
+    );
+    status["conditions"] = conditions.into();
+}

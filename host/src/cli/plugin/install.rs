@@ -1,0 +1,282 @@
+//! `ostler plugin install` and `uninstall`: a plugin with its service account and roles.
+
+mod cluster;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kube::Client;
+use serde_json::{Map, Value};
+
+use self::cluster::{
+    apply_objects, check_ownership, delete_plugin, discover_catalog, prune_rights, read_plugin,
+};
+use super::registry::{Registry, read_text};
+use crate::{
+    cli::{
+        create_client, parse_duration,
+        table::{Shade, shade_text},
+    },
+    contract::limits::Limits,
+    kube::well_known::environment,
+    plugin::{
+        Plugin as Build, config_of_spec,
+        install::{InstallOptions, Installation, escape_controls, list_groups, render_yaml},
+        load,
+        spec::{Oci, Source, Verify},
+    },
+    policy::{
+        grants::{Grants, ServiceAccount},
+        origin::OriginPattern,
+    },
+    sandbox::engine::Engine,
+    supply::{
+        oci::{Digest, Reference},
+        signature::{PublicKey, SignaturePolicy},
+    },
+};
+
+/// Arguments of `ostler plugin install`.
+#[derive(Args)]
+#[command(
+    after_help = "Roles allow exactly what the manifest asks for: to the plugin's service account, and to the host. An \
+                  installed plugin is upgraded; permissions that it did not have before are listed, and need --yes.\n\n\
+                  Exit codes: 0 installed, or printed with --dry-run; 1 otherwise."
+)]
+pub struct Install {
+    /// Registry reference (REGISTRY/REPOSITORY:TAG or …@sha256:DIGEST), or component file of the host's plugin directory.
+    #[arg(value_name = "REFERENCE|FILE")]
+    subject: String,
+    /// Namespace of the objects that the plugin reconciles, and of its service account. May be repeated. Defaults to all
+    /// namespaces, with the service account in that of the host.
+    #[arg(short, long = "namespace", value_name = "NAMESPACE")]
+    namespaces: Vec<String>,
+    /// Server that Secrets may be sent to, where the manifest leaves it open, such as https://ci.example.com. May be
+    /// repeated. An upgrade keeps those of the installed plugin.
+    #[arg(long = "origin", value_name = "ORIGIN")]
+    origins: Vec<OriginPattern>,
+    /// Trusted public key (PEM, ECDSA P-256 or Ed25519) that the component must be signed with. May be repeated: one valid
+    /// signature is enough.
+    #[arg(long = "key", value_name = "COSIGN.PUB")]
+    keys: Vec<PathBuf>,
+    /// File with the configuration of the plugin (YAML).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the objects as YAML, and apply nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Grant permissions that the installed plugin does not have.
+    #[arg(long)]
+    yes: bool,
+    /// Take over fields that others have changed.
+    #[arg(long)]
+    force_conflicts: bool,
+    #[command(flatten)]
+    host: HostAccount,
+    #[command(flatten)]
+    registry: Registry,
+}
+
+/// Arguments of `ostler plugin uninstall`.
+#[derive(Args)]
+#[command(
+    after_help = "The objects of the plugin stay. Those with its finalizer block the deletion, since they could not be \
+                  cleaned up any more: delete them first.\n\nExit codes: 0 uninstalled; 1 otherwise."
+)]
+pub struct Uninstall {
+    /// Name of the plugin.
+    name: String,
+    /// Time to wait for objects with the plugin's finalizer.
+    #[arg(long, default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
+    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// The cluster and the service account of its host.
+#[derive(Args)]
+struct HostAccount {
+    /// Namespace of the host.
+    #[arg(long, value_name = "NAMESPACE", default_value = "ostler-system")]
+    host_namespace: String,
+    /// Service account of the host.
+    #[arg(long, value_name = "NAME", default_value = "ostler")]
+    host_service_account: String,
+    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
+    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl HostAccount {
+    fn account(&self) -> ServiceAccount {
+        ServiceAccount {
+            namespace: self.host_namespace.clone(),
+            name: self.host_service_account.clone(),
+        }
+    }
+
+    async fn connect(&self) -> anyhow::Result<Client> {
+        create_client(self.kubeconfig.clone()).await
+    }
+}
+
+impl Install {
+    /// Plans the installation, and applies or prints it.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let verify = self.read_keys()?;
+        let config = self.config.as_deref().map(read_config).transpose()?;
+        let (wasm, source) = self.read_component(verify.as_ref()).await?;
+        let subject = &self.subject;
+        let engine = Engine::new(4, Limits::default().memory, None, None);
+        let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}"))?);
+        let build = load(&engine, wasm, None, &Grants::default(), &Limits::default()).await;
+        let build = build.map_err(|e| anyhow::anyhow!("{subject}: {e}"))?;
+        if let Some(file) = &source.file {
+            build.check_file_name(file).map_err(|e| anyhow::anyhow!("{e}"))?;
+        }
+        let client = self.host.connect().await?;
+        let before = read_plugin(&client, build.name()).await?;
+        let asks = build.manifest.as_ref().map(|manifest| &manifest.permissions);
+        let groups = asks.and_then(|asks| list_groups(asks, &build));
+        let catalog = discover_catalog(&client, groups.as_ref()).await?;
+        let options = InstallOptions {
+            namespaces: self.namespaces.clone(),
+            origins: self.origins.clone(),
+            verify,
+            config,
+        };
+        let is_upgrade = before.is_some();
+        let host = self.host.account();
+        let planned = Installation::plan(&build, source, &host, options, before, &catalog);
+        let planned = planned.with_context(|| format!("{subject}: plugin {}", build.name()))?;
+        check_spec(&build, &planned)?;
+        self.report(&build, &planned, is_upgrade);
+        let mut objects = planned.rights_objects.clone();
+        // The roles come first, so that the plugin has its permissions when it starts.
+        objects.push(serde_json::to_value(&planned.plugin)?);
+        if self.dry_run {
+            print!("{}", render_yaml(&objects));
+            return Ok(());
+        }
+        if is_upgrade && !planned.new_permissions.is_empty() && !self.yes {
+            bail!("nothing was changed, since the permissions above are new: grant them with --yes");
+        }
+        check_ownership(&client, build.name(), &objects).await?;
+        apply_objects(&client, &objects, self.force_conflicts).await?;
+        prune_rights(&client, build.name(), &objects).await
+    }
+
+    fn read_keys(&self) -> anyhow::Result<Option<Verify>> {
+        let read = |path: &PathBuf| {
+            let text = read_text(path)?;
+            PublicKey::from_pem(&text).with_context(|| format!("the key {}", path.display()))?;
+            Ok(text)
+        };
+        let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok((!keys.is_empty()).then(|| Verify {
+            keys,
+            keys_from: Vec::new(),
+            require_all: false,
+            required: true,
+        }))
+    }
+
+    /// Reads the component, and returns it with the source of the `Plugin` object. A reference is pinned by its digest.
+    async fn read_component(&self, verify: Option<&Verify>) -> anyhow::Result<(Vec<u8>, Source)> {
+        let path = Path::new(&self.subject);
+        if path.is_file() {
+            if verify.is_some() {
+                bail!(
+                    "{}: a file has no signatures: push it to a registry",
+                    self.subject
+                );
+            }
+            let wasm = std::fs::read(path).with_context(|| format!("reading {}", self.subject))?;
+            let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            return Ok((wasm, Source { oci: None, file }));
+        }
+        let reference: Reference = self
+            .subject
+            .parse()
+            .with_context(|| format!("there is no file {}", self.subject))?;
+        let keys = verify.iter().flat_map(|verify| &verify.keys);
+        let keys: Vec<_> = keys.filter_map(|key| PublicKey::from_pem(key).ok()).collect();
+        let policy = if keys.is_empty() {
+            SignaturePolicy::none()
+        } else {
+            SignaturePolicy::any_of(keys)
+        };
+        let (store, auth) = self.registry.open_store(&reference)?;
+        let pulled = store.pull_component(&reference, &auth, &policy).await?;
+        let digest = Digest::parse(&pulled.digest).context("the registry's digest")?;
+        let oci = Oci {
+            reference: reference.with_digest(digest).to_string(),
+            pull_secret_ref: None,
+        };
+        Ok((
+            pulled.wasm,
+            Source {
+                oci: Some(oci),
+                file: None,
+            },
+        ))
+    }
+
+    /// Prints what the plugin may do, or what it may do in addition, to standard error.
+    fn report(&self, build: &Build, planned: &Installation, is_upgrade: bool) {
+        let place = match self.namespaces.as_slice() {
+            [] => "in all namespaces".to_owned(),
+            names => format!("in {}", names.join(", ")),
+        };
+        let title = escape_controls(&format!("{} {} {place}", build.name(), build.version));
+        match (is_upgrade, planned.new_permissions.as_slice()) {
+            (true, []) => eprintln!("{title}: no new permissions"),
+            (true, _) => eprintln!("{title}, new permissions:"),
+            (false, _) => eprintln!("{title}, permissions:"),
+        }
+        for line in &planned.new_permissions {
+            eprintln!(
+                "  {}",
+                shade_text(line, if is_upgrade { Shade::Waiting } else { Shade::Plain })
+            );
+        }
+        for kind in &planned.rights.unserved {
+            let kind = escape_controls(kind);
+            eprintln!("warning: the API server does not serve {kind}; the name of its resource is a guess");
+        }
+    }
+}
+
+impl Uninstall {
+    /// Deletes the `Plugin` object, and when it is gone the service account and the roles.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let client = create_client(self.kubeconfig).await?;
+        delete_plugin(&client, &self.name, self.timeout).await?;
+        prune_rights(&client, &self.name, &[]).await
+    }
+}
+
+/// Checks configuration and grants as the host does when it loads the plugin.
+fn check_spec(build: &Build, planned: &Installation) -> anyhow::Result<()> {
+    let spec = &planned.plugin.spec;
+    let grants = Grants::from_object(build.name(), spec.grant());
+    spec.grant()
+        .check_fields()
+        .map_err(|e| anyhow::anyhow!("plugin {}: spec.grants: {e}", build.name()))?;
+    build
+        .reconfigure(Some(&config_of_spec(spec)), &grants, &Limits::default())
+        .map_err(|e| anyhow::anyhow!("plugin {}: {e}", build.name()))?;
+    Ok(())
+}
+
+fn read_config(path: &Path) -> anyhow::Result<Map<String, Value>> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading the configuration {name}"))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("the configuration {name}: a mapping is needed"))
+}

@@ -1,0 +1,357 @@
+//! The cluster's side of an installation: discovery, server-side apply, and the deletion of what is not needed any more.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use http::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
+
+use crate::{
+    kube::well_known::bookkeeping,
+    plugin::spec::{PluginObject, PluginSpec},
+    policy::rbac::ResourceCatalog,
+};
+
+/// Field manager of the objects.
+const FIELD_MANAGER: &str = "ostler-install";
+/// Interval between checks if a deleted Plugin is gone.
+const DELETION_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Kinds of the objects that an installation labels, in the order in which they are deleted: a binding before its role.
+const LABELLED_KINDS: [(&str, &str); 5] = [
+    ("rbac.authorization.k8s.io", "RoleBinding"),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io", "Role"),
+    ("rbac.authorization.k8s.io", "ClusterRole"),
+    ("", "ServiceAccount"),
+];
+
+/// Reads the spec of an installed plugin.
+pub async fn read_plugin(client: &Client, name: &str) -> anyhow::Result<Option<PluginSpec>> {
+    let api: Api<PluginObject> = Api::all(client.clone());
+    match api.get_opt(name).await {
+        Ok(object) => Ok(object.map(|object| object.spec)),
+        Err(e) => Err(e).with_context(|| format!("reading Plugin {name}")),
+    }
+}
+
+/// Discovers the resources of groups, or of all groups. The version that the server prefers comes first, but it does not serve
+/// each kind of its group.
+pub async fn discover_catalog(
+    client: &Client,
+    groups: Option<&BTreeSet<String>>,
+) -> anyhow::Result<ResourceCatalog> {
+    let mut catalog = ResourceCatalog::default();
+    let served = client
+        .list_api_groups()
+        .await
+        .context("discovering the API groups")?;
+    let served = served.groups.into_iter().flat_map(|group| {
+        let preferred = group.preferred_version.map(|version| version.group_version);
+        let all = group.versions.into_iter().map(|version| version.group_version);
+        let others: Vec<String> = all
+            .filter(|version| Some(version) != preferred.as_ref())
+            .collect();
+        let name = group.name;
+        preferred
+            .into_iter()
+            .chain(others)
+            .map(move |version| (name.clone(), version))
+    });
+    let core = (String::new(), "v1".to_owned());
+    for (group, group_version) in std::iter::once(core).chain(served) {
+        if groups.is_some_and(|groups| !groups.contains(&group)) {
+            continue;
+        }
+        let prefix = if group.is_empty() { "/api" } else { "/apis" };
+        let path = format!("{prefix}/{group_version}");
+        let request = Request::get(&path).body(Vec::new())?;
+        let response = client.request_text(request).await;
+        let response = response.with_context(|| format!("discovering {path}"))?;
+        catalog
+            .add_discovered(&group, response.as_bytes())
+            .with_context(|| format!("discovering {path}"))?;
+    }
+    Ok(catalog)
+}
+
+/// Checks that the labelled objects do not exist yet, or are the plugin's own. The uninstallation deletes them, and a service
+/// account that others use would get the rights of the plugin.
+pub async fn check_ownership(client: &Client, plugin: &str, objects: &[Value]) -> anyhow::Result<()> {
+    for value in objects {
+        let object: DynamicObject = serde_json::from_value(value.clone())?;
+        if !object.labels().contains_key(bookkeeping::PLUGIN_LABEL) {
+            continue;
+        }
+        let types = object.types.clone().context("an object without a kind")?;
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+        let (namespace, name) = (object.namespace(), object.name_any());
+        let shown = describe_object(&types.kind, namespace.as_deref(), &name);
+        let live = api_of(client, &resource, namespace.as_deref())
+            .get_opt(&name)
+            .await;
+        let Some(live) = live.with_context(|| format!("reading {shown}"))? else {
+            continue;
+        };
+        if live.labels().get(bookkeeping::PLUGIN_LABEL).map(String::as_str) != Some(plugin) {
+            bail!(
+                "{shown} exists, and is not of the plugin {plugin}: nothing was changed; delete it, or label it {}={plugin} if \
+                 nothing else uses it",
+                bookkeeping::PLUGIN_LABEL
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Applies objects in their order, and prints the name of each.
+pub async fn apply_objects(client: &Client, objects: &[Value], force: bool) -> anyhow::Result<()> {
+    let mut params = PatchParams::apply(FIELD_MANAGER);
+    params.force = force;
+    for value in objects {
+        let object: DynamicObject = serde_json::from_value(value.clone())?;
+        let types = object.types.clone().context("an object without a kind")?;
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+        let api = api_of(client, &resource, object.namespace().as_deref());
+        let name = object.name_any();
+        let shown = describe_object(&types.kind, object.namespace().as_deref(), &name);
+        match api.patch(&name, &params, &Patch::Apply(value)).await {
+            Ok(_) => println!("{shown} applied"),
+            Err(kube::Error::Api(status)) if status.code == 409 => bail!(
+                "applying {shown}: {}; --force-conflicts takes these fields over",
+                status.message
+            ),
+            Err(e) => return Err(e).with_context(|| format!("applying {shown}")),
+        }
+    }
+    Ok(())
+}
+
+/// Deletes the labelled objects of a plugin that are not among those to keep, if an installation has applied them: the manifests of
+/// `deploy/` have the label, too, for plugins without a Plugin object.
+pub async fn prune_rights(client: &Client, plugin: &str, keep: &[Value]) -> anyhow::Result<()> {
+    let kept: BTreeSet<(String, String, String)> = keep.iter().map(object_key).collect();
+    let labelled = ListParams::default().labels(&format!("{}={plugin}", bookkeeping::PLUGIN_LABEL));
+    for (group, kind) in LABELLED_KINDS {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let found = all.list(&labelled).await;
+        for object in found.with_context(|| format!("listing objects of kind {kind}"))? {
+            let (namespace, name) = (object.namespace(), object.name_any());
+            let key = (
+                kind.to_owned(),
+                namespace.clone().unwrap_or_default(),
+                name.clone(),
+            );
+            let is_installed = |fields: &ManagedFieldsEntry| fields.manager.as_deref() == Some(FIELD_MANAGER);
+            if !kept.contains(&key) && object.managed_fields().iter().any(is_installed) {
+                delete_object(client, &resource, namespace.as_deref(), &name).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a Plugin and waits until it is gone.
+pub async fn delete_plugin(client: &Client, name: &str, timeout: Duration) -> anyhow::Result<()> {
+    let api: Api<PluginObject> = Api::all(client.clone());
+    let deadline = Instant::now() + timeout;
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            println!("Plugin {name} does not exist");
+            return Ok(());
+        }
+        Err(e) => return Err(e).with_context(|| format!("deleting Plugin {name}")),
+    }
+    while let Some(object) = api
+        .get_opt(name)
+        .await
+        .with_context(|| format!("reading Plugin {name}"))?
+    {
+        if Instant::now() > deadline {
+            let conditions = object.status.map(|status| status.conditions).unwrap_or_default();
+            let messages: Vec<_> = conditions
+                .iter()
+                .map(|c| format!("{}: {}", c.reason, c.message))
+                .collect();
+            bail!(
+                "Plugin {name} is being deleted, and objects with its finalizer are left: {}",
+                messages.join("; ")
+            );
+        }
+        tokio::time::sleep(DELETION_POLL_INTERVAL).await;
+    }
+    println!(
+        "{} deleted",
+        describe_object(&PluginObject::kind(&()), None, name)
+    );
+    Ok(())
+}
+
+async fn delete_object(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+    name: &str,
+) -> anyhow::Result<()> {
+    let shown = describe_object(&resource.kind, namespace, name);
+    match api_of(client, resource, namespace)
+        .delete(name, &DeleteParams::default())
+        .await
+    {
+        Ok(_) => println!("{shown} deleted"),
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(e) => return Err(e).with_context(|| format!("deleting {shown}")),
+    }
+    Ok(())
+}
+
+fn api_of(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
+}
+
+/// Kind, namespace and name of an object.
+fn object_key(object: &Value) -> (String, String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    (
+        text(&object["kind"]),
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+    )
+}
+
+fn describe_object(kind: &str, namespace: Option<&str>, name: &str) -> String {
+    match namespace {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A client of an API server with these objects, by their paths.
+    fn client_of(objects: Value) -> Client {
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let found = objects.get(request.uri().path()).cloned();
+            async move {
+                let missing = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "message": "not found", "reason": "NotFound", "code": 404});
+                let status = if found.is_some() { 200 } else { 404 };
+                let body = found.unwrap_or(missing).to_string();
+                let response = http::Response::builder().status(status);
+                Ok::<_, std::io::Error>(response.body(axum::body::Body::from(body)).expect("a response"))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn only_objects_that_an_installation_has_applied_are_deleted() {
+        let account = |name: &str, manager: &str| {
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "ci",
+                "managedFields": [{"manager": manager, "operation": "Apply"}]}})
+        };
+        let accounts = json!([
+            account("installed", FIELD_MANAGER),
+            account("kept", FIELD_MANAGER),
+            account("by-hand", "kubectl-client-side-apply"),
+        ]);
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let (record, listed) = (deleted.clone(), accounts.clone());
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            if request.method() == http::Method::DELETE {
+                record.lock().push(path.clone());
+            }
+            let items = if path.ends_with("/serviceaccounts") {
+                listed.clone()
+            } else {
+                json!([])
+            };
+            async move {
+                let body = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items});
+                let response = http::Response::builder().status(200);
+                Ok::<_, std::io::Error>(
+                    response
+                        .body(axum::body::Body::from(body.to_string()))
+                        .expect("a response"),
+                )
+            }
+        });
+        let client = Client::new(service, "default");
+        prune_rights(&client, "argo", &[accounts[1].clone()])
+            .await
+            .expect("pruned");
+        assert_eq!(
+            *deleted.lock(),
+            ["/api/v1/namespaces/ci/serviceaccounts/installed"]
+        );
+    }
+
+    #[tokio::test]
+    async fn kind_of_a_version_that_is_not_preferred_is_discovered() {
+        let version = |version: &str| json!({"groupVersion": format!("g.org/{version}"), "version": version});
+        let group = json!({"name": "g.org", "versions": [version("v1"), version("v1alpha2")],
+            "preferredVersion": version("v1")});
+        let resources = |version: &str, names: Value| json!({"kind": "APIResourceList", "groupVersion": version, "resources": names});
+        let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]});
+        let client = client_of(json!({
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]},
+            "/api/v1": resources("v1", json!([])),
+            "/apis/g.org/v1": resources("g.org/v1", json!([resource("routes", "Route", true)])),
+            "/apis/g.org/v1alpha2": resources("g.org/v1alpha2", json!([
+                resource("routes", "Route", false), resource("meshes", "Mesh", false)])),
+        }));
+        let groups = BTreeSet::from(["g.org".to_owned()]);
+        let catalog = discover_catalog(&client, Some(&groups))
+            .await
+            .expect("discovered");
+        assert!(catalog.find("g.org", "Route").expect("preferred").namespaced);
+        assert_eq!(
+            catalog.find("g.org", "Mesh").expect("discovered").plural,
+            "meshes"
+        );
+    }
+
+    #[tokio::test]
+    async fn service_account_of_others_is_not_taken_over() {
+        let account = |labels: Value| {
+            json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": "argo", "namespace": "ci", "labels": labels}})
+        };
+        let own = account(json!({"ostler.dev/plugin-name": "argo"}));
+        for (live, is_refused) in [
+            (None, false),
+            (Some(own.clone()), false),
+            (Some(account(json!({}))), true),
+            (Some(account(json!({"ostler.dev/plugin-name": "other"}))), true),
+        ] {
+            let mut objects = json!({});
+            if let Some(live) = live {
+                objects["/api/v1/namespaces/ci/serviceaccounts/argo"] = live;
+            }
+            let checked =
+                check_ownership(&client_of(objects.clone()), "argo", std::slice::from_ref(&own)).await;
+            assert_eq!(checked.is_err(), is_refused, "{objects} {checked:?}");
+        }
+    }
+}

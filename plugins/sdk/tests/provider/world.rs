@@ -1,0 +1,340 @@
+//! A provider that copies a text to its workload cluster, and the controllers of openmcp.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use ostler_sdk::{
+    ObjectRef, gvk,
+    mock::Host,
+    prelude::*,
+    provider::{
+        Clusters, DomainService, Permissions, PolicyRule, ProviderConfig, ProviderStatus, RequestRef,
+        ServiceProvider, ServiceStatus,
+    },
+    provision::{Provision, Resource},
+    serde_json::Value,
+};
+
+/// A text on another cluster.
+#[ostler_sdk::resource(group = "g", version = "v1", kind = "Copy", namespaced, status = CopyStatus)]
+pub struct CopySpec {
+    text: String,
+}
+
+#[ostler_sdk::api]
+#[derive(Default)]
+pub struct CopyStatus {
+    phase: Option<String>,
+    text: Option<String>,
+    provider: Option<ProviderStatus>,
+}
+
+impl ServiceStatus for CopyStatus {
+    fn provider(&self) -> Option<&ProviderStatus> {
+        self.provider.as_ref()
+    }
+}
+
+/// The configuration of the provider.
+#[ostler_sdk::resource(group = "g", version = "v1", kind = "CopyConfig")]
+pub struct CopyConfigSpec {
+    poll_interval: Option<String>,
+}
+
+impl ProviderConfig for CopyConfigSpec {
+    fn poll_interval(&self) -> Option<&str> {
+        self.poll_interval.as_deref()
+    }
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Deletion {
+    #[default]
+    Complete,
+    Skipped,
+    Failing,
+}
+
+#[derive(Default)]
+struct Record {
+    calls: RefCell<Vec<String>>,
+    deletion: Cell<Deletion>,
+}
+
+struct Copies(Rc<Record>);
+
+fn build_copy<'a>(object: &'a Object<CopySpec>, clusters: &Clusters) -> Result<Resource<'a>, Failure> {
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": object.name(), "namespace": "copies" }, "data": { "text": object.spec.text } });
+    Ok(Resource::new(&object.metadata, map).on_cluster(clusters.workload()?.name()))
+}
+
+impl DomainService for Copies {
+    type Spec = CopySpec;
+    type Config = CopyConfigSpec;
+    const FINALIZER: &'static str = "g/copy";
+
+    fn create_or_update(
+        &self,
+        ctx: &Context,
+        object: &Object<CopySpec>,
+        _: &CopyConfigSpec,
+        clusters: &Clusters,
+    ) -> Result<Outcome, Failure> {
+        let mut calls = self.0.calls.borrow_mut();
+        if calls.is_empty() {
+            calls.push("create config=true".into());
+        }
+        drop(calls);
+        build_copy(object, clusters)?.provision(ctx)?;
+        let status = CopyStatus {
+            text: Some(object.spec.text.clone()),
+            ..CopyStatus::default()
+        };
+        Ok(Outcome::await_change().status(&status))
+    }
+
+    fn delete(
+        &self,
+        ctx: &Context,
+        object: &Object<CopySpec>,
+        config: Option<&CopyConfigSpec>,
+        clusters: &Clusters,
+    ) -> Result<(), Failure> {
+        let call = format!("delete config={}", config.is_some());
+        self.0.calls.borrow_mut().push(call);
+        match self.0.deletion.get() {
+            Deletion::Complete => build_copy(object, clusters)?.deprovision(ctx),
+            Deletion::Skipped => Ok(()),
+            Deletion::Failing => Err(Failure::retry("StillUsed", "The copy is used.")),
+        }
+    }
+}
+
+const RULES: &[PolicyRule] = &[PolicyRule {
+    api_groups: &[""],
+    resources: &["configmaps"],
+    verbs: &["*"],
+}];
+const PERMISSIONS: &[Permissions] = &[Permissions {
+    namespace: None,
+    rules: RULES,
+}];
+
+pub fn cluster_request(name: &str) -> ObjectRef {
+    gvk("clusters.openmcp.cloud", "v1alpha1", "ClusterRequest").named("n", name)
+}
+
+pub fn access_request(name: &str) -> ObjectRef {
+    gvk("clusters.openmcp.cloud", "v1alpha1", "AccessRequest").named("n", name)
+}
+
+/// Merges fields as a merge patch does that removes nothing.
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}
+
+/// The clusters, and the object with its status as the host stores it.
+pub struct World {
+    pub host: Host,
+    provider: ServiceProvider<Copies>,
+    record: Rc<Record>,
+    copy: RefCell<Value>,
+    merged_checkpoints: Cell<usize>,
+}
+
+impl World {
+    /// A provider with its configuration, and an object.
+    pub fn new() -> Self {
+        Self::with_provider(|domain| {
+            ServiceProvider::new("copies", domain).with_workload_cluster(PERMISSIONS)
+        })
+    }
+
+    /// One that needs a control plane as well.
+    pub fn with_mcp() -> Self {
+        Self::with_provider(|domain| {
+            ServiceProvider::new("copies", domain)
+                .with_workload_cluster(PERMISSIONS)
+                .with_mcp_cluster(PERMISSIONS, RequestRef::of_same_name)
+        })
+    }
+
+    /// One whose object is installed.
+    pub fn installed() -> Self {
+        let world = Self::new();
+        world.install();
+        world
+    }
+
+    fn with_provider(build: fn(Copies) -> ServiceProvider<Copies>) -> Self {
+        let record = Rc::new(Record::default());
+        let copy = json!({ "apiVersion": "g/v1", "kind": "Copy",
+            "metadata": { "name": "a", "namespace": "n", "uid": "u-1" }, "spec": { "text": "hello" } });
+        let world = Self {
+            host: Host::new(),
+            provider: build(Copies(record.clone())),
+            record,
+            copy: RefCell::new(copy),
+            merged_checkpoints: Cell::new(0),
+        };
+        world.put_config(json!({}));
+        world
+    }
+
+    pub fn put_config(&self, spec: Value) {
+        self.put_config_named("copies", spec);
+    }
+
+    pub fn put_config_named(&self, name: &str, spec: Value) {
+        self.host.put(
+            json!({ "apiVersion": "g/v1", "kind": "CopyConfig", "metadata": { "name": name }, "spec": spec }),
+        );
+    }
+
+    pub fn remove_config(&self) {
+        self.host
+            .remove(&gvk("g", "v1", "CopyConfig").named("", "copies"));
+    }
+
+    pub fn fail_delete(&self) {
+        self.record.deletion.set(Deletion::Failing);
+    }
+
+    pub fn skip_delete(&self) {
+        self.record.deletion.set(Deletion::Skipped);
+    }
+
+    /// The object as a backup has it, with another uid and without a status.
+    pub fn restore_with_uid(&self, uid: &str) {
+        let mut copy = self.copy.borrow_mut();
+        copy["metadata"]["uid"] = uid.into();
+        copy["status"] = json!({});
+    }
+
+    pub fn reconcile(&self) -> Result<Outcome, Failure> {
+        let copy = self.copy.borrow().clone();
+        let result = self.host.reconcile(&self.provider, &copy);
+        self.store_status(match &result {
+            Ok(outcome) => outcome.status.as_deref(),
+            Err(failure) => failure.status.as_deref(),
+        });
+        result
+    }
+
+    pub fn delete(&self) -> Result<Outcome, Failure> {
+        let mut copy = self.copy.borrow().clone();
+        copy["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        let result = self.host.cleanup(&self.provider, &copy);
+        self.store_status(match &result {
+            Ok(outcome) => outcome.status.as_deref(),
+            Err(failure) => failure.status.as_deref(),
+        });
+        result
+    }
+
+    /// Stores the checkpoints since the last call, and the status fields if there are any, which replace those before.
+    pub fn store_status(&self, fields: Option<&[u8]>) {
+        let mut copy = self.copy.borrow_mut();
+        let checkpoints = self.host.checkpoints();
+        for fields in &checkpoints[self.merged_checkpoints.get()..] {
+            merge(&mut copy["status"], fields);
+        }
+        self.merged_checkpoints.set(checkpoints.len());
+        if let Some(fields) = fields {
+            copy["status"] = ostler_sdk::serde_json::from_slice(fields).expect("status fields are JSON");
+        }
+    }
+
+    /// Reconciles, and grants each request, until the object is installed.
+    pub fn install(&self) {
+        for _ in 0..5 {
+            if self.reconcile().is_ok() {
+                return;
+            }
+            self.grant_all();
+        }
+        panic!("not installed: {:?}", self.reconcile());
+    }
+
+    pub fn grant_all(&self) {
+        for kind in ["ClusterRequest", "AccessRequest"] {
+            for request in self.requests(kind) {
+                let metadata = &request["metadata"];
+                let text = |field: &str| metadata[field].as_str().expect("a text").to_owned();
+                let reference = gvk("clusters.openmcp.cloud", "v1alpha1", kind);
+                self.grant(&reference.named(&text("namespace"), &text("name")));
+            }
+        }
+    }
+
+    pub fn grant(&self, reference: &ObjectRef) {
+        let mut status = json!({ "phase": "Granted" });
+        if reference.gvk.kind == "AccessRequest" {
+            status["secretRef"] = json!({ "name": "credentials" });
+        }
+        self.set_status(reference, status);
+    }
+
+    pub fn set_status(&self, reference: &ObjectRef, status: Value) {
+        let mut object = self.object(reference);
+        object["status"] = status;
+        self.host.put(object);
+    }
+
+    pub fn object(&self, reference: &ObjectRef) -> Value {
+        self.host.object(reference).expect("it exists")
+    }
+
+    pub fn requests(&self, kind: &str) -> Vec<Value> {
+        self.host
+            .objects(&gvk("clusters.openmcp.cloud", "v1alpha1", kind))
+    }
+
+    /// Name of the requests for the workload cluster.
+    pub fn request_name(&self) -> String {
+        let requests = self.requests("ClusterRequest");
+        requests[0]["metadata"]["name"]
+            .as_str()
+            .expect("a name")
+            .to_owned()
+    }
+
+    pub fn own_clusters(&self) -> Vec<Value> {
+        self.host.objects(&gvk("ostler.dev", "v1alpha1", "Cluster"))
+    }
+
+    pub fn cluster_name(&self) -> String {
+        let clusters = self.own_clusters();
+        let name = clusters[0]["metadata"]["name"].as_str().expect("a name");
+        format!("n/{name}")
+    }
+
+    pub fn calls(&self) -> Vec<String> {
+        self.record.calls.borrow().clone()
+    }
+
+    /// The copy on whatever cluster.
+    pub fn copy(&self) -> Option<Value> {
+        self.host.objects(&gvk("", "v1", "ConfigMap")).into_iter().next()
+    }
+
+    pub fn copy_on(&self, cluster: &str) -> Option<Value> {
+        let reference = gvk("", "v1", "ConfigMap").named("copies", "a");
+        self.host.object(&reference.on_cluster(cluster))
+    }
+
+    /// Neither a request nor a `Cluster` is left.
+    pub fn is_clean(&self) -> bool {
+        self.requests("ClusterRequest").is_empty()
+            && self.requests("AccessRequest").is_empty()
+            && self.own_clusters().is_empty()
+    }
+}

@@ -1,0 +1,207 @@
+//! The Argo CD of a test: the simulator of its controller or, in the tier `argocd`, the real one.
+
+use std::{
+    collections::BTreeSet,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use argocd_simulator::{Controller, Hook, World};
+use devops_simulators::git::GitServer;
+use futures::StreamExt;
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams, Patch, PatchParams, WatchEvent, WatchParams},
+};
+use ostler::testing::key::Gvk;
+use ostler_test_harness::{
+    Lab,
+    argocd::{ArgoCdPrograms, ArgoCdServer},
+    workspace_root,
+};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::pack::application;
+
+/// Repository of the manifests.
+const REPOSITORY: &str = "apps";
+/// Branch of the manifests.
+pub const REVISION: &str = "v1";
+/// What the applications deploy. Argo CD has no health for it, so that it is healthy when it is there.
+pub const MANIFEST: &str =
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {greeting: hello}\n";
+/// A hook that no kubelet ever runs, so that a sync waits for it.
+const HOOK: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: hold-sync\n  annotations: \
+                    {argocd.argoproj.io/hook: PreSync}\nspec:\n  restartPolicy: Never\n  \
+                    containers: [{name: wait, image: registry.example.com/wait}]\n";
+/// Pause before a watch that has failed is begun again.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+
+/// An Argo CD, and a repository with the manifests of the application `web`.
+pub struct ArgoCd {
+    engine: Engine,
+    git: GitServer,
+}
+
+enum Engine {
+    Simulator(Controller),
+    Real(RealController),
+}
+
+/// Applies the CRDs, and waits until the kinds are served.
+pub async fn apply_crds(lab: &Lab) {
+    let programs = ArgoCdPrograms::find();
+    for name in ["application", "appproject"] {
+        let crd = match &programs {
+            Some(programs) => programs.read_crd(name),
+            None => {
+                let path = workspace_root().join(format!("tests/argocd/crds/{name}s.yaml"));
+                std::fs::read_to_string(path).expect("a CRD")
+            }
+        };
+        lab.apply_yaml(&crd).await;
+    }
+    lab.wait_until("the kinds of Argo CD are served", async || {
+        let api = lab.api(&application(), &lab.namespace);
+        api.list(&ListParams::default()).await.is_ok()
+    })
+    .await;
+}
+
+impl ArgoCd {
+    /// Starts it for the namespace of the test, with its CRDs.
+    pub async fn start(lab: &Lab) -> Self {
+        apply_crds(lab).await;
+        let git = GitServer::start_public().await;
+        git.create_repository(REPOSITORY);
+        git.commit(REPOSITORY, REVISION, &[("web/config.yaml", MANIFEST)]);
+        let engine = match ArgoCdPrograms::find() {
+            Some(programs) => Engine::Real(RealController::start(lab, &programs).await),
+            None => Engine::Simulator(Controller::start(lab.client.clone(), &lab.namespace)),
+        };
+        Self { engine, git }
+    }
+
+    /// Returns the URL of the repository.
+    pub fn repository_url(&self) -> String {
+        self.git.repository_url(REPOSITORY)
+    }
+
+    /// Returns the operations that were taken so far, each with the name of its Application.
+    pub fn operations(&self) -> Vec<(String, Value)> {
+        match &self.engine {
+            Engine::Simulator(controller) => controller.operations(),
+            Engine::Real(controller) => controller.operations(),
+        }
+    }
+
+    /// Has the next sync of the application `web` run until [`ArgoCd::release_sync`].
+    pub fn hold_sync(&self) {
+        match &self.engine {
+            Engine::Simulator(controller) => {
+                let world = World {
+                    hook: Some(Hook::Running),
+                    ..World::default()
+                };
+                controller.set_world("web", world);
+            }
+            Engine::Real(_) => {
+                self.git.commit(REPOSITORY, REVISION, &[("web/hook.yaml", HOOK)]);
+            }
+        }
+    }
+
+    /// Ends the hook of a sync that runs.
+    pub async fn release_sync(&self, lab: &Lab) {
+        match &self.engine {
+            Engine::Simulator(controller) => controller.set_world("web", World::default()),
+            Engine::Real(_) => {
+                // As a kubelet does.
+                let pods = lab.api(&Gvk::new("", "v1", "Pod"), &lab.namespace);
+                let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+                pods.patch_status("hold-sync", &PatchParams::default(), &ended)
+                    .await
+                    .expect("the hook runs");
+            }
+        }
+    }
+}
+
+/// The operations that were seen.
+#[derive(Default)]
+struct Seen {
+    /// UID of the application, start, and information of each.
+    keys: BTreeSet<String>,
+    operations: Vec<(String, Value)>,
+}
+
+impl Seen {
+    /// Adds the operation that an Application shows. Its state is that of one operation until another begins.
+    fn add(&mut self, application: &DynamicObject) {
+        let state = &application.data["status"]["operationState"];
+        if state["startedAt"].is_null() {
+            return;
+        }
+        let (uid, operation) = (&application.metadata.uid, &state["operation"]);
+        let key = json!([uid, state["startedAt"], operation["info"]]).to_string();
+        if self.keys.insert(key) {
+            let name = application.metadata.name.clone().unwrap_or_default();
+            self.operations.push((name, operation.clone()));
+        }
+    }
+}
+
+/// The real controller, and a watch of its Applications.
+struct RealController {
+    seen: Arc<Mutex<Seen>>,
+    task: JoinHandle<()>,
+    _server: ArgoCdServer,
+}
+
+impl Drop for RealController {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl RealController {
+    async fn start(lab: &Lab, programs: &ArgoCdPrograms) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let applications = lab.api(&application(), &lab.namespace);
+        Self {
+            task: tokio::spawn(watch_operations(applications, seen.clone())),
+            seen,
+            _server: programs.start(lab).await,
+        }
+    }
+
+    fn operations(&self) -> Vec<(String, Value)> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.operations.clone()
+    }
+}
+
+/// Watches the Applications: a list could miss an operation that is followed by another one, or by the deletion.
+async fn watch_operations(applications: Api<DynamicObject>, seen: Arc<Mutex<Seen>>) {
+    let mut version = "0".to_owned();
+    loop {
+        let Ok(stream) = applications.watch(&WatchParams::default(), &version).await else {
+            tokio::time::sleep(WATCH_PAUSE).await;
+            continue;
+        };
+        let mut stream = pin!(stream);
+        while let Some(Ok(event)) = stream.next().await {
+            match event {
+                WatchEvent::Added(found) | WatchEvent::Modified(found) | WatchEvent::Deleted(found) => {
+                    seen.lock().unwrap_or_else(PoisonError::into_inner).add(&found);
+                    version = found.metadata.resource_version.unwrap_or(version);
+                }
+                WatchEvent::Bookmark(_) => {}
+                // The version has expired.
+                WatchEvent::Error(_) => version = "0".to_owned(),
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! ArgoSetting and the sync of a DeploymentRecord by the API of an Argo CD, with the simulator on a socket.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use argocd_simulator::{Hook, World};
+use devops_simulators::{
+    Answer,
+    argo::{ARGO_TOKEN, Argo},
+    git::GIT_PASSWORD,
+};
+use ostler::testing::{dispatcher::Cause, queue::Priority};
+use ostler_test_harness::{Lab, captured_logs, scenarios};
+use serde_json::{Value, json};
+
+use super::{
+    argo::{COMPONENTS, deployment},
+    gate::{Gate, Step},
+    kind, object, secret, start,
+};
+
+scenarios!(
+    setting_with_a_server_is_followed_and_deleted_in_order,
+    deployment_by_the_api_syncs_once_although_answers_are_lost,
+    deployment_by_the_api_syncs_once_although_the_host_stops,
+    secrets_of_a_server_stay_out_of_memory_logs_and_objects,
+);
+
+const URL: &str = "https://git.example.com/apps.git";
+const APPLICATION: &str = "/api/v1/applications/web?project=shop";
+const PROJECT: &str = "/api/v1/projects/shop";
+/// Interval of looks, in place of the plugins' seconds.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+async fn apply_setting(lab: &Lab, argo: &Argo, lifetime: &str) {
+    let key = |name: &str| json!({ "name": name, "key": "value" });
+    let spec = json!({
+        "server": { "url": argo.url(), "tokenRef": key("argo") },
+        "projects": [{ "name": "shop", "destinations": [{ "namespace": lab.namespace }] }],
+        "repositories": [{ "name": "apps", "url": URL, "project": "shop", "passwordRef": key("git") }],
+        "applications": [{ "name": "web", "project": "shop", "lifetime": lifetime,
+            "source": { "repoURL": URL, "path": "web", "revision": "v1" } }],
+    });
+    for object in [
+        secret(lab, "argo", ARGO_TOKEN),
+        secret(lab, "git", GIT_PASSWORD),
+        object(lab, "ArgoSetting", "shop", spec),
+    ] {
+        lab.apply(object).await;
+    }
+}
+
+/// The cluster has none of Argo CD's custom resources.
+async fn start_with_settle(lab: &mut Lab) {
+    let config = lab.settings.plugins.join("devops-deployment.yaml");
+    std::fs::write(config, "settle: 1s\n").expect("written");
+    start(lab, &COMPONENTS).await;
+}
+
+/// Waits until a condition holds, and has both objects reconciled meanwhile.
+async fn wait_polling<F: Future<Output = bool>>(lab: &Lab, description: &str, holds: impl FnMut() -> F) {
+    let poll = async {
+        let mut interval = tokio::time::interval(LOOK_INTERVAL);
+        loop {
+            interval.tick().await;
+            for (kind_name, name) in [("ArgoSetting", "shop"), ("DeploymentRecord", "d-1")] {
+                let key = lab.key(&kind(kind_name), name);
+                let dispatcher = &lab.host().services().dispatcher;
+                dispatcher.enqueue(&key, Priority::High, Cause::Poll);
+            }
+        }
+    };
+    tokio::select! {
+        () = lab.wait_until(description, holds) => {}
+        () = poll => {}
+    }
+}
+
+async fn state(lab: &Lab) -> Value {
+    let record = lab.get(&kind("DeploymentRecord"), "d-1").await;
+    record.unwrap_or_default()["status"]["state"].clone()
+}
+
+fn is_there(argo: &Argo, path: &str) -> bool {
+    argo.send("GET", path, &Value::Null).0 == 200
+}
+
+async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
+    let argo = Argo::start().await;
+    start_with_settle(&mut lab).await;
+    apply_setting(&lab, &argo, "Permanent").await;
+    wait_polling(&lab, "the setting is Ready", async || {
+        let setting = lab.get(&kind("ArgoSetting"), "shop").await.unwrap_or_default();
+        ostler_test_harness::find_condition(&setting, "Ready")["status"] == "True"
+    })
+    .await;
+    let patch = json!({ "spec": { "projects": [{ "name": "shop", "description": "edited",
+        "destinations": [{ "namespace": lab.namespace }] }] } });
+    lab.patch(&kind("ArgoSetting"), "shop", patch).await;
+    lab.wait_until("the edit is followed", async || {
+        argo.send("GET", PROJECT, &Value::Null).1["spec"]["description"] == "edited"
+    })
+    .await;
+
+    // A sync whose hook never ends, which would block the deletion.
+    let world = World {
+        hook: Some(Hook::Running),
+        ..World::default()
+    };
+    argo.set_world("web", world);
+    let sync = json!({ "project": "shop" });
+    assert_eq!(argo.send("POST", "/api/v1/applications/web/sync", &sync).0, 200);
+    lab.wait_until("the sync runs", async || {
+        let live = argo.send("GET", APPLICATION, &Value::Null).1;
+        live["status"]["operationState"]["phase"] == "Running"
+    })
+    .await;
+    lab.delete(&kind("ArgoSetting"), "shop").await;
+    wait_polling(&lab, "the setting is gone", async || {
+        lab.get(&kind("ArgoSetting"), "shop").await.is_none()
+    })
+    .await;
+    assert!(!is_there(&argo, APPLICATION) && !is_there(&argo, PROJECT));
+    let deletions = argo.requests().into_iter().filter(|r| r.method == "DELETE");
+    let deletions: Vec<String> = deletions.map(|request| request.target).collect();
+    let first = |text: &str| deletions.iter().position(|target| target.contains(text));
+    assert!(first("/operation") < first("applications/web?"), "{deletions:?}");
+    assert!(
+        first("applications/web?") < first("repositories"),
+        "{deletions:?}"
+    );
+    assert!(first("repositories") < first("projects"), "{deletions:?}");
+}
+
+async fn deploy(lab: &Lab, argo: &Argo) {
+    wait_polling(lab, "the deployment has succeeded", async || {
+        state(lab).await == "success"
+    })
+    .await;
+    wait_polling(lab, "the application is gone", async || {
+        !is_there(argo, APPLICATION)
+    })
+    .await;
+    lab.wait_condition(&kind("DeploymentRecord"), "d-1", "Ready", "False", "CleanedUp")
+        .await;
+    let operations = argo.operations();
+    assert_eq!(operations.len(), 1, "{operations:?}");
+    assert_eq!(operations[0].1["sync"]["prune"], true);
+}
+
+async fn apply_record(lab: &Lab) {
+    let mut spec = deployment();
+    spec["ttlSeconds"] = 3.into();
+    lab.apply(object(lab, "DeploymentRecord", "d-1", spec)).await;
+}
+
+async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab) {
+    let argo = Argo::start().await;
+    let faults = argo.faults();
+    // Neither the request nor the answer, then an error of a proxy, then the answer.
+    faults.fail_next(1, "POST", "/sync$", Answer::Drop);
+    faults.fail_next(1, "POST", "/sync$", Answer::Proxy(502, "<html>".into()));
+    faults.fail_next(1, "POST", "/sync$", Answer::DropAnswer);
+    faults.fail_next(1, "POST", "/projects$", Answer::DropAnswer);
+    faults.fail_next(1, "POST", "/applications$", Answer::DropAnswer);
+    faults.fail_next(1, "DELETE", "/applications/web$", Answer::DropAnswer);
+    start_with_settle(&mut lab).await;
+    apply_setting(&lab, &argo, "Deployment").await;
+    apply_record(&lab).await;
+    deploy(&lab, &argo).await;
+}
+
+async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) {
+    let (argo, gate) = (Argo::start().await, Arc::new(Gate::default()));
+    argo.observe(gate.clone());
+    start_with_settle(&mut lab).await;
+    // Behind the gate, which closes between the effect of the request and its answer.
+    lab.host = None;
+    gate.arm(vec![Step {
+        effect: "POST /api/v1/applications/web/sync".into(),
+        repetition: 0,
+    }]);
+    lab.start_host_with(gate.client(lab.client.clone())).await;
+    apply_setting(&lab, &argo, "Deployment").await;
+    apply_record(&lab).await;
+    wait_polling(&lab, "the sync is requested", async || gate.is_closed()).await;
+    lab.host = None;
+    assert_eq!(argo.operations().len(), 1);
+    gate.open();
+    lab.start_host_with(gate.client(lab.client.clone())).await;
+    deploy(&lab, &argo).await;
+}
+
+async fn secrets_of_a_server_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
+    const SECRETS: [&str; 2] = [ARGO_TOKEN, GIT_PASSWORD];
+    let seen = Arc::new(Mutex::new((0_u32, Vec::new())));
+    let looking = seen.clone();
+    lab.settings.inspect = Some(ostler::testing::engine::Inspector::new(move |memory: &[u8]| {
+        let mut seen = looking.lock().expect("lock");
+        seen.0 += 1;
+        let found = SECRETS
+            .iter()
+            .filter(|secret| memchr::memmem::find(memory, secret.as_bytes()).is_some());
+        seen.1.extend(found.copied());
+    }));
+    let argo = Argo::start().await;
+    start_with_settle(&mut lab).await;
+    apply_setting(&lab, &argo, "Permanent").await;
+    wait_polling(&lab, "the application is written", async || {
+        is_there(&argo, APPLICATION)
+    })
+    .await;
+    lab.wait_idle().await;
+    let is_password = |request: &devops_simulators::Exchange| request.body.contains(GIT_PASSWORD);
+    assert!(argo.requests().iter().any(is_password), "it is inserted");
+    let (calls, found) = seen.lock().expect("lock").clone();
+    assert!(
+        calls > 1 && found.is_empty(),
+        "{found:?} in the memory of {calls} calls"
+    );
+    let setting = lab.get(&kind("ArgoSetting"), "shop").await.expect("an object");
+    let texts = [captured_logs(), setting.to_string()];
+    for secret in SECRETS {
+        assert!(texts.iter().all(|text| !text.contains(secret)), "{secret}");
+    }
+}

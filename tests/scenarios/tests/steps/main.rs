@@ -1,0 +1,177 @@
+//! The steps pack: the whole host with a kubelet without containers. What a shim would report is in the termination messages.
+
+mod artifacts;
+mod deletion;
+mod failures;
+mod load;
+mod restarts;
+
+use kubelet_simulator::{Course, Kubelet};
+use ostler::testing::{
+    grants::{Grants, ServiceAccount},
+    key::Gvk,
+};
+use ostler_test_harness::{Lab, deploy::render_rights, find_condition};
+use serde_json::{Value, json};
+use steps_protocol::{Artifact, Report, RunConfig};
+
+/// Component of the pack.
+const COMPONENT: &str = "steps/steps-step";
+
+const GRANTS: &str = include_str!("../../../../deploy/steps-grants.yaml");
+
+/// The kind Step.
+fn steps() -> Gvk {
+    Gvk::new("steps.ostler.dev", "v1alpha1", "Step")
+}
+
+fn pods() -> Gvk {
+    Gvk::new("", "v1", "Pod")
+}
+
+/// A lab with a kubelet and a host with the pack.
+struct StepsLab {
+    lab: Lab,
+    kubelet: Kubelet,
+}
+
+impl StepsLab {
+    /// Starts with the grants of `deploy/`, and the account and roles that follow from them: what is missing there fails the
+    /// tests.
+    async fn start(mut lab: Lab) -> Self {
+        let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
+        // What is refused is tried again at this interval.
+        grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "100ms" });
+        let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
+        let host = ServiceAccount {
+            namespace: lab.namespace.clone(),
+            name: "ostler".into(),
+        };
+        for object in render_rights(&[COMPONENT], &grants, &lab.namespace, &host).await {
+            lab.apply(object).await;
+        }
+        lab.settings.grants = grants;
+        lab.settings.require_service_account = true;
+        let config = json!({ "shimImage": "registry.example.com/shim:1" });
+        std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
+        lab.install(&[COMPONENT]);
+        lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": "steps-artifact-key", "namespace": lab.namespace },
+            "stringData": { "key": "0123456789abcdef0123456789abcdef" } }))
+            .await;
+        lab.start_host().await;
+        let labels = "steps.ostler.dev/pod=true";
+        let stopped = Report {
+            exit_code: Some(143),
+            signal: Some(15),
+            stopped: true,
+            ..Report::default()
+        };
+        let message = stopped.encode();
+        let kubelet = Kubelet::start(lab.client.clone(), &lab.namespace, labels, &message, succeed);
+        Self { lab, kubelet }
+    }
+
+    async fn restart_host(&mut self) {
+        self.lab.host = None;
+        self.lab.start_host().await;
+    }
+
+    /// A Step whose process takes no inputs.
+    fn step(&self, name: &str) -> Value {
+        json!({ "apiVersion": "steps.ostler.dev/v1alpha1", "kind": "Step",
+            "metadata": { "name": name, "namespace": self.lab.namespace },
+            "spec": { "image": "busybox:1.37", "process": { "path": "true" } } })
+    }
+
+    /// One with the output `binary`.
+    fn producer(&self, name: &str) -> Value {
+        let mut step = self.step(name);
+        step["spec"]["outputs"] = json!([{ "name": "binary", "path": "/work/out" }]);
+        step
+    }
+
+    /// One with the output of another as its input.
+    fn consumer(&self, name: &str, producer: &str) -> Value {
+        let mut step = self.step(name);
+        step["spec"]["inputs"] = json!([{ "name": "binary", "fromStep": producer, "path": "/work/in" }]);
+        step
+    }
+
+    async fn status(&self, name: &str) -> Value {
+        let step = self.lab.get(&steps(), name).await.unwrap_or_default();
+        step["status"].clone()
+    }
+
+    /// Waits until a Step has a phase. Returns its status.
+    async fn wait_phase(&self, name: &str, phase: &str) -> Value {
+        let description = format!("Step {name} is {phase}");
+        self.lab
+            .wait_until(&description, async || self.status(name).await["phase"] == phase)
+            .await;
+        self.status(name).await
+    }
+
+    /// Waits until Ready of a Step is False with this reason. Returns the message.
+    async fn wait_reason(&self, name: &str, reason: &str) -> String {
+        let step = self
+            .lab
+            .wait_condition(&steps(), name, "Ready", "False", reason)
+            .await;
+        let message = find_condition(&step, "Ready")["message"].as_str().map(Into::into);
+        message.unwrap_or_default()
+    }
+
+    /// The pod of this name, if it exists.
+    async fn pod(&self, name: &str) -> Option<Value> {
+        self.lab.get(&pods(), name).await
+    }
+
+    async fn wait_pod(&self, name: &str) -> Value {
+        let description = format!("Pod {name} is created");
+        self.lab
+            .wait_until(&description, async || self.pod(name).await.is_some())
+            .await;
+        self.pod(name).await.expect("it was there")
+    }
+}
+
+/// Puts the namespace of the test in place of that of `deploy/`.
+fn localize(text: &str, lab: &Lab) -> String {
+    let namespace = &lab.namespace;
+    text.replace("namespace: steps\n", &format!("namespace: {namespace}\n"))
+        .replace("namespace: steps,", &format!("namespace: {namespace},"))
+}
+
+/// The course of a pod whose process succeeds, with an artifact for each of its outputs.
+fn succeed(pod: &Value) -> Course {
+    let argument = pod["spec"]["containers"][0]["args"][0]
+        .as_str()
+        .unwrap_or_default();
+    // The kubelet expands variables, which doubles the other dollar signs in the argument.
+    let config: RunConfig = serde_json::from_str(&argument.replace("$$", "$")).expect("a configuration");
+    let outputs: Vec<&str> = config.outputs.iter().map(|output| &*output.name).collect();
+    ended_with(&outputs)
+}
+
+/// The end of a process that succeeds with these artifacts.
+fn ended_with(artifacts: &[&str]) -> Course {
+    let artifact = |name: &&str| Artifact {
+        name: (*name).to_owned(),
+        digest: format!("sha256:{}", "a".repeat(64)),
+        bytes: 7,
+    };
+    end(Report {
+        exit_code: Some(0),
+        start_time: Some(1_767_225_600),
+        end_time: Some(1_767_225_609),
+        artifacts: artifacts.iter().map(artifact).collect(),
+        log: "done\n".into(),
+        ..Report::default()
+    })
+}
+
+/// The end of a process with this report.
+fn end(report: Report) -> Course {
+    Course::Ended(report.exit_code.unwrap_or(126).into(), report.encode())
+}
