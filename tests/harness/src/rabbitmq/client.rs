@@ -134,9 +134,13 @@ impl RabbitMqClient {
         Some(message.delivery)
     }
 
-    /// Waits for the next message of a queue, and acknowledges it.
+    /// Waits for the next message of a queue, and acknowledges it. It waits for the queue as well: the host declares that of
+    /// dead letters before its first one.
     pub async fn wait_message(&self, queue: &str) -> Delivery {
         let waiting = async {
+            while self.queue_depth(queue).await.is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
             loop {
                 if let Some(delivery) = self.take(queue).await {
                     return delivery;
