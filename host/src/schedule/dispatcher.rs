@@ -31,6 +31,10 @@ const HOST_LANE: &str = "ostler";
 /// Number of objects of that lane at a time.
 pub const HOST_LANE_LIMIT: u32 = 2;
 
+/// Maximum number of dependants that one change wakes before the work that is due at intervals. One that more objects read,
+/// such as a configuration, wakes them behind it, so that it does not delay the changes of users.
+const MAX_URGENT_DEPENDANTS: usize = 64;
+
 /// Maximum number of causes kept for `explain`.
 const MAX_HISTORY: usize = 10_000;
 
@@ -391,12 +395,18 @@ impl Dispatcher {
         }
         if intent_changed || !self.recovery_only.contains(&change.key.gvk) || is_recovery(change) {
             let (old, new) = (change.old.as_deref(), change.new.as_deref());
-            for dependant in inner.graph.find_dependants(&change.key, old, new) {
+            let dependants = inner.graph.find_dependants(&change.key, old, new);
+            let priority = if dependants.len() > MAX_URGENT_DEPENDANTS {
+                Priority::Low
+            } else {
+                Priority::High
+            };
+            for dependant in dependants {
                 if Some(&dependant) != by && dependant != change.key {
                     let wake_up = WakeUp {
                         version,
                         deleted: deleted(),
-                        priority: Priority::High,
+                        priority,
                         cause: Cause::Dependency(change.key.clone()),
                     };
                     inner.wake(&dependant, &change.key, wake_up, now);
@@ -667,6 +677,27 @@ mod tests {
             dispatcher.on_change(&change(reported), Source::Watch, None);
             drop(next);
             assert_eq!(dispatcher.pop().is_ok(), woken, "{reported}");
+        }
+    }
+
+    #[test]
+    fn change_of_many_dependants_wakes_them_behind_changes_of_others() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        for (dependants, is_behind) in [(MAX_URGENT_DEPENDANTS, false), (MAX_URGENT_DEPENDANTS + 1, true)] {
+            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let config = change(0).key;
+            for index in 0..dependants {
+                let reader = ObjectRef::new(owner.clone(), "n", format!("reader-{index}"));
+                dispatcher.record_read(&reader, Dependency::Object(config.clone(), Projection::Full));
+            }
+            dispatcher.on_change(&change(1), Source::Watch, None);
+            let mut edited = change(2);
+            edited.key = ObjectRef::new(owner.clone(), "n", "edited");
+            dispatcher.on_change(&edited, Source::Watch, None);
+            let first = dispatcher.pop().expect("work");
+            assert_eq!(first.key == edited.key, is_behind, "{dependants} dependants");
         }
     }
 

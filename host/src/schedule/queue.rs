@@ -18,7 +18,7 @@ pub enum Priority {
     High,
     /// Retries, polls, timers.
     Normal,
-    /// Initial lists, and all objects of a plugin after it was replaced.
+    /// Initial lists, all objects of a plugin after it was replaced, and changes that many objects have read.
     Low,
 }
 
