@@ -247,6 +247,7 @@ type Metadata struct {
 	Generation  int64             `json:"generation"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
+	Finalizers  []string          `json:"finalizers"`
 }
 
 // Reconciler reconciles one kind. It keeps no state, since every call runs in a fresh instance.
@@ -325,16 +326,21 @@ func (p plugin) run(request wit.ReconcilerRequest, cleanup bool) result {
 	if err == nil {
 		return result{Ok: outcome.outcome}
 	}
+	return result{Err: &toFailure(err).failure}
+}
+
+// toFailure returns the failure that an error of a plugin becomes.
+func toFailure(err error) *Failure {
 	var failed *Failure
 	var host *HostError
 	switch {
 	case errors.As(err, &failed):
+		return failed
 	case errors.As(err, &host):
-		failed = host.failure()
+		return host.failure()
 	default:
-		failed = Retry("Error", err.Error())
+		return Retry("Error", err.Error())
 	}
-	return result{Err: &failed.failure}
 }
 
 func (p plugin) find(request wit.ReconcilerRequest, cleanup bool) (*Outcome, error) {

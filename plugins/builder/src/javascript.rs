@@ -13,7 +13,7 @@ use crate::{
 /// npm package of the compiler. It is also an engine of jco, but a tenth of the download on its own.
 const COMPILER_PACKAGE: &str = "componentize-qjs@0.4.5";
 
-const SDK_FILES: [(&str, &str); 4] = [
+const SDK_FILES: [(&str, &str); 6] = [
     (
         "node_modules/ostler/index.js",
         include_str!("../../sdk-js/index.js"),
@@ -23,8 +23,16 @@ const SDK_FILES: [(&str, &str); 4] = [
         include_str!("../../sdk-js/runtime.js"),
     ),
     (
+        "node_modules/ostler/provision.js",
+        include_str!("../../sdk-js/provision.js"),
+    ),
+    (
         "node_modules/ostler/index.d.ts",
         include_str!("../../sdk-js/index.d.ts"),
+    ),
+    (
+        "node_modules/ostler/provision.d.ts",
+        include_str!("../../sdk-js/provision.d.ts"),
     ),
     (
         "node_modules/ostler/package.json",
@@ -61,7 +69,8 @@ pub fn build_component(
     let name = plugin_name(&package.name).with_context(|| path.display().to_string())?;
     let dir = BuildDir::new(folder, name)?;
     // Changes when the flags below do.
-    let versions = [COMPILER_PACKAGE, "without WASI", SDK_FILES[0].1, SDK_FILES[1].1];
+    let sdk = SDK_FILES.map(|(_, text)| text).concat();
+    let versions = [COMPILER_PACKAGE, "without WASI", sdk.as_str()];
     let wasm =
         dir.build_unless_current(&versions, || compile_component(&dir, &package, options, progress))?;
     Ok(RawComponent {

@@ -14,7 +14,13 @@ const COMPILER_PACKAGE: &str = "componentize-py==0.25.1";
 /// Entry module of a plugin. Not `plugin`, which is the name of the world.
 const MAIN_MODULE: &str = "main";
 
-const SDK_FILES: [(&str, &str); 1] = [("ostler.py", include_str!("../../sdk-python/ostler.py"))];
+const SDK_FILES: [(&str, &str); 2] = [
+    ("ostler.py", include_str!("../../sdk-python/ostler.py")),
+    (
+        "ostler_provision.py",
+        include_str!("../../sdk-python/ostler_provision.py"),
+    ),
+];
 
 /// Builds the Python project in a folder.
 ///
@@ -37,7 +43,8 @@ pub fn build_component(
         );
     }
     let dir = BuildDir::new(folder, name)?;
-    let wasm = dir.build_unless_current(&[COMPILER_PACKAGE, SDK_FILES[0].1], || {
+    let sdk = SDK_FILES.map(|(_, text)| text).concat();
+    let wasm = dir.build_unless_current(&[COMPILER_PACKAGE, &sdk], || {
         compile_component(&dir, options, progress)
     })?;
     Ok(RawComponent {

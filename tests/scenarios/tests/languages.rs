@@ -1,5 +1,8 @@
-//! The same example in four languages has the same observable behaviour. Its cost per language is measured by
+//! The same examples in four languages have the same observable behaviour. The cost per language is measured by
 //! `cargo test --release -p ostler-scenarios --test languages -- figures --ignored --nocapture`.
+
+#[path = "languages/site.rs"]
+mod site;
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +37,11 @@ scenarios!(
     bookmark_in_rust_behaves_as_documented,
     bookmark_in_javascript_behaves_as_documented,
     bookmark_in_python_behaves_as_documented,
-    bookmark_in_go_behaves_as_documented
+    bookmark_in_go_behaves_as_documented,
+    site_in_rust_is_provisioned_and_deprovisioned_in_order,
+    site_in_javascript_is_provisioned_and_deprovisioned_in_order,
+    site_in_python_is_provisioned_and_deprovisioned_in_order,
+    site_in_go_is_provisioned_and_deprovisioned_in_order,
 );
 
 async fn bookmark_in_rust_behaves_as_documented(lab: Lab) {
@@ -51,6 +58,22 @@ async fn bookmark_in_python_behaves_as_documented(lab: Lab) {
 
 async fn bookmark_in_go_behaves_as_documented(lab: Lab) {
     check_bookmark("bookmark-go", lab).await;
+}
+
+async fn site_in_rust_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
+    site::check_site("site-rust", lab).await;
+}
+
+async fn site_in_javascript_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
+    site::check_site("site-js", lab).await;
+}
+
+async fn site_in_python_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
+    site::check_site("site-python", lab).await;
+}
+
+async fn site_in_go_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
+    site::check_site("site-go", lab).await;
 }
 
 const PAGE_TEXT: &str = "Grüße, 世界 🦀 <&> \"\\\n";

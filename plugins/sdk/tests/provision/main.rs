@@ -3,6 +3,7 @@
 mod algebra;
 mod helm;
 mod resources;
+mod table;
 
 use ostler_sdk::{mock::Host, prelude::*, serde_json::Value};
 

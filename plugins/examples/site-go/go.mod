@@ -1,0 +1,3 @@
+module site-go
+
+go 1.24
