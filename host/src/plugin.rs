@@ -31,7 +31,7 @@ use crate::{
     },
     kube::{
         hash::encode_hex,
-        key::Gvk,
+        key::{Gvk, own_cluster},
         scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
         well_known::{bookkeeping, plugin_reason},
@@ -111,6 +111,8 @@ pub struct Kind {
     pub phase: bool,
     /// Namespaces of its objects, to which the grants narrow the plugin; none for all.
     pub namespaces: Option<Vec<Arc<str>>>,
+    /// Cluster of its objects: the home cluster of the plugin, empty for the host's own.
+    pub cluster: Arc<str>,
 }
 
 impl Kind {
@@ -120,11 +122,44 @@ impl Kind {
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
         let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
         let Some(granted) = &self.namespaces else {
-            return namespaces.kind_scopes(&self.gvk, selector, Projection::Full);
+            return self.scopes_with(namespaces, selector);
         };
-        namespaces
-            .narrow_to(granted)
-            .named_scopes(&self.gvk, selector, Projection::Full)
+        let scopes = self.visible(namespaces).narrow_to(granted);
+        self.in_cluster(scopes.named_scopes(&self.gvk, selector, Projection::Full))
+    }
+
+    /// The watches of all objects of the kind, also those that the grants and the selector leave out.
+    pub fn all_scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
+        self.scopes_with(namespaces, None)
+    }
+
+    fn scopes_with(&self, namespaces: &NamespaceScope, selector: Option<&Selector>) -> Vec<Scope> {
+        let scopes = self
+            .visible(namespaces)
+            .kind_scopes(&self.gvk, selector, Projection::Full);
+        self.in_cluster(scopes)
+    }
+
+    /// The namespaces to which the host is confined are those of its own cluster.
+    fn visible(&self, namespaces: &NamespaceScope) -> NamespaceScope {
+        if self.cluster.is_empty() {
+            namespaces.clone()
+        } else {
+            NamespaceScope::default()
+        }
+    }
+
+    fn in_cluster(&self, scopes: Vec<Scope>) -> Vec<Scope> {
+        let place = |scope| Scope {
+            cluster: self.cluster.clone(),
+            ..scope
+        };
+        scopes.into_iter().map(place).collect()
+    }
+
+    /// An object in this cluster is one that the plugin may reconcile.
+    pub fn is_of_cluster(&self, cluster: &str) -> bool {
+        *self.cluster == *cluster
     }
 
     /// An object in this namespace is one that the plugin reconciles.
@@ -170,6 +205,11 @@ impl Plugin {
     /// Name of the plugin.
     pub fn name(&self) -> &Arc<str> {
         &self.policy.plugin
+    }
+
+    /// Its home cluster, as keys name it: empty for the host's own.
+    pub fn home_cluster(&self) -> &Arc<str> {
+        self.policy.grants.home_cluster()
     }
 
     /// The settings for a kind, if it reconciles that.
@@ -409,7 +449,7 @@ pub async fn load(
     Ok(plugin)
 }
 
-/// The kinds, confined to the namespaces in which the grants let the plugin reconcile them.
+/// The kinds, confined to the cluster and the namespaces in which the grants let the plugin reconcile them.
 fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
     let confine = |kind: Kind| Kind {
         // Without an entry nothing is reconciled, and what is watched must not widen.
@@ -418,6 +458,7 @@ fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
         } else {
             kind.namespaces
         },
+        cluster: grants.home_cluster().clone(),
         ..kind
     };
     kinds.into_iter().map(confine).collect()
@@ -542,6 +583,7 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
             selector,
             phase: kind.phase,
             namespaces: None,
+            cluster: own_cluster(),
         });
     }
     Ok(kinds)
