@@ -121,22 +121,29 @@ impl Kind {
     /// as deleted, and its finalizer would never be removed.
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
         let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
-        let Some(granted) = &self.namespaces else {
-            return self.scopes_with(namespaces, selector);
-        };
-        let scopes = self.visible(namespaces).narrow_to(granted);
-        self.in_cluster(scopes.named_scopes(&self.gvk, selector, Projection::Full))
+        self.scopes_in(self.namespaces.as_deref(), namespaces, selector)
     }
 
-    /// The watches of all objects of the kind, also those that the grants and the selector leave out.
+    /// The watches of all objects of the kind, also those that the selector leaves out, and on the host's own cluster the
+    /// grants. The credentials of another one may be for the granted namespaces only.
     pub fn all_scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
-        self.scopes_with(namespaces, None)
+        let granted = self.namespaces.as_deref().filter(|_| !self.cluster.is_empty());
+        self.scopes_in(granted, namespaces, None)
     }
 
-    fn scopes_with(&self, namespaces: &NamespaceScope, selector: Option<&Selector>) -> Vec<Scope> {
-        let scopes = self
-            .visible(namespaces)
-            .kind_scopes(&self.gvk, selector, Projection::Full);
+    fn scopes_in(
+        &self,
+        granted: Option<&[Arc<str>]>,
+        namespaces: &NamespaceScope,
+        selector: Option<&Selector>,
+    ) -> Vec<Scope> {
+        let visible = self.visible(namespaces);
+        let scopes = match granted {
+            None => visible.kind_scopes(&self.gvk, selector, Projection::Full),
+            Some(granted) => visible
+                .narrow_to(granted)
+                .named_scopes(&self.gvk, selector, Projection::Full),
+        };
         self.in_cluster(scopes)
     }
 

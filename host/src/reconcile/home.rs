@@ -104,11 +104,11 @@ impl Controller {
                 ),
             });
         };
-        if self.is_reachable(cluster) {
+        let state = object.readiness();
+        if self.is_reachable(cluster) && state.ready {
             return None;
         }
         let outage = self.services.clusters.find(cluster).and_then(|c| c.outage());
-        let state = object.readiness();
         let why = match outage {
             Some(why) => why,
             None if state.ready || state.message.is_empty() => "the host is about to connect".to_owned(),
