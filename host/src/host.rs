@@ -240,14 +240,18 @@ fn build_services(
     let streams = build_streams(&fence, &dispatcher);
     let observer = build_change_observer(&dispatcher, &stats, &streams, registry);
     let on_change = build_change_handler(&observer, &dispatcher, &stats, &fence);
+    let cluster_observer = build_cluster_observer(&dispatcher, &stats, &streams);
     let clusters = ClusterPool::new(ConnectionParts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
-        // Objects of another cluster concern no plugin, stream or statistics of this host.
         on_change: {
-            let dispatcher = dispatcher.clone();
-            Arc::new(move |change, source| dispatcher.on_change(&change, source, None))
+            let (observe, dispatcher) = (cluster_observer.clone(), dispatcher.clone());
+            Arc::new(move |change, source| {
+                observe(&change);
+                dispatcher.on_change(&change, source, None);
+            })
         },
+        observer: cluster_observer,
         intercept: None,
         fence: fence.clone(),
         network: network.clone(),
@@ -322,7 +326,7 @@ fn build_change_observer(
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
     Arc::new(move |change| {
-        if dispatcher.has_reconciler(&change.key.gvk) {
+        if dispatcher.is_reconciled(&change.key) {
             stats.observe_change(&change.key, change.new.as_deref());
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
@@ -331,6 +335,22 @@ fn build_change_observer(
             registry.request_rescan();
         }
         streams.on_object_change(&change.key, change.new.as_deref());
+    })
+}
+
+/// Builds the observer of each change of another cluster. Of its objects, only those that a plugin reconciles there concern
+/// the streams and statistics of this host.
+fn build_cluster_observer(
+    dispatcher: &Arc<Dispatcher>,
+    stats: &Arc<ReconcileStats>,
+    streams: &Arc<EventStreams>,
+) -> ChangeObserver {
+    let (dispatcher, stats, streams) = (dispatcher.clone(), stats.clone(), streams.clone());
+    Arc::new(move |change| {
+        if dispatcher.is_reconciled(&change.key) {
+            stats.observe_change(&change.key, change.new.as_deref());
+            streams.on_object_change(&change.key, change.new.as_deref());
+        }
     })
 }
 

@@ -152,6 +152,7 @@ impl Planner {
             store: store.clone(),
             dispatcher: dispatcher.clone(),
             on_change: Arc::new(|_, _| {}),
+            observer: Arc::new(|_| {}),
             intercept: Some(Box::new(move |cluster| -> Arc<dyn Interceptor> {
                 over_clusters.add_cluster(cluster)
             })),
@@ -210,8 +211,9 @@ impl Planner {
         // The files come first, because they may contain Plugin objects.
         let intended = self.apply_files(plan_request).await?;
         self.load_plugins(&plan_request.builds, &mut report.notes).await?;
-        self.list_kinds(&mut report.notes).await?;
+        // Before the kinds are listed, since the home cluster of a plugin may be among them.
         let unconnected = self.connect_clusters().await;
+        self.list_kinds(&mut report.notes).await?;
         let chosen = self
             .select_objects(plan_request, &intended, &mut report.notes)
             .await?;
@@ -295,7 +297,9 @@ impl Planner {
         }));
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Another client changed the live object since it was listed: plan again with its current version.
-            if let Err(e) = self.services.api.writer.read_uncached(None, key, key).await {
+            if let Some(api) = self.services.find_api(&key.cluster)
+                && let Err(e) = api.writer.read_uncached(None, key, key).await
+            {
                 tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             dispatcher.enqueue(key, Priority::Normal, Cause::Retry);

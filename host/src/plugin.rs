@@ -31,7 +31,7 @@ use crate::{
     },
     kube::{
         hash::encode_hex,
-        key::Gvk,
+        key::{Gvk, own_cluster},
         scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
         well_known::{bookkeeping, plugin_reason},
@@ -111,6 +111,8 @@ pub struct Kind {
     pub phase: bool,
     /// Namespaces of its objects, to which the grants narrow the plugin; none for all.
     pub namespaces: Option<Vec<Arc<str>>>,
+    /// Cluster of its objects: the home cluster of the plugin, empty for the host's own.
+    pub cluster: Arc<str>,
 }
 
 impl Kind {
@@ -119,12 +121,52 @@ impl Kind {
     /// as deleted, and its finalizer would never be removed.
     pub fn scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
         let selector = self.selector.as_ref().filter(|_| self.finalizer.is_none());
-        let Some(granted) = &self.namespaces else {
-            return namespaces.kind_scopes(&self.gvk, selector, Projection::Full);
+        self.scopes_in(self.namespaces.as_deref(), namespaces, selector)
+    }
+
+    /// The watches of all objects of the kind, also those that the selector leaves out, and on the host's own cluster the
+    /// grants. The credentials of another one may be for the granted namespaces only.
+    pub fn all_scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
+        let granted = self.namespaces.as_deref().filter(|_| !self.cluster.is_empty());
+        self.scopes_in(granted, namespaces, None)
+    }
+
+    fn scopes_in(
+        &self,
+        granted: Option<&[Arc<str>]>,
+        namespaces: &NamespaceScope,
+        selector: Option<&Selector>,
+    ) -> Vec<Scope> {
+        let visible = self.visible(namespaces);
+        let scopes = match granted {
+            None => visible.kind_scopes(&self.gvk, selector, Projection::Full),
+            Some(granted) => visible
+                .narrow_to(granted)
+                .named_scopes(&self.gvk, selector, Projection::Full),
         };
-        namespaces
-            .narrow_to(granted)
-            .named_scopes(&self.gvk, selector, Projection::Full)
+        self.in_cluster(scopes)
+    }
+
+    /// The namespaces to which the host is confined are those of its own cluster.
+    fn visible(&self, namespaces: &NamespaceScope) -> NamespaceScope {
+        if self.cluster.is_empty() {
+            namespaces.clone()
+        } else {
+            NamespaceScope::default()
+        }
+    }
+
+    fn in_cluster(&self, scopes: Vec<Scope>) -> Vec<Scope> {
+        let place = |scope| Scope {
+            cluster: self.cluster.clone(),
+            ..scope
+        };
+        scopes.into_iter().map(place).collect()
+    }
+
+    /// An object in this cluster is one that the plugin may reconcile.
+    pub fn is_of_cluster(&self, cluster: &str) -> bool {
+        *self.cluster == *cluster
     }
 
     /// An object in this namespace is one that the plugin reconciles.
@@ -170,6 +212,11 @@ impl Plugin {
     /// Name of the plugin.
     pub fn name(&self) -> &Arc<str> {
         &self.policy.plugin
+    }
+
+    /// Its home cluster, as keys name it: empty for the host's own.
+    pub fn home_cluster(&self) -> &Arc<str> {
+        self.policy.grants.home_cluster()
     }
 
     /// The settings for a kind, if it reconciles that.
@@ -409,7 +456,7 @@ pub async fn load(
     Ok(plugin)
 }
 
-/// The kinds, confined to the namespaces in which the grants let the plugin reconcile them.
+/// The kinds, confined to the cluster and the namespaces in which the grants let the plugin reconcile them.
 fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
     let confine = |kind: Kind| Kind {
         // Without an entry nothing is reconciled, and what is watched must not widen.
@@ -418,6 +465,7 @@ fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
         } else {
             kind.namespaces
         },
+        cluster: grants.home_cluster().clone(),
         ..kind
     };
     kinds.into_iter().map(confine).collect()
@@ -542,6 +590,7 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
             selector,
             phase: kind.phase,
             namespaces: None,
+            cluster: own_cluster(),
         });
     }
     Ok(kinds)

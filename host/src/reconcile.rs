@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod conditions;
 mod deletion;
 mod holds;
+mod home;
 pub mod lifecycle;
 mod owned;
 pub mod plugin;
@@ -297,14 +298,26 @@ impl Controller {
         if *work.lane == *plugin::LANE_NAME {
             return self.reconcile_plugin(work).await;
         }
-        let object = self.services.cache.store.get(key, Projection::Full);
+        let mut object = self.services.cache.store.get(key, Projection::Full);
+        if object.is_none() && !key.is_home() {
+            match self.read_home_object(key).await {
+                Ok(found) => object = found,
+                Err(end) => return Some(end),
+            }
+        }
         let plugin = match &object {
             Some(object) => self.registry.find_for_object(&key.gvk, object),
             None => self.registry.find_by_kind(&key.gvk),
         };
-        let Some(plugin) = plugin else {
-            return Some(self.reconcile_unowned(key).await);
+        let Some(plugin) = plugin.filter(|p| *p.home_cluster() == key.cluster) else {
+            if key.is_home() {
+                return Some(self.reconcile_unowned(key).await);
+            }
+            return self.forget_object(key).await;
         };
+        if let Err(end) = self.check_connection(key) {
+            return Some(end);
+        }
         // Outside of the granted namespaces only holds are taken care of. Such an object may be cached as metadata only.
         let is_excluded = |kind: &Kind| !kind.is_granted_in(&key.namespace);
         let exists = || self.services.cache.store.get(key, Projection::Metadata).is_some();
@@ -395,12 +408,10 @@ impl Controller {
         object: &Object,
         finalizers: &[Box<str>],
     ) -> Result<Arc<Object>, ReconcileOutcome> {
-        let written = self
-            .services
-            .api
-            .writer
-            .set_finalizers(key, object, finalizers)
-            .await;
+        let written = match self.find_api(key) {
+            Ok(api) => api.writer.set_finalizers(key, object, finalizers).await,
+            Err(e) => Err(e),
+        };
         self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),
@@ -511,17 +522,14 @@ impl Controller {
         reason: &str,
         note: &str,
     ) {
-        let services = &self.services;
         let draft = EventDraft {
             component: plugin.name(),
             event_type,
             reason,
             note,
         };
-        let sent = services
-            .api
-            .recorder
-            .record(&services.api.writer, key, object, draft, None);
+        let Ok(api) = self.find_api(key) else { return };
+        let sent = api.recorder.record(&api.writer, key, object, draft, None);
         if sent.await {
             self.stats.add_counts(key, count_writes(1));
         }

@@ -29,7 +29,10 @@ use crate::{
         fence::WriteFence,
         gate::RequestGate,
     },
-    effect::{events::EventRecorder, writer::ApiWriter},
+    effect::{
+        events::EventRecorder,
+        writer::{ApiWriter, ChangeObserver},
+    },
     kube::{
         backoff::Backoff,
         hash::hash_to_u64,
@@ -61,6 +64,8 @@ pub struct ConnectionParts {
     pub dispatcher: Arc<Dispatcher>,
     /// The handler of changes that informers see.
     pub on_change: ChangeHandler,
+    /// The observer of changes that responses to writes show.
+    pub observer: ChangeObserver,
     /// The interceptor of the requests to a cluster, in a plan.
     pub intercept: Option<InterceptorFactory>,
     /// The fence of the leader's writes.
@@ -224,6 +229,16 @@ impl ClusterPool {
         }
     }
 
+    /// Starts those of the needed watches of a cluster that are missing.
+    pub fn start_watches(&self, cluster: &str, needed: &[Scope]) {
+        let Some(connection) = self.find(cluster) else {
+            return;
+        };
+        for scope in needed.iter().filter(|scope| *scope.cluster == *cluster) {
+            connection.access.cache.informers.ensure_informer(scope);
+        }
+    }
+
     /// Stops the watches that none of the needed scopes has used for a while, and starts those that are missing.
     pub fn sweep_watches(&self, needed: &[Scope], linger: Duration) {
         for connection in self.list() {
@@ -301,6 +316,7 @@ impl ConnectionParts {
             .with_idle_timeout(self.watch_idle_timeout);
         let writer =
             ApiWriter::new(client.clone(), self.store.clone(), self.dispatcher.clone()).in_cluster(name);
+        let writer = writer.with_observer(self.observer.clone());
         Connection {
             cluster: name.clone(),
             access: ClusterAccess {
@@ -386,6 +402,7 @@ mod tests {
             store: Arc::default(),
             dispatcher: Arc::new(Dispatcher::new(queue, NamespaceScope::default())),
             on_change: Arc::new(|_, _| {}),
+            observer: Arc::new(|_| {}),
             intercept: None,
             fence: WriteFence::default(),
             network: NetworkPolicy::default(),

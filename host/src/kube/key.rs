@@ -300,6 +300,15 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// The name of the host's own cluster in references, grants and inventories, where none stands for another one: the home
+/// cluster of a plugin. Names of other clusters have a slash, so that it is none of theirs.
+pub const IN_CLUSTER: &str = "in-cluster";
+
+/// The shared name of the host's own cluster in keys.
+pub fn own_cluster() -> Arc<str> {
+    HOME_CLUSTER.clone()
+}
+
 /// The name of another cluster in keys: namespace and name of its `Cluster` object. All keys of a cluster share one copy.
 pub fn cluster_name(namespace: &str, name: &str) -> Arc<str> {
     NAMESPACES.lock().intern(&*format!("{namespace}/{name}"))

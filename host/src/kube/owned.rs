@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::kube::{
-    key::{Gvk, ObjectRef, cluster_name, is_path_segment},
+    key::{Gvk, IN_CLUSTER, ObjectRef, cluster_name, is_path_segment, own_cluster},
     object::Object,
     references::format_reference,
     well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
@@ -59,32 +59,47 @@ pub fn format_inventory(owned: &BTreeSet<ObjectRef>) -> String {
 
 /// Formats one entry, for example `Deployment.v1.apps fleet/east apps/web`.
 fn format_entry(owned: &ObjectRef) -> String {
-    format!(
-        "{} {} {}/{}",
-        owned.gvk, owned.cluster, owned.namespace, owned.name
-    )
+    let cluster = match &*owned.cluster {
+        "" => IN_CLUSTER,
+        cluster => cluster,
+    };
+    format!("{} {cluster} {}/{}", owned.gvk, owned.namespace, owned.name)
+}
+
+/// Formats the owner in the mark of an object. That of the host's own cluster is named without its cluster.
+fn format_owner(owner: &ObjectRef) -> String {
+    match &*owner.cluster {
+        "" => format_reference(owner),
+        cluster => format!("{} {cluster}", format_reference(owner)),
+    }
 }
 
 fn parse_entry(text: &str) -> Option<ObjectRef> {
     let mut words = text.split(' ');
     let (kind, cluster, place) = (words.next()?, words.next()?, words.next()?);
-    let (cluster_namespace, cluster) = cluster.split_once('/')?;
+    // They become parts of paths at the API server.
+    let is_name = |text: &str| !text.is_empty() && is_path_segment(text);
+    let cluster = match cluster {
+        IN_CLUSTER => own_cluster(),
+        cluster => {
+            let (namespace, name) = cluster.split_once('/')?;
+            (is_name(namespace) && is_name(name)).then(|| cluster_name(namespace, name))?
+        }
+    };
     let (namespace, name) = place.split_once('/')?;
     let mut parts = kind.splitn(3, '.');
     let (kind, version, group) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
-    // They become parts of paths at the API server.
-    let is_name = |text: &str| !text.is_empty() && is_path_segment(text);
-    let are_names = [cluster_namespace, cluster, name].into_iter().all(is_name) && is_path_segment(namespace);
+    let are_names = is_name(name) && is_path_segment(namespace);
     let gvk = (are_names && words.next().is_none()).then(|| Gvk::new(group, version, kind))?;
     gvk.validate().ok()?;
-    Some(ObjectRef::new(gvk, namespace, name).with_cluster(&cluster_name(cluster_namespace, cluster)))
+    Some(ObjectRef::new(gvk, namespace, name).with_cluster(&cluster))
 }
 
 /// Marks an object with its owner.
 pub fn add_mark(object: &mut Value, owner: &ObjectRef, uid: &str) {
     for (field, name, value) in [
         ("labels", OWNER_UID, uid.to_owned()),
-        ("annotations", OWNER, format_reference(owner)),
+        ("annotations", OWNER, format_owner(owner)),
     ] {
         let fields = &mut object["metadata"][field];
         if !fields.is_object() {
@@ -129,7 +144,7 @@ pub fn is_owned_by(object: &Object, uid: &str) -> bool {
 /// Checks that an object may become, or stays, an object of this owner. One that another object owns stays that object's,
 /// unless that had the same name: then it is gone, since names are unique.
 pub fn check_takeover(live: &Object, owner: &ObjectRef, uid: &str) -> Result<(), String> {
-    let of_namesake = live.annotation(OWNER) == Some(&format_reference(owner));
+    let of_namesake = live.annotation(OWNER) == Some(&format_owner(owner));
     match live.labels.get(OWNER_UID) {
         Some(other) if other != uid && !of_namesake => Err(format!(
             "another object owns it: {} with uid {other}. If that is gone, remove the label {OWNER_UID} to have it taken over",
@@ -194,12 +209,13 @@ mod tests {
             group,
             "v[1-3]",
             "[A-Z][a-z]{1,6}",
-            (name(), name()),
+            prop_oneof![Just(None), (name(), name()).prop_map(Some)],
             namespace,
             name(),
         )
             .prop_map(|(group, version, kind, cluster, namespace, name)| {
-                let cluster = cluster_name(&cluster.0, &cluster.1);
+                let cluster =
+                    cluster.map_or_else(own_cluster, |(namespace, name)| cluster_name(&namespace, &name));
                 ObjectRef::new(Gvk::new(&group, &version, &kind), &namespace, &name).with_cluster(&cluster)
             })
     }
@@ -234,6 +250,7 @@ mod tests {
             "Thing.v1.g.io n/c/d n/a%2f",
             "Thing.v1.g.io n/c n/",
             "Thing.v1.g.io c n/a",
+            "Thing.v1.g.io in-cluster/ n/a",
             "Thing.v1.g.io /c n/a",
             "Thing.v1.g.io n/c n/a more",
             "Thing n/c n/a",
@@ -308,6 +325,17 @@ mod tests {
         );
         json["metadata"]["annotations"] = Value::Null;
         assert!(check(&json, "owner", "uid-2").is_err(), "nobody knows which");
+    }
+
+    #[test]
+    fn owner_of_the_same_name_on_another_cluster_is_another_owner() {
+        let mut json = json!({"metadata": {"name": "a"}});
+        let remote = owner().with_cluster(&cluster_name("fleet", "onboarding"));
+        add_mark(&mut json, &remote, "uid-1");
+        let marked = parse(&json);
+        assert_eq!(check_takeover(&marked, &remote, "uid-2"), Ok(()), "created again");
+        let refused = check_takeover(&marked, &owner(), "uid-2").expect_err("refused");
+        assert!(refused.contains("n/owner fleet/onboarding"), "{refused}");
     }
 
     #[test]

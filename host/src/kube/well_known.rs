@@ -244,6 +244,10 @@ well_known! {
         SUSPENDED = "Suspended", "Healthy=Unknown";
         /// The life-cycle hook `initialize` runs, and the objects wait.
         HOOKS_PENDING = "HooksPending", "Healthy=Unknown";
+        /// The Cluster of `spec.cluster` does not exist: the objects wait.
+        CLUSTER_NOT_FOUND = "ClusterNotFound", "Healthy=Unknown";
+        /// The host has no working connection to the Cluster of `spec.cluster`: the objects wait. The message has the cause.
+        CLUSTER_NOT_READY = "ClusterNotReady", "Healthy=Unknown";
         /// The life-cycle hook `initialize` failed and is retried with a backoff; the objects wait.
         HOOKS_FAILED = "HooksFailed", "Healthy=False";
         /// Objects trapped at their last reconcile. The message has their number and a trap.

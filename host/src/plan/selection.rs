@@ -66,15 +66,19 @@ impl Planner {
     /// Lists the kinds that the plugins reconcile, and assigns them to the queue's lanes.
     pub(super) async fn list_kinds(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
         let dispatcher = &self.services.dispatcher;
-        let SharedCache {
-            informers,
-            namespaces,
-            ..
-        } = &*self.services.cache;
+        let namespaces = &self.services.cache.namespaces;
         for plugin in self.controller.registry.serving() {
             let mut kinds = Vec::new();
+            let home = plugin.home_cluster();
+            let Some(api) = self.services.find_api(home) else {
+                let name = plugin.name();
+                notes.push(format!(
+                    "the objects of {name} wait: its Cluster {home} is not connected"
+                ));
+                continue;
+            };
             for kind in &plugin.kinds {
-                match self.cluster.discover_resource(&kind.gvk).await {
+                match api.writer.discover_resource(&kind.gvk).await {
                     Ok(_) => kinds.push(kind),
                     Err(e @ ApiError::UnknownKind(_)) => notes.push(e.to_string()),
                     Err(e) => return Err(e.into()),
@@ -82,11 +86,11 @@ impl Planner {
             }
             let scopes: Vec<_> = kinds.iter().flat_map(|k| k.scopes(namespaces)).collect();
             for scope in &scopes {
-                let synced = informers.wait_synced(scope, SYNC_TIMEOUT).await;
+                let synced = self.services.wait_synced(scope, SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
             }
             let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
-            dispatcher.assign_kinds(plugin.name(), &kinds, scopes, 1);
+            dispatcher.assign_cluster_kinds(plugin.name(), home, &kinds, scopes, 1);
             dispatcher.set_paused(plugin.name(), plugin.suspended);
             if plugin.suspended {
                 notes.push(format!(
@@ -122,11 +126,18 @@ impl Planner {
     ) -> anyhow::Result<Vec<ObjectRef>> {
         let serving = self.controller.registry.serving();
         let kinds: Vec<&Kind> = serving.iter().flat_map(|p| &p.kinds).collect();
-        let ours = |key: &&ObjectRef| kinds.iter().any(|k| k.gvk == key.gvk);
+        let ours = |key: &&ObjectRef| {
+            kinds
+                .iter()
+                .any(|k| k.gvk == key.gvk && k.is_of_cluster(&key.cluster))
+        };
         let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
         let foreign = chosen.len() < intended.len();
         for named in &plan_request.objects {
             let key = self.resolve_name(plan_request, named, &kinds).await?;
+            if plan_request.delete && !key.is_home() {
+                bail!("{key}: the deletion of an object of another home cluster can't be planned yet");
+            }
             if plan_request.delete {
                 self.list_owned_kinds(&key, &serving).await;
                 self.delete_object(&key).await?;
@@ -160,7 +171,10 @@ impl Planner {
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
             for scope in kind.scopes(&self.services.cache.namespaces) {
-                let (scope, _) = self.services.cache.informers.ensure_informer(&scope);
+                let Some(cache) = self.services.find_cache(&scope.cluster) else {
+                    continue;
+                };
+                let (scope, _) = cache.informers.ensure_informer(&scope);
                 let query = Query {
                     namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
@@ -188,7 +202,10 @@ impl Planner {
         };
         for candidate in kinds {
             let gvk = &candidate.gvk;
-            let Ok(resource) = self.cluster.discover_resource(gvk).await else {
+            let Some(api) = self.services.find_api(&candidate.cluster) else {
+                continue;
+            };
+            let Ok(resource) = api.writer.discover_resource(gvk).await else {
                 continue;
             };
             let names = [&*gvk.kind, &resource.plural];
@@ -202,7 +219,7 @@ impl Planner {
             } else {
                 ""
             };
-            return Ok(ObjectRef::new(gvk.clone(), namespace, name));
+            return Ok(ObjectRef::new(gvk.clone(), namespace, name).with_cluster(&candidate.cluster));
         }
         let known: Vec<&str> = kinds.iter().map(|k| &*k.gvk.kind).collect();
         bail!(

@@ -14,7 +14,7 @@ use crate::{
         key::{Gvk, ObjectRef},
     },
     plugin::LoadState,
-    policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount, Subscription},
+    policy::grants::{CLUSTER_PATTERN, Grant, Permissions, ReconcileSettings, ServiceAccount, Subscription},
 };
 
 /// Desired state of a plugin: the source of its component, its permissions, and its configuration. The name of the
@@ -40,10 +40,18 @@ use crate::{
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.verify) || !has(self.source.file)",
         "message": "verify requires source.oci: a file has no signature"},
+    {"rule": "has(self.cluster) == has(oldSelf.cluster) && (!has(self.cluster) || self.cluster == oldSelf.cluster)",
+        "message": "cluster is immutable: delete the Plugin, after its objects, and create it again"},
 ]))]
 pub struct PluginSpec {
     /// Source of the component.
     pub source: Source,
+    /// Home cluster of the plugin: namespace and name of the `Cluster` whose objects it reconciles, such as
+    /// `fleet/onboarding`. References, lists and entries of `grants.kubernetes` without a cluster are about it, and
+    /// `in-cluster` is the host's own. When unset, the plugin reconciles objects of the host's own cluster. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = CLUSTER_PATTERN), length(max = 317))]
+    pub cluster: Option<String>,
     /// Signatures that the component must carry. When unset, signatures are not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
@@ -82,6 +90,7 @@ impl PluginSpec {
     pub fn new(source: Source) -> Self {
         Self {
             source,
+            cluster: None,
             verify: None,
             service_account: None,
             grants: Permissions::default(),
@@ -102,6 +111,7 @@ impl PluginSpec {
             subscriptions: self.subscriptions.clone(),
             limits: self.limits.clone(),
             service_account: self.service_account.clone(),
+            cluster: self.cluster.clone(),
         }
     }
 

@@ -287,13 +287,14 @@ fn covers_secrets(granted: &KubernetesGrant, kind: &str, read_secrets: bool) -> 
     kind != "Secret" || read_secrets || granted.kinds.iter().any(|g| g == kind)
 }
 
-/// Every cluster asked for is covered; an entry without clusters is about the host's own.
+/// Every cluster asked for is covered; an entry without clusters is about the home cluster.
 fn covers_clusters(granted: &[String], asked: &[String]) -> bool {
     let covers_pair = |asked: &str, granted: &str| match (asked.split_once('/'), granted.split_once('/')) {
         (Some((namespace, name)), Some((granted_namespace, granted_name))) => {
             covers(&[granted_namespace.to_owned()], namespace) && covers(&[granted_name.to_owned()], name)
         }
-        _ => false,
+        // The host's own cluster.
+        _ => asked == granted,
     };
     asked.is_empty() == granted.is_empty() && asked.iter().all(|a| granted.iter().any(|g| covers_pair(a, g)))
 }

@@ -19,7 +19,10 @@ pub use self::{
 };
 use crate::{
     contract::limits::{LimitsSpec, Time},
-    kube::{key::Gvk, renamed_fields::explain_unknown_field},
+    kube::{
+        key::{Gvk, IN_CLUSTER, cluster_name, is_path_segment, own_cluster},
+        renamed_fields::explain_unknown_field,
+    },
     policy::{
         components::ComponentPolicy,
         network::NetworkGrant,
@@ -206,7 +209,16 @@ pub struct Grant {
     /// them and the plugin's reads from the cache. When unset, requests are made with the host's own identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ServiceAccount>,
+    /// Home cluster of the plugin: namespace and name of the `Cluster` whose objects it reconciles, such as
+    /// `fleet/onboarding`. References, lists and entries of `kubernetes` without a cluster are about it, and `in-cluster` is
+    /// the host's own. When unset, the plugin reconciles objects of the host's own cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = CLUSTER_PATTERN))]
+    pub cluster: Option<String>,
 }
+
+/// Namespace and name of a `Cluster`.
+pub const CLUSTER_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 
 /// Reference to a service account.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -352,8 +364,8 @@ pub struct KubernetesGrant {
     #[serde(default = "same_namespace")]
     pub namespaces: Vec<String>,
     /// Clusters of the objects, by namespace and name of their `Cluster` objects, such as `Same/east` or `fleet/*`. `Same`
-    /// and patterns are as in `namespaces`. When unset, the entry is about the host's own cluster, and otherwise only about
-    /// these.
+    /// and patterns are as in `namespaces`. `in-cluster` is the host's own cluster, which no pattern matches. When unset, the
+    /// entry is about the home cluster of the plugin, which is the host's own by default, and otherwise only about these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
 }
@@ -480,9 +492,10 @@ impl Permissions {
                 let (namespace, name) = c.split_once('/').unwrap_or_default();
                 !namespace.is_empty() && !name.is_empty() && !name.contains('/')
             };
-            if let Some(cluster) = grant.clusters.iter().find(|c| !is_pair(c)) {
+            if let Some(cluster) = grant.clusters.iter().find(|c| *c != IN_CLUSTER && !is_pair(c)) {
                 return Err(format!(
-                    "kubernetes[{i}].clusters has {cluster:?}: namespace and name of a Cluster are needed, such as `Same/east`"
+                    "kubernetes[{i}].clusters has {cluster:?}: namespace and name of a Cluster are needed, such as \
+                     `Same/east`, or `{IN_CLUSTER}` for the host's own"
                 ));
             }
         }
@@ -529,7 +542,28 @@ impl Permissions {
     }
 }
 
+/// Parses the home cluster of a plugin: its name in keys. The error names the field.
+fn parse_home_cluster(cluster: &str) -> Result<Arc<str>, String> {
+    let is_name = |text: &str| {
+        let is_valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+        !text.is_empty() && text.bytes().all(is_valid) && is_path_segment(text)
+    };
+    match cluster.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(cluster_name(namespace, name)),
+        _ => Err(format!(
+            "cluster {cluster:?}: namespace and name of a Cluster are needed, such as `fleet/onboarding`"
+        )),
+    }
+}
+
 impl Grant {
+    /// The home cluster of the plugin, as keys name it: empty for the host's own.
+    fn home_cluster(&self) -> Arc<str> {
+        let parsed = self.cluster.as_deref().map(parse_home_cluster);
+        // Fields are checked before.
+        parsed.and_then(Result::ok).unwrap_or_else(own_cluster)
+    }
+
     /// Checks the values of the permissions and settings. The error names the field.
     pub fn check_fields(&self) -> Result<(), String> {
         self.permissions.check_fields()?;
@@ -558,6 +592,9 @@ impl Grant {
             }
         }
         self.limits.check()?;
+        if let Some(cluster) = &self.cluster {
+            parse_home_cluster(cluster)?;
+        }
         self.service_account
             .as_ref()
             .map_or(Ok(()), ServiceAccount::check_names)

@@ -16,7 +16,7 @@ pub use self::{
     rules::{RuleSet, Verbs},
 };
 use crate::{
-    kube::key::Gvk,
+    kube::key::{Gvk, IN_CLUSTER},
     policy::grants::{HOST_GROUP, KubernetesGrant, Permissions, SAME_NAMESPACE, Verb},
 };
 
@@ -173,13 +173,17 @@ impl<'a> Derivation<'a> {
     /// The entries about the host's own cluster. What is allowed on another one, the credentials of its `Cluster` decide.
     fn home_grants(&self) -> impl Iterator<Item = &'a KubernetesGrant> + use<'a> {
         let grants: &'a [KubernetesGrant] = &self.request.permissions.kubernetes;
-        grants.iter().filter(|grant| grant.clusters.is_empty())
+        let is_own = |grant: &&KubernetesGrant| {
+            grant.clusters.is_empty() || grant.clusters.iter().any(|c| c == IN_CLUSTER)
+        };
+        grants.iter().filter(is_own)
     }
 
     /// True if the plugin may own objects on other clusters, of which the host keeps an inventory at the owner.
     fn owns_elsewhere(&self) -> bool {
         let mut grants = self.request.permissions.kubernetes.iter();
-        grants.any(|grant| !grant.clusters.is_empty() && creates_objects(grant))
+        let is_other = |cluster: &String| cluster != IN_CLUSTER;
+        grants.any(|grant| grant.clusters.iter().any(is_other) && creates_objects(grant))
     }
 
     /// The namespaces in which objects of a kind are reconciled, as the entries name them; `*` for those of the installation.

@@ -7,6 +7,7 @@ use tracing::{info, warn};
 use crate::{
     cache::store::Query,
     client::api::ApiError,
+    cluster::cluster_object,
     kube::{backoff::Backoff, scope::Projection},
     plugin::Plugin,
     sandbox::services::Services,
@@ -50,7 +51,11 @@ pub(crate) fn activate(
     ];
     let concurrent = limits.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
     warn_readable_secrets(plugin);
-    dispatcher.assign_kinds(plugin.name(), &kinds, scopes, concurrent);
+    dispatcher.assign_cluster_kinds(plugin.name(), plugin.home_cluster(), &kinds, scopes, concurrent);
+    // Its Cluster is protected from now on.
+    if let Some(cluster) = cluster_object(plugin.home_cluster()) {
+        dispatcher.enqueue(&cluster, Priority::Normal, Cause::ConfigChange);
+    }
     // The objects of a plugin with hooks are held until these have succeeded: see `lifecycle`.
     if plugin.suspended || !plugin.lifecycle {
         dispatcher.set_paused(plugin.name(), plugin.suspended);
@@ -61,7 +66,7 @@ pub(crate) fn activate(
         plugin: plugin.clone(),
         number: dispatcher.activation(plugin.name()),
     };
-    if services.cache.namespaces.is_confined() {
+    if services.cache.namespaces.is_confined() && plugin.home_cluster().is_empty() {
         tokio::spawn(activation.clone().find_cluster_scoped());
     }
     for (group, kind) in plugin.policy.grants.holdable_kinds() {
@@ -161,14 +166,17 @@ impl Activation {
     }
 }
 
-/// Queues all objects of the plugin's kinds.
+/// Queues all objects of the plugin's kinds. Those of a cluster without a connection are queued by its first list.
 pub(crate) fn requeue_objects(services: &Services, plugin: &Plugin, cause: Cause) {
     for scope in plugin
         .kinds
         .iter()
         .flat_map(|k| k.scopes(&services.cache.namespaces))
     {
-        let (serving, _) = services.cache.informers.ensure_informer(&scope);
+        let Some(cache) = services.find_cache(&scope.cluster) else {
+            continue;
+        };
+        let (serving, _) = cache.informers.ensure_informer(&scope);
         let query = Query {
             namespace: &scope.namespace,
             labels: scope.selector.as_ref(),

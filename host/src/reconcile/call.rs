@@ -26,7 +26,7 @@ use crate::{
     policy::grants::Access,
     reconcile::conditions,
     recording::recorder::{CallInfo, CallInput, RecordedCall},
-    sandbox::capabilities::{Call, CallTarget},
+    sandbox::capabilities::{Call, CallTarget, target_reference},
     schedule::{
         dispatcher::Cause,
         queue::{Priority, Requeue, Work},
@@ -129,7 +129,7 @@ impl Controller {
         let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {
             object: visible_json(&key.gvk, object, plugin.policy.grants.shows_secret_values(), None),
-            ref_: key.into(),
+            ref_: target_reference(key),
             attempt: work.attempt,
             causes,
         };
@@ -318,7 +318,13 @@ impl Controller {
             return Ok(());
         };
         let read = ReadAccess::for_object("get", key);
-        match self.services.api.reviewer.check_access(account, read).await {
+        let Ok(api) = self.find_api(key) else {
+            return Err(ReconcileOutcome::retry());
+        };
+        if !api.acts_as_plugins {
+            return Ok(());
+        }
+        match api.reviewer.check_access(account, read).await {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");

@@ -61,6 +61,7 @@ impl Controller {
             self.services
                 .clusters
                 .disconnect(&format!("{}/{}", key.namespace, key.name));
+            self.update_plugins_at_home(key);
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
@@ -102,6 +103,7 @@ impl Controller {
         if !failed && !was_ready {
             self.services.dispatcher.wake_readers(key, Priority::Low);
         }
+        self.update_plugins_at_home(key);
         self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => {
@@ -151,6 +153,10 @@ impl Controller {
             Ok(connection) => connection,
             Err(e) => return ClusterCheck::unusable(&e, reads),
         };
+        // A new connection has no watches of the kinds that are reconciled there. Those of reads come with the reads.
+        services
+            .clusters
+            .start_watches(&connection.cluster, &services.dispatcher.scopes());
         let was_verified = connection.is_verified();
         let check = ClusterCheck::of_connection(&connection, reads).await;
         // What was read through a former connection is not watched any more. The first one after a start or a change of

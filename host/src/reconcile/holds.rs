@@ -45,6 +45,10 @@ impl Controller {
         object: &Object,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
+        // An object of another cluster holds nothing.
+        if !key.is_home() {
+            return Ok(());
+        }
         let newest = self.services.cache.store.get(key, Projection::Metadata);
         let newest = newest
             .as_deref()
@@ -138,7 +142,7 @@ impl Controller {
         let Some(object) = self.services.cache.store.get(key, Projection::Metadata) else {
             return ReconcileOutcome::settled();
         };
-        if !object.is_deleting() || !references::is_held(&object) {
+        if !key.is_home() || !object.is_deleting() || !references::is_held(&object) {
             return ReconcileOutcome::settled();
         }
         self.wait_for_holders(key, &object, None)
@@ -157,6 +161,11 @@ impl Controller {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let mut left: Vec<Holder> = Vec::new();
         for holder in list_holders(object) {
+            // On another cluster, the host of the holder removes it.
+            if !key.is_home() {
+                left.extend((!forced).then_some(holder));
+                continue;
+            }
             match self.remove_stale_hold(key, &holder, forced).await {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
@@ -203,11 +212,8 @@ impl Controller {
                     reason: event_reason::DELETION_BLOCKED,
                     note: &note,
                 };
-                services
-                    .api
-                    .recorder
-                    .record(&services.api.writer, key, object, draft, None)
-                    .await;
+                let api = &services.api;
+                api.recorder.record(&api.writer, key, object, draft, None).await;
             }
         }
         let again = self.services.dispatcher.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);

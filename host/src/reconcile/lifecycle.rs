@@ -229,7 +229,7 @@ impl HookRunner {
             .iter()
             .flat_map(|k| k.scopes(&services.cache.namespaces))
         {
-            let serving = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
+            let serving = services.wait_synced(&scope, SYNC_TIMEOUT).await?;
             let query = Query {
                 namespace: &scope.namespace,
                 labels: scope.selector.as_ref(),
@@ -284,8 +284,11 @@ impl HookRunner {
         key: &ObjectRef,
         mut object: Arc<Object>,
     ) -> Result<Arc<Object>, String> {
-        let effects = &self.services.api.writer;
+        let api = self.services.find_api(&key.cluster);
+        let api = api.ok_or_else(|| format!("Cluster {} is not connected", key.cluster))?;
+        let effects = &api.writer;
         let account = plugin.policy.grants.service_account();
+        let account = account.filter(|_| api.acts_as_plugins);
         for _ in 0..MAX_UPGRADE_ATTEMPTS {
             let target = CallTarget {
                 key: key.clone(),

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::{Controller, name_objects};
 use crate::{
     client::api::ApiError,
-    cluster::{ClusterAccess, ClusterObject, CurrentWait, cluster_gvk},
+    cluster::{ClusterAccess, ClusterObject, CurrentWait, cluster_object},
     contract::bindings::{
         kubernetes::{Preconditions, Propagation},
         reconciler,
@@ -91,7 +91,7 @@ impl Controller {
         }
         let (mut left, mut orphaned, mut causes) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (cluster, objects) in by_cluster {
-            match self.find_owned_cluster(key, &cluster, reads) {
+            match self.find_owned_cluster(plugin, key, &cluster, reads) {
                 OwnedCluster::Orphaned => orphaned.extend(objects),
                 OwnedCluster::Blocked(cause) => {
                     causes.insert(cause);
@@ -133,13 +133,15 @@ impl Controller {
     /// Finds out whether the objects of a cluster can be deleted. The `Cluster` becomes a dependency.
     fn find_owned_cluster(
         &self,
+        plugin: &Plugin,
         owner: &ObjectRef,
         cluster: &str,
         reads: &mut Vec<Dependency>,
     ) -> OwnedCluster {
         let services = &self.services;
-        let (namespace, name) = cluster.split_once('/').unwrap_or_default();
-        let key = ObjectRef::new(cluster_gvk(), namespace, name);
+        let Some(key) = cluster_object(cluster) else {
+            return OwnedCluster::Connected(services.home());
+        };
         let read = Dependency::Object(key.clone(), Projection::Full);
         // The dependency is recorded before the read, so that no change is missed.
         services.dispatcher.record_read(owner, read.clone());
@@ -153,11 +155,11 @@ impl Controller {
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
             return OwnedCluster::Orphaned;
         }
+        let own = plugin.policy.grants.home_namespace().unwrap_or(&owner.namespace);
         match ClusterObject::from_object(&object) {
-            Ok(described) if !described.allows_namespace(&owner.namespace) => {
+            Ok(described) if !described.allows_namespace(own) => {
                 return OwnedCluster::Blocked(format!(
-                    "Cluster {cluster} may not be used from namespace {}: its spec.allowedNamespaces doesn't list it",
-                    owner.namespace
+                    "Cluster {cluster} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it"
                 ));
             }
             Ok(_) => {}
@@ -185,6 +187,12 @@ impl Controller {
         objects: Vec<ObjectRef>,
     ) -> Vec<(ObjectRef, String)> {
         let (services, name) = (&self.services, plugin.name());
+        if access.api.cluster.is_empty() {
+            let current = CurrentWait::default();
+            return self
+                .delete_owned(plugin, (owner, uid), access, &objects, &current)
+                .await;
+        }
         let concurrency = services.dispatcher.concurrency(name);
         let wait = services
             .slow_calls

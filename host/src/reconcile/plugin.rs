@@ -7,9 +7,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objects};
+use super::{
+    Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, home::ClusterProblem, name_objects,
+};
 use crate::{
     cache::store::Query,
+    cluster::cluster_object,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
         types::{Condition, ConditionStatus},
@@ -50,6 +53,8 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(300);
 const MAX_NAMED_OBJECTS: usize = 3;
 /// Limit of the time for the list of a kind whose plugin is being deleted.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of that time on another cluster.
+const CLUSTER_SYNC_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Controller {
     /// Reconciles a `Plugin` object. Returns none when it is gone.
@@ -93,7 +98,9 @@ impl Controller {
             object
         };
         self.stats.begin_reconcile(key, &by, &report.digest);
-        let answer = compose_result(&report, serving.as_deref(), dealt);
+        let reads = self.read_home_cluster(key, serving.as_deref());
+        let problem = serving.as_ref().and_then(|p| self.find_cluster_problem(p));
+        let answer = compose_result(&report, serving.as_deref(), problem.as_ref(), dealt);
         // `yield` means that it is being loaded, which is no error.
         let failure = match &answer {
             GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
@@ -113,10 +120,21 @@ impl Controller {
                     self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT),
                     Cause::Poll,
                 ),
+                reads: Some(reads),
                 ..ReconcileOutcome::settled()
             },
             Err(end) => end,
         })
+    }
+
+    /// Records the `Cluster` of the home cluster as a dependency of a `Plugin` object, and returns it.
+    fn read_home_cluster(&self, key: &ObjectRef, serving: Option<&Plugin>) -> Vec<Dependency> {
+        let cluster = serving.and_then(|plugin| cluster_object(plugin.home_cluster()));
+        let reads = Vec::from_iter(cluster.map(|cluster| Dependency::Object(cluster, Projection::Full)));
+        for read in &reads {
+            self.services.dispatcher.record_read(key, read.clone());
+        }
+        reads
     }
 
     /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
@@ -192,17 +210,27 @@ impl Controller {
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
         let services = &self.services;
         let (mut left, mut reads) = (Vec::new(), Vec::new());
+        if let Some(cluster) = cluster_object(plugin.home_cluster()) {
+            let connection = services.clusters.find(plugin.home_cluster());
+            if !connection.is_some_and(|connection| connection.is_verified()) {
+                return Err(format!(
+                    "Cluster {}/{} is not connected",
+                    cluster.namespace, cluster.name
+                ));
+            }
+            reads.push(Dependency::Object(cluster, Projection::Full));
+        }
         for kind in &plugin.kinds {
             let Some(finalizer) = kind.finalizer.as_deref() else {
                 continue;
             };
             // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
-            for scope in services
-                .cache
-                .namespaces
-                .kind_scopes(&kind.gvk, None, Projection::Full)
-            {
-                let serving = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
+            for scope in kind.all_scopes(&services.cache.namespaces) {
+                let timeout = match &*kind.cluster {
+                    "" => SYNC_TIMEOUT,
+                    _ => CLUSTER_SYNC_TIMEOUT,
+                };
+                let serving = services.wait_synced(&scope, timeout).await?;
                 let query = Query {
                     namespace: &scope.namespace,
                     ..Query::default()
@@ -296,8 +324,16 @@ fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
 }
 
 /// The result from which the status of a `Plugin` object is written.
-fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult {
-    let conditions = build_conditions(report, serving, dealt);
+fn compose_result(
+    report: &Report,
+    serving: Option<&Plugin>,
+    problem: Option<&ClusterProblem>,
+    dealt: bool,
+) -> GuestResult {
+    let mut conditions = build_conditions(report, serving, dealt);
+    if let Some(problem) = problem {
+        report_cluster_problem(&mut conditions, problem);
+    }
     let status = Some(render_fields(report, serving, dealt));
     match find_problem(report, &conditions, dealt) {
         None => GuestResult::Outcome(Outcome {
@@ -401,6 +437,17 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
         condition(condition_type::UNVERIFIED, true, reason, &note)
     });
     [loaded, granted, healthy].into_iter().chain(unverified).collect()
+}
+
+/// Replaces a condition Healthy that is True, since nothing is reconciled on a home cluster with a problem. It is Unknown: the
+/// plugin itself is not at fault.
+fn report_cluster_problem(conditions: &mut [Condition], problem: &ClusterProblem) {
+    let mut healthy = conditions.iter_mut();
+    let is_healthy =
+        |c: &&mut Condition| c.type_ == condition_type::HEALTHY && c.status == ConditionStatus::True;
+    if let Some(healthy) = healthy.find(is_healthy) {
+        *healthy = unknown_condition(condition_type::HEALTHY, problem.reason, &problem.message);
+    }
 }
 
 /// Reason and message why it is not Ready, and the resolution; none when it is Ready.
@@ -522,6 +569,31 @@ mod tests {
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn plugin_whose_home_cluster_is_away_waits_and_names_it() {
+        let problem = ClusterProblem {
+            reason: plugin_reason::CLUSTER_NOT_FOUND,
+            message: "Cluster fleet/onboarding does not exist".into(),
+        };
+        let serving = report(LoadState::Serving);
+        let aspects = |reason: &str, healthy: bool| {
+            vec![
+                condition(condition_type::LOADED, true, "Loaded", ""),
+                condition(condition_type::HEALTHY, healthy, reason, ""),
+            ]
+        };
+        for (before, healthy, reason) in [
+            ("Serving", true, "ClusterNotFound"),
+            ("Trapping", false, "Trapping"),
+        ] {
+            let mut aspects = aspects(before, healthy);
+            report_cluster_problem(&mut aspects, &problem);
+            let found = find_problem(&serving, &aspects, true).expect("it is not Ready");
+            assert_eq!(found.0, reason);
+            assert_eq!(matches!(found.2, Resolution::Wait), healthy, "{reason}");
+        }
     }
 
     #[test]

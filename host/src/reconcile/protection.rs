@@ -14,7 +14,7 @@ use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objec
 use crate::{
     cache::store::Query,
     client::api::warn_api_error,
-    cluster::{ClusterObject, cluster_gvk},
+    cluster::{ClusterObject, cluster_gvk, cluster_object},
     effect::events::{EventDraft, EventType},
     kube::{
         key::{Gvk, ObjectRef, cluster_name},
@@ -23,7 +23,8 @@ use crate::{
         scope::Projection,
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
-    plugin::LoadState,
+    plugin::{self, LoadState, Plugin},
+    policy::grants::PluginGrants,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Priority},
     upstream::{UpstreamObject, upstream_gvk},
 };
@@ -57,6 +58,19 @@ impl Protected {
         match self {
             Self::Upstream(upstream) => upstream.allows_namespace(namespace),
             Self::Cluster(cluster) => cluster.allows_namespace(namespace),
+        }
+    }
+
+    /// The grants of a plugin may cover it.
+    fn is_granted(&self, grants: &PluginGrants) -> bool {
+        let granted = grants.granted();
+        match self {
+            Self::Upstream(_) => {
+                !(granted.upstreams.is_empty()
+                    && granted.messages.is_empty()
+                    && grants.subscriptions().is_empty())
+            }
+            Self::Cluster(_) => granted.kubernetes.iter().any(|g| !g.clusters.is_empty()),
         }
     }
 
@@ -166,12 +180,24 @@ impl Controller {
     async fn list_users(&self, key: &ObjectRef, protected: &Protected) -> Result<Vec<ObjectRef>, String> {
         let mut users = Vec::new();
         for plugin in self.registry.serving() {
+            let grants = &plugin.policy.grants;
+            if matches!(protected, Protected::Cluster(_)) && is_home_of(&plugin, key) {
+                users.push(ObjectRef::new(plugin::kind(), "", plugin.name()));
+                continue;
+            }
+            // What a plugin with another home cluster cannot use does not wait for that cluster.
+            if let Some(namespace) = grants.home_namespace()
+                && !(protected.allows_namespace(namespace) && protected.is_granted(grants))
+            {
+                continue;
+            }
             if matches!(protected, Protected::Cluster(_)) && !plugin.policy.grants.has_clusters() {
                 continue;
             }
             let (finalized, _) = self.list_finalized(&plugin).await?;
             let found = finalized.into_iter().filter(|(user, object)| {
-                protected.allows_namespace(&user.namespace) && self.may_need(user, object, key)
+                let namespace = grants.home_namespace().unwrap_or(&user.namespace);
+                protected.allows_namespace(namespace) && self.may_need(user, object, key)
             });
             users.extend(found.map(|(user, _)| user));
         }
@@ -272,6 +298,11 @@ impl Controller {
         let api = &self.services.api;
         api.recorder.record(&api.writer, key, object, draft, None).await;
     }
+}
+
+/// A `Cluster` describes the home cluster of a plugin.
+fn is_home_of(plugin: &Plugin, cluster: &ObjectRef) -> bool {
+    cluster_object(plugin.home_cluster()).as_ref() == Some(cluster)
 }
 
 /// An object of this kind, or one of its Secrets, has the finalizer.

@@ -95,8 +95,10 @@ impl Controller {
         object: &Object,
         patch: &Value,
     ) -> Result<Arc<Object>, ApiError> {
-        let patched = self.services.api.writer.patch_status(key, &object.uid, patch);
-        let patched = patched.await;
+        let patched = match self.find_api(key) {
+            Ok(api) => api.writer.patch_status(key, &object.uid, patch).await,
+            Err(e) => Err(e),
+        };
         self.stats.add_counts(key, count_writes(1));
         patched
     }

@@ -21,7 +21,7 @@ use crate::{
         bindings::{
             messages::{Delivery, Disposition},
             reconciler::{Failure, Next, Outcome, Request, Resolution},
-            types::Error,
+            types::{self, Error},
         },
         trap::Trap,
     },
@@ -111,7 +111,11 @@ impl CallInfo {
                 ..
             } => Request {
                 object: object.json.to_vec(),
-                ref_: (&self.key).into(),
+                // The component was given the reference of an object of its own cluster.
+                ref_: types::ObjectRef {
+                    cluster: None,
+                    ..(&self.key).into()
+                },
                 attempt: *attempt,
                 causes: causes.clone(),
             }

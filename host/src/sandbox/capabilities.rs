@@ -56,7 +56,7 @@ use crate::{
     observe::metrics::HostCall,
     policy::plugin_policy::PluginPolicy,
     recording::CallMode,
-    sandbox::services::Services,
+    sandbox::services::{ApiAccess, Services},
     schedule::dependencies::Dependency,
 };
 
@@ -315,15 +315,15 @@ impl Call {
             return Err(Error::NotFound(format!("Cluster {cluster} does not exist")));
         };
         let described = ClusterObject::from_object(&object).map_err(Error::Invalid)?;
-        let own = self.context.own_namespace();
-        if !described.allows_namespace(own) {
+        let own = self.context.host_namespace();
+        if *cluster != *self.context.home_cluster() && !described.allows_namespace(own) {
             return Err(Error::Denied(format!(
                 "Cluster {cluster} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it"
             )));
         }
         let not_ready = |reason: &str, message: String| {
             Error::NotReady(types::NotReady {
-                ref_: (&key).into(),
+                ref_: self.context.reference_to(&key),
                 condition: condition_type::READY.into(),
                 status: types::ConditionStatus::True,
                 exists: true,
@@ -353,6 +353,13 @@ impl Call {
         Ok(connection.access.clone())
     }
 
+    /// The API server of the cluster of the reconciled object, which the host writes to for it.
+    fn target_api(&self, services: &Services) -> Result<Arc<ApiAccess>, Error> {
+        let cluster = self.context.target_key().map_or("", |key| &key.cluster);
+        let closed = || Error::Unavailable(format!("the connection to cluster {cluster} was closed"));
+        services.find_api(cluster).ok_or_else(closed)
+    }
+
     /// Time to wait for the first list of an informer. A cluster that is slow must not keep calls from others.
     fn sync_timeout(&self, cluster: &str) -> Duration {
         let timeout = match cluster {
@@ -378,6 +385,14 @@ fn find_remote(services: &Services, cluster: &str) -> Result<Option<Arc<Connecti
 }
 
 impl types::Host for Call {}
+
+/// The reference to the reconciled object: no cluster stands for its own.
+pub fn target_reference(key: &ObjectRef) -> types::ObjectRef {
+    types::ObjectRef {
+        cluster: None,
+        ..key.into()
+    }
+}
 
 impl From<&ObjectRef> for types::ObjectRef {
     fn from(key: &ObjectRef) -> Self {

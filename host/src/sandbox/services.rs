@@ -1,6 +1,6 @@
 //! Services that calls and controllers share, grouped by the stage that provides them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use crate::cluster::{ApiAccess, ClusterAccess, SharedCache};
 use crate::{
@@ -58,6 +58,33 @@ impl Services {
             "" => Some(self.home()),
             cluster => Some(self.clusters.find(cluster)?.access.clone()),
         }
+    }
+
+    /// The API server of a cluster, if there is a connection to it.
+    pub fn find_api(&self, cluster: &str) -> Option<Arc<ApiAccess>> {
+        match cluster {
+            "" => Some(self.api.clone()),
+            cluster => Some(self.clusters.find(cluster)?.access.api.clone()),
+        }
+    }
+
+    /// The cache of a cluster, if there is a connection to it.
+    pub fn find_cache(&self, cluster: &str) -> Option<Arc<SharedCache>> {
+        match cluster {
+            "" => Some(self.cache.clone()),
+            cluster => Some(self.clusters.find(cluster)?.access.cache.clone()),
+        }
+    }
+
+    /// Waits for the first list of a scope, and returns the scope that serves it.
+    ///
+    /// # Errors
+    /// The list fails or takes longer, or there is no connection to the cluster.
+    pub async fn wait_synced(&self, scope: &Scope, timeout: Duration) -> Result<Scope, String> {
+        let Some(cache) = self.find_cache(&scope.cluster) else {
+            return Err(format!("Cluster {} is not connected", scope.cluster));
+        };
+        cache.informers.wait_synced(scope, timeout).await
     }
 
     /// The watched scopes of all clusters, each with the progress of its first list.

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::{
     cache::store::{Change, Source},
     kube::{
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectRef, own_cluster},
         object::Object,
         references,
         scope::{NamespaceScope, Scope},
@@ -127,7 +127,7 @@ pub struct Dispatcher {
 struct Inner {
     queue: Queue<ObjectRef, Cause>,
     graph: DependencyGraph<ObjectRef>,
-    lanes: HashMap<Gvk, Arc<str>>,
+    lanes: HashMap<Gvk, Lane>,
     /// Watches of the kinds that each plugin reconciles.
     scopes: HashMap<Arc<str>, Vec<Scope>>,
     /// Number of times that kinds were assigned to each plugin.
@@ -139,6 +139,13 @@ struct Inner {
     /// Own writes that a watch has stored and not reported yet, oldest first.
     late_echoes: VecDeque<LateEcho>,
     next_id: u64,
+}
+
+/// The reconciler of a kind.
+struct Lane {
+    plugin: Arc<str>,
+    /// The cluster of the objects that it reconciles; empty for the host's own.
+    cluster: Arc<str>,
 }
 
 /// An own write that a watch stored before its response arrived, and has not reported yet: storing and reporting a
@@ -288,16 +295,32 @@ impl Dispatcher {
         self.started.elapsed()
     }
 
-    /// Makes `plugin` the reconciler of exactly these kinds, with at most `concurrency` objects at a time (0: no
-    /// limit). `scopes` are the watches of these kinds.
+    /// Makes `plugin` the reconciler of exactly these kinds of the host's own cluster, with at most `concurrency` objects
+    /// at a time (0: no limit). `scopes` are the watches of these kinds.
     pub fn assign_kinds(&self, plugin: &Arc<str>, kinds: &[Gvk], scopes: Vec<Scope>, concurrency: u32) {
+        self.assign_cluster_kinds(plugin, &own_cluster(), kinds, scopes, concurrency);
+    }
+
+    /// Makes `plugin` the reconciler of exactly these kinds of a cluster, as [`Dispatcher::assign_kinds`] does.
+    pub fn assign_cluster_kinds(
+        &self,
+        plugin: &Arc<str>,
+        cluster: &Arc<str>,
+        kinds: &[Gvk],
+        scopes: Vec<Scope>,
+        concurrency: u32,
+    ) {
         let mut inner = self.inner.lock();
         inner.queue.set_limit(plugin.clone(), concurrency as usize);
-        inner.lanes.retain(|_, lane| lane != plugin);
+        inner.lanes.retain(|_, lane| lane.plugin != *plugin);
         inner.scopes.insert(plugin.clone(), scopes);
         *inner.activations.entry(plugin.clone()).or_default() += 1;
         for gvk in kinds {
-            inner.lanes.insert(gvk.clone(), plugin.clone());
+            let lane = Lane {
+                plugin: plugin.clone(),
+                cluster: cluster.clone(),
+            };
+            inner.lanes.insert(gvk.clone(), lane);
         }
     }
 
@@ -350,6 +373,11 @@ impl Dispatcher {
         self.inner.lock().lanes.contains_key(gvk)
     }
 
+    /// Returns true if a plugin reconciles objects of the kind and cluster of this one.
+    pub fn is_reconciled(&self, key: &ObjectRef) -> bool {
+        self.inner.lock().find_lane(key).is_some()
+    }
+
     /// Wakes the changed object and its dependants. The object `by`, whose reconcile made the change, is not woken.
     pub fn on_change(&self, change: &Change, source: Source, by: Option<&ObjectRef>) {
         let now = self.now();
@@ -388,7 +416,7 @@ impl Dispatcher {
             && change.key.is_home()
             && object.is_deleting()
             && references::is_held(object)
-            && !inner.lanes.contains_key(&change.key.gvk)
+            && inner.find_lane(&change.key).is_none()
         {
             let (lane, key) = (HOST_LANE.into(), change.key.clone());
             inner.queue.add(lane, key, Priority::High, Cause::Change, now);
@@ -594,11 +622,17 @@ impl Inner {
         }
     }
 
-    /// Queues an object of a reconciled kind. Objects of other clusters are dependencies only: their kinds may be the
-    /// same, and another host may reconcile them there.
+    /// The lane of an object. Objects of other clusters than that of its reconciler are dependencies only: their kinds may
+    /// be the same, and another host may reconcile them there.
+    fn find_lane(&self, key: &ObjectRef) -> Option<&Arc<str>> {
+        let lane = self.lanes.get(&key.gvk)?;
+        (lane.cluster == key.cluster).then_some(&lane.plugin)
+    }
+
+    /// Queues an object that a plugin reconciles.
     fn enqueue(&mut self, key: &ObjectRef, priority: Priority, cause: Cause, now: Duration) {
-        if let Some(lane) = self.lanes.get(&key.gvk).filter(|_| key.is_home()) {
-            self.queue.add(lane.clone(), key.clone(), priority, cause, now);
+        if let Some(lane) = self.find_lane(key).cloned() {
+            self.queue.add(lane, key.clone(), priority, cause, now);
         }
     }
 }
@@ -742,6 +776,31 @@ mod tests {
             dispatcher.done(&far, Requeue::AwaitChange, None);
             assert!(dispatcher.pop().is_err(), "nothing else is woken");
         }
+    }
+
+    #[test]
+    fn kind_of_another_home_cluster_is_reconciled_there_only() {
+        let near = change(7);
+        let gvk = near.key.gvk.clone();
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        let (plugin, east): (Arc<str>, Arc<str>) = ("p".into(), "fleet/east".into());
+        dispatcher.assign_cluster_kinds(&plugin, &east, std::slice::from_ref(&gvk), Vec::new(), 0);
+        let far = Change {
+            key: near.key.clone().with_cluster(&east),
+            ..change(7)
+        };
+        assert!(dispatcher.is_reconciled(&far.key) && !dispatcher.is_reconciled(&near.key));
+        for change in [&near, &far] {
+            dispatcher.on_change(change, Source::Watch, None);
+        }
+        let woken = dispatcher.pop().expect("the object of the home cluster");
+        assert_eq!((&woken.key, &woken.lane), (&far.key, &plugin));
+        dispatcher.done(&far.key, Requeue::AwaitChange, None);
+        assert!(
+            dispatcher.pop().is_err(),
+            "that of the host's own cluster is not queued"
+        );
     }
 
     #[test]

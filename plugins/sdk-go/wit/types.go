@@ -21,7 +21,11 @@ type ObjectRef struct {
 	Gvk Gvk
 	// The `Cluster` object that describes the cluster of the object, as
 	// `namespace/name`, or as `name` in the namespace of the reconciled
-	// object. None is the cluster of the reconciled object.
+	// object. None is the cluster of the reconciled object: the host's own,
+	// or the home cluster of the plugin, which an administrator chooses. In
+	// either case `in-cluster` is the host's own cluster. Where that is
+	// another one, an object counts there as one in the namespace of the
+	// `Cluster` object of its cluster.
 	Cluster *string
 	// The namespace of the object. It is none for a cluster-scoped kind.
 	Namespace *string
@@ -33,7 +37,8 @@ type ObjectRef struct {
 // A reference to an `Upstream` object: an HTTP server or a message broker.
 // The host binds the URL, TLS settings, credentials and limits to it.
 type UpstreamRef struct {
-	// The cluster of the `Upstream` object, as in `object-ref`.
+	// The cluster of the `Upstream` object: none or `in-cluster`, the host's
+	// own cluster.
 	Cluster *string
 	// The namespace of the `Upstream` object. None is the namespace of the
 	// reconciled object.
@@ -46,7 +51,8 @@ type UpstreamRef struct {
 // A reference to one key of a `Secret`. A plugin names a secret and never
 // reads it.
 type SecretKeyRef struct {
-	// The cluster of the `Secret`, as in `object-ref`.
+	// The cluster of the `Secret`: none or `in-cluster`, the host's own
+	// cluster.
 	Cluster *string
 	// The namespace of the `Secret`. None is the namespace of the reconciled
 	// object.

@@ -140,6 +140,15 @@ impl Context<'_> {
         bytes.map(|bytes| parse_object(&bytes)).transpose()
     }
 
+    /// Gets the object that a reference names, such as one on another cluster.
+    ///
+    /// # Errors
+    /// As `kubernetes.get`.
+    pub fn get_named<S: Resource>(&self, reference: &ObjectRef) -> Result<Option<Object<S>>, Error> {
+        let bytes = self.read_bytes(reference)?;
+        bytes.map(|bytes| parse_object(&bytes)).transpose()
+    }
+
     /// Gets an object of any kind as JSON.
     ///
     /// # Errors

@@ -49,8 +49,8 @@ use crate::outcome::to_json_bytes;
 use crate::provision::OWNER_UID_LABEL;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
-    Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
-    Outcome, Preconditions, Projection, Propagation, Reconciler, Request, Resource, SecretKeyRef,
+    Disposition, Error, Failure, Gvk, IN_CLUSTER, Level, Lifecycle, Message, MessageHandler, NotReady,
+    ObjectRef, Outcome, Preconditions, Projection, Propagation, Reconciler, Request, Resource, SecretKeyRef,
     Substitution, UpstreamRef,
 };
 
@@ -513,12 +513,13 @@ impl Host {
         let mut object: Value =
             serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
         let key = key_on(cluster, &object);
+        let is_near = key.4.is_empty();
         let mut state = self.0.borrow_mut();
         // On another cluster the host marks the object instead.
-        if owned && cluster.is_none() {
+        if owned && is_near {
             object["metadata"]["ownerReferences"] = Value::Array(vec![state.owner.clone()]);
         }
-        if owned && cluster.is_some() {
+        if owned && !is_near {
             let uid = state.owner["uid"].as_str().unwrap_or_default().to_owned();
             let mark = state
                 .objects
@@ -596,8 +597,15 @@ fn object_key(reference: &ObjectRef) -> Key {
         reference.gvk.kind.clone(),
         reference.namespace.clone().unwrap_or_default(),
         reference.name.clone(),
-        reference.cluster.clone().unwrap_or_default(),
+        name_cluster(reference.cluster.as_deref()).to_owned(),
     )
+}
+
+/// The name of a cluster in keys. The mock's objects are on the host's own cluster.
+fn name_cluster(cluster: Option<&str>) -> &str {
+    cluster
+        .filter(|cluster| *cluster != IN_CLUSTER)
+        .unwrap_or_default()
 }
 
 /// The end of the line of a write to another cluster.
@@ -627,7 +635,7 @@ fn key_on(cluster: Option<&str>, object: &Value) -> Key {
         kind,
         text(&metadata["namespace"]),
         text(&metadata["name"]),
-        cluster.unwrap_or_default().to_owned(),
+        name_cluster(cluster).to_owned(),
     )
 }
 
@@ -775,7 +783,7 @@ impl Capabilities for Host {
         let wanted = |(key, object): &(&Key, &Value)| {
             key.0 == gvk.group
                 && key.1 == gvk.kind
-                && options.cluster.as_deref().unwrap_or_default() == key.4
+                && name_cluster(options.cluster.as_deref()) == key.4
                 && options.namespace.as_ref().is_none_or(|ns| *ns == key.2)
                 && matches_selector(options.label_selector.as_deref(), |key| {
                     &object["metadata"]["labels"][key]
@@ -857,7 +865,7 @@ impl Capabilities for Host {
         check_preconditions(&object, preconditions)?;
         merge_patch(&mut object, &patch);
         let mut state = self.0.borrow_mut();
-        let on = format_cluster(reference.cluster.as_deref().unwrap_or_default());
+        let on = format_cluster(name_cluster(reference.cluster.as_deref()));
         let write = format!("patch {} {}{on}", reference.gvk.kind, reference.name);
         state.writes.push(write);
         raise_version(&mut object);
@@ -893,7 +901,7 @@ impl Capabilities for Host {
             state.unlist_owned(reference, &key);
         }
         if !is_deleted_before {
-            let on = format_cluster(reference.cluster.as_deref().unwrap_or_default());
+            let on = format_cluster(name_cluster(reference.cluster.as_deref()));
             let line = format!("delete {} {}{on}", reference.gvk.kind, reference.name);
             state.writes.push(line);
             state.count_effect();

@@ -37,9 +37,13 @@ pub trait Resource: DeserializeOwned + Serialize {
     }
 }
 
+/// The name of the host's own cluster in references, lists and writes. It is another one than that of the reconciled object
+/// where the plugin has a home cluster (`spec.cluster` of its `Plugin`), and the same otherwise.
+pub const IN_CLUSTER: &str = "in-cluster";
+
 impl ObjectRef {
-    /// Names the object on another cluster: `namespace/name` of its `Cluster`, or `name` in the namespace of the
-    /// reconciled object.
+    /// Names the object on another cluster: `namespace/name` of its `Cluster`, `name` in the namespace of the reconciled
+    /// object, or [`IN_CLUSTER`].
     #[must_use]
     pub fn on_cluster(self, cluster: &str) -> Self {
         Self {

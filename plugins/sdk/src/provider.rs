@@ -99,7 +99,7 @@ pub use access::{Clusters, Permissions, PolicyRule, RequestRef, TargetCluster, b
 pub use status::{ProviderStatus, ServiceStage, ServiceStatus};
 
 use crate::provision::merge_failure;
-use crate::{Context, Error, Failure, Next, Object, Outcome, Reconciler, Resource, duration};
+use crate::{Context, Error, Failure, IN_CLUSTER, Next, Object, Outcome, Reconciler, Resource, duration};
 use access::{AccessPlan, ClusterRole};
 
 /// Key in the configuration of the plugin: name of the provider, and of its configuration object.
@@ -155,7 +155,8 @@ pub trait DomainService {
 ///
 /// The name of the provider is `providerName` of the plugin's configuration, or else the one given here. The requests and
 /// `Cluster` objects are in the namespace `requestNamespace` of the plugin's configuration, or else in that of the object. An
-/// object keeps the namespace that it began with.
+/// object keeps the namespace that it began with. They and the configuration are on the host's own cluster, the platform
+/// cluster, also where the objects are on another one (`spec.cluster` of the `Plugin`).
 pub struct ServiceProvider<D> {
     domain: D,
     name: &'static str,
@@ -282,7 +283,7 @@ impl<D: DomainService> ServiceProvider<D> {
         state: &mut ProviderStatus,
     ) -> Result<Outcome, Failure> {
         let settings = self.read_settings(ctx, object)?;
-        let Some(config) = ctx.get::<D::Config>("", &settings.name)? else {
+        let Some(config) = read_config::<D::Config>(ctx, &settings.name)? else {
             let message = [
                 D::Config::KIND,
                 " ",
@@ -357,9 +358,14 @@ impl<D: DomainService> ServiceProvider<D> {
     }
 }
 
+/// Reads the configuration, which is on the host's own cluster like the requests.
+fn read_config<C: ProviderConfig>(ctx: &Context, name: &str) -> Result<Option<Object<C>>, Error> {
+    ctx.get_named(&C::reference("", name).on_cluster(IN_CLUSTER))
+}
+
 /// Reads the configuration for a deletion. One that is missing, invalid or not permitted does not block it; an outage does.
 fn read_config_for_deletion<C: ProviderConfig>(ctx: &Context, name: &str) -> Result<Option<C>, Failure> {
-    match ctx.get::<C>("", name) {
+    match read_config::<C>(ctx, name) {
         Ok(config) => Ok(config.map(|config| config.spec)),
         Err(
             error @ (Error::Unavailable(_)

@@ -6,6 +6,8 @@ mod chaos;
 mod figures;
 #[path = "clusters/fleet.rs"]
 mod fleet;
+#[path = "clusters/home.rs"]
+mod home;
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Service providers, with the example `foo-service`: the second cluster is the workload cluster, and the test is the platform
-//! that grants the requests.
+//! Service providers, with the example `foo-service`: the second cluster is the workload cluster, or the onboarding cluster in
+//! the scenario of one, and the test is the platform that grants the requests.
 
 use kube::{
     api::{Api, ListParams, Patch, PatchParams},
@@ -15,6 +15,7 @@ scenarios!(
     change_of_the_config_reaches_every_service,
     service_is_removed_without_its_access_request_and_its_config,
     restart_of_the_host_in_a_deletion_leaves_nothing,
+    service_on_an_onboarding_cluster_is_installed_and_removed,
 );
 
 const MANIFEST: &str = include_str!("../../../plugins/providers/foo-service/plugin.yaml");
@@ -92,6 +93,13 @@ impl Workload {
 
 /// Starts the host with the plugin, whose provider has the name of the lab: the configuration is cluster-scoped.
 async fn start(lab: &mut Lab) -> Workload {
+    install(lab, None).await;
+    lab.start_host().await;
+    Workload::start(lab).await
+}
+
+/// Installs the plugin, with this home cluster.
+async fn install(lab: &mut Lab, home: Option<&str>) {
     for path in [
         "tests/openmcp/crds/clusterrequests.yaml",
         "tests/openmcp/crds/accessrequests.yaml",
@@ -117,14 +125,19 @@ async fn start(lab: &mut Lab) -> Workload {
     .await;
     let workloads = format!("*/{}-workload-*", lab.namespace);
     let manifest: Value = serde_saphyr::from_str(&MANIFEST.replace("*/*", &workloads)).expect("YAML");
-    let grants = json!({ "plugins": { "foo-service": manifest["permissions"] } });
+    let mut grant = manifest["permissions"].clone();
+    let mut config = json!({ "providerName": lab.namespace });
+    if let Some(home) = home {
+        grant["cluster"] = home.into();
+        // Others may use the onboarding cluster as well.
+        grant["reconciles"][0]["namespaces"] = json!([lab.namespace]);
+        config["requestNamespace"] = lab.namespace.as_str().into();
+    }
+    let grants = json!({ "plugins": { "foo-service": grant } });
     lab.settings.grants = Grants::parse(&grants.to_string(), "grants").expect("they parse");
-    let config = json!({ "providerName": lab.namespace });
     std::fs::write(lab.settings.plugins.join("foo-service.yaml"), config.to_string()).expect("written");
     lab.install(&["providers/foo-service"]);
     apply_config(lab, "foo:1").await;
-    lab.start_host().await;
-    Workload::start(lab).await
 }
 
 async fn apply_config(lab: &Lab, image: &str) {
@@ -142,12 +155,13 @@ async fn delete_config(lab: &Lab) {
         .expect("deleted");
 }
 
+fn build_service(lab: &Lab, name: &str) -> Value {
+    json!({ "apiVersion": "services.ostler.dev/v1alpha1", "kind": "FooService",
+        "metadata": { "name": name, "namespace": lab.namespace }, "spec": { "text": "Hello" } })
+}
+
 async fn apply_service(lab: &Lab, name: &str) {
-    lab.apply(
-        json!({ "apiVersion": "services.ostler.dev/v1alpha1", "kind": "FooService",
-        "metadata": { "name": name, "namespace": lab.namespace }, "spec": { "text": "Hello" } }),
-    )
-    .await;
+    lab.apply(build_service(lab, name)).await;
 }
 
 /// Grants each request, as openmcp does.
@@ -314,4 +328,98 @@ async fn restart_of_the_host_in_a_deletion_leaves_nothing(mut lab: Lab) {
     lab.start_host().await;
     lab.wait_gone(&services(), "greeter").await;
     check_clean(&lab, &workload).await;
+}
+
+/// Serves FooServices on the onboarding cluster, and returns their API.
+async fn serve_on(lab: &Lab, onboarding: &SecondCluster) -> Api<DynamicObject> {
+    let path = workspace_root().join("crds/providers/services.ostler.dev_fooservices.yaml");
+    let crd = std::fs::read_to_string(path).expect("a CRD");
+    let crd: Value = serde_saphyr::from_str(&crd).expect("YAML");
+    let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let crds: Api<DynamicObject> = Api::all_with(onboarding.client().clone(), &ApiResource::from_gvk(&kind));
+    let name = crd["metadata"]["name"].as_str().expect("a name");
+    crds.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(&crd))
+        .await
+        .expect("applied");
+    let kind = GroupVersionKind::gvk("services.ostler.dev", "v1alpha1", "FooService");
+    let resource = ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(onboarding.client().clone(), &lab.namespace, &resource);
+    lab.wait_until("the kind is served on the onboarding cluster", async || {
+        api.list(&ListParams::default()).await.is_ok()
+    })
+    .await;
+    api
+}
+
+async fn service_on_an_onboarding_cluster_is_installed_and_removed(mut lab: Lab) {
+    let onboarding = SecondCluster::start(&lab).await;
+    let on_onboarding = serve_on(&lab, &onboarding).await;
+    let home = format!("{}/onboarding", lab.namespace);
+    install(&mut lab, Some(&home)).await;
+    lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "onboarding", "namespace": lab.namespace },
+        "stringData": { "kubeconfig": onboarding.kubeconfig() } }))
+        .await;
+    lab.apply(json!({ "apiVersion": "ostler.dev/v1alpha1", "kind": "Cluster",
+        "metadata": { "name": "onboarding", "namespace": lab.namespace },
+        "spec": { "kubeconfigSecretRef": { "name": "onboarding" } } }))
+        .await;
+    lab.start_host().await;
+    let workload = Workload {
+        cluster: SecondCluster::start_embedded(&lab).await,
+        owner_namespace: lab.namespace.clone(),
+    };
+    // One on the platform cluster is none of the provider's.
+    apply_service(&lab, "stranger").await;
+    let service = build_service(&lab, "greeter");
+    on_onboarding
+        .patch(
+            "greeter",
+            &PatchParams::apply("test").force(),
+            &Patch::Apply(&service),
+        )
+        .await
+        .expect("applied");
+    let find_service = async || {
+        let found = on_onboarding.get_opt("greeter").await.expect("a response");
+        found.map(|service| serde_json::to_value(service).expect("JSON"))
+    };
+    lab.wait_until("the service is Ready", async || {
+        grant_requests(&lab, &workload).await;
+        workload.make_available().await;
+        let service = find_service().await.unwrap_or_default();
+        find_condition(&service, "Ready")["status"] == "True"
+    })
+    .await;
+    assert_eq!(workload.list("apps", "Deployment").await.len(), 1);
+    // The requests and the Cluster are on the platform cluster, in `requestNamespace`.
+    for kind in ["ClusterRequest", "AccessRequest"] {
+        assert_eq!(lab.list(&requests(kind)).await.len(), 1, "{kind}");
+    }
+    let service = find_service().await.expect("it exists");
+    let cluster = service["status"]["cluster"].as_str().expect("a Cluster");
+    let (namespace, name) = cluster.split_once('/').expect("namespace and name");
+    assert_eq!(namespace, lab.namespace);
+    let name = name.to_owned();
+    assert!(lab.get(&clusters(), &name).await.is_some());
+    lab.host = None;
+    on_onboarding
+        .delete("greeter", &Default::default())
+        .await
+        .expect("deleted");
+    lab.start_host().await;
+    lab.wait_until("the service is gone", async || find_service().await.is_none())
+        .await;
+    for kind in ["Namespace", "ConfigMap", "Service"] {
+        assert!(workload.list("", kind).await.is_empty(), "{kind}");
+    }
+    assert!(workload.list("apps", "Deployment").await.is_empty());
+    for kind in ["ClusterRequest", "AccessRequest"] {
+        assert!(lab.list(&requests(kind)).await.is_empty(), "{kind}");
+    }
+    lab.wait_gone(&clusters(), &name).await;
+    let stranger = lab.get(&services(), "stranger").await.expect("it exists");
+    assert_eq!(stranger["status"], Value::Null, "{stranger}");
+    assert_eq!(stranger["metadata"]["finalizers"], Value::Null);
 }

@@ -29,6 +29,7 @@ fn kind(name: &str) -> Kind {
         selector: None,
         phase: false,
         namespaces: None,
+        cluster: "".into(),
     }
 }
 

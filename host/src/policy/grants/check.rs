@@ -13,7 +13,10 @@ use super::{
     SAME_NAMESPACE, SecretDestination, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb,
     topic::matches_topic,
 };
-use crate::{contract::limits::Limits, kube::key::Gvk};
+use crate::{
+    contract::limits::Limits,
+    kube::key::{Gvk, IN_CLUSTER},
+};
 
 /// The error of a denied access: names the missing field, in the manifest or in the grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +64,29 @@ pub struct PluginGrants {
     /// The permissions asked for; `None` means all that are granted.
     asks: Option<Permissions>,
     grant: Grant,
+    /// The home cluster, as keys name it: empty for the host's own.
+    home: Arc<str>,
     used: Arc<UsedEntries>,
+}
+
+/// The place of the reconciled object, which entries are relative to.
+#[derive(Clone, Copy)]
+struct OwnPlace<'a> {
+    /// Its namespace; empty for a cluster-scoped object.
+    namespace: &'a str,
+    /// Its cluster; empty for the host's own.
+    cluster: &'a str,
+}
+
+impl<'a> OwnPlace<'a> {
+    /// The namespace that `Same` stands for on a cluster. On the host's own, objects of another one count as objects in the
+    /// namespace of their `Cluster`: who may create a namespace there must not reach that of its name here.
+    fn namespace_on(&self, cluster: &str) -> &'a str {
+        match self.cluster.split_once('/') {
+            Some((namespace, _)) if cluster.is_empty() => namespace,
+            _ => self.namespace,
+        }
+    }
 }
 
 /// The entries asked for that have been used. Marking reads first, so that the usual check writes no shared memory; two
@@ -102,8 +127,20 @@ impl PluginGrants {
             field_prefix: place.into(),
             used: UsedEntries::for_permissions(asks.as_ref().unwrap_or(&grant.permissions)),
             asks,
+            home: grant.home_cluster(),
             grant,
         }
+    }
+
+    /// The home cluster: its objects are reconciled. Empty for the host's own.
+    pub fn home_cluster(&self) -> &Arc<str> {
+        &self.home
+    }
+
+    /// The namespace of the `Cluster` of another home cluster. The objects there use Upstreams, Clusters and Secrets of the
+    /// host's own cluster as objects of this namespace would.
+    pub fn home_namespace(&self) -> Option<&str> {
+        self.home.split_once('/').map(|(namespace, _)| namespace)
     }
 
     /// Sets the permissions that the manifest asks for.
@@ -139,7 +176,9 @@ impl PluginGrants {
 
     /// The plugin may use at least one other cluster.
     pub fn has_clusters(&self) -> bool {
-        self.granted().kubernetes.iter().any(|g| !g.clusters.is_empty())
+        let is_other = |cluster: &String| cluster != IN_CLUSTER;
+        let mut entries = self.granted().kubernetes.iter();
+        !self.home.is_empty() || entries.any(|g| g.clusters.iter().any(is_other))
     }
 
     /// Its limits, on a host with these limits.
@@ -177,18 +216,20 @@ impl PluginGrants {
         granted.flat_map(|grant| grant.namespaces.iter().map(String::as_str))
     }
 
-    /// Groups and kinds it may hold. Patterns are left out.
+    /// Groups and kinds it may hold. Patterns are left out. An object of another cluster holds nothing.
     pub fn holdable_kinds(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.named_kinds(&[Verb::Hold])
+        let can_hold = self.home.is_empty();
+        self.named_kinds(&[Verb::Hold]).filter(move |_| can_hold)
     }
 
-    /// Groups and kinds it may write. Patterns are left out.
+    /// Groups and kinds it may write on the host's own cluster. Patterns are left out.
     pub fn writable_kinds(&self) -> impl Iterator<Item = (&str, &str)> {
         self.named_kinds(&[Verb::Apply, Verb::Create])
     }
 
     fn named_kinds<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let granting = self.granted().kubernetes.iter().filter(|g| g.clusters.is_empty());
+        let of_own = move |g: &&KubernetesGrant| matches_cluster(&g.clusters, "", self.own_place(""));
+        let granting = self.granted().kubernetes.iter().filter(of_own);
         let granting = granting.filter(|g| g.verbs.iter().any(|v| verbs.contains(v)));
         let kinds = granting.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
@@ -213,9 +254,17 @@ impl PluginGrants {
         }
     }
 
+    fn own_place<'a>(&'a self, namespace: &'a str) -> OwnPlace<'a> {
+        OwnPlace {
+            namespace,
+            cluster: &self.home,
+        }
+    }
+
     /// Checks an access in a call for an object in `own` namespace, which is empty for a cluster-scoped object or without
     /// one. The error names the missing permission.
     pub fn check_access(&self, access: &Access<'_>, own: &str) -> Result<(), Denied> {
+        let own = self.own_place(own);
         let entry = self
             .asks
             .as_ref()
@@ -275,7 +324,9 @@ impl Permissions {
     }
 
     /// The index of the entry that allows an access, in the order of [`PluginGrants::used_entries`].
-    fn find_entry(&self, access: &Access<'_>, own: &str) -> Option<usize> {
+    fn find_entry(&self, access: &Access<'_>, own: OwnPlace<'_>) -> Option<usize> {
+        // Upstreams, and Secrets that are named, are on the host's own cluster.
+        let here = own.namespace_on("");
         let after_reconciles = self.reconciles.len();
         let after_kubernetes = after_reconciles + self.kubernetes.len();
         let after_upstreams = after_kubernetes + self.upstreams.len();
@@ -292,7 +343,7 @@ impl Permissions {
                     matches_kind(&g.group, &g.kinds, gvk)
                         && matches_cluster(&g.clusters, cluster, own)
                         && g.verbs.contains(&verb)
-                        && matches_namespace(&g.namespaces, namespace, own)
+                        && matches_namespace(&g.namespaces, namespace, own.namespace_on(cluster))
                         && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
                 };
                 let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
@@ -308,7 +359,7 @@ impl Permissions {
                 let path = path.split('?').next().unwrap_or_default();
                 let covers = |g: &UpstreamGrant| {
                     matches_any(&g.names, name)
-                        && matches_namespace(&g.namespaces, namespace, own)
+                        && matches_namespace(&g.namespaces, namespace, here)
                         && matches_any(&g.methods, method)
                         && matches_any(&g.paths, path)
                 };
@@ -323,7 +374,7 @@ impl Permissions {
             } => {
                 let covers = |g: &MessageGrant| {
                     matches_any(&g.names, name)
-                        && matches_namespace(&g.namespaces, namespace, own)
+                        && matches_namespace(&g.namespaces, namespace, here)
                         && matches_exchange(&g.exchanges, exchange)
                         && g.routing_keys.iter().any(|p| matches_topic(p, routing_key))
                 };
@@ -337,8 +388,8 @@ impl Permissions {
             } => {
                 let covers = |g: &SecretGrant| {
                     matches_any(&g.names, name)
-                        && matches_namespace(&g.namespaces, namespace, own)
-                        && destination.is_none_or(|destination| g.covers_destination(destination, own))
+                        && matches_namespace(&g.namespaces, namespace, here)
+                        && destination.is_none_or(|destination| g.covers_destination(destination, here))
                 };
                 let found = self.secrets.iter().position(covers);
                 found.map(|i| i + after_messages)
@@ -349,7 +400,7 @@ impl Permissions {
                         && matches_cluster(&g.clusters, cluster, own)
                         && (g.names_secrets() || self.read_secrets && matches_any(&g.kinds, "Secret"))
                         && g.verbs.contains(&Verb::Get)
-                        && matches_namespace(&g.namespaces, namespace, own)
+                        && matches_namespace(&g.namespaces, namespace, own.namespace_on(cluster))
                 };
                 let found = self.kubernetes.iter().position(covers);
                 found.map(|i| i + after_reconciles)
@@ -412,12 +463,13 @@ impl Access<'_> {
 
     /// Text of the access, and the field that would allow it. The field ends with a backtick, because text may follow it;
     /// [`Denied`] writes the opening one.
-    fn describe_access(&self, own: &str) -> (String, String) {
-        let shown = |namespace: &str| match namespace {
+    fn describe_access(&self, own: OwnPlace<'_>) -> (String, String) {
+        let shown_on = |cluster: &str, namespace: &str| match namespace {
             "" => "\"*\"".to_owned(),
-            namespace if namespace == own => SAME_NAMESPACE.into(),
+            namespace if namespace == own.namespace_on(cluster) => SAME_NAMESPACE.into(),
             namespace => format!("{namespace:?}"),
         };
+        let shown = |namespace: &str| shown_on("", namespace);
         match *self {
             Self::Reconcile { gvk } => (
                 format!("reconcile {}", gvk.kind),
@@ -436,7 +488,7 @@ impl Access<'_> {
                     "{verb} {}{}{}",
                     gvk.kind,
                     namespace_suffix(namespace),
-                    cluster_suffix(cluster)
+                    cluster_suffix(cluster, own)
                 ),
                 String::new(),
             ),
@@ -456,14 +508,14 @@ impl Access<'_> {
                         "{verb} {}{}{}",
                         gvk.kind,
                         namespace_suffix(namespace),
-                        cluster_suffix(cluster)
+                        cluster_suffix(cluster, own)
                     ),
                     format!(
                         "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [{}]{}}}]`{readable}",
                         gvk.group,
                         gvk.kind,
-                        shown(namespace),
-                        clusters_field(cluster)
+                        shown_on(cluster, namespace),
+                        clusters_field(cluster, own)
                     ),
                 )
             }
@@ -533,12 +585,12 @@ impl Access<'_> {
                 format!(
                     "get the metadata of Secret{}{}",
                     namespace_suffix(namespace),
-                    cluster_suffix(cluster)
+                    cluster_suffix(cluster, own)
                 ),
                 format!(
                     "kubernetes: [{{group: \"\", kinds: [Secret], verbs: [get], namespaces: [{}]{}}}]`",
-                    shown(namespace),
-                    clusters_field(cluster)
+                    shown_on(cluster, namespace),
+                    clusters_field(cluster, own)
                 ),
             ),
             Self::Events => ("emit events".into(), "events: true`".into()),
@@ -554,16 +606,18 @@ fn namespace_suffix(namespace: &str) -> String {
     }
 }
 
-fn cluster_suffix(cluster: &str) -> String {
+fn cluster_suffix(cluster: &str, own: OwnPlace<'_>) -> String {
     match cluster {
-        "" => String::new(),
+        "" if own.cluster.is_empty() => String::new(),
+        "" => " on the host's own cluster".to_owned(),
         cluster => format!(" on cluster {cluster}"),
     }
 }
 
-fn clusters_field(cluster: &str) -> String {
+fn clusters_field(cluster: &str, own: OwnPlace<'_>) -> String {
     match cluster {
-        "" => String::new(),
+        cluster if cluster == own.cluster => String::new(),
+        "" => format!(", clusters: [{IN_CLUSTER}]"),
         cluster => format!(", clusters: [{cluster}]"),
     }
 }
@@ -585,15 +639,19 @@ fn matches_namespace(patterns: &[String], namespace: &str, own: &str) -> bool {
     matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
 }
 
-/// The clusters of an entry include this one. Without any they are the host's own, which no pattern matches.
-fn matches_cluster(patterns: &[String], cluster: &str, own: &str) -> bool {
+/// The clusters of an entry include this one. Without any it is the home cluster. No pattern matches the host's own.
+fn matches_cluster(patterns: &[String], cluster: &str, own: OwnPlace<'_>) -> bool {
+    if patterns.is_empty() {
+        return cluster == own.cluster;
+    }
     let Some((namespace, name)) = cluster.split_once('/') else {
-        return patterns.is_empty();
+        return patterns.iter().any(|pattern| pattern == IN_CLUSTER);
     };
     let pairs = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
     let mut pairs = pairs.map(|(namespace, name)| ([namespace.to_owned()], [name.to_owned()]));
     pairs.any(|(namespaces, names)| {
-        matches_namespace(&namespaces, namespace, own) && matches_any(&names, name)
+        // A `Cluster` is an object of the host's own cluster.
+        matches_namespace(&namespaces, namespace, own.namespace_on("")) && matches_any(&names, name)
     })
 }
 

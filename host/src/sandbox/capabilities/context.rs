@@ -10,7 +10,7 @@ use crate::{
     },
     effect::writer::WriteContext,
     kube::{
-        key::{Gvk, ObjectRef, cluster_name, is_path_segment},
+        key::{Gvk, IN_CLUSTER, ObjectRef, cluster_name, is_path_segment, own_cluster},
         object::Object,
     },
     observe::{
@@ -114,6 +114,23 @@ impl CallContext {
         self.target.as_ref().map(|target| &target.key)
     }
 
+    /// The home cluster of the plugin, as keys name it: empty for the host's own.
+    pub(super) fn home_cluster(&self) -> &Arc<str> {
+        self.policy.grants.home_cluster()
+    }
+
+    /// An object in this cluster is in the cluster of the target, so that it can have an owner reference to it.
+    pub(super) fn is_target_cluster(&self, cluster: &str) -> bool {
+        *self.target_key().map_or("", |key| &key.cluster) == *cluster
+    }
+
+    /// The namespace of the host's own cluster from which Upstreams, Clusters and Secrets are used: that of the target, or
+    /// of the `Cluster` where the plugin has another home cluster.
+    pub(super) fn host_namespace(&self) -> &str {
+        let home = self.policy.grants.home_namespace();
+        home.unwrap_or_else(|| self.own_namespace())
+    }
+
     /// The namespace of the target; empty for a cluster-scoped one, and in `initialize`. For a message it is that of the
     /// broker.
     pub(super) fn own_namespace(&self) -> &str {
@@ -176,12 +193,16 @@ impl CallContext {
         self.service_account().filter(|_| access.api.acts_as_plugins)
     }
 
-    /// The name of a cluster in keys: `namespace/name` of its `Cluster`; empty for the host's own.
+    /// The name of a cluster in keys: `namespace/name` of its `Cluster`; empty for the host's own. None is the home cluster.
     pub(super) fn parse_cluster(&self, cluster: Option<&str>) -> Result<Arc<str>, Error> {
-        let Some(cluster) = cluster else {
-            return Ok(Arc::default());
+        let cluster = match cluster {
+            None => return Ok(self.home_cluster().clone()),
+            Some(IN_CLUSTER) => return Ok(own_cluster()),
+            Some(cluster) => cluster,
         };
-        let (namespace, name) = cluster.split_once('/').unwrap_or((self.own_namespace(), cluster));
+        let (namespace, name) = cluster
+            .split_once('/')
+            .unwrap_or((self.host_namespace(), cluster));
         check_path_segments(namespace, name, "cluster")?;
         Ok(cluster_name(namespace, name))
     }
@@ -193,6 +214,19 @@ impl CallContext {
         }
         let max = self.limits().format_limit(limit);
         Error::LimitExceeded(format!("more than {max} {resource} (limit {})", limit.name()))
+    }
+
+    /// The reference of the contract to an object, which [`Self::parse_reference`] parses.
+    pub(super) fn reference_to(&self, key: &ObjectRef) -> types::ObjectRef {
+        let cluster = match &*key.cluster {
+            cluster if *cluster == **self.home_cluster() => None,
+            "" => Some(IN_CLUSTER.to_owned()),
+            cluster => Some(cluster.to_owned()),
+        };
+        types::ObjectRef {
+            cluster,
+            ..key.into()
+        }
     }
 
     /// Parses a reference of the contract. The key shares its strings with the store.
@@ -222,13 +256,22 @@ impl CallContext {
     }
 }
 
-/// Fails for a reference to another cluster where only the cluster of the reconciled object is possible.
-pub(super) fn check_home(subject: &str, cluster: Option<&str>) -> Result<(), Error> {
+/// Fails for another cluster, as keys name it, where only the host's own is possible.
+pub(super) fn check_own_cluster(subject: &str, cluster: &str) -> Result<(), Error> {
+    if cluster.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{subject} on another cluster: only on the host's own, `{IN_CLUSTER}`, and not on `{cluster}`"
+    )))
+}
+
+/// Fails for a reference to an object that the host itself uses, such as an Upstream, if it names another cluster. None is
+/// the host's own cluster, also where the plugin has another home cluster.
+pub(super) fn check_host_reference(subject: &str, cluster: Option<&str>) -> Result<(), Error> {
     match cluster {
-        None | Some("") => Ok(()),
-        Some(cluster) => Err(Error::Unsupported(format!(
-            "{subject} on another cluster: leave out the cluster `{cluster}`"
-        ))),
+        None | Some(IN_CLUSTER) => Ok(()),
+        Some(cluster) => check_own_cluster(subject, cluster),
     }
 }
 

@@ -50,10 +50,13 @@ impl Host for Call {
             per_minute: self.limits().events_per_minute,
             metrics: self.context.metrics.as_deref(),
         };
-        let sent = services
-            .api
+        let Some(api) = services.find_api(&key.cluster) else {
+            tracing::warn!(object = %key, plugin = &*self.context.policy.plugin, reason, "dropping event: its cluster is not connected");
+            return;
+        };
+        let sent = api
             .recorder
-            .record(&services.api.writer, &key, &object, draft, Some(limit));
+            .record(&api.writer, &key, &object, draft, Some(limit));
         if sent.await {
             self.effects.counts.api_writes += 1;
         }

@@ -12,7 +12,7 @@ mod events;
 
 use super::{
     Call,
-    context::{check_home, check_path_segments},
+    context::{check_host_reference, check_path_segments},
 };
 use crate::{
     cache::store::Store,
@@ -248,11 +248,11 @@ impl Call {
         upstream: &UpstreamRef,
     ) -> Result<(ObjectRef, Arc<Services>), Error> {
         let (_, services) = self.begin_host_call(call)?;
-        check_home("an Upstream", upstream.cluster.as_deref())?;
+        check_host_reference("an Upstream", upstream.cluster.as_deref())?;
         let namespace = upstream
             .namespace
             .as_deref()
-            .unwrap_or(self.context.own_namespace());
+            .unwrap_or(self.context.host_namespace());
         check_path_segments(namespace, &upstream.name, "upstream")?;
         let key = ObjectRef::new(upstream::upstream_gvk(), namespace, &upstream.name);
         Ok((key, services))
@@ -264,7 +264,7 @@ impl Call {
         services: Arc<Services>,
         key: ObjectRef,
     ) -> Result<ResolvedUpstream, Error> {
-        let own = self.context.own_namespace().to_owned();
+        let own = self.context.host_namespace().to_owned();
         let (namespace, name) = (&key.namespace, &key.name);
         let Some(object) = self.get_cached(&services, &key, Projection::Full).await? else {
             return Err(Error::NotFound(format!(
@@ -395,9 +395,9 @@ impl Call {
         secret: &SecretKeyRef,
         destination: Option<SecretDestination<'_>>,
     ) -> Result<ObjectRef, Error> {
-        check_home("a Secret to insert", secret.cluster.as_deref())?;
+        check_host_reference("a Secret to insert", secret.cluster.as_deref())?;
         let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
-        let namespace = namespace.unwrap_or(self.context.own_namespace());
+        let namespace = namespace.unwrap_or(self.context.host_namespace());
         check_path_segments(namespace, name, "secret")?;
         deny_digest_key(&Gvk::secret(), name)?;
         self.context.check_grant(&Access::Secret {

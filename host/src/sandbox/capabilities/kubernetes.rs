@@ -18,7 +18,7 @@ use self::{
 };
 use super::{
     Call, ReferenceDisplay,
-    context::{check_home, parse_gvk},
+    context::{check_own_cluster, parse_gvk},
     http::deny_digest_key,
 };
 use crate::{
@@ -197,7 +197,7 @@ impl Host for Call {
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
         self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
-        let is_owned_elsewhere = options.owned && !cluster.is_empty();
+        let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
         self.charge_bytes_to_host(object.len())?;
         // The digest has no secrets in it: with substitutions the object is compared below.
         let known = services
@@ -296,7 +296,7 @@ impl Host for Call {
             (template, redactor) = (Some(filled.template), Some(filled.redactor));
         }
         self.record_written_object(key.clone(), labelled.as_ref().map(|(_, object)| object))?;
-        if options.owned && !cluster.is_empty() {
+        if options.owned && !self.context.is_target_cluster(&cluster) {
             self.list_as_owned(&services, &key).await?;
         }
         let written = access
@@ -324,7 +324,7 @@ impl Host for Call {
         deny_digest_key(&key.gvk, &key.name)?;
         let patch = parse_patch(&patch)?;
         check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        if !key.is_home() {
+        if self.may_have_mark(&key) {
             check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
         }
         if names_secrets(&key.gvk) && patch.get("spec").is_some() {
@@ -432,9 +432,14 @@ impl Call {
             self.check_remote_owner(cluster)?;
         }
         if !substitutions.is_empty() {
-            check_home("substitutions in an object", Some(cluster))?;
+            check_own_cluster("substitutions in an object", cluster)?;
         }
         Ok(())
+    }
+
+    /// An object may carry the mark of an owner on another cluster.
+    fn may_have_mark(&self, key: &ObjectRef) -> bool {
+        !(key.is_home() && self.context.home_cluster().is_empty())
     }
 
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
@@ -668,7 +673,7 @@ impl Call {
         let gvk = Gvk::from_api_version(&api_version, &kind);
         let named = ObjectRef::new(gvk, &namespace, &name).with_cluster(cluster);
         self.check_verb(verb, &named)?;
-        let key = self.context.parse_reference(&(&named).into())?;
+        let key = self.context.parse_reference(&self.context.reference_to(&named))?;
         deny_digest_key(&key.gvk, &key.name)?;
         let Some(target) = &self.context.target else {
             return Err(Error::Denied("no object to write for".into()));
@@ -694,7 +699,7 @@ impl Call {
         {
             annotations.retain(|name, _| !is_mark(name));
         }
-        if !key.is_home() {
+        if self.may_have_mark(&key) {
             remove_mark(&mut object);
         }
         if owned {
@@ -702,7 +707,7 @@ impl Call {
                 return Err(invalid("nothing to be owned by: `initialize` is about no object"));
             }
             let owner = &target.key;
-            if !key.is_home() {
+            if !self.context.is_target_cluster(&key.cluster) {
                 add_mark(&mut object, owner, &target.object.uid);
                 return Ok((key, object));
             }

@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::{Call, ReferenceDisplay, context::check_home, kubernetes::check_scope};
+use super::{Call, ReferenceDisplay, context::check_own_cluster, kubernetes::check_scope};
 use crate::{
     client::api::ApiError,
     contract::{
@@ -71,8 +71,10 @@ impl Host for Call {
         let (holder, uid) = (target.key.clone(), target.object.uid.clone());
         let held_before = services.cache.store.get(&holder, Projection::Metadata);
         let mut held = list_held(held_before.as_deref().unwrap_or(&target.object), max_holds);
-        check_home("holds", r.cluster.as_deref())?;
         let key = self.context.parse_reference(&r)?;
+        for cluster in [&holder.cluster, &key.cluster] {
+            check_own_cluster("holds", cluster)?;
+        }
         self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Hold,
             gvk: &key.gvk,
@@ -139,8 +141,8 @@ impl Host for Call {
     #[instrument(name = "references.list-holders", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn list_holders(&mut self, r: types::ObjectRef) -> Result<Vec<types::ObjectRef>, Error> {
         let (_, services) = self.begin_host_call(HostCall::ReferencesListHolders)?;
-        check_home("holds", r.cluster.as_deref())?;
         let key = self.context.parse_reference(&r)?;
+        check_own_cluster("holds", &key.cluster)?;
         self.context.check_grant(&Access::Kubernetes {
             verb: Verb::Get,
             gvk: &key.gvk,
@@ -157,7 +159,8 @@ impl Host for Call {
             .collect();
         found.sort_by(|a, b| (&a.gvk.kind, &a.namespace, &a.name).cmp(&(&b.gvk.kind, &b.namespace, &b.name)));
         self.charge_bytes_from_host(found.iter().map(|holder| holder.to_string().len()).sum())?;
-        Ok(found.iter().map(Into::into).collect())
+        let references = found.iter().map(|holder| self.context.reference_to(holder));
+        Ok(references.collect())
     }
 }
 

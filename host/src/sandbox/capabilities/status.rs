@@ -39,8 +39,8 @@ impl Host for Call {
         // The host maintains both: a component sets neither by a checkpoint.
         fields.remove("conditions");
         fields.remove("observedGeneration");
-        let patched = services
-            .api
+        let api = self.target_api(&services)?;
+        let patched = api
             .writer
             .patch_status_of(&key, &seen, &Value::Object(fields))
             .await?;

@@ -8,7 +8,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::provision::OWNER_LABEL;
-use crate::{Context, DeleteOptions, Failure, Gvk, ObjectMeta, ObjectRef, Preconditions, SecretKeyRef, gvk};
+use crate::{
+    ApplyOptions, Context, DeleteOptions, Failure, Gvk, IN_CLUSTER, ObjectMeta, ObjectRef, Preconditions,
+    SecretKeyRef, gvk,
+};
 
 /// Role of the cluster of a control plane.
 pub(super) const MCP_ROLE: &str = "mcp";
@@ -197,7 +200,7 @@ impl ClusterRole<'_> {
 
     /// Applies a request, and returns it when it is granted.
     fn apply_request(&self, ctx: &Context, kind: Gvk, name: &str, spec: Value) -> Result<Value, Failure> {
-        let reference = kind.named(self.namespace, name);
+        let reference = kind.named(self.namespace, name).on_cluster(IN_CLUSTER);
         if let Some(live) = self.find_own(ctx, &reference)?
             && is_deleting(&live)
         {
@@ -210,11 +213,13 @@ impl ClusterRole<'_> {
         }
         let mut object = self.build_object(&reference);
         object["spec"] = spec;
-        check_granted(&reference, ctx.apply(&object, true)?.json()?)
+        check_granted(&reference, ctx.apply_with(&object, &apply_options())?.json()?)
     }
 
     fn apply_cluster(&self, ctx: &Context, name: &str, secret: &str) -> Result<(), Failure> {
-        let reference = ostler_cluster().named(self.namespace, name);
+        let reference = ostler_cluster()
+            .named(self.namespace, name)
+            .on_cluster(IN_CLUSTER);
         if let Some(live) = self.find_own(ctx, &reference)?
             && is_deleting(&live)
         {
@@ -226,17 +231,21 @@ impl ClusterRole<'_> {
         if self.owner.namespace != self.namespace {
             object["spec"]["allowedNamespaces"] = json!([self.owner.namespace]);
         }
-        ctx.apply(&object, true)?;
+        ctx.apply_with(&object, &apply_options())?;
         Ok(())
     }
 
     /// Deletes the `Cluster`, then the `AccessRequest`, and after that the `ClusterRequest`.
     pub(super) fn release_access(&self, ctx: &Context) -> Result<(), Failure> {
-        let cluster = ostler_cluster().named(self.namespace, &self.cluster_name());
+        let cluster = ostler_cluster()
+            .named(self.namespace, &self.cluster_name())
+            .on_cluster(IN_CLUSTER);
         // It is not waited for: the host keeps it until this object is gone, which may need it for its cleanup.
         self.delete_own(ctx, &cluster)?;
         for kind in [access_request(), cluster_request()] {
-            let reference = kind.named(self.namespace, &self.request_name());
+            let reference = kind
+                .named(self.namespace, &self.request_name())
+                .on_cluster(IN_CLUSTER);
             if !self.delete_own(ctx, &reference)? {
                 let message = describe(&reference, " is being deleted.");
                 return Err(Failure::wait("Deprovisioning", message));
@@ -321,6 +330,15 @@ impl ClusterRole<'_> {
     fn cluster_name(&self) -> String {
         let owner = [&self.owner_name(), " ", &*self.owner.uid].concat();
         [self.provider, "-", self.role, "-", &hash_text(&owner)].concat()
+    }
+}
+
+/// Options of an apply on the host's own cluster, on which the requests are.
+fn apply_options() -> ApplyOptions {
+    ApplyOptions {
+        cluster: Some(IN_CLUSTER.into()),
+        force: true,
+        ..ApplyOptions::default()
     }
 }
 

@@ -611,3 +611,82 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn home_cluster_is_that_of_entries_without_clusters_and_same_is_the_namespace_of_its_cluster() {
+    let grants = granted(
+        "{cluster: fleet/onboarding, kubernetes: [{kinds: [Near], verbs: [get]}, \
+         {kinds: [Far], verbs: [get], clusters: [in-cluster]}, \
+         {kinds: [Other], verbs: [get], clusters: ['*/*', Same/east]}], upstreams: [{}], secrets: [{origins: ['*']}]}",
+    );
+    assert_eq!(&**grants.home_cluster(), "fleet/onboarding");
+    let [near, far, other] = ["Near", "Far", "Other"].map(|kind| Gvk::new("", "v1", kind));
+    let on = |gvk, cluster, namespace| Access::Kubernetes {
+        verb: Verb::Get,
+        gvk,
+        namespace,
+        cluster,
+    };
+    let upstream = |namespace| Access::Upstream {
+        namespace,
+        name: "u",
+        method: "GET",
+        path: "/",
+    };
+    let secret = |namespace| Access::Secret {
+        namespace,
+        name: "s",
+        destination: None,
+    };
+    for (access, allowed) in [
+        (on(&near, "fleet/onboarding", "team"), true),
+        (on(&near, "", "team"), false),
+        (on(&near, "", "fleet"), false),
+        (on(&near, "fleet/east", "team"), false),
+        (on(&far, "", "fleet"), true),
+        // A namespace of that name on the host's own cluster is another one.
+        (on(&far, "", "team"), false),
+        (on(&far, "fleet/onboarding", "team"), false),
+        (on(&other, "fleet/onboarding", "team"), true),
+        (on(&other, "fleet/east", "team"), true),
+        (on(&other, "", "fleet"), false),
+        (upstream("fleet"), true),
+        (upstream("team"), false),
+        (secret("fleet"), true),
+        (secret("team"), false),
+    ] {
+        assert_eq!(
+            grants.check_access(&access, "team").is_ok(),
+            allowed,
+            "{access:?}"
+        );
+    }
+    let denied = grants.check_access(&on(&near, "", "fleet"), "team");
+    let text = denied.expect_err("denied").to_string();
+    assert!(
+        text.contains("get Near in namespace fleet on the host's own cluster")
+            && text.contains("namespaces: [Same], clusters: [in-cluster]}]"),
+        "{text}"
+    );
+    let own = granted("{kubernetes: [{kinds: [Far], verbs: [get], clusters: [in-cluster]}]}");
+    assert!(own.check_access(&on(&far, "", "team"), "team").is_ok());
+    assert!(!own.has_clusters() && grants.has_clusters());
+}
+
+#[test]
+fn home_cluster_that_is_no_namespace_and_name_is_refused() {
+    for cluster in [
+        "onboarding",
+        "fleet/",
+        "/onboarding",
+        "a/b/c",
+        "in-cluster",
+        "Same/x",
+        "../x",
+    ] {
+        let text = format!("{{plugins: {{p: {{cluster: {cluster:?}}}}}}}");
+        let why = Grants::parse(&text, "grants.yaml").expect_err(cluster);
+        assert!(why.contains("plugins.p.cluster"), "{why}");
+    }
+    assert!(Grants::parse("{plugins: {p: {cluster: fleet/onboarding}}}", "grants.yaml").is_ok());
+}

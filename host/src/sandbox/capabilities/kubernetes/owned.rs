@@ -4,13 +4,13 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
 
-use super::{Call, check_home};
+use super::Call;
 use crate::{
     cluster::ClusterAccess,
     contract::bindings::types::Error,
     effect::writer::{ApiWriter, InventoryRefusal},
     kube::{
-        key::ObjectRef,
+        key::{IN_CLUSTER, ObjectRef},
         object::Object,
         owned::{MAX_OWNED_OBJECTS, check_takeover, is_owned_by, list_owned},
         scope::Projection,
@@ -25,20 +25,22 @@ impl Call {
     /// Refuses an owned object on another cluster where nothing would delete it: without a finalizer, the reconciled object
     /// is gone before the host could do so.
     pub(super) fn check_remote_owner(&self, cluster: &str) -> Result<(), Error> {
-        if cluster.is_empty() {
+        if self.context.is_target_cluster(cluster) {
             return Ok(());
         }
         if self.context.is_hook() {
-            return check_home(
-                "owned objects, in a life-cycle hook or a message handler,",
-                Some(cluster),
-            );
+            return Err(Error::Unsupported(
+                "owned objects on another cluster than that of their owner, in a life-cycle hook or a message handler: leave \
+                 out `owned`"
+                    .into(),
+            ));
         }
         match &self.context.target {
             Some(target) if target.is_finalized => Ok(()),
             _ => Err(Error::Invalid(format!(
-                "an object that owns others on cluster {cluster} needs a finalizer, by which they are deleted before it: \
-                 name one for its kind in `describe`"
+                "an object that owns others on another cluster, here {}, needs a finalizer, by which they are deleted before it: \
+                 name one for its kind in `describe`",
+                display_cluster(cluster)
             ))),
         }
     }
@@ -83,7 +85,8 @@ impl Call {
         let (owner, uid) = (target.key.clone(), target.object.uid.clone());
         let listed = read_inventory(target, services);
         if !listed.contains(key) {
-            let writer = &services.api.writer;
+            let api = self.target_api(services)?;
+            let writer = &api.writer;
             let mut changed = writer
                 .change_owned(&owner, &uid, Some(key), &BTreeSet::new())
                 .await?;
@@ -118,9 +121,12 @@ impl Call {
         access: &ClusterAccess,
         key: &ObjectRef,
     ) -> Result<(), Error> {
-        let Some(target) = self.context.target.as_ref().filter(|_| !key.is_home()) else {
+        let Some(target) = self.context.target.as_ref() else {
             return Ok(());
         };
+        if self.context.is_target_cluster(&key.cluster) {
+            return Ok(());
+        }
         let is_listed = read_inventory(target, services).contains(key);
         if is_listed && !is_served(&access.api.writer, key).await {
             return Ok(());
@@ -132,11 +138,8 @@ impl Call {
         }
         let (owner, uid) = (target.key.clone(), target.object.uid.clone());
         let gone = BTreeSet::from([key.clone()]);
-        let changed = services
-            .api
-            .writer
-            .change_owned(&owner, &uid, None, &gone)
-            .await?;
+        let api = self.target_api(services)?;
+        let changed = api.writer.change_owned(&owner, &uid, None, &gone).await?;
         self.effects.counts.api_writes += u64::from(changed == Ok(true));
         Ok(())
     }
@@ -155,6 +158,14 @@ impl Call {
             .map(check)
             .buffer_unordered(MAX_CONCURRENT_CHECKS);
         checks.filter_map(async |gone| gone).collect().await
+    }
+}
+
+/// The name of a cluster for messages.
+fn display_cluster(cluster: &str) -> &str {
+    match cluster {
+        "" => IN_CLUSTER,
+        cluster => cluster,
     }
 }
 
