@@ -51,8 +51,8 @@ use crate::{
 #[cfg_attr(
     not(feature = "dev"),
     command(
-        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
-                          and `dev` are in a build with the Cargo feature `dev`."
+        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `crds`, \
+                          `test` and `dev` are in a build with the Cargo feature `dev`."
     )
 )]
 struct Cli {
