@@ -1,6 +1,7 @@
 //! The admin server: health for the kubelet, metrics for Prometheus, status for the CLI.
 
 pub mod explain;
+mod logs;
 pub mod question;
 mod recordings;
 pub mod scrape;
@@ -69,6 +70,7 @@ impl Admin {
                 get(async |State(admin): State<Self>| run_blocking(move || Json(admin.status())).await),
             )
             .route("/explain", get(explain))
+            .route("/logs", get(logs::logs))
             .route("/recordings", get(recordings::recordings))
             .route("/recording", get(recordings::recording))
             .route("/record", get(recordings::record).post(recordings::record))

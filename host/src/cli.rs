@@ -8,6 +8,7 @@ mod completion;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
+mod logs;
 mod plan;
 mod plugin;
 mod proxy;
@@ -50,8 +51,8 @@ use crate::{
 #[cfg_attr(
     not(feature = "dev"),
     command(
-        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
-                          and `dev` are in a build with the Cargo feature `dev`."
+        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `crds`, \
+                          `test` and `dev` are in a build with the Cargo feature `dev`."
     )
 )]
 struct Cli {
@@ -70,6 +71,8 @@ enum Command {
     Status(status::Status),
     /// Explain the state of an object: why it is not Ready, what it waits for, and when it is reconciled next.
     Explain(explain::Explain),
+    /// Show the recent log lines of an object or a plugin.
+    Logs(logs::Logs),
     /// Show what reconciling would change, as a diff. Nothing is written.
     Plan(plan::Plan),
     /// Stream the host calls of an object's reconciles.
@@ -235,6 +238,7 @@ async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Dev(dev) => dev.run().await?,
         Command::Status(status) => status.run().await?,
         Command::Explain(explain) => explain.run().await?,
+        Command::Logs(logs) => logs.run().await?,
         Command::Trace(trace) => trace.run().await?,
         Command::Record(record) => record.run().await?,
         Command::Compile(compile) => compile.run()?,

@@ -288,6 +288,7 @@ fn build_services(
         slow_calls: Arc::default(),
         object_cache: ObjectCache::default(),
         memory,
+        logs: Arc::default(),
         recordings: Arc::new(RecordingStore::new(settings.record.clone())),
         metrics,
         fence,

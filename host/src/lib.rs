@@ -68,8 +68,9 @@ mod policy {
     pub mod rbac;
 }
 
-/// Metrics that the rest of the host counts into, logs and traces.
+/// Metrics that the rest of the host counts into, logs and traces, and the recent log lines of plugins.
 mod observe {
+    pub mod log_ring;
     pub mod metrics;
     pub mod telemetry;
 }
@@ -154,6 +155,7 @@ pub mod testing {
         contract::{bindings, inspection, limits, memory_budget, trap},
         kube::{backoff, key, object, scope, selector, time},
         leader::{election, lease},
+        observe::log_ring,
         policy::{grants, manifest, network, plugin_policy, rbac},
         sandbox::{capabilities, engine},
         schedule::{dispatcher, queue},

@@ -188,6 +188,7 @@ impl Planner {
             dispatcher,
             slow_calls: Arc::default(),
             object_cache: ObjectCache::default(),
+            logs: Arc::default(),
             recordings: Arc::new(RecordingStore::new(settings.record.clone())),
             metrics,
             memory: MemoryBudget::unlimited(),

@@ -96,6 +96,15 @@ func ApplyWith(object any, options ApplyOptions) error {
 	return check(failed)
 }
 
+// ApplyInto applies the given fields, with all options, and reads the resulting object into a pointer.
+func ApplyInto(object any, options ApplyOptions, into any) error {
+	bytes, failed := wit.KubernetesApply(encode(object), options)
+	if failed != nil {
+		return check(failed)
+	}
+	return json.Unmarshal(bytes, into)
+}
+
 // OnCluster returns the reference on another cluster: namespace and name of its Cluster, or the name of one in the
 // namespace of the reconciled object.
 func OnCluster(ref ObjectRef, cluster string) ObjectRef {
@@ -251,11 +260,11 @@ var methods = map[string]wit.HttpMethod{
 	"PUT": wit.HttpMethodPut, "PATCH": wit.HttpMethodPatch, "DELETE": wit.HttpMethodDelete,
 }
 
-// Send sends a request.
-func (u Upstream) Send(request Request) (*Response, error) {
+// request converts a request.
+func (u Upstream) request(request Request) (wit.HttpRequest, error) {
 	method, known := methods[strings.ToUpper(request.Method)]
 	if !known {
-		return nil, Terminal("Invalid", fmt.Sprintf("The method %q cannot be sent.", request.Method))
+		return wit.HttpRequest{}, Terminal("Invalid", fmt.Sprintf("The method %q cannot be sent.", request.Method))
 	}
 	sent := wit.HttpRequest{
 		Upstream: u.ref(), Method: method, PathAndQuery: request.Path, Substitutions: request.Substitutions,
@@ -269,15 +278,102 @@ func (u Upstream) Send(request Request) (*Response, error) {
 	if request.Body != nil {
 		sent.Body = &request.Body
 	}
-	received, failed := wit.HttpSend(sent)
-	if failed != nil {
-		return nil, check(failed)
-	}
+	return sent, nil
+}
+
+// response converts a response.
+func response(received wit.HttpResponse) *Response {
 	response := &Response{Status: int(received.Status), Headers: map[string]string{}, Body: received.Body}
 	for _, header := range received.Headers {
 		response.Headers[header.Name] = header.Value
 	}
-	return response, nil
+	return response
+}
+
+// Send sends a request.
+func (u Upstream) Send(request Request) (*Response, error) {
+	sent, err := u.request(request)
+	if err != nil {
+		return nil, err
+	}
+	received, failed := wit.HttpSend(sent)
+	if failed != nil {
+		return nil, check(failed)
+	}
+	return response(received), nil
+}
+
+// Result is the result of one of several requests: a response, or an error.
+type Result struct {
+	*Response
+	Err error
+}
+
+// SendAll sends requests concurrently and returns their results in the same order. It fails if a method is unknown.
+func (u Upstream) SendAll(requests []Request) ([]Result, error) {
+	sent := make([]wit.HttpRequest, len(requests))
+	for i, request := range requests {
+		var err error
+		if sent[i], err = u.request(request); err != nil {
+			return nil, err
+		}
+	}
+	results := make([]Result, len(requests))
+	for i, received := range wit.HttpSendAll(sent) {
+		if received.Err != nil {
+			results[i] = Result{Err: check(received.Err)}
+		} else {
+			results[i] = Result{Response: response(received.Ok)}
+		}
+	}
+	return results, nil
+}
+
+// EventMatch is a pattern of events in a stream. The zero value matches every event.
+type EventMatch = wit.HttpEventMatch
+
+// EventNamed returns a pattern of events of this name.
+func EventNamed(name string) EventMatch { return EventMatch{Name: &name} }
+
+// EventWith returns a pattern of events of this name with this value at a JSON pointer into their data.
+func EventWith(name, pointer, value string) EventMatch {
+	return EventMatch{Name: &name, Data: &wit.HttpDataMatch{Pointer: pointer, Value: value}}
+}
+
+// Subscribe reconciles the object on events of a stream (server-sent events) that match wake, and ends the subscription
+// after an event that matches until. Subscribe first, then read: a change in between then causes a reconcile.
+func (u Upstream) Subscribe(path string, wake, until []EventMatch) error {
+	subscription := wit.HttpSubscription{Upstream: u.ref(), PathAndQuery: path, Wake: wake, Until: until}
+	return check(wit.HttpSubscribe(subscription))
+}
+
+// EventQuery is a query for the last events of a stream. The limits and the timeout (in milliseconds) are optional.
+type EventQuery struct {
+	Path                string
+	Select, Until       []EventMatch
+	MaxEvents, MaxBytes uint32
+	Timeout             uint64
+}
+
+// EventTail are the last events of a stream.
+type EventTail = wit.HttpEventTail
+
+// ReadEvents reads a stream up to an event that matches Until, and returns the last of the selected events.
+func (u Upstream) ReadEvents(query EventQuery) (EventTail, error) {
+	sent := wit.HttpEventQuery{
+		Upstream: u.ref(), PathAndQuery: query.Path, Select: query.Select, Until: query.Until,
+	}
+	if query.MaxEvents > 0 {
+		sent.MaxEvents = &query.MaxEvents
+	}
+	if query.MaxBytes > 0 {
+		sent.MaxBytes = &query.MaxBytes
+	}
+	if query.Timeout > 0 {
+		sent.Timeout = &query.Timeout
+	}
+	tail, failed := wit.HttpReadEvents(sent)
+	return tail, check(failed)
 }
 
 // Get sends a GET request.

@@ -77,3 +77,58 @@ func TestPanicIsReportedWithMessageAndStack(t *testing.T) {
 		t.Error(panicked)
 	}
 }
+
+func TestRequestsAreSentAtOnceWithAResultForEach(t *testing.T) {
+	wit.HttpSendAll = func(requests []wit.HttpRequest) []wit.Result[wit.HttpResponse, wit.Error] {
+		if len(requests) != 2 || requests[0].PathAndQuery != "/a" || requests[1].Method != wit.HttpMethodPut {
+			t.Error(requests)
+		}
+		return []wit.Result[wit.HttpResponse, wit.Error]{
+			{Ok: wit.HttpResponse{Status: 204}},
+			{Err: &wit.Error{Case: wit.ErrorUnavailable, Unavailable: "x"}},
+		}
+	}
+	upstream := Upstream{Name: "u"}
+	results, err := upstream.SendAll([]Request{{Method: "GET", Path: "/a"}, {Method: "put", Path: "/b"}})
+	if err != nil || !results[0].OK() || results[0].Err != nil || results[1].Response != nil || results[1].Err == nil {
+		t.Error(results, err)
+	}
+	if _, err := upstream.SendAll([]Request{{Method: "BREW"}}); err == nil {
+		t.Error("an unknown method was sent")
+	}
+}
+
+func TestEventsAreSubscribedAndRead(t *testing.T) {
+	var subscription wit.HttpSubscription
+	wit.HttpSubscribe = func(sent wit.HttpSubscription) *wit.Error { subscription = sent; return nil }
+	var query wit.HttpEventQuery
+	wit.HttpReadEvents = func(sent wit.HttpEventQuery) (wit.HttpEventTail, *wit.Error) {
+		query = sent
+		return wit.HttpEventTail{Skipped: 3}, nil
+	}
+	upstream, end := Upstream{Name: "u"}, []EventMatch{EventWith("status", "/state", "done")}
+	if err := upstream.Subscribe("/events", []EventMatch{EventNamed("log")}, end); err != nil {
+		t.Error(err)
+	}
+	if subscription.PathAndQuery != "/events" || *subscription.Wake[0].Name != "log" || subscription.Until[0].Data.Value != "done" {
+		t.Error(subscription)
+	}
+	tail, err := upstream.ReadEvents(EventQuery{Path: "/events", Until: end, MaxEvents: 5})
+	if err != nil || tail.Skipped != 3 || *query.MaxEvents != 5 || query.MaxBytes != nil || query.Timeout != nil {
+		t.Error(tail, query, err)
+	}
+}
+
+func TestAppliedObjectIsReadBack(t *testing.T) {
+	wit.KubernetesApply = func(object []byte, options wit.KubernetesApplyOptions) ([]byte, *wit.Error) {
+		if !options.Owned {
+			t.Error(options)
+		}
+		return []byte(`{"status":{"replicas":2}}`), nil
+	}
+	var applied struct{ Status struct{ Replicas int } }
+	err := ApplyInto(map[string]string{"kind": "A"}, ApplyOptions{Owned: true}, &applied)
+	if err != nil || applied.Status.Replicas != 2 {
+		t.Error(applied, err)
+	}
+}

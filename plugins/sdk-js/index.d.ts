@@ -49,6 +49,12 @@ export class Response {
   status: number; ok: boolean; headers: Record<string, string>; body: Uint8Array;
   text(): string; json(): any;
 }
+/** A pattern of events; see `eventMatch`. */
+export interface EventMatch { name: string | null; data: { pointer: string; value: string } | null }
+/** A pattern of events in a stream: of this name, and with this value at a JSON pointer into their data. Both are optional. */
+export function eventMatch(name?: string, pointer?: string, value?: string): EventMatch;
+/** The last events of a stream, and the number of selected events before these. */
+export interface EventTail { events: { id: string | null; name: string; data: string }[]; skipped: number; complete: boolean }
 export interface Upstream {
   send(method: string, path: string, options?: RequestOptions): Response;
   get(path: string, options?: RequestOptions): Response;
@@ -56,6 +62,13 @@ export interface Upstream {
   post(path: string, options?: RequestOptions): Response;
   patch(path: string, options?: RequestOptions): Response;
   delete(path: string, options?: RequestOptions): Response;
+  /** Sends requests concurrently. Returns a response or an error for each, in the same order. */
+  sendAll(requests: ({ method: string; path: string } & RequestOptions)[]): (Response | HostError)[];
+  /** Reconciles the object on events of a stream that match `wake`, and ends after an event that matches `until`. */
+  subscribe(path: string, options?: { wake?: EventMatch[]; until?: EventMatch[] }): void;
+  /** Reads a stream up to an event that matches `until`, and returns the last of the selected events. */
+  readEvents(path: string, options?: { select?: EventMatch[]; until?: EventMatch[]; maxEvents?: number; maxBytes?: number;
+    timeout?: number }): EventTail;
   /** Publishes a message and waits for the confirmation of the broker. */
   publish(message: Message): void;
 }

@@ -140,19 +140,46 @@ const properties = (set) => ({
   replyTo: null, expiration: null, messageId: null, timestamp: null, type: null, userId: null, appId: null, ...set,
 });
 
+/** A pattern of events in a stream: of this name, and with this value at a JSON pointer into their data. Both are optional. */
+export const eventMatch = (name, pointer, value) =>
+  ({ name: given(name), data: pointer === undefined ? null : { pointer, value } });
+
 /** A named upstream; without a namespace, in that of the reconciled object. */
 class Upstream {
   constructor(name, namespace) {
     this.upstream = { cluster: null, namespace: given(namespace), name };
   }
-  /** A response with any HTTP status is a success. `body` is a text or bytes; `json` a value. */
-  send(method, path, { headers = {}, body, json: value, substitutions = [], timeout } = {}) {
+  #request(method, path, { headers = {}, body, json: value, substitutions = [], timeout } = {}) {
     if (value !== undefined) [body, headers] = [json(value), { "Content-Type": "application/json", ...headers }];
-    return new Response(call(http.send, {
+    return {
       upstream: this.upstream, method: method.toLowerCase(), pathAndQuery: path, timeout: given(timeout), substitutions,
       headers: Object.entries(headers).map(([name, value]) => ({ name, value })),
       body: typeof body === "string" ? encode(body) : given(body),
-    }));
+    };
+  }
+  /** A response with any HTTP status is a success. `body` is a text or bytes; `json` a value. */
+  send(method, path, options) {
+    return new Response(call(http.send, this.#request(method, path, options)));
+  }
+  /** Sends requests concurrently. Returns a response or an error for each, in the same order. */
+  sendAll(requests) {
+    const sent = requests.map(({ method, path, ...options }) => this.#request(method, path, options));
+    return http.sendAll(sent).map(({ tag, val }) => (tag === "ok" ? new Response(val) : new HostError(val)));
+  }
+  /**
+   * Reconciles the object on events of a stream (server-sent events) that match `wake`, and ends the subscription after
+   * an event that matches `until`. Subscribe first, then read: a change in between then causes a reconcile.
+   */
+  subscribe(path, { wake = [], until = [] } = {}) {
+    call(http.subscribe, { upstream: this.upstream, pathAndQuery: path, wake, until });
+  }
+  /** Reads a stream up to an event that matches `until`, and returns the last of the selected events. */
+  readEvents(path, { select = [], until = [], maxEvents, maxBytes, timeout } = {}) {
+    const tail = call(http.readEvents, {
+      upstream: this.upstream, pathAndQuery: path, select, until, maxEvents: given(maxEvents), maxBytes: given(maxBytes),
+      timeout: given(timeout),
+    });
+    return { ...tail, skipped: number(tail.skipped) };
   }
   get(path, options) {
     return this.send("GET", path, options);

@@ -18,7 +18,7 @@ except ImportError:  # The world of a plugin without a message handler.
 
 __all__ = [
     "Delivery", "Failure", "Host", "HostError", "Kind", "Outcome", "Response", "ack", "after", "at", "await_change",
-    "false_condition", "message_handler", "plugin", "poll", "reference", "reject", "retry", "retry_after", "secret",
+    "event_match", "false_condition", "message_handler", "plugin", "poll", "reference", "reject", "retry", "retry_after", "secret",
     "substitution", "terminal", "throttled", "true_condition", "unknown_condition", "wait",
 ]
 
@@ -203,21 +203,47 @@ class Response:
         return json.loads(self.body)
 
 
+def event_match(name=None, pointer=None, value=None):
+    """Returns a pattern of events in a stream: of this name, and with this value at a JSON pointer into their data. Both
+    are optional."""
+    return http.EventMatch(name, None if pointer is None else http.DataMatch(pointer, value))
+
+
 class _Upstream:
     def __init__(self, name, namespace):
         self.upstream = types.UpstreamRef(None, namespace, name)
 
-    def send(self, method, path, headers=None, body=None, json=None, substitutions=(), timeout=None):
-        """A response with any HTTP status is a success."""
+    def _request(self, method, path, headers=None, body=None, json=None, substitutions=(), timeout=None):
         headers = dict(headers or {})
         if json is not None:
             body = _json(json)
             headers.setdefault("Content-Type", "application/json")
-        request = http.Request(
+        return http.Request(
             self.upstream, http.Method[method.upper()], path, [http.Header(*header) for header in headers.items()],
             body.encode() if isinstance(body, str) else body, list(substitutions), timeout,
         )
-        return Response(_call(http.send, request))
+
+    def send(self, method, path, **options):
+        """A response with any HTTP status is a success. The options are `headers`, `body` or `json`, `substitutions` and
+        `timeout` in milliseconds."""
+        return Response(_call(http.send, self._request(method, path, **options)))
+
+    def send_all(self, requests):
+        """Sends requests concurrently; each is a dict with the parameters of `send`. Returns a response or an error for
+        each, in the same order."""
+        results = http.send_all([self._request(**request) for request in requests])
+        return [HostError(r.value) if isinstance(r, Err) else Response(r.value) for r in results]
+
+    def subscribe(self, path, wake=(), until=()):
+        """Reconciles the object on events of a stream (server-sent events) that match `wake`, and ends the subscription
+        after an event that matches `until`. Subscribe first, then read: a change in between then causes a reconcile."""
+        _call(http.subscribe, http.Subscription(self.upstream, path, [*wake], [*until]))
+
+    def read_events(self, path, select=(), until=(), max_events=None, max_bytes=None, timeout=None):
+        """Reads a stream up to an event that matches `until`, and returns the last of the selected events: `events`,
+        `skipped` and `complete`."""
+        query = http.EventQuery(self.upstream, path, [*select], [*until], max_events, max_bytes, timeout)
+        return _call(http.read_events, query)
 
     def get(self, path, **options):
         return self.send("GET", path, **options)

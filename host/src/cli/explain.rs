@@ -1,9 +1,14 @@
 //! `ostler explain`: the state of an object and its reasons.
 
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
+
 use clap::Args;
 
 use super::{
-    ask::{Ask, Object},
+    ask::{Ask, Object, Output},
     table::{Shade, cell, join_reason, section, table},
 };
 use crate::admin::explain::{Explanation, Followed, Read, State, Subscribed};
@@ -13,17 +18,65 @@ use crate::admin::explain::{Explanation, Followed, Read, State, Subscribed};
 pub struct Explain {
     #[command(flatten)]
     object: Object,
+    /// Print the explanation again whenever it changes, until interrupted.
+    #[arg(short, long)]
+    watch: bool,
     #[command(flatten)]
     ask: Ask,
 }
 
+/// Interval of the queries of `--watch`. The admin server answers from memory.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Explain {
     /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
-        let explanation: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
+        let query = self.object.query()?;
+        if self.watch {
+            return self.watch_changes(&query).await;
+        }
+        let explanation: Explanation = self.ask.get("/explain", &query).await?;
         self.ask.print_answer(&explanation, format_explanation)
     }
+
+    /// Prints each changed explanation: on a terminal in place of the last one, in JSON as one line.
+    async fn watch_changes(&self, query: &[(&str, &str)]) -> anyhow::Result<()> {
+        let mut interval = tokio::time::interval(WATCH_INTERVAL);
+        let mut last = None;
+        loop {
+            interval.tick().await;
+            let explanation: Explanation = self.ask.get("/explain", query).await?;
+            let facts = Some(strip_countdown(&explanation)?);
+            if facts == last {
+                continue;
+            }
+            let text = match self.ask.output {
+                Output::Json => format!("{}\n", serde_json::to_string(&explanation)?),
+                Output::Table => format_explanation(&explanation),
+            };
+            let separator = match self.ask.output {
+                Output::Table if std::io::stdout().is_terminal() => CLEAR_SCREEN,
+                Output::Table if last.is_some() => "\n",
+                _ => "",
+            };
+            print!("{separator}{text}");
+            std::io::stdout().flush()?;
+            last = facts;
+        }
+    }
 }
+
+/// The explanation without the seconds until the next reconcile, which differ in each answer.
+fn strip_countdown(explanation: &Explanation) -> anyhow::Result<serde_json::Value> {
+    let mut facts = serde_json::to_value(explanation)?;
+    if let Some(next) = facts["next"].as_object_mut() {
+        next.remove("in_seconds");
+    }
+    Ok(facts)
+}
+
+/// Clears a terminal and moves the cursor to its beginning.
+const CLEAR_SCREEN: &str = "\x1b[2J\x1b[H";
 
 /// The explanation as text, the most important facts first.
 fn format_explanation(explanation: &Explanation) -> String {
@@ -309,6 +362,12 @@ mod tests {
         .map(|words| text.find(words).unwrap_or_else(|| panic!("{words} in\n{text}")))
         .into();
         assert!(places.is_sorted(), "{text}");
+        let mut later = explanation.clone();
+        later.next.in_seconds = Some(27.4);
+        let facts = |of: &Explanation| strip_countdown(of).expect("JSON");
+        assert_eq!(facts(&explanation), facts(&later), "time alone is no change");
+        later.reconciles += 1;
+        assert_ne!(facts(&explanation), facts(&later));
         assert!(!text.contains('\x1b'), "no colours but on a terminal");
     }
 }

@@ -3,6 +3,8 @@
 #[cfg(feature = "dev")]
 mod build;
 #[cfg(feature = "dev")]
+mod crds;
+#[cfg(feature = "dev")]
 mod dev;
 #[cfg(feature = "dev")]
 mod expectation;
@@ -35,6 +37,9 @@ pub enum Plugin {
     /// Build the component of a plugin.
     #[cfg(feature = "dev")]
     Build(build::Build),
+    /// Write the CRDs of a Rust plugin's types into crds/.
+    #[cfg(feature = "dev")]
+    Crds(crds::Crds),
     /// Test a plugin: run its own tests, then its component in a host with an embedded API server.
     #[cfg(feature = "dev")]
     Test(test::Test),
@@ -63,7 +68,7 @@ impl Plugin {
             #[cfg(feature = "dev")]
             Self::Test(_) => std::env::var_os(environment::OSTLER_LOG).map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
-            Self::New(_) | Self::Build(_) => None,
+            Self::New(_) | Self::Build(_) | Self::Crds(_) => None,
             Self::Inspect(_) | Self::Push(_) | Self::Verify(_) | Self::Install(_) | Self::Uninstall(_) => {
                 None
             }
@@ -77,6 +82,8 @@ impl Plugin {
             Self::New(new) => new.run(),
             #[cfg(feature = "dev")]
             Self::Build(build) => build.run().await,
+            #[cfg(feature = "dev")]
+            Self::Crds(crds) => crds.run().await,
             #[cfg(feature = "dev")]
             Self::Test(test) => test.run().await,
             #[cfg(feature = "dev")]

@@ -89,9 +89,32 @@ impl Manifest {
             Some(config) if !config.schema.is_object() => {
                 Err("config.schema is no JSON schema: a mapping is needed".into())
             }
-            _ => Ok(()),
+            Some(config) => check_types(&config.schema, "config.schema"),
+            None => Ok(()),
         }
     }
+}
+
+/// The types of a structural schema.
+const SCHEMA_TYPES: [&str; 6] = ["object", "array", "string", "integer", "number", "boolean"];
+
+/// Checks the types in a schema: with an unknown one no configuration would be valid.
+fn check_types(schema: &Value, field: &str) -> Result<(), String> {
+    if let Some(found) = schema.get("type")
+        && !found.as_str().is_some_and(|found| SCHEMA_TYPES.contains(&found))
+    {
+        let known = SCHEMA_TYPES.join(", ");
+        return Err(format!("{field}.type: {found} is no type: write one of {known}"));
+    }
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        check_types(inner, &format!("{field}.properties.{name}"))?;
+    }
+    for name in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get(name) {
+            check_types(inner, &format!("{field}.{name}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads the manifest of a component; `None` if it has none.
@@ -244,6 +267,14 @@ config:
                 "permissions.kubernetes: group: \"apps/v1\" has the version \"v1\": write \"apps\"",
             ),
             ("config: {schema: 1}", "config.schema is no JSON schema"),
+            (
+                "config: {schema: {type: objekt}}",
+                "config.schema.type: \"objekt\" is no type: write one of object, array",
+            ),
+            (
+                "config: {schema: {properties: {a: {items: {type: [string]}}}}}",
+                "config.schema.properties.a.items.type: [\"string\"] is no type",
+            ),
         ] {
             let error = Manifest::parse(text, "x/plugin.yaml").unwrap_err();
             assert!(

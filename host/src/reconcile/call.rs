@@ -21,7 +21,7 @@ use crate::{
         secret_view::visible_json,
         well_known::{condition_type, error_reason, object_reason},
     },
-    observe::metrics::ReconcileResult,
+    observe::{log_ring::LogLevel, metrics::ReconcileResult},
     plugin::{self as plugins, CallResult, CallSubject, Plugin},
     policy::grants::Access,
     reconcile::conditions,
@@ -174,6 +174,8 @@ impl Controller {
             Err(trap) => trap,
         };
         warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, digest = &plugin.digest[..12], error = %trap, stack = trap.stack(), "component call failed");
+        let line = format!("component call failed: {trap}");
+        call.context.keep_log_line(LogLevel::Error, &line, trap.stack());
         if let Some(metrics) = &call.context.metrics {
             metrics.record_trap(trap.kind());
             if let Some(limit) = trap.limit() {
@@ -462,6 +464,12 @@ impl Controller {
             // A trap is logged already.
             if !is_trap_reason(&failure.reason) {
                 info!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
+                let resolution = resolution_name(&failure.resolution);
+                let line = format!(
+                    "reconcile failed: {resolution}: {}: {}",
+                    failure.reason, failure.message
+                );
+                call.context.keep_log_line(LogLevel::Info, &line, None);
             }
             // `yield` means waiting, which is no error.
             if !matches!(failure.resolution, reconciler::Resolution::Wait) {

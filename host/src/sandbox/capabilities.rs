@@ -53,7 +53,7 @@ use crate::{
         scope::Projection,
         well_known::{condition_type, upstream_reason},
     },
-    observe::metrics::HostCall,
+    observe::{log_ring::LogLevel, metrics::HostCall},
     policy::plugin_policy::PluginPolicy,
     recording::CallMode,
     sandbox::services::{ApiAccess, Services},
@@ -140,8 +140,9 @@ impl Call {
     }
 
     /// A stream that logs the lines that a component with WASI prints.
-    pub fn output(&self, level: tracing::Level) -> impl StdoutStream + 'static {
-        log::OutputLog::new(self.line_limiter(), level, self.is_output_muted.clone())
+    pub fn output(&self, level: LogLevel) -> impl StdoutStream + 'static {
+        let muted = self.is_output_muted.clone();
+        log::OutputLog::new(self.line_limiter(), self.line_writer(), level, muted)
     }
 
     /// Counts a host call, and returns the target of the call and its services. Fails in `describe`, which has no target,
@@ -200,6 +201,18 @@ impl Call {
             written: self.budget.log_lines().clone(),
             max: self.limits().log_lines,
             max_per_minute: self.limits().log_lines_per_minute,
+        }
+    }
+
+    fn line_writer(&self) -> log::LineWriter {
+        log::LineWriter {
+            source: self.context.log_source(),
+            ring: self
+                .context
+                .target
+                .as_ref()
+                .map(|target| target.services.logs.clone()),
+            is_withheld: self.context.policy.grants.can_read_secrets(),
         }
     }
 

@@ -42,6 +42,7 @@ use crate::{
         memory_budget::{MemoryBudget, MemoryLease},
         trap::Trap,
     },
+    observe::log_ring::LogLevel,
     sandbox::capabilities::{Call, HostCalls},
 };
 
@@ -462,8 +463,8 @@ fn build_wasi_context(call: &mut Call) -> WasiCtx {
     let mut wasi = wasi::build_empty_context();
     // The output of a replay was logged when the call was recorded.
     if !call.mode.is_replay() {
-        wasi.stdout(call.output(tracing::Level::INFO))
-            .stderr(call.output(tracing::Level::WARN));
+        wasi.stdout(call.output(LogLevel::Info))
+            .stderr(call.output(LogLevel::Warn));
     }
     if let Some(inputs) = call.mode.wasi_inputs() {
         inputs.install(&mut wasi);

@@ -10,7 +10,7 @@ use crate::{
     contract::memory_budget::MemoryBudget,
     effect::writer::ApiWriter,
     kube::scope::Scope,
-    observe::metrics::Metrics,
+    observe::{log_ring::LogRing, metrics::Metrics},
     recording::RecordingStore,
     sandbox::object_cache::ObjectCache,
     schedule::dispatcher::Dispatcher,
@@ -37,6 +37,8 @@ pub struct Services {
     pub memory: Arc<MemoryBudget>,
     /// Recordings of calls, and the clients that follow them.
     pub recordings: Arc<RecordingStore>,
+    /// The recent log lines of plugins.
+    pub logs: Arc<LogRing>,
     /// Counters of the host and of its plugins.
     pub metrics: Arc<Metrics>,
     /// The write fence, which is open while this process is the leader.

@@ -174,6 +174,23 @@ pub fn test_command(folder: &Path) -> Result<Command> {
     Ok(command)
 }
 
+/// Prefix of the ignored tests that `#[ostler_sdk::resource]` adds, each of which writes the CRD of its kind.
+const CRD_TEST_PREFIX: &str = "write_crd_of_";
+/// Environment variable of the SDK with the folder that these tests write to.
+const CRDS_VARIABLE: &str = "OSTLER_CRDS";
+
+/// Returns the command that writes the CRDs of the types in a crate's library into the folder `out`.
+///
+/// # Errors
+/// As [`Crate::read`].
+pub fn crds_command(folder: &Path, out: &Path) -> Result<Command> {
+    let mut command = test_command(folder)?;
+    command
+        .args(["--quiet", "--lib", "--", "--ignored", CRD_TEST_PREFIX])
+        .env(CRDS_VARIABLE, out);
+    Ok(command)
+}
+
 /// Settings of both profiles. Symbols are stripped because names would be two fifths of a component.
 const PROFILE_SETTINGS: [&str; 5] = [
     "inherits=\"release\"",

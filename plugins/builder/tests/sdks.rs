@@ -42,6 +42,7 @@ fn javascript_sdk_passes_its_tests() {
         "--test",
         "runtime.test.mjs",
         "panics.test.mjs",
+        "events.test.mjs",
         "provision.test.mjs",
     ])
     .current_dir(sibling_dir("sdk-js"));
@@ -52,7 +53,7 @@ fn javascript_sdk_passes_its_tests() {
 fn python_sdk_passes_its_tests() {
     require_program(&["python3", "--version"], &["python3"], true).unwrap();
     // One process each, since they replace the modules of the host.
-    for file in ["panics_test.py", "provision_test.py"] {
+    for file in ["panics_test.py", "events_test.py", "provision_test.py"] {
         let mut test = Command::new("python3");
         // Without a cache beside the SDK, whose files are embedded.
         test.args(["-B", "-m", "unittest", file])

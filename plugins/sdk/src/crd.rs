@@ -103,6 +103,36 @@ where
     (name, format!("# Generated from the Rust types.\n{text}"))
 }
 
+/// Environment variable with the folder that [`write_file`] writes to.
+const CRDS_VARIABLE: &str = "OSTLER_CRDS";
+
+/// Writes the CRD of a kind into the folder `$OSTLER_CRDS`, and nothing without that variable. `ostler plugin crds` runs
+/// the ignored tests with this call that [`macro@crate::resource`] adds.
+///
+/// # Panics
+/// When the file cannot be written, or is there: two types define the same CRD.
+#[doc(hidden)]
+pub fn write_file<S>()
+where
+    S: Definition + JsonSchema,
+    S::Status: JsonSchema,
+{
+    let Some(folder) = std::env::var_os(CRDS_VARIABLE) else {
+        return;
+    };
+    let (name, text) = file::<S>();
+    let path = std::path::Path::new(&folder).join(name);
+    let written = std::fs::File::create_new(&path)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
+    if let Err(e) = written {
+        let (kind, version) = (S::KIND, S::VERSION);
+        panic!(
+            "{kind} {version}: {}: {e}: does another type define this CRD?",
+            path.display()
+        );
+    }
+}
+
 /// Fields of every status, written by the host.
 fn host_status() -> Map<String, Value> {
     let fields = json!({

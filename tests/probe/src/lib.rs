@@ -4,8 +4,8 @@
 mod messages;
 
 use ostler_sdk::{
-    ApplyOptions, ConditionStatus, Encoding, Gvk, Message, ObjectRef, Preconditions, SecretKeyRef, Selection,
-    Substitution, UpstreamRef, prelude::*, serde_json::Value,
+    ApplyOptions, ConditionStatus, Encoding, Gvk, Level, Message, ObjectRef, Preconditions, SecretKeyRef,
+    Selection, Substitution, UpstreamRef, prelude::*, serde_json::Value,
 };
 
 pub use messages::MessageProber;
@@ -42,7 +42,7 @@ pub struct ProbeStatus {
 #[ostler_sdk::api]
 pub struct Step {
     /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `digest`, `patch`, `hold`,
-    /// `holders`, `http`, `publish`, `checkpoint`, `poll`, `after`, or a failure: `retry`, `yield`, `park`.
+    /// `holders`, `http`, `publish`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -71,7 +71,7 @@ pub struct Step {
     pub exchange: Option<String>,
     /// Routing key of `publish`.
     pub routing_key: Option<String>,
-    /// Body of `publish`.
+    /// Body of `publish`; text of `log` and `debug`, which write it at that level.
     pub body: Option<String>,
     /// Message id of `publish`.
     pub message_id: Option<String>,
@@ -252,6 +252,16 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             "hold" => {
                 ctx.hold(&reference())?;
                 "held".into()
+            }
+            "log" | "debug" => {
+                let text = step.body.as_deref().unwrap_or_default();
+                let level = if step.r#do == "log" {
+                    Level::Info
+                } else {
+                    Level::Debug
+                };
+                ctx.log(level, text, &[]);
+                continue;
             }
             "poll" => {
                 outcome = Outcome::poll(step.milliseconds);

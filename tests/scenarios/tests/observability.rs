@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    process::{Command, Output, Stdio},
+    io::{BufRead, BufReader},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc::{Receiver, channel},
 };
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -18,6 +20,7 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     lease,
+    log_ring::LogLine,
     queue::Priority,
 };
 use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, probe, process, scenarios};
@@ -31,7 +34,8 @@ scenarios!(
     leadership_is_reported_in_metrics_and_status,
     kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready,
     explain_follows_an_object_from_waiting_to_deletion,
-    status_and_explain_commands_print_tables_and_json
+    status_and_explain_commands_print_tables_and_json,
+    logs_and_watched_explanations_follow_an_object
 );
 
 /// The admin server of the lab's host.
@@ -528,6 +532,142 @@ async fn ostler(arguments: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output().expect("it runs"))
         .await
         .expect("it ends")
+}
+
+/// A command that prints lines until it is killed, when this is dropped.
+struct Follower {
+    child: Child,
+    lines: Option<Receiver<String>>,
+}
+
+impl Follower {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(process::host_binary());
+        command
+            .args(arguments)
+            .env_remove("OSTLER_ADMIN")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let mut lines = stdout.lines().map_while(Result::ok);
+            lines.all(|line| sender.send(line).is_ok())
+        });
+        Self {
+            child,
+            lines: Some(lines),
+        }
+    }
+
+    /// Waits for a line with these words.
+    async fn wait_line(&mut self, words: &str) -> String {
+        let lines = self.lines.take().expect("lines");
+        let words = words.to_owned();
+        let read = move || {
+            let found = lines.iter().find(|line| line.contains(&words));
+            (
+                found.unwrap_or_else(|| panic!("it has ended without {words}")),
+                lines,
+            )
+        };
+        let (line, lines) = tokio::task::spawn_blocking(read).await.expect("it reads");
+        self.lines = Some(lines);
+        line
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn logs_and_watched_explanations_follow_an_object(mut lab: Lab) {
+    // Not those of the lab, with which it may read Secrets: the text of its lines would be withheld.
+    lab.settings.grants = Grants::parse(
+        "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
+    lab.start_probe().await;
+    let (_, url) = serve_admin(&lab).await;
+    let log = |text: &str| json!({"do": "log", "body": text});
+    let detail = json!({"do": "debug", "body": "detail of a"});
+    let cleanup = json!([log("cleanup of a")]);
+    lab.apply_probe("a", json!([log("first of a"), detail]), cleanup.clone())
+        .await;
+    lab.apply_probe("b", json!([log("first of b"), {"do": "park"}]), json!([]))
+        .await;
+    lab.wait_seen("a", &[]).await;
+    lab.wait_condition(&probe::kind(), "b", "Ready", "False", "Requested")
+        .await;
+    lab.wait_idle().await;
+    let namespace = lab.namespace.clone();
+    let run = async |arguments: &[&str]| {
+        let output = ostler(&[arguments, &["--admin", &url]].concat()).await;
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+
+    let (good, text, _) = run(&["logs", "probe/a", "-n", &namespace]).await;
+    assert!(good && text.contains("INFO  first of a"), "{text}");
+    assert!(!text.contains("of b") && !text.contains("detail"), "{text}");
+    let (_, text, _) = run(&["logs", "probe/a", "--level", "debug", "--tail", "1"]).await;
+    assert!(
+        text.contains("DEBUG detail of a") && text.lines().count() == 1,
+        "{text}"
+    );
+    let (_, text, _) = run(&["logs", "--plugin", "probe"]).await;
+    for words in [
+        format!("INFO  Probe/{namespace}/a first of a"),
+        format!("INFO  Probe/{namespace}/b first of b"),
+        format!("INFO  Probe/{namespace}/b reconcile failed: terminal: Requested: requested by a step"),
+    ] {
+        assert!(text.contains(&words), "{words} in\n{text}");
+    }
+    let (_, json, _) = run(&["logs", "probe/b", "-o", "json"]).await;
+    let lines: Vec<LogLine> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a LogLine"))
+        .collect();
+    assert_eq!((&*lines[0].message, &*lines[0].plugin), ("first of b", "probe"));
+    assert!(
+        !lines[0].reconcile.is_empty() && lines[0].at.ends_with('Z'),
+        "{lines:?}"
+    );
+    let (good, _, error) = run(&["logs", "--plugin", "prober"]).await;
+    assert!(
+        !good && error.contains("no plugin `prober`; there are probe"),
+        "{error}"
+    );
+    let (good, _, error) = run(&["logs", "probe/c"]).await;
+    assert!(!good && error.contains("there is no probe/c"), "{error}");
+
+    let query = ["probe/a", "-n", &namespace, "--admin", &url];
+    let mut followed = Follower::start(&[&["logs", "-f"], &query[..]].concat());
+    let mut watched = Follower::start(&[&["explain", "--watch", "-o", "json"], &query[..]].concat());
+    followed.wait_line("first of a").await;
+    let explained = |line: &str| serde_json::from_str::<Explanation>(line).expect("an Explanation");
+    let before = explained(&watched.wait_line("{").await);
+    lab.apply_probe("a", json!([log("second of a")]), cleanup).await;
+    followed.wait_line("second of a").await;
+    loop {
+        let after = explained(&watched.wait_line("{").await);
+        if after.reconciles > before.reconciles {
+            break;
+        }
+    }
+    lab.delete(&probe::kind(), "a").await;
+    followed.wait_line("cleanup of a").await;
+    lab.wait_gone(&probe::kind(), "a").await;
+    let (good, text, error) = run(&["logs", "probe/a", "-n", &namespace, "--tail", "1"]).await;
+    assert!(
+        good && text.contains("cleanup of a"),
+        "a deleted object has lines: {text}{error}"
+    );
 }
 
 async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {

@@ -14,7 +14,7 @@ use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher,
     event::{AccessKind, AccessMode},
 };
-use ostler_builder::Options;
+use ostler_builder::{Language, Options};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{
@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     build::build,
-    format_kilobytes,
+    crds, format_kilobytes,
     project::Project,
     stage::{Stage, wait_until},
 };
@@ -287,12 +287,23 @@ impl Dev {
                 samples: true,
             };
             let mut rolled_back = 0;
+            let (mut is_first, mut is_crd_outdated) = (true, false);
             loop {
-                self.handle_save(&stage, saved).await?;
+                let is_built = self.handle_save(&stage, saved).await?;
+                // After the build serves, which does not need it. A save in between cancels it, and it begins again.
+                is_crd_outdated |= is_built && !is_first && project.language == Language::Rust;
+                is_first = false;
+                let mut generating = pin!(self.update_crds());
                 let mut saving = pin!(files.next_save());
                 saved = loop {
                     tokio::select! {
                         saved = &mut saving => break saved,
+                        row = &mut generating, if is_crd_outdated => {
+                            is_crd_outdated = false;
+                            if let Some(row) = row {
+                                self.print_row(&row);
+                            }
+                        }
                         report = stage.wait_rolled_back(rolled_back) => {
                             let report = report?;
                             rolled_back = report.rolled_back;
@@ -344,29 +355,55 @@ impl Dev {
         Ok(())
     }
 
-    /// Handles saved files. Only unrecoverable failures are errors; the others are printed as events.
-    async fn handle_save(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
+    /// Writes the CRDs that the types define, and describes the changes. The files are installed like saved ones.
+    async fn update_crds(&self) -> Option<Row> {
+        let updated = async {
+            let changed = crds::compare(&self.folder, &crds::generate(&self.folder).await?)?;
+            crds::write_files(&changed)?;
+            anyhow::Ok(crds::summarize_changes(&changed))
+        };
+        match updated.await {
+            Ok(changes) if changes.is_empty() => None,
+            Ok(changes) => Some(Row::new("generated", format!("crds: {changes}"))),
+            Err(e) => {
+                eprintln!("{e:#}");
+                Some(Row::new(
+                    "wrong",
+                    "crds/ may be older than the types: `ostler plugin crds` writes it",
+                ))
+            }
+        }
+    }
+
+    /// Handles saved files, and returns true if the source was built. Only unrecoverable failures are errors; the others
+    /// are printed as events.
+    async fn handle_save(&self, stage: &Stage, saved: Saved) -> anyhow::Result<bool> {
         let project = match Project::read_folder(&self.folder) {
             Ok(project) => project,
             Err(e) => {
                 self.print_row(&Row::new("wrong", format!("{e:#}")));
-                return Ok(());
+                return Ok(false);
             }
         };
         if saved.crds {
             match stage.install_crds(&project.crds).await {
-                Ok(()) => self.print_row(&Row::new("defined", "crds/")),
+                Ok(()) => {
+                    self.print_row(&Row::new("defined", "crds/"));
+                    // A field that the API server did not know was pruned or refused.
+                    self.try_samples(stage, &project, false).await?;
+                }
                 Err(e) => self.print_row(&Row::new("refused", format!("{e:#}"))),
             }
         }
         if saved.samples {
             self.try_samples(stage, &project, !saved.source).await?;
         }
-        if saved.source {
-            let row = self.rebuild(stage, &project).await?;
-            self.print_row(&row);
+        if !saved.source {
+            return Ok(false);
         }
-        Ok(())
+        let row = self.rebuild(stage, &project).await?;
+        self.print_row(&row);
+        Ok(row.bytes.is_some())
     }
 
     async fn try_samples(&self, stage: &Stage, project: &Project, waits: bool) -> anyhow::Result<()> {

@@ -27,6 +27,9 @@ pub struct New {
     /// Also handle messages, for example of RabbitMQ.
     #[arg(long)]
     messages: bool,
+    /// With a finalizer and a cleanup, for what Kubernetes does not delete with the object.
+    #[arg(long)]
+    finalizer: bool,
     /// Directory to create. Defaults to the name of the plugin.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -238,16 +241,19 @@ impl New {
         let own = self.language.template_files();
         let source = own[0].0;
         let fill = |text: &str| {
-            select_lines(text, self.messages)
-                .replace("<<kind>>", kind)
-                .replace("<<name>>", &self.name)
-                .replace("<<crate>>", &self.name.replace('-', "_"))
-                .replace("<<version>>", version)
-                .replace("<<group>>", group)
-                .replace("<<plural>>", &plural)
-                .replace("<<singular>>", &singular)
-                .replace("<<source>>", source)
-                .replace("<<sdk>>", sdk)
+            select_lines(
+                text,
+                &[("messages", self.messages), ("finalizer", self.finalizer)],
+            )
+            .replace("<<kind>>", kind)
+            .replace("<<name>>", &self.name)
+            .replace("<<crate>>", &self.name.replace('-', "_"))
+            .replace("<<version>>", version)
+            .replace("<<group>>", group)
+            .replace("<<plural>>", &plural)
+            .replace("<<singular>>", &singular)
+            .replace("<<source>>", source)
+            .replace("<<sdk>>", sdk)
         };
         let files = own.iter().chain(SHARED_FILES);
         let mut files: Vec<_> = files.map(|(path, text)| (fill(path), fill(text))).collect();
@@ -260,17 +266,32 @@ impl New {
     }
 }
 
-/// Selects the lines of a template with or without messages: those between `<<with messages>>` or `<<without messages>>`
-/// and the next mark are for one of them, the others for both.
-fn select_lines(text: &str, messages: bool) -> String {
-    let mut selected = true;
+/// Selects the lines of a template for the chosen features. Those between `<<with FEATURE>>` or `<<without FEATURE>>` and
+/// the next mark of the feature, or `<<end>>`, are for one choice; the others for both. Marks of other features nest.
+fn select_lines(text: &str, features: &[(&str, bool)]) -> String {
+    let mut open: Vec<(&str, bool)> = Vec::new();
     let mut lines = String::new();
     for line in text.split_inclusive('\n') {
-        match line.trim_end() {
-            "<<with messages>>" => selected = messages,
-            "<<without messages>>" => selected = !messages,
-            "<<end>>" => selected = true,
-            _ if selected => lines.push_str(line),
+        let mark = line
+            .trim_end()
+            .strip_prefix("<<")
+            .and_then(|m| m.strip_suffix(">>"));
+        let chosen = mark.and_then(|mark| {
+            let (word, feature) = mark.split_once(' ')?;
+            let (feature, on) = features.iter().find(|(name, _)| *name == feature)?;
+            Some((*feature, *on == (word == "with")))
+        });
+        match (mark, chosen) {
+            (Some("end"), _) => {
+                open.pop();
+            }
+            (_, Some(block)) => {
+                if open.last().is_some_and(|(feature, _)| *feature == block.0) {
+                    open.pop();
+                }
+                open.push(block);
+            }
+            _ if open.iter().all(|(_, selected)| *selected) => lines.push_str(line),
             _ => {}
         }
     }
@@ -405,13 +426,16 @@ mod tests {
 
     #[test]
     fn new_project_has_no_open_placeholders() {
-        let variants = Language::value_variants().iter();
-        for (language, messages) in variants.flat_map(|language| [(language, false), (language, true)]) {
+        let languages = Language::value_variants().iter();
+        let choices = [(false, false), (true, false), (false, true), (true, true)];
+        let variants = languages.flat_map(|language| choices.map(|(m, f)| (language, m, f)));
+        for (language, messages, finalizer) in variants {
             let new = New {
                 name: "my-plugin".into(),
                 kind: "Greeting.v1.example.dev".parse().unwrap(),
                 language: *language,
                 messages,
+                finalizer,
                 directory: None,
                 sdk: None,
             };
@@ -426,10 +450,24 @@ mod tests {
             );
             let (source, text) = &files[0];
             let lines = text.lines().count();
-            let limit = if messages { 80 } else { 60 };
+            let limit = 60 + if messages { 22 } else { 0 } + if finalizer { 22 } else { 0 };
             assert!(lines <= limit, "{source} has {lines} lines");
             assert_eq!(text.contains("delivery"), messages, "{source}:\n{text}");
+            assert_eq!(text.contains("cleanup"), finalizer, "{source}:\n{text}");
+            let (_, manifest) = files.iter().find(|(path, _)| path == "plugin.yaml").unwrap();
+            assert_eq!(manifest.contains("delete"), finalizer, "{manifest}");
         }
+    }
+
+    #[test]
+    fn marks_of_features_nest() {
+        let text = "a\n<<without x>>\nb\n<<with y>>\nc\n<<end>>\n<<with x>>\nd\n<<without y>>\ne\n<<with y>>\nf\n<<end>>\ng\n\
+                    <<end>>\nh\n";
+        let select = |x, y| select_lines(text, &[("x", x), ("y", y)]).replace('\n', "");
+        assert_eq!(select(false, false), "abh");
+        assert_eq!(select(false, true), "abch");
+        assert_eq!(select(true, false), "adegh");
+        assert_eq!(select(true, true), "adfgh");
     }
 
     #[test]
@@ -441,6 +479,7 @@ mod tests {
             kind: "Greeting.v1.example.dev".parse().unwrap(),
             language: Language::Rust,
             messages: false,
+            finalizer: false,
             directory: Some(folder.path().into()),
             sdk: None,
         };

@@ -14,6 +14,7 @@ use crate::{
         object::Object,
     },
     observe::{
+        log_ring::{LogLevel, LogSource},
         metrics::{HostCall, PluginMetrics},
         telemetry::ReconcileId,
     },
@@ -21,7 +22,10 @@ use crate::{
         grants::{Access, ServiceAccount},
         plugin_policy::PluginPolicy,
     },
-    sandbox::{capabilities::budget::Exceeded, services::Services},
+    sandbox::{
+        capabilities::{budget::Exceeded, log::sanitize_line},
+        services::Services,
+    },
 };
 
 /// The object that a call is for, and the services that the call uses.
@@ -129,6 +133,26 @@ impl CallContext {
     pub(super) fn host_namespace(&self) -> &str {
         let home = self.policy.grants.home_namespace();
         home.unwrap_or_else(|| self.own_namespace())
+    }
+
+    /// The plugin, object and id in the log lines of the call.
+    pub(super) fn log_source(&self) -> LogSource {
+        LogSource {
+            plugin: self.policy.plugin.clone(),
+            object: self.target_key().cloned(),
+            reconcile: self.id,
+        }
+    }
+
+    /// Keeps a line that the host has logged about the call, such as its failure, among the recent lines of the plugin.
+    pub fn keep_log_line(&self, level: LogLevel, message: &str, stack: Option<&str>) {
+        if let Some(target) = &self.target {
+            let stack = stack.unwrap_or_default();
+            // The same text is in the status of the object.
+            let is_withheld = false;
+            let (line, logs) = (sanitize_line(message), &target.services.logs);
+            logs.append(&self.log_source(), level, &line, stack, is_withheld);
+        }
     }
 
     /// The namespace of the target; empty for a cluster-scoped one, and in `initialize`. For a message it is that of the

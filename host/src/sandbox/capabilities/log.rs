@@ -23,6 +23,7 @@ use crate::{
         trap::{PanicReport, Trap},
     },
     observe::{
+        log_ring::{LogLevel, LogRing, LogSource},
         metrics::{HostCall, LineVerdict, PluginMetrics},
         telemetry::PLUGIN_TARGET,
     },
@@ -51,11 +52,6 @@ impl Host for Call {
         if self.charge_bytes_to_host(message.len() + size).is_err() || !self.may_log_line() {
             return;
         }
-        let object = self
-            .context
-            .target_key()
-            .map(ToString::to_string)
-            .unwrap_or_default();
         let mut line = message;
         for (key, value) in fields {
             if line.len() > MAX_LINE_BYTES {
@@ -63,14 +59,19 @@ impl Host for Call {
             }
             line.push_str(&format!(" {key}={value:?}"));
         }
-        let line = sanitize_line(&line);
-        let (plugin, reconcile) = (&*self.context.policy.plugin, self.context.id);
+        self.line_writer()
+            .write_line(level.into(), &sanitize_line(&line), None);
+    }
+}
+
+impl From<Level> for LogLevel {
+    fn from(level: Level) -> Self {
         match level {
-            Level::Trace => tracing::trace!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
-            Level::Debug => tracing::debug!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
-            Level::Info => tracing::info!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
-            Level::Warn => tracing::warn!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
-            Level::Error => tracing::error!(target: PLUGIN_TARGET, object, plugin, %reconcile, "{line}"),
+            Level::Trace => Self::Trace,
+            Level::Debug => Self::Debug,
+            Level::Info => Self::Info,
+            Level::Warn => Self::Warn,
+            Level::Error => Self::Error,
         }
     }
 }
@@ -110,14 +111,9 @@ impl Call {
         if self.mode.is_replay() || !self.may_log_line() {
             return;
         }
-        let object = self
-            .context
-            .target_key()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let (plugin, reconcile) = (&*self.context.policy.plugin, self.context.id);
         let stack = Some(&*report.stack).filter(|stack| !stack.is_empty());
-        tracing::error!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{report}");
+        self.line_writer()
+            .write_line(LogLevel::Error, &report.to_string(), stack);
     }
 
     /// Keeps the report of a panic that a replayed call logs: the log of a replay is not written.
@@ -209,20 +205,76 @@ impl LineLimiter {
     }
 }
 
+/// Writes the log lines of one call, to the log and to the ring of recent lines.
+#[derive(Clone)]
+pub(super) struct LineWriter {
+    pub source: LogSource,
+    /// None in `describe`, which has no services.
+    pub ring: Option<Arc<LogRing>>,
+    /// The plugin may read Secrets, so its texts are in the log only.
+    pub is_withheld: bool,
+}
+
+impl LineWriter {
+    /// Writes a sanitized line.
+    pub fn write_line(&self, level: LogLevel, line: &str, stack: Option<&str>) {
+        let object = self
+            .source
+            .object
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let (plugin, reconcile) = (&*self.source.plugin, self.source.reconcile);
+        match level {
+            LogLevel::Trace => {
+                tracing::trace!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{line}")
+            }
+            LogLevel::Debug => {
+                tracing::debug!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{line}")
+            }
+            LogLevel::Info => {
+                tracing::info!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{line}")
+            }
+            LogLevel::Warn => {
+                tracing::warn!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{line}")
+            }
+            LogLevel::Error => {
+                tracing::error!(target: PLUGIN_TARGET, object, plugin, %reconcile, stack, "{line}")
+            }
+        }
+        if let Some(ring) = &self.ring {
+            ring.append(
+                &self.source,
+                level,
+                line,
+                stack.unwrap_or_default(),
+                self.is_withheld,
+            );
+        }
+    }
+}
+
 /// The standard output or standard error of a component with WASI, logged line by line.
 #[derive(Clone)]
 pub struct OutputLog {
     limiter: LineLimiter,
-    level: tracing::Level,
+    writer: LineWriter,
+    level: LogLevel,
     is_muted: Arc<AtomicBool>,
     line: Vec<u8>,
 }
 
 impl OutputLog {
     /// A stream that logs at this level, within the limit of lines, while it is not muted.
-    pub(super) fn new(limiter: LineLimiter, level: tracing::Level, is_muted: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        limiter: LineLimiter,
+        writer: LineWriter,
+        level: LogLevel,
+        is_muted: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             limiter,
+            writer,
             level,
             is_muted,
             line: Vec::new(),
@@ -234,12 +286,8 @@ impl OutputLog {
             return self.line.clear();
         }
         let line = String::from_utf8_lossy(&self.line);
-        let (line, plugin) = (sanitize_line(line.trim_end()), &*self.limiter.plugin);
-        if self.level == tracing::Level::WARN {
-            tracing::warn!(target: PLUGIN_TARGET, plugin, "{line}");
-        } else {
-            tracing::info!(target: PLUGIN_TARGET, plugin, "{line}");
-        }
+        self.writer
+            .write_line(self.level, &sanitize_line(line.trim_end()), None);
         self.line.clear();
     }
 }

@@ -426,6 +426,7 @@ fn build_services(client: kube::Client) -> Arc<Services> {
         dispatcher,
         slow_calls: Arc::default(),
         object_cache: ObjectCache::default(),
+        logs: Arc::default(),
         recordings: Arc::default(),
         metrics: Arc::default(),
         memory: MemoryBudget::unlimited(),

@@ -126,6 +126,7 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
         .map_or_else(|| quote!(::ostler_sdk::NoStatus), |path| quote!(#path));
     let alias = format_ident!("{kind}");
     let alias_doc = format!("A whole `{kind}` object.");
+    let crd_test = format_ident!("write_crd_of_{}", kind.to_lowercase());
     let item = crate::api::expand(input)?;
     Ok(quote! {
         #item
@@ -150,6 +151,14 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
             fn columns() -> Vec<::ostler_sdk::serde_json::Value> {
                 vec![#(#columns),*]
             }
+        }
+
+        #[cfg(all(test, not(target_arch = "wasm32")))]
+        #[test]
+        #[ignore = "writes a CRD, for `ostler plugin crds`"]
+        #[allow(unnameable_test_items)]
+        fn #crd_test() {
+            ::ostler_sdk::crd::write_file::<#spec>();
         }
     })
 }

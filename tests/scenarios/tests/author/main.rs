@@ -1,6 +1,7 @@
 //! Workflow of a plugin author with the real program: the tutorial, a failed build, projects in other languages, and
 //! invalid arguments.
 
+mod bad_input;
 mod messages;
 mod tutorial;
 
@@ -49,6 +50,21 @@ mod embedded {
     #[test]
     fn invalid_arguments_are_reported_with_file_and_remedy() {
         crate::invalid_arguments_are_reported_with_file_and_remedy();
+    }
+
+    #[test]
+    fn invalid_project_is_reported_with_file_field_and_remedy() {
+        crate::bad_input::check_projects();
+    }
+
+    #[test]
+    fn missing_toolchain_is_reported_with_its_package() {
+        crate::bad_input::check_missing_tools();
+    }
+
+    #[test]
+    fn project_with_finalizer_reports_invalid_source_and_cleans_up_in_every_language() {
+        crate::bad_input::check_sources();
     }
 }
 

@@ -79,7 +79,10 @@ pub fn run_tutorial() {
             // `exec` replaces the shell, so that a signal reaches the command itself.
             let commands = format!("exec {}", block.commands);
             beside = Some(terminal.start(&mut bash(&terminal, &commands), "terminal-2.log"));
-        } else if block.commands.starts_with("ostler explain") {
+        } else if ["ostler explain", "ostler logs"]
+            .iter()
+            .any(|c| block.commands.starts_with(c))
+        {
             // The command in the second terminal takes effect with a delay, so the query is repeated.
             let mut last = String::new();
             wait_until(&format!("{} has {:?}\n", block.commands, block.expected), || {
@@ -110,7 +113,7 @@ pub fn run_tutorial() {
     let typed = format!("{lines} lines are typed, {code} of them the reconciler's");
     println!("{typed}");
     assert!(page.contains(&typed), "the page does not contain: {typed}");
-    assert!(lines <= 60, "{typed}");
+    assert!(lines <= 62, "{typed}");
     beside.expect("a second terminal").interrupt();
 }
 

@@ -1,13 +1,26 @@
 // Each <<kind>> has a ConfigMap with its message.
 <<without messages>>
+<<without finalizer>>
 import { awaitChange, plugin, trueCondition } from "ostler";
+<<with finalizer>>
+import { awaitChange, plugin, reference, trueCondition } from "ostler";
+<<end>>
 <<with messages>>
+<<without finalizer>>
 import { ack, awaitChange, messageHandler, plugin, reject, trueCondition } from "ostler";
+<<with finalizer>>
+import { ack, awaitChange, messageHandler, plugin, reference, reject, trueCondition } from "ostler";
+<<end>>
 <<end>>
 
 function reconcile({ metadata, spec }, host) {
   // Apply the desired object; the host sends it only if it differs from the live one.
+<<without finalizer>>
   host.applyOwned({
+<<with finalizer>>
+  // It is not owned, so that Kubernetes does not delete it with its object: the cleanup does.
+  host.apply({
+<<end>>
     apiVersion: "v1",
     kind: "ConfigMap",
     metadata: { name: metadata.name, namespace: metadata.namespace },
@@ -18,10 +31,31 @@ function reconcile({ metadata, spec }, host) {
     .withStatus({ configMap: metadata.name });
 }
 
+<<with finalizer>>
+// Deletes what `reconcile` has made outside of the object. It may run more than once, until it has succeeded.
+function cleanup({ metadata }, host) {
+  host.delete(reference("v1", "ConfigMap", metadata.name, metadata.namespace));
+  return awaitChange();
+}
+
+<<end>>
 export const reconciler = plugin({
   name: "<<name>>",
   version: "0.1.0",
+<<without finalizer>>
   kinds: [{ group: "<<group>>", version: "<<version>>", kind: "<<kind>>", reconcile }],
+<<with finalizer>>
+  kinds: [
+    {
+      group: "<<group>>",
+      version: "<<version>>",
+      kind: "<<kind>>",
+      finalizer: "<<group>>/<<singular>>",
+      reconcile,
+      cleanup,
+    },
+  ],
+<<end>>
 });
 <<with messages>>
 

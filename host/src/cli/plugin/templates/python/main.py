@@ -1,19 +1,35 @@
 """Each <<kind>> has a ConfigMap with its message."""
 
 <<without messages>>
+<<without finalizer>>
 from ostler import Kind, await_change, plugin, true_condition
+<<with finalizer>>
+from ostler import Kind, await_change, plugin, reference, true_condition
+<<end>>
 <<with messages>>
+<<without finalizer>>
 from ostler import HostError, Kind, ack, await_change, message_handler, plugin, reject, true_condition
+<<with finalizer>>
+from ostler import HostError, Kind, ack, await_change, message_handler, plugin, reference, reject, true_condition
+<<end>>
 <<end>>
 
 
 class <<kind>>(Kind):
     group, version, kind = "<<group>>", "<<version>>", "<<kind>>"
+<<with finalizer>>
+    finalizer = "<<group>>/<<singular>>"
+<<end>>
 
     def reconcile(self, object, host):
         metadata, spec = object["metadata"], object["spec"]
         # Apply the desired object; the host sends it only if it differs from the live one.
+<<without finalizer>>
         host.apply_owned({
+<<with finalizer>>
+        # It is not owned, so that Kubernetes does not delete it with its object: the cleanup does.
+        host.apply({
+<<end>>
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
@@ -21,6 +37,14 @@ class <<kind>>(Kind):
         })
         ready = true_condition("Ready", "Applied", f"message applied: {spec['message']}")
         return await_change().with_(ready).with_status(configMap=metadata["name"])
+<<with finalizer>>
+
+    def cleanup(self, object, host):
+        """Deletes what `reconcile` has made outside of the object. It may run more than once, until it has succeeded."""
+        metadata = object["metadata"]
+        host.delete(reference("v1", "ConfigMap", metadata["name"], metadata["namespace"]))
+        return await_change()
+<<end>>
 
 
 <<with messages>>

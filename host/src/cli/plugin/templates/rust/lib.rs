@@ -26,6 +26,7 @@ pub struct <<kind>>Status {
     pub config_map: Option<String>,
 }
 
+<<without finalizer>>
 /// Applies the desired ConfigMap; the host sends it only if it differs from the live one.
 <<without messages>>
 #[ostler_sdk::reconciler]
@@ -47,6 +48,47 @@ pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
         .status(&status)
         .with(Condition::new_true("Ready", "Applied", applied)))
 }
+<<with finalizer>>
+/// Reconciles <<kind>> objects. The ConfigMap is not owned, so that Kubernetes does not delete it with its object: the
+/// cleanup does.
+pub struct <<kind>>Reconciler;
+
+impl Reconciler for <<kind>>Reconciler {
+    type Spec = <<kind>>Spec;
+    const FINALIZER: Option<&'static str> = Some("<<group>>/<<singular>>");
+
+    /// Applies the desired ConfigMap; the host sends it only if it differs from the live one.
+    fn reconcile(&self, ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": object.name(), "namespace": object.namespace() },
+            "data": { "message": object.spec.message },
+        });
+        ctx.apply(&map, false)?;
+        let status = <<kind>>Status {
+            config_map: Some(object.name().into()),
+        };
+        let applied = format!("message applied: {}", object.spec.message);
+        Ok(Outcome::await_change()
+            .status(&status)
+            .with(Condition::new_true("Ready", "Applied", applied)))
+    }
+
+    /// Deletes what `reconcile` has made outside of the object. It may run more than once, until it has succeeded.
+    fn cleanup(&self, ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
+        let map = gvk("", "v1", "ConfigMap").named(object.namespace(), object.name());
+        ctx.delete(&map)?;
+        Ok(Outcome::await_change())
+    }
+}
+
+<<without messages>>
+ostler_sdk::plugin!(<<kind>>Reconciler);
+<<with messages>>
+ostler_sdk::plugin!(<<kind>>Reconciler; messages = handle);
+<<end>>
+<<end>>
 <<with messages>>
 
 /// A message that asks for a <<kind>>.

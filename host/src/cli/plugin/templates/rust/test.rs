@@ -1,10 +1,18 @@
 //! The logic, against the SDK's host in memory.
 
 <<without messages>>
+<<without finalizer>>
 use <<crate>>::{<<kind>>Spec, reconcile};
+<<with finalizer>>
+use <<crate>>::{<<kind>>Reconciler, <<kind>>Spec};
+<<end>>
 use ostler_sdk::{Condition, crd, gvk, mock::Host, serde_json::json};
 <<with messages>>
+<<without finalizer>>
 use <<crate>>::{<<kind>>Spec, handle, reconcile};
+<<with finalizer>>
+use <<crate>>::{<<kind>>Reconciler, <<kind>>Spec, handle};
+<<end>>
 use ostler_sdk::{Condition, Delivery, Disposition, crd, gvk, mock::Host, serde_json::json};
 <<end>>
 
@@ -15,15 +23,42 @@ fn message_is_written_to_a_config_map() {
         "metadata": { "name": "a", "namespace": "b" },
         "spec": { "message": "Hello" },
     });
+<<without finalizer>>
     let outcome = host.reconcile(&reconcile, &object).expect("reconciles");
+<<with finalizer>>
+    let outcome = host.reconcile(&<<kind>>Reconciler, &object).expect("reconciles");
+<<end>>
     let ready = Condition::new_true("Ready", "Applied", "message applied: Hello");
     assert_eq!(outcome.conditions, [ready]);
     let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
     assert_eq!(map.expect("applied")["data"]["message"], "Hello");
 
+<<without finalizer>>
     host.reconcile(&reconcile, &object).expect("reconciles again");
+<<with finalizer>>
+    host.reconcile(&<<kind>>Reconciler, &object).expect("reconciles again");
+<<end>>
     assert_eq!(host.writes().len(), 1, "nothing more to write");
 }
+<<with finalizer>>
+
+#[test]
+fn cleanup_deletes_the_config_map() {
+    let host = Host::new();
+    let object = json!({
+        "metadata": { "name": "a", "namespace": "b" },
+        "spec": { "message": "Hello" },
+    });
+    let map = gvk("", "v1", "ConfigMap").named("b", "a");
+    host.reconcile(&<<kind>>Reconciler, &object).expect("reconciles");
+    assert!(host.object(&map).is_some(), "applied");
+    // The second one finds nothing to delete, which is no error.
+    for _ in 0..2 {
+        host.cleanup(&<<kind>>Reconciler, &object).expect("cleans up");
+        assert_eq!(host.object(&map), None);
+    }
+}
+<<end>>
 
 <<with messages>>
 #[test]
@@ -41,14 +76,11 @@ fn message_creates_its_object_once() {
 }
 
 <<end>>
-/// `UPDATE_CRDS=1 cargo test` writes the file.
+/// `ostler plugin crds` writes the file.
 #[test]
 fn checked_in_crd_matches_the_types() {
     let (name, text) = crd::file::<<<kind>>Spec>();
     let path = format!("{}/crds/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE_CRDS").is_some() {
-        std::fs::write(&path, &text).expect("can be written");
-    }
     let there = std::fs::read_to_string(&path).expect("is there");
-    assert_eq!(there, text, "run it again with UPDATE_CRDS=1");
+    assert!(there == text, "{path} differs from the types: run `ostler plugin crds`");
 }
