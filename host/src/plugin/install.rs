@@ -118,6 +118,7 @@ impl Installation {
         let mut rights = PluginRights::derive(RightsRequest {
             permissions: &grants,
             reconciled: &reconciled,
+            handles_messages: build.messages,
             namespaces: &options.namespaces,
             catalog,
         });
