@@ -43,6 +43,9 @@ pub struct InstallOptions {
 pub struct Installation {
     /// The `Plugin` object.
     pub plugin: PluginObject,
+    /// The `Plugin` object while the former build may still serve, which has grants that the new one does not need; none if there
+    /// are no such grants.
+    pub transition: Option<PluginObject>,
     /// The RBAC rules.
     pub rights: PluginRights,
     /// The objects that carry the rules, in the order in which they are applied.
@@ -107,17 +110,15 @@ impl Installation {
                 .map_or(&Permissions::default(), |spec| &spec.grants),
             &cluster_scoped,
         )?;
+        // Not in a namespace of the objects: its users may create pods and tokens there, and would act as the plugin.
         let account = ServiceAccount {
-            namespace: options
-                .namespaces
-                .first()
-                .cloned()
-                .unwrap_or_else(|| host.namespace.clone()),
+            namespace: host.namespace.clone(),
             name: name.to_string(),
         };
         let mut rights = PluginRights::derive(RightsRequest {
             permissions: &grants,
             reconciled: &reconciled,
+            handles_messages: build.messages,
             namespaces: &options.namespaces,
             catalog,
         });
@@ -141,14 +142,24 @@ impl Installation {
             rights: &rights,
         });
         let new_permissions = find_new_permissions(&grants, &account, before.as_ref());
+        let former = before.as_ref().map(|spec| spec.grants.clone());
+        let both = former.map(|former| add_former_grants(&grants, former));
         let mut spec = before.unwrap_or_else(|| PluginSpec::new(source.clone()));
         spec.source = source;
         spec.service_account = Some(account);
         spec.grants = grants;
         spec.verify = options.verify.or(spec.verify);
         spec.config = options.config.or(spec.config);
+        let transition = both.filter(|both| *both != spec.grants).map(|grants| {
+            let spec = PluginSpec {
+                grants,
+                ..spec.clone()
+            };
+            PluginObject::new(name, spec)
+        });
         Ok(Self {
             plugin: PluginObject::new(name, spec),
+            transition,
             rights,
             rights_objects,
             new_permissions,
@@ -156,8 +167,28 @@ impl Installation {
     }
 }
 
-/// Lines of what the plugin may do that the installed one may not. Another service account has the roles of another place, which
-/// the permissions of a plugin that reconciles no kind do not show.
+/// The grants of a build with those of the former one. What is reconciled is the new build's: it must not begin with objects that
+/// it leaves afterwards.
+fn add_former_grants(grants: &Permissions, former: Permissions) -> Permissions {
+    fn add<T: PartialEq>(entries: &mut Vec<T>, former: Vec<T>) {
+        for entry in former {
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+    }
+    let mut both = grants.clone();
+    add(&mut both.kubernetes, former.kubernetes);
+    add(&mut both.upstreams, former.upstreams);
+    add(&mut both.messages, former.messages);
+    add(&mut both.secrets, former.secrets);
+    both.events |= former.events;
+    both.read_secrets |= former.read_secrets;
+    both
+}
+
+/// Lines of what the plugin may do that the installed one may not. Another service account may have other roles besides those of
+/// the installation.
 fn find_new_permissions(
     grants: &Permissions,
     account: &ServiceAccount,
@@ -267,7 +298,6 @@ pub fn host_objects(host: &ServiceAccount) -> Vec<Value> {
 mod tests {
     use super::*;
 
-    /// Without `--namespace` the roles are those of the cluster, though no permission has changed.
     #[test]
     fn another_service_account_is_a_new_permission() {
         let account = |namespace: &str| ServiceAccount {
@@ -293,6 +323,25 @@ mod tests {
             find_new_permissions(&grants, &account("ci"), None),
             ["create ConfigMap in the same namespace"]
         );
+    }
+
+    #[test]
+    fn former_grants_are_kept_until_the_new_build_serves() {
+        let parse = |yaml: &str| -> Permissions { serde_saphyr::from_str(yaml).expect("permissions") };
+        let former = parse(
+            "{reconciles: [{kinds: [Pod], namespaces: [a]}], kubernetes: [{kinds: [ConfigMap], verbs: [get]}], events: true}",
+        );
+        let grants = parse(
+            "{reconciles: [{kinds: [Pod], namespaces: [b]}], kubernetes: [{kinds: [Pod], verbs: [get]}]}",
+        );
+        let both = add_former_grants(&grants, former.clone());
+        assert_eq!(both.reconciles, grants.reconciles);
+        assert_eq!(
+            both.kubernetes,
+            [grants.kubernetes.clone(), former.kubernetes].concat()
+        );
+        assert!(both.events);
+        assert_eq!(add_former_grants(&grants, grants.clone()), grants);
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub struct RightsRequest<'a> {
     pub permissions: &'a Permissions,
     /// The kinds that its component reconciles.
     pub reconciled: &'a [ReconciledKind],
+    /// True if its component handles messages, for which `Same` is the namespace of the Upstream.
+    pub handles_messages: bool,
     /// The namespaces in which it is installed; empty for all.
     pub namespaces: &'a [String],
     /// The resources of the API server.
@@ -71,6 +73,7 @@ impl PluginRights {
     /// Derives the rules from the permissions.
     pub fn derive(request: RightsRequest<'_>) -> Self {
         Derivation {
+            own_namespaces: find_own_namespaces(&request),
             request,
             rights: Self::default(),
         }
@@ -122,6 +125,44 @@ fn cluster_namespaces(grant: &KubernetesGrant) -> Vec<String> {
     pairs.map(|(namespace, _)| namespace.to_owned()).collect()
 }
 
+/// The namespaces that `Same` stands for; none for all. They are those of the objects that are reconciled, where each kind has
+/// some by name, and those of the installation otherwise.
+fn find_own_namespaces(request: &RightsRequest<'_>) -> Option<BTreeSet<String>> {
+    let installed = || -> Option<BTreeSet<String>> {
+        (!request.namespaces.is_empty()).then(|| request.namespaces.iter().cloned().collect())
+    };
+    if request.handles_messages || request.reconciled.is_empty() {
+        return installed();
+    }
+    let mut names = BTreeSet::new();
+    for kind in request.reconciled {
+        let resource = request.catalog.find(&kind.gvk.group, &kind.gvk.kind);
+        let is_namespaced = resource.is_none_or(|resource| resource.namespaced);
+        for namespace in reconciled_namespaces(request, kind, is_namespaced) {
+            match &*namespace {
+                "*" => names.extend(installed()?),
+                _ => drop(names.insert(namespace)),
+            }
+        }
+    }
+    Some(names)
+}
+
+/// The namespaces in which objects of a kind are reconciled, as the entries name them; `*` for those of the installation.
+fn reconciled_namespaces(
+    request: &RightsRequest<'_>,
+    kind: &ReconciledKind,
+    is_namespaced: bool,
+) -> Vec<String> {
+    let entries = request.permissions.reconciles.iter();
+    let covering = entries.filter(|entry| entry.covers(&kind.gvk));
+    let names: Vec<String> = covering.flat_map(|entry| entry.namespaces.clone()).collect();
+    if names.is_empty() || !is_namespaced {
+        return vec!["*".to_owned()];
+    }
+    names
+}
+
 /// The place of a rule.
 enum Place {
     Cluster,
@@ -130,6 +171,8 @@ enum Place {
 
 struct Derivation<'a> {
     request: RightsRequest<'a>,
+    /// The namespaces that `Same` stands for; none for all.
+    own_namespaces: Option<BTreeSet<String>>,
     rights: PluginRights,
 }
 
@@ -153,7 +196,7 @@ impl<'a> Derivation<'a> {
         let secrets = permissions.secrets.iter().map(|grant| grant.namespaces.clone());
         let clusters = permissions.kubernetes.iter().map(cluster_namespaces);
         for namespaces in upstreams.chain(messages).chain(secrets).chain(clusters) {
-            if let Place::Namespaces(names) = self.place(&namespaces, true) {
+            if let Place::Namespaces(names) = self.place(&namespaces, true, self.own_namespaces.as_ref()) {
                 for name in names {
                     self.rights.host.namespaces.entry(name).or_default();
                 }
@@ -186,20 +229,9 @@ impl<'a> Derivation<'a> {
         grants.any(|grant| grant.clusters.iter().any(is_other) && creates_objects(grant))
     }
 
-    /// The namespaces in which objects of a kind are reconciled, as the entries name them; `*` for those of the installation.
-    fn reconciled_namespaces(&self, kind: &ReconciledKind, resource: &ApiResource) -> Vec<String> {
-        let entries = self.request.permissions.reconciles.iter();
-        let covering = entries.filter(|entry| entry.covers(&kind.gvk));
-        let names: Vec<String> = covering.flat_map(|entry| entry.namespaces.clone()).collect();
-        if names.is_empty() || !resource.namespaced {
-            return vec!["*".to_owned()];
-        }
-        names
-    }
-
     fn add_reconciled(&mut self, kind: &ReconciledKind) {
         let resource = self.find_resource(&kind.gvk.group, &kind.gvk.kind);
-        let namespaces = self.reconciled_namespaces(kind, &resource);
+        let namespaces = reconciled_namespaces(&self.request, kind, resource.namespaced);
         let mut verbs = Verbs::GET;
         if kind.has_upgrade {
             verbs |= Verbs::PATCH;
@@ -292,8 +324,9 @@ impl<'a> Derivation<'a> {
         }
     }
 
-    /// The place of a rule for the namespaces of a grant. A cluster-scoped kind is granted by `*` only.
-    fn place(&self, namespaces: &[String], is_namespaced: bool) -> Place {
+    /// The place of a rule for the namespaces of a grant, where `Same` stands for these namespaces, or all. A cluster-scoped
+    /// kind is granted by `*` only.
+    fn place(&self, namespaces: &[String], is_namespaced: bool, same: Option<&BTreeSet<String>>) -> Place {
         let installed = self.request.namespaces;
         if !is_namespaced {
             let is_granted = namespaces.iter().any(|n| n == "*");
@@ -303,28 +336,33 @@ impl<'a> Derivation<'a> {
                 Place::Namespaces(BTreeSet::new())
             };
         }
-        let is_pattern = |n: &String| n == SAME_NAMESPACE || n.ends_with('*');
-        if installed.is_empty() && namespaces.iter().any(is_pattern) {
-            return Place::Cluster;
-        }
         let mut names = BTreeSet::new();
         for namespace in namespaces {
-            match namespace.strip_suffix('*') {
-                Some(prefix) => names.extend(installed.iter().filter(|n| n.starts_with(prefix)).cloned()),
-                None if namespace == SAME_NAMESPACE => names.extend(installed.iter().cloned()),
-                None => drop(names.insert(namespace.clone())),
+            match (namespace.strip_suffix('*'), same) {
+                (Some(_), _) if installed.is_empty() => return Place::Cluster,
+                (Some(prefix), _) => {
+                    names.extend(installed.iter().filter(|n| n.starts_with(prefix)).cloned());
+                }
+                (None, None) if namespace == SAME_NAMESPACE => return Place::Cluster,
+                (None, Some(same)) if namespace == SAME_NAMESPACE => names.extend(same.iter().cloned()),
+                (None, _) => drop(names.insert(namespace.clone())),
             }
         }
         Place::Namespaces(names)
     }
 
     fn add_account_rule(&mut self, namespaces: &[String], resource: &ApiResource, name: &str, verbs: Verbs) {
-        let place = self.place(namespaces, resource.namespaced);
+        let place = self.place(namespaces, resource.namespaced, self.own_namespaces.as_ref());
         self.rights.account.add(place, &resource.group, name, verbs);
     }
 
+    /// Adds a rule of the host. In an installation for all namespaces the host answers reads of other kinds than Secrets by one
+    /// watch of all, so that a Role would not do.
     fn add_host_rule(&mut self, namespaces: &[String], resource: &ApiResource, name: &str, verbs: Verbs) {
-        let place = self.place(namespaces, resource.namespaced);
+        let is_secret = resource.group.is_empty() && resource.kind == "Secret";
+        let same = self.own_namespaces.as_ref();
+        let same = same.filter(|_| is_secret || !self.request.namespaces.is_empty());
+        let place = self.place(namespaces, resource.namespaced, same);
         self.rights.host.add(place, &resource.group, name, verbs);
     }
 }

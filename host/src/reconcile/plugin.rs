@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, home::ClusterProblem, name_objects,
@@ -20,14 +20,14 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::Projection,
+        scope::{Projection, Scope},
         well_known::{
             annotation::{DELETION_POLICY, FORCE_DELETE},
             bookkeeping, condition_type, plugin_reason,
         },
     },
     plugin::{
-        HookState, LoadState, Plugin, Report, SlotId, Summary,
+        HookState, Kind, LoadState, Plugin, Report, SlotId, Summary,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
     },
     reconcile::conditions::condition,
@@ -225,11 +225,11 @@ impl Controller {
                 continue;
             };
             // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
-            for scope in kind.all_scopes(&services.cache.namespaces) {
-                let timeout = match &*kind.cluster {
-                    "" => SYNC_TIMEOUT,
-                    _ => CLUSTER_SYNC_TIMEOUT,
-                };
+            let (scopes, timeout) = match &*kind.cluster {
+                "" => (self.find_listable_scopes(kind).await, SYNC_TIMEOUT),
+                _ => (kind.all_scopes(&services.cache.namespaces), CLUSTER_SYNC_TIMEOUT),
+            };
+            for scope in scopes {
                 let serving = services.wait_synced(&scope, timeout).await?;
                 let query = Query {
                     namespace: &scope.namespace,
@@ -248,6 +248,42 @@ impl Controller {
             }
         }
         Ok((left, reads))
+    }
+
+    /// The scopes of all objects of a kind, also of those that the selector leaves out: one may have the finalizer from before
+    /// its labels changed. Where the host may not list all of them, as with roles in the namespaces of the plugin only, they
+    /// are those of the namespaces that its grants name: it has no finalizer elsewhere unless the grants were narrowed.
+    async fn find_listable_scopes(&self, kind: &Kind) -> Vec<Scope> {
+        let namespaces = &self.services.cache.namespaces;
+        let all = namespaces.kind_scopes(&kind.gvk, None, Projection::Full);
+        let Some(granted) = &kind.namespaces else {
+            return all;
+        };
+        let granted = namespaces
+            .narrow_to(granted)
+            .named_scopes(&kind.gvk, None, Projection::Full);
+        let writer = &self.services.api.writer;
+        let mut listable = Vec::new();
+        for scope in all {
+            if granted.contains(&scope) {
+                continue;
+            }
+            let page = writer
+                .list_page(None, &kind.gvk, &scope.namespace, None, 1, "")
+                .await;
+            // Any other error may pass, and is reported by the list itself.
+            if page.is_err_and(|e| e.code() == 403) {
+                debug!(kind = %kind.gvk, namespace = %scope.namespace, "listing denied, looking in granted namespaces only");
+            } else {
+                listable.push(scope);
+            }
+        }
+        let uncovered = granted
+            .into_iter()
+            .filter(|scope| !listable.iter().any(|wide| wide.covers(scope)));
+        let uncovered: Vec<Scope> = uncovered.collect();
+        listable.extend(uncovered);
+        listable
     }
 
     /// Writes a status that says why a deleted `Plugin` object remains.

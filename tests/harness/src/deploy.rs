@@ -39,6 +39,7 @@ pub async fn render_rights(
         let rights = PluginRights::derive(RightsRequest {
             permissions: granted.granted(),
             reconciled: &reconciled_kinds(&build),
+            handles_messages: build.messages,
             namespaces: &namespaces,
             catalog: &catalog,
         });

@@ -1,6 +1,7 @@
 //! `ostler plugin install` and `uninstall`: a plugin with its service account and roles.
 
 mod cluster;
+mod upgrade;
 
 use std::{
     path::{Path, PathBuf},
@@ -13,8 +14,12 @@ use clap::Args;
 use kube::Client;
 use serde_json::{Map, Value};
 
-use self::cluster::{
-    apply_objects, check_ownership, delete_plugin, discover_catalog, prune_rights, read_plugin,
+use self::{
+    cluster::{
+        apply_object, apply_objects, check_ownership, delete_objects, delete_plugin, discover_catalog,
+        find_obsolete, read_plugin,
+    },
+    upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy, wait_serving},
 };
 use super::registry::{Registry, read_text};
 use crate::{
@@ -52,8 +57,8 @@ pub struct Install {
     /// Registry reference (REGISTRY/REPOSITORY:TAG or …@sha256:DIGEST), or component file of the host's plugin directory.
     #[arg(value_name = "REFERENCE|FILE")]
     subject: String,
-    /// Namespace of the objects that the plugin reconciles, and of its service account. May be repeated. Defaults to all
-    /// namespaces, with the service account in that of the host.
+    /// Namespace of the objects that the plugin reconciles. May be repeated. Defaults to all namespaces. The service account
+    /// is always in the namespace of the host.
     #[arg(short, long = "namespace", value_name = "NAMESPACE")]
     namespaces: Vec<String>,
     /// Server that Secrets may be sent to, where the manifest leaves it open, such as https://ci.example.com. May be
@@ -61,7 +66,7 @@ pub struct Install {
     #[arg(long = "origin", value_name = "ORIGIN")]
     origins: Vec<OriginPattern>,
     /// Trusted public key (PEM, ECDSA P-256 or Ed25519) that the component must be signed with. May be repeated: one valid
-    /// signature is enough.
+    /// signature is enough. An upgrade without it verifies with the keys of the installed plugin.
     #[arg(long = "key", value_name = "COSIGN.PUB")]
     keys: Vec<PathBuf>,
     /// File with the configuration of the plugin (YAML).
@@ -76,6 +81,9 @@ pub struct Install {
     /// Take over fields that others have changed.
     #[arg(long)]
     force_conflicts: bool,
+    /// Time to wait until the new build of an upgrade serves, before the former one loses its rights.
+    #[arg(long, default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
     #[command(flatten)]
     host: HostAccount,
     #[command(flatten)]
@@ -141,10 +149,22 @@ impl Install {
             build.check_file_name(file).map_err(|e| anyhow::anyhow!("{e}"))?;
         }
         let client = self.host.connect().await?;
-        let before = read_plugin(&client, build.name()).await?;
+        let installed = read_plugin(&client, build.name()).await?;
+        let before = installed.as_ref().map(|object| object.spec.clone());
+        if let (None, Some(required)) = (&verify, before.as_ref().and_then(|spec| spec.verify.as_ref())) {
+            self.verify_source(&client, build.name(), &source, required)
+                .await?;
+        }
         let asks = build.manifest.as_ref().map(|manifest| &manifest.permissions);
         let groups = asks.and_then(|asks| list_groups(asks, &build));
-        let catalog = discover_catalog(&client, groups.as_ref()).await?;
+        let discovery = discover_catalog(&client, groups.as_ref()).await?;
+        for group in &discovery.unavailable {
+            let group = escape_controls(group);
+            eprintln!(
+                "warning: {group} cannot be discovered: roles have no rules for its kinds until the command is repeated"
+            );
+        }
+        let catalog = discovery.catalog;
         let options = InstallOptions {
             namespaces: self.namespaces.clone(),
             origins: self.origins.clone(),
@@ -153,13 +173,21 @@ impl Install {
         };
         let is_upgrade = before.is_some();
         let host = self.host.account();
-        let planned = Installation::plan(&build, source, &host, options, before, &catalog);
-        let planned = planned.with_context(|| format!("{subject}: plugin {}", build.name()))?;
+        let planned = Installation::plan(&build, source, &host, options, before.clone(), &catalog);
+        let mut planned = planned.with_context(|| format!("{subject}: plugin {}", build.name()))?;
         check_spec(&build, &planned)?;
+        if is_upgrade {
+            let roles = find_new_roles(&client, build.name(), &planned.rights_objects).await?;
+            planned.new_permissions.extend(roles);
+        }
         self.report(&build, &planned, is_upgrade);
         let mut objects = planned.rights_objects.clone();
         // The roles come first, so that the plugin has its permissions when it starts.
         objects.push(serde_json::to_value(&planned.plugin)?);
+        if let Some(before) = &before {
+            let grants = &planned.plugin.spec.grants;
+            check_finalizers(&client, &build.kinds, &catalog, &before.grants, grants).await?;
+        }
         if self.dry_run {
             print!("{}", render_yaml(&objects));
             return Ok(());
@@ -168,8 +196,60 @@ impl Install {
             bail!("nothing was changed, since the permissions above are new: grant them with --yes");
         }
         check_ownership(&client, build.name(), &objects).await?;
+        let obsolete = find_obsolete(&client, build.name(), &objects).await?;
+        let is_running = installed.is_some_and(|object| object.status.is_some_and(|s| s.running.is_some()));
+        if is_running {
+            let first = add_live_rights(&client, &planned.rights_objects).await?;
+            let loses_rights =
+                first != planned.rights_objects || planned.transition.is_some() || !obsolete.is_empty();
+            if loses_rights {
+                self.begin_transition(&client, &build, &planned, &first).await?;
+            }
+        }
         apply_objects(&client, &objects, self.force_conflicts).await?;
-        prune_rights(&client, build.name(), &objects).await
+        delete_objects(&client, &obsolete).await
+    }
+
+    /// Applies the rights and grants of the former build and of the new one together, and waits until that serves: the former one
+    /// needs its rights until then.
+    async fn begin_transition(
+        &self,
+        client: &Client,
+        build: &Build,
+        planned: &Installation,
+        rights: &[Value],
+    ) -> anyhow::Result<()> {
+        apply_objects(client, rights, self.force_conflicts).await?;
+        let plugin = planned.transition.as_ref().unwrap_or(&planned.plugin);
+        let applied = apply_object(client, &serde_json::to_value(plugin)?, self.force_conflicts).await?;
+        let generation = applied.metadata.generation.unwrap_or_default();
+        wait_serving(client, build.name(), generation, &build.digest, self.timeout).await
+    }
+
+    /// Verifies the component as the installed plugin requires. Its name is known only after the component was read.
+    async fn verify_source(
+        &self,
+        client: &Client,
+        plugin: &str,
+        source: &Source,
+        verify: &Verify,
+    ) -> anyhow::Result<()> {
+        let subject = &self.subject;
+        let Some(oci) = &source.oci else {
+            bail!(
+                "{subject}: the installed plugin {plugin} has spec.verify, and a file has no signatures: push it to a registry"
+            );
+        };
+        let policy = read_signature_policy(client, verify).await;
+        let policy = policy.with_context(|| format!("the installed plugin {plugin}"))?;
+        let reference: Reference = oci.reference.parse()?;
+        let (store, auth) = self.registry.open_store(&reference)?;
+        let verified = store.verify_component(&reference, &auth, &policy).await;
+        verified.with_context(|| {
+            format!(
+                "{subject}: spec.verify of the installed plugin {plugin} is not met; --key replaces its keys"
+            )
+        })
     }
 
     fn read_keys(&self) -> anyhow::Result<Option<Verify>> {
@@ -258,7 +338,8 @@ impl Uninstall {
     pub async fn run(self) -> anyhow::Result<()> {
         let client = create_client(self.kubeconfig).await?;
         delete_plugin(&client, &self.name, self.timeout).await?;
-        prune_rights(&client, &self.name, &[]).await
+        let obsolete = find_obsolete(&client, &self.name, &[]).await?;
+        delete_objects(&client, &obsolete).await
     }
 }
 

@@ -24,8 +24,6 @@ enum Decision {
     Replace(Arc<Plugin>),
     /// The same component and configuration with another policy: the build keeps serving, with its health and trial.
     Rebind(Arc<Plugin>),
-    /// The build was rolled back before: the previous one keeps serving, with the policy of the new one.
-    KeepPrevious(Arc<Plugin>),
 }
 
 impl Registry {
@@ -43,14 +41,17 @@ impl Registry {
         let replaced_file = check_conflicts(&slots, id, &plugin)?;
         let slot = take_over(&mut slots, id, replaced_file, revision);
         let before = slot.serving.take();
-        let decision = decide(before.clone(), slot, &plugin);
-        if let Decision::KeepPrevious(previous) = decision {
+        if let Some(previous) = &before
+            && slot.was_rolled_back(&plugin)
+        {
+            // The previous build keeps serving, with the policy of the new one.
             let mut now = previous.with_policy_of(&plugin);
             now.suspended |= slot.violation.is_some();
             let now = Arc::new(now);
             slot.serving = Some(now.clone());
             return Ok(Activated { now, before });
         }
+        let decision = decide(before.clone(), &plugin);
         let now = slot.activate(&decision, plugin, took);
         if slot.recheck_canary() {
             self.request_rescan();
@@ -126,29 +127,25 @@ fn take_over<'a>(
     slot
 }
 
-/// Compares a build with the previous one of its slot, and with the one that was rolled back.
-fn decide(previous: Option<Arc<Plugin>>, slot: &Slot, new: &Plugin) -> Decision {
-    let Some(previous) = previous else {
-        return Decision::First;
-    };
-    let was_rolled_back = slot.bad.as_ref().is_some_and(|b| b.plugin.same_build(new));
-    if was_rolled_back {
-        Decision::KeepPrevious(previous)
-    } else if previous.same_build(new) {
-        Decision::Rebind(previous)
-    } else {
-        Decision::Replace(previous)
+/// Compares a build with the previous one of its slot.
+fn decide(previous: Option<Arc<Plugin>>, new: &Plugin) -> Decision {
+    match previous {
+        None => Decision::First,
+        Some(previous) if previous.same_build(new) => Decision::Rebind(previous),
+        Some(previous) => Decision::Replace(previous),
     }
 }
 
 impl Slot {
+    fn was_rolled_back(&self, build: &Plugin) -> bool {
+        self.bad.as_ref().is_some_and(|bad| bad.plugin.same_build(build))
+    }
+
     /// Makes a build serve as decided.
     fn activate(&mut self, decision: &Decision, mut plugin: Plugin, took: Option<Duration>) -> Arc<Plugin> {
         let previous_digest = match decision {
             Decision::First => None,
-            Decision::Replace(previous) | Decision::Rebind(previous) | Decision::KeepPrevious(previous) => {
-                Some(&previous.digest)
-            }
+            Decision::Replace(previous) | Decision::Rebind(previous) => Some(&previous.digest),
         };
         // Hooks belong to a component: with another configuration or policy it has had them.
         if previous_digest != Some(&plugin.digest) {
@@ -160,7 +157,6 @@ impl Slot {
         }
         let was_stopped = self.violation.take().is_some();
         match decision {
-            Decision::KeepPrevious(previous) => plugin.health = previous.health.clone(),
             Decision::Rebind(previous) => {
                 plugin.health = previous.health.clone();
                 // The newest revision is the build that serves: the author has undone what was rolled back.

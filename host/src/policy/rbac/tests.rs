@@ -48,6 +48,7 @@ fn derive(yaml: &str, reconciled: &[ReconciledKind], namespaces: &[&str]) -> Plu
     PluginRights::derive(RightsRequest {
         permissions: &parse(yaml),
         reconciled,
+        handles_messages: false,
         namespaces: &namespaces,
         catalog: &catalog(),
     })
@@ -175,6 +176,48 @@ kubernetes: [{kinds: [ConfigMap], verbs: [apply], namespaces: [b]}]
             ["patch ci.org/teams/status", "list,watch,patch ci.org/teams"]
         );
     }
+}
+
+/// `Same` is the namespace of a reconciled object, so that no other namespace needs a rule.
+#[test]
+fn same_namespace_of_a_kind_that_is_reconciled_in_named_namespaces_has_roles_in_these() {
+    let permissions = "
+reconciles: [{group: ci.org, kinds: [Team], namespaces: [a]}]
+kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}, {kinds: [Secret], verbs: [apply]}]
+";
+    for installed in [&["ci"][..], &[]] {
+        let rights = derive(permissions, &team(true), installed);
+        assert!(rights.account.cluster.is_empty(), "{rights:?}");
+        let namespaces: Vec<_> = rights.account.namespaces.keys().collect();
+        assert_eq!(namespaces, ["a"]);
+        assert_eq!(
+            lines(&rights.account.namespaces["a"]),
+            [
+                "create,patch /secrets",
+                "get,create,patch /configmaps",
+                "get ci.org/teams",
+                "update ci.org/teams/finalizers"
+            ]
+        );
+        // One watch of a host of all namespaces answers the reads.
+        let of_host = if installed.is_empty() {
+            lines(&rights.host.cluster)
+        } else {
+            assert!(rights.host.cluster.is_empty(), "{rights:?}");
+            lines(&rights.host.namespaces["a"])
+        };
+        assert_eq!(of_host[0], "list,watch /configmaps");
+    }
+    // Messages have the namespace of their Upstream.
+    let permissions = parse(permissions);
+    let rights = PluginRights::derive(RightsRequest {
+        permissions: &permissions,
+        reconciled: &team(true),
+        handles_messages: true,
+        namespaces: &[],
+        catalog: &catalog(),
+    });
+    assert!(!rights.account.cluster.is_empty());
 }
 
 /// The host writes the labels and annotations that the hook returns as the account of the plugin.
@@ -313,6 +356,7 @@ fn account_may_not_write_plugins() {
         PluginRights::derive(RightsRequest {
             permissions: &parse(yaml),
             reconciled: &[],
+            handles_messages: false,
             namespaces: &[],
             catalog: &catalog,
         })
@@ -453,7 +497,7 @@ proptest! {
         })).expect("permissions");
         let installed = ["ci".to_owned(), "cd".to_owned()];
         let rights = PluginRights::derive(RightsRequest {
-            permissions: &permissions, reconciled: &[], namespaces: &installed, catalog: &catalog(),
+            permissions: &permissions, reconciled: &[], handles_messages: false, namespaces: &installed, catalog: &catalog(),
         });
         let grant = Grant { permissions, ..Grant::default() };
         let grants = PluginGrants::new("p", "", None, grant);

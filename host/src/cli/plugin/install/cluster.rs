@@ -14,11 +14,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{
-    kube::well_known::bookkeeping,
-    plugin::spec::{PluginObject, PluginSpec},
-    policy::rbac::ResourceCatalog,
-};
+use crate::{kube::well_known::bookkeeping, plugin::spec::PluginObject, policy::rbac::ResourceCatalog};
 
 /// Field manager of the objects.
 const FIELD_MANAGER: &str = "ostler-install";
@@ -33,22 +29,29 @@ const LABELLED_KINDS: [(&str, &str); 5] = [
     ("", "ServiceAccount"),
 ];
 
-/// Reads the spec of an installed plugin.
-pub async fn read_plugin(client: &Client, name: &str) -> anyhow::Result<Option<PluginSpec>> {
+/// Reads the `Plugin` object of an installed plugin.
+pub async fn read_plugin(client: &Client, name: &str) -> anyhow::Result<Option<PluginObject>> {
     let api: Api<PluginObject> = Api::all(client.clone());
-    match api.get_opt(name).await {
-        Ok(object) => Ok(object.map(|object| object.spec)),
-        Err(e) => Err(e).with_context(|| format!("reading Plugin {name}")),
-    }
+    let object = api.get_opt(name).await;
+    object.with_context(|| format!("reading Plugin {name}"))
+}
+
+/// The resources of an API server.
+pub struct Discovery {
+    /// Those that were found.
+    pub catalog: ResourceCatalog,
+    /// Versions of groups that could not be discovered, each with its error: those of aggregated API servers that are down.
+    pub unavailable: Vec<String>,
 }
 
 /// Discovers the resources of groups, or of all groups. The version that the server prefers comes first, but it does not serve
-/// each kind of its group.
+/// each kind of its group. Only the failure of the core group is an error.
 pub async fn discover_catalog(
     client: &Client,
     groups: Option<&BTreeSet<String>>,
-) -> anyhow::Result<ResourceCatalog> {
+) -> anyhow::Result<Discovery> {
     let mut catalog = ResourceCatalog::default();
+    let mut unavailable = Vec::new();
     let served = client
         .list_api_groups()
         .await
@@ -73,13 +76,21 @@ pub async fn discover_catalog(
         let prefix = if group.is_empty() { "/api" } else { "/apis" };
         let path = format!("{prefix}/{group_version}");
         let request = Request::get(&path).body(Vec::new())?;
-        let response = client.request_text(request).await;
-        let response = response.with_context(|| format!("discovering {path}"))?;
-        catalog
-            .add_discovered(&group, response.as_bytes())
-            .with_context(|| format!("discovering {path}"))?;
+        let discovered = match client.request_text(request).await {
+            Ok(response) => catalog
+                .add_discovered(&group, response.as_bytes())
+                .map_err(|e| e.to_string()),
+            // The API server answers for an aggregated one that it does not reach.
+            Err(kube::Error::Api(status)) => Err(format!("HTTP {}: {}", status.code, status.message)),
+            Err(e) => return Err(e).with_context(|| format!("discovering {path}")),
+        };
+        match discovered {
+            Ok(()) => {}
+            Err(why) if group.is_empty() => bail!("discovering {path}: {why}"),
+            Err(why) => unavailable.push(format!("{group_version} ({why})")),
+        }
     }
-    Ok(catalog)
+    Ok(Discovery { catalog, unavailable })
 }
 
 /// Checks that the labelled objects do not exist yet, or are the plugin's own. The uninstallation deletes them, and a service
@@ -90,16 +101,11 @@ pub async fn check_ownership(client: &Client, plugin: &str, objects: &[Value]) -
         if !object.labels().contains_key(bookkeeping::PLUGIN_LABEL) {
             continue;
         }
-        let types = object.types.clone().context("an object without a kind")?;
-        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-        let (namespace, name) = (object.namespace(), object.name_any());
-        let shown = describe_object(&types.kind, namespace.as_deref(), &name);
-        let live = api_of(client, &resource, namespace.as_deref())
-            .get_opt(&name)
-            .await;
-        let Some(live) = live.with_context(|| format!("reading {shown}"))? else {
+        let Some(live) = read_live(client, value).await? else {
             continue;
         };
+        let kind = object.types.as_ref().map_or("", |types| &types.kind);
+        let shown = describe_object(kind, object.namespace().as_deref(), &object.name_any());
         if live.labels().get(bookkeeping::PLUGIN_LABEL).map(String::as_str) != Some(plugin) {
             bail!(
                 "{shown} exists, and is not of the plugin {plugin}: nothing was changed; delete it, or label it {}={plugin} if \
@@ -111,32 +117,79 @@ pub async fn check_ownership(client: &Client, plugin: &str, objects: &[Value]) -
     Ok(())
 }
 
+/// Reads the live version of an object.
+pub async fn read_live(client: &Client, value: &Value) -> anyhow::Result<Option<DynamicObject>> {
+    let object: DynamicObject = serde_json::from_value(value.clone())?;
+    let types = object.types.clone().context("an object without a kind")?;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+    let (namespace, name) = (object.namespace(), object.name_any());
+    let live = api_of(client, &resource, namespace.as_deref())
+        .get_opt(&name)
+        .await;
+    let shown = describe_object(&types.kind, namespace.as_deref(), &name);
+    live.with_context(|| format!("reading {shown}"))
+}
+
 /// Applies objects in their order, and prints the name of each.
 pub async fn apply_objects(client: &Client, objects: &[Value], force: bool) -> anyhow::Result<()> {
-    let mut params = PatchParams::apply(FIELD_MANAGER);
-    params.force = force;
     for value in objects {
-        let object: DynamicObject = serde_json::from_value(value.clone())?;
-        let types = object.types.clone().context("an object without a kind")?;
-        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-        let api = api_of(client, &resource, object.namespace().as_deref());
-        let name = object.name_any();
-        let shown = describe_object(&types.kind, object.namespace().as_deref(), &name);
-        match api.patch(&name, &params, &Patch::Apply(value)).await {
-            Ok(_) => println!("{shown} applied"),
-            Err(kube::Error::Api(status)) if status.code == 409 => bail!(
-                "applying {shown}: {}; --force-conflicts takes these fields over",
-                status.message
-            ),
-            Err(e) => return Err(e).with_context(|| format!("applying {shown}")),
-        }
+        apply_object(client, value, force).await?;
     }
     Ok(())
 }
 
-/// Deletes the labelled objects of a plugin that are not among those to keep, if an installation has applied them: the manifests of
+/// Applies an object, prints its name, and returns it.
+pub async fn apply_object(client: &Client, value: &Value, force: bool) -> anyhow::Result<DynamicObject> {
+    let mut params = PatchParams::apply(FIELD_MANAGER);
+    params.force = force;
+    let object: DynamicObject = serde_json::from_value(value.clone())?;
+    let types = object.types.clone().context("an object without a kind")?;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+    let api = api_of(client, &resource, object.namespace().as_deref());
+    let name = object.name_any();
+    let shown = describe_object(&types.kind, object.namespace().as_deref(), &name);
+    match api.patch(&name, &params, &Patch::Apply(value)).await {
+        Ok(applied) => {
+            println!("{shown} applied");
+            Ok(applied)
+        }
+        Err(kube::Error::Api(status)) if status.code == 409 => bail!(
+            "applying {shown}: {}; --force-conflicts takes these fields over",
+            status.message
+        ),
+        Err(e) => Err(e).with_context(|| format!("applying {shown}")),
+    }
+}
+
+/// A labelled object that an installation has applied.
+pub struct InstalledObject {
+    resource: ApiResource,
+    namespace: Option<String>,
+    name: String,
+}
+
+/// Deletes objects.
+pub async fn delete_objects(client: &Client, objects: &[InstalledObject]) -> anyhow::Result<()> {
+    for object in objects {
+        delete_object(
+            client,
+            &object.resource,
+            object.namespace.as_deref(),
+            &object.name,
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// Finds the labelled objects of a plugin that are not among those to keep, if an installation has applied them: the manifests of
 /// `deploy/` have the label, too, for plugins without a Plugin object.
-pub async fn prune_rights(client: &Client, plugin: &str, keep: &[Value]) -> anyhow::Result<()> {
+pub async fn find_obsolete(
+    client: &Client,
+    plugin: &str,
+    keep: &[Value],
+) -> anyhow::Result<Vec<InstalledObject>> {
+    let mut obsolete = Vec::new();
     let kept: BTreeSet<(String, String, String)> = keep.iter().map(object_key).collect();
     let labelled = ListParams::default().labels(&format!("{}={plugin}", bookkeeping::PLUGIN_LABEL));
     for (group, kind) in LABELLED_KINDS {
@@ -152,11 +205,15 @@ pub async fn prune_rights(client: &Client, plugin: &str, keep: &[Value]) -> anyh
             );
             let is_installed = |fields: &ManagedFieldsEntry| fields.manager.as_deref() == Some(FIELD_MANAGER);
             if !kept.contains(&key) && object.managed_fields().iter().any(is_installed) {
-                delete_object(client, &resource, namespace.as_deref(), &name).await?;
+                obsolete.push(InstalledObject {
+                    resource: resource.clone(),
+                    namespace,
+                    name,
+                });
             }
         }
     }
-    Ok(())
+    Ok(obsolete)
 }
 
 /// Deletes a Plugin and waits until it is gone.
@@ -214,7 +271,8 @@ async fn delete_object(
     Ok(())
 }
 
-fn api_of(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+/// The API of a resource in a namespace, or in all.
+pub fn api_of(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
     match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
@@ -232,7 +290,8 @@ fn object_key(object: &Value) -> (String, String, String) {
     )
 }
 
-fn describe_object(kind: &str, namespace: Option<&str>, name: &str) -> String {
+/// Kind, namespace and name, for messages.
+pub fn describe_object(kind: &str, namespace: Option<&str>, name: &str) -> String {
     match namespace {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),
@@ -298,9 +357,10 @@ mod tests {
             }
         });
         let client = Client::new(service, "default");
-        prune_rights(&client, "argo", &[accounts[1].clone()])
+        let obsolete = find_obsolete(&client, "argo", &[accounts[1].clone()])
             .await
-            .expect("pruned");
+            .expect("found");
+        delete_objects(&client, &obsolete).await.expect("deleted");
         assert_eq!(
             *deleted.lock(),
             ["/api/v1/namespaces/ci/serviceaccounts/installed"]
@@ -322,14 +382,38 @@ mod tests {
                 resource("routes", "Route", false), resource("meshes", "Mesh", false)])),
         }));
         let groups = BTreeSet::from(["g.org".to_owned()]);
-        let catalog = discover_catalog(&client, Some(&groups))
+        let discovery = discover_catalog(&client, Some(&groups))
             .await
             .expect("discovered");
+        let catalog = discovery.catalog;
         assert!(catalog.find("g.org", "Route").expect("preferred").namespaced);
         assert_eq!(
             catalog.find("g.org", "Mesh").expect("discovered").plural,
             "meshes"
         );
+    }
+
+    #[tokio::test]
+    async fn aggregated_api_that_is_down_is_left_out_and_named() {
+        let group = |name: &str| {
+            let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
+            json!({"name": name, "versions": [version], "preferredVersion": version})
+        };
+        let pods = json!([{"name": "pods", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]}]);
+        let core = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": pods});
+        // Nothing answers for the group of the aggregated server.
+        let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group("metrics.k8s.io")]});
+        let discovery = discover_catalog(&client_of(json!({"/apis": groups, "/api/v1": core})), None)
+            .await
+            .expect("discovered");
+        assert!(discovery.catalog.find("", "Pod").is_some());
+        assert!(
+            discovery.unavailable[0].starts_with("metrics.k8s.io/v1 (HTTP "),
+            "{:?}",
+            discovery.unavailable
+        );
+        let without_core = discover_catalog(&client_of(json!({"/apis": groups})), None).await;
+        assert!(without_core.is_err_and(|e| e.to_string().contains("/api/v1")));
     }
 
     #[tokio::test]
