@@ -122,7 +122,8 @@ async fn run(shared: Arc<Shared>) {
     let mut pods = Pods::new();
     loop {
         // Most errors are those of a server that a test has stopped for a while.
-        if follow_pods(&shared, &mut pods).await.is_err() {
+        if let Err(error) = follow_pods(&shared, &mut pods).await {
+            tracing::warn!(%error, "a pod was not reported");
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
@@ -202,7 +203,9 @@ async fn advance(shared: &Shared, tracked: &mut Tracked) -> Result<(), kube::Err
         return remove(shared, tracked).await;
     }
     for stage in shared.course(&tracked.pod).stages() {
-        if tracked.reported.contains(&stage) {
+        // The main container waits only after the init container has ended, which the API server lets no status take back.
+        let is_initialized = tracked.reported.iter().any(|s| matches!(s, Course::Waiting(..)));
+        if tracked.reported.contains(&stage) || (is_initialized && stage == Course::Initializing) {
             continue;
         }
         if stage.is_bound() && !tracked.is_bound {
