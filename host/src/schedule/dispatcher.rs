@@ -723,7 +723,7 @@ mod tests {
             dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let config = change(0).key;
             for index in 0..dependants {
-                let reader = ObjectRef::new(owner.clone(), "n", format!("reader-{index}"));
+                let reader = ObjectRef::new(owner.clone(), "n", &format!("reader-{index}"));
                 dispatcher.record_read(&reader, Dependency::Object(config.clone(), Projection::Full));
             }
             dispatcher.on_change(&change(1), Source::Watch, None);

@@ -126,7 +126,7 @@ fn has_words(text: &str, words: &str) -> bool {
     text.match_indices(words).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let after = text[at + words.len()..].chars().next();
-        !before.is_some_and(is_word) && !(words.ends_with(is_word) && after.is_some_and(is_word))
+        !(before.is_some_and(is_word) || words.ends_with(is_word) && after.is_some_and(is_word))
     })
 }
 
