@@ -1,5 +1,7 @@
 //! Other clusters: a plugin reads and writes objects of a second API server, and is woken by them.
 
+#[path = "clusters/attacks.rs"]
+mod attacks;
 #[path = "clusters/capabilities.rs"]
 mod capabilities;
 #[path = "clusters/chaos.rs"]
