@@ -421,9 +421,11 @@ fn describe_read(found: &Found) -> Read {
 
 /// Describes a list, as in `Pod in demo where app=web`.
 fn describe_list(list: &List) -> String {
-    let place = match &*list.namespace {
-        "" => "all namespaces",
-        place => place,
+    let place = match (&*list.cluster, &*list.namespace) {
+        ("", "") => "all namespaces".to_owned(),
+        ("", namespace) => namespace.to_owned(),
+        (cluster, "") => format!("all namespaces of {cluster}"),
+        (cluster, namespace) => format!("{cluster}:{namespace}"),
     };
     let selectors = [
         list.labels.as_ref().map(ToString::to_string),

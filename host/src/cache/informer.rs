@@ -41,7 +41,7 @@ use self::{
 };
 use crate::{
     cache::store::{Source, Store},
-    client::api::{ApiClient, ApiError, MetadataForm, warn_api_error},
+    client::api::{ApiClient, ApiError, MetadataForm, ResponseBounds, warn_api_error},
     kube::{
         backoff::Backoff,
         key::ObjectRef,
@@ -457,6 +457,11 @@ impl Informer {
             let (next, delay) = retry.advance(state, &result, started.elapsed(), Instant::now());
             if let Err(error) = &result {
                 self.report_failure(error, retry.is_first());
+                if let ApiError::TooLarge(_) = error {
+                    // What it has cached so far is incomplete, and the next list would add to it.
+                    self.synced.send_replace(SyncState::Failed(error.to_string()));
+                    self.ingest.store.clear_collection(&self.ingest.scope);
+                }
             }
             state = next;
             if let Some(delay) = delay {
@@ -511,6 +516,8 @@ impl Informer {
         let mut seen = HashSet::new();
         let mut token = String::new();
         let mut may_stream = true;
+        let bounds = self.client.bounds();
+        let (mut pages, mut bytes) = (0, 0);
         let source = match *self.synced.borrow() {
             SyncState::Synced => Source::Relist,
             _ => Source::InitialList,
@@ -523,6 +530,9 @@ impl Informer {
                     seen.extend(self.ingest.apply_object(item, source));
                 });
             let page = page.await?;
+            (pages, bytes) = (pages + 1, bytes + page.bytes);
+            bounds.check_pages(pages)?;
+            bounds.check_objects(seen.len(), bytes)?;
             let mut version = page.version;
             token = page.next_token;
             if !token.is_empty() {
@@ -561,10 +571,16 @@ impl Informer {
             }) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let mut lines = JsonLines::new(body, self.idle_timeout);
-        while let Some(line) = lines.next_line().await {
+        let bounds = self.client.bounds();
+        let mut bytes = 0;
+        let mut lines = JsonLines::new(body, self.idle_timeout, bounds);
+        while let Some(line) = lines.next_line().await? {
+            bytes += line.len();
             match self.ingest.apply_event(line, source)? {
-                WatchEvent::Object { key, .. } => seen.extend(key),
+                WatchEvent::Object { key, .. } => {
+                    seen.extend(key);
+                    bounds.check_objects(seen.len(), bytes)?;
+                }
                 WatchEvent::Bookmark {
                     version,
                     ends_initial_events: true,
@@ -574,6 +590,16 @@ impl Informer {
             }
         }
         Err(ApiError::Unreachable("the stream of the first list broke".into()))
+    }
+
+    /// Checks the cached objects, which a watch adds to for as long as it runs.
+    fn check_cached_objects(&self) -> Result<(), ApiError> {
+        let bounds = self.client.bounds();
+        if bounds == ResponseBounds::NONE {
+            return Ok(());
+        }
+        let (objects, bytes) = self.ingest.store.collection_size(&self.ingest.scope);
+        bounds.check_objects(objects, bytes)
     }
 
     fn metadata_form(&self, form: MetadataForm) -> Option<MetadataForm> {
@@ -589,16 +615,18 @@ impl Informer {
         );
         let form = self.metadata_form(MetadataForm::Object);
         let mut lines = match self.client.watch(&query, form).await {
-            Ok(body) => JsonLines::new(body, self.idle_timeout),
+            Ok(body) => JsonLines::new(body, self.idle_timeout, self.client.bounds()),
             Err(e) if e.is_gone() => return Ok(State::Listing),
             Err(e) => return Err(e),
         };
         let mut version = from.to_owned();
-        while let Some(line) = lines.next_line().await {
+        while let Some(line) = lines.next_line().await? {
             match self.ingest.apply_event(line, Source::Watch)? {
-                WatchEvent::Object { version: newer, .. } | WatchEvent::Bookmark { version: newer, .. } => {
+                WatchEvent::Object { version: newer, .. } => {
                     version = newer;
+                    self.check_cached_objects()?;
                 }
+                WatchEvent::Bookmark { version: newer, .. } => version = newer,
                 WatchEvent::Expired => return Ok(State::Listing),
             }
         }

@@ -300,6 +300,20 @@ impl Store {
         }
     }
 
+    /// Drops the objects of a watch that goes on.
+    pub fn clear_collection(&self, scope: &Scope) {
+        if let Some(collection) = find_collection_mut(&mut self.kinds.write(), scope) {
+            *collection = Collection::new(scope.clone());
+        }
+    }
+
+    /// Number of the cached objects of a watch, and bytes of their JSON.
+    pub fn collection_size(&self, scope: &Scope) -> (usize, usize) {
+        let kinds = self.kinds.read();
+        let collection = find_collection(&kinds, scope);
+        collection.map_or((0, 0), |collection| (collection.objects.len(), collection.bytes))
+    }
+
     /// Records the version up to which the list of a watch was complete.
     pub fn complete_list(&self, scope: &Scope, version: u64) {
         let mut kinds = self.kinds.write();

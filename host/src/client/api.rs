@@ -2,6 +2,7 @@
 //!
 //! kube's client does the hard part of talking to an API server (kubeconfig, TLS, exec plugins, token refresh).
 
+mod bounds;
 mod discovery;
 mod error;
 mod interceptor;
@@ -18,18 +19,18 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 
 pub(crate) use self::error::warn_api_error;
-use self::{discovery::DiscoveryCache, error::find_root_cause};
 pub use self::{
+    bounds::ResponseBounds,
     discovery::Resource,
     error::{ApiError, parse_response, status_error},
     interceptor::{CollectionOverlay, Interceptor, WriteRequest, WriteResponse},
     list::ListPage,
     target::{Target, is_dry_run},
 };
+use self::{bounds::collect_body, discovery::DiscoveryCache, error::find_root_cause};
 use crate::{
     client::{
         connection::LongRunning,
@@ -90,6 +91,7 @@ pub struct ApiClient {
     unavailable: Arc<AtomicBool>,
     interceptor: Option<Arc<dyn Interceptor>>,
     request_timeout: Duration,
+    bounds: ResponseBounds,
 }
 
 impl ApiClient {
@@ -105,6 +107,7 @@ impl ApiClient {
             unavailable: Arc::default(),
             interceptor: None,
             request_timeout: REQUEST_TIMEOUT,
+            bounds: ResponseBounds::NONE,
         }
     }
 
@@ -142,6 +145,16 @@ impl ApiClient {
         }
     }
 
+    /// Refuses responses that are larger.
+    pub fn with_bounds(self, bounds: ResponseBounds) -> Self {
+        Self { bounds, ..self }
+    }
+
+    /// The maximum sizes of responses.
+    pub fn bounds(&self) -> ResponseBounds {
+        self.bounds
+    }
+
     /// Replaces the connections and credentials of this client and of all its clones. Watches go on with the old ones until
     /// they end.
     pub fn replace_client(&self, client: Client) {
@@ -172,16 +185,27 @@ impl ApiClient {
 
     /// GETs a path, restricted to metadata if a form is given.
     pub async fn get_as(&self, path: &str, form: Option<MetadataForm>) -> Result<Bytes, ApiError> {
+        self.get_within(path, form, self.bounds.response_bytes).await
+    }
+
+    /// GETs a path, as long as the response is not larger than this.
+    async fn get_within(
+        &self,
+        path: &str,
+        form: Option<MetadataForm>,
+        max_bytes: usize,
+    ) -> Result<Bytes, ApiError> {
         if let Some(response) = self.interceptor.as_ref().and_then(|i| i.intercept_get(path)) {
             return response;
         }
         let header = form.map(MetadataForm::accept_header);
-        self.send("GET", path, header, Vec::new()).await
+        self.send("GET", path, header, Vec::new(), max_bytes).await
     }
 
     /// GETs a path from the server even if an interceptor has it.
     pub(crate) async fn get_uncached(&self, path: &str) -> Result<Bytes, ApiError> {
-        self.send("GET", path, None, Vec::new()).await
+        self.send("GET", path, None, Vec::new(), self.bounds.response_bytes)
+            .await
     }
 
     /// Opens a watch; the body is JSON lines.
@@ -231,8 +255,9 @@ impl ApiClient {
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
         let Some(interceptor) = &self.interceptor else {
+            let header = Some(("content-type", content_type));
             return self
-                .send(method, path, Some(("content-type", content_type)), body)
+                .send(method, path, header, body, self.bounds.response_bytes)
                 .await;
         };
         let request = WriteRequest {
@@ -255,7 +280,8 @@ impl ApiClient {
         } = write;
         let separator = if path.contains('?') { '&' } else { '?' };
         let path = format!("{path}{separator}dryRun=All");
-        self.send(method, &path, Some(("content-type", content_type)), body.to_vec())
+        let header = Some(("content-type", content_type));
+        self.send(method, &path, header, body.to_vec(), self.bounds.response_bytes)
             .await
     }
 
@@ -265,6 +291,7 @@ impl ApiClient {
         path: &str,
         header: Option<(&str, &str)>,
         body: Vec<u8>,
+        max_bytes: usize,
     ) -> Result<Bytes, ApiError> {
         let admitted = match &self.gate {
             Some(gate) => Some(gate.admit_request().await?),
@@ -272,8 +299,7 @@ impl ApiClient {
         };
         let response = self.with_timeout(async {
             let response = self.send_request(method, path, header, body, None).await?;
-            let body = response.into_body().collect().await;
-            Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
+            collect_body(response.into_body(), max_bytes).await
         });
         let response = response.await;
         report_result(admitted, &response);
@@ -327,7 +353,7 @@ impl ApiClient {
             .get("retry-after")
             .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
             .map(|seconds| seconds.saturating_mul(1000));
-        let body = response.into_body().collect().await.map(|b| b.to_bytes());
+        let body = collect_body(response.into_body(), self.bounds.response_bytes).await;
         let body = body.unwrap_or_default();
         self.discovered.forget_stale(path, code, &body, Instant::now());
         Err(status_error(code, retry_after, &body))

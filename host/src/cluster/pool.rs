@@ -24,7 +24,7 @@ use crate::{
     },
     client::{
         access_review::AccessReviewer,
-        api::{ApiClient, ApiError, Interceptor, parse_response},
+        api::{ApiClient, ApiError, Interceptor, ResponseBounds, parse_response},
         connection::connect_within,
         fence::WriteFence,
         gate::RequestGate,
@@ -305,7 +305,8 @@ impl ConnectionParts {
             .with_metrics(self.metrics.rest_client(), name)
             .with_user(user)
             .with_gate(gate.clone())
-            .with_request_timeout(timeout);
+            .with_request_timeout(timeout)
+            .with_bounds(ResponseBounds::OTHER_CLUSTER);
         let client = reviewing.clone().with_fence(self.fence.clone());
         let client = match &self.intercept {
             Some(intercept) => client.with_interceptor(intercept(name)),

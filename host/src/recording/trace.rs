@@ -169,7 +169,8 @@ fn summarize_value(value: &RecordedValue) -> String {
             [(word, _)] if word == "ok" || word == "error" => summarize_result(value),
             _ if value.get("gvk").is_some() => {
                 let kind = value.get("gvk").map(|gvk| text(gvk, "kind")).unwrap_or_default();
-                format_reference(&kind, &text(value, "namespace"), &text(value, "name"))
+                let cluster = text(value, "cluster");
+                format_reference(&kind, &cluster, &text(value, "namespace"), &text(value, "name"))
             }
             _ if value.get("version").is_some() => text(value, "kind"),
             _ if value.get("upstream").is_some() => {
@@ -235,7 +236,7 @@ fn summarize_bytes(bytes: &[u8]) -> String {
         Ok(Named { kind, metadata }) => {
             format!(
                 "{} {}",
-                format_reference(&kind, &metadata.namespace, &metadata.name),
+                format_reference(&kind, "", &metadata.namespace, &metadata.name),
                 format_size(bytes.len())
             )
         }
@@ -243,12 +244,16 @@ fn summarize_bytes(bytes: &[u8]) -> String {
     }
 }
 
-/// Formats the kind, namespace and name of an object.
-fn format_reference(kind: &str, namespace: &str, name: &str) -> String {
-    match namespace {
-        "" => format!("{kind}/{name}"),
-        namespace => format!("{kind}/{namespace}/{name}"),
+/// Formats the kind, cluster, namespace and name of an object. The cluster is empty for the host's own.
+fn format_reference(kind: &str, cluster: &str, namespace: &str, name: &str) -> String {
+    let mut reference = format!("{kind}/");
+    for (part, end) in [(cluster, ':'), (namespace, '/')] {
+        if !part.is_empty() {
+            reference.push_str(part);
+            reference.push(end);
+        }
     }
+    reference + name
 }
 
 /// Formats a number of bytes: `1.5 KiB`.
@@ -289,6 +294,12 @@ mod tests {
                     "options": {"live": true, "fields": ["spec", "metadata.labels"]}}"#
                     .to_owned(),
                 "ConfigMap/n/a live fields=spec,metadata.labels".to_owned(),
+            ),
+            (
+                r#"{"ref": {"gvk": {"group": "", "version": "v1", "kind": "ConfigMap"}, "cluster": "fleet/east", "namespace": "n", "name": "a"},
+                    "options": {"live": false}}"#
+                    .into(),
+                "ConfigMap/fleet/east:n/a".into(),
             ),
             (
                 r#"{"gvk": {"group": "a", "version": "v1", "kind": "Team"}, "options": {"namespace": "n", "labelSelector": "a=b", "limit": 0, "fields": []}}"#.into(),

@@ -439,9 +439,10 @@ impl From<ApiError> for Error {
                 _ => Self::Unavailable(text),
             },
             ApiError::UnknownKind(_) => Self::Unavailable(text),
-            ApiError::Unreachable(_) | ApiError::InvalidResponse(_) | ApiError::NotLeader(_) => {
-                Self::Unavailable(text)
-            }
+            ApiError::Unreachable(_)
+            | ApiError::InvalidResponse(_)
+            | ApiError::TooLarge(_)
+            | ApiError::NotLeader(_) => Self::Unavailable(text),
         }
     }
 }

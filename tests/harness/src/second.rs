@@ -8,6 +8,7 @@ use kube::{
     api::{Api, Patch, PatchParams},
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
+use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::{Lab, proxy::Proxy};
@@ -109,7 +110,12 @@ impl SecondCluster {
 
     /// Returns the API of a kind of the core group.
     pub fn api(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
+        self.api_of(&Gvk::new("", "v1", kind), namespace)
+    }
+
+    /// Returns the API of a kind.
+    pub fn api_of(&self, gvk: &Gvk, namespace: Option<&str>) -> Api<DynamicObject> {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind));
         match namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
             None => Api::all_with(self.client.clone(), &resource),

@@ -4,8 +4,8 @@
 mod messages;
 
 use ostler_sdk::{
-    ApplyOptions, ConditionStatus, Encoding, Gvk, Level, Message, ObjectRef, Preconditions, SecretKeyRef,
-    Selection, Substitution, UpstreamRef, prelude::*, serde_json::Value,
+    ApplyOptions, ConditionStatus, CreateOptions, Encoding, Gvk, Level, Message, ObjectRef, Preconditions,
+    SecretKeyRef, Selection, Substitution, UpstreamRef, prelude::*, serde_json::Value,
 };
 
 pub use messages::MessageProber;
@@ -52,7 +52,7 @@ pub struct Step {
     pub name: Option<String>,
     /// Cluster of the object or the list, by namespace and name.
     pub cluster: Option<String>,
-    /// For `apply` on another cluster: the probe owns the object.
+    /// For `apply` and `create` on another cluster: the probe owns the object.
     pub owned: Option<bool>,
     /// Label selector of the list.
     pub labels: Option<String>,
@@ -190,7 +190,14 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
             }
             "apply" => format_object(Some(ctx.apply_owned(&object()?)?.json()?)),
             "force" => format_object(Some(ctx.apply(&object()?, true)?.json()?)),
-            "create" => format_object(Some(ctx.create(&object()?, true)?.json()?)),
+            "create" => {
+                let options = CreateOptions {
+                    cluster: step.cluster.clone(),
+                    owned: step.owned.unwrap_or(step.cluster.is_none()),
+                    ..CreateOptions::default()
+                };
+                format_object(Some(ctx.create_with(&object()?, &options)?.json()?))
+            }
             // The value of the Secret `name`, key `body`, takes the place of the placeholder.
             "insert" => {
                 let secret = step.name.as_deref().unwrap_or_default();

@@ -1,5 +1,9 @@
 //! Other clusters: a plugin reads and writes objects of a second API server, and is woken by them.
 
+#[path = "clusters/attacks.rs"]
+mod attacks;
+#[path = "clusters/capabilities.rs"]
+mod capabilities;
 #[path = "clusters/chaos.rs"]
 mod chaos;
 #[path = "clusters/figures.rs"]
@@ -8,6 +12,12 @@ mod figures;
 mod fleet;
 #[path = "clusters/home.rs"]
 mod home;
+#[path = "clusters/impersonation.rs"]
+mod impersonation;
+#[path = "clusters/observe.rs"]
+mod observe;
+#[path = "clusters/watches.rs"]
+mod watches;
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +50,9 @@ scenarios!(
     owned_object_that_its_plugin_deletes_leaves_the_inventory,
 );
 
+/// Finalizer of a Cluster that is in use.
+const PROTECTION: &str = "ostler.dev/cluster-protection";
+
 fn cluster_kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Cluster")
 }
@@ -69,6 +82,19 @@ async fn apply_kubeconfig(lab: &Lab, name: &str, kubeconfig: &str) {
         "stringData": {"kubeconfig": kubeconfig},
     }))
     .await;
+}
+
+/// Uses the cluster `east` by a probe, and waits until it is protected, which changes the Cluster and wakes its users.
+async fn protect_east(lab: &Lab) {
+    let read = on_east(lab, json!({"do": "get", "kind": "ConfigMap", "name": "none"}));
+    lab.apply_probe("user", json!([read]), json!([])).await;
+    lab.wait_seen("user", &["absent"]).await;
+    lab.wait_until("the Cluster is protected", async || {
+        let cluster = lab.get(&cluster_kind(), "east").await.unwrap_or_default();
+        cluster["metadata"]["finalizers"].to_string().contains(PROTECTION)
+    })
+    .await;
+    lab.wait_idle().await;
 }
 
 /// Waits until an object is not Ready, with a message that contains this.
@@ -423,7 +449,6 @@ async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: L
 }
 
 async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
-    const PROTECTION: &str = "ostler.dev/cluster-protection";
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
     apply_cluster(&lab, "east", east.kubeconfig()).await;

@@ -104,7 +104,7 @@ impl Retry {
     fn may_resume(&self, error: &ApiError) -> bool {
         let is_transient = match error {
             ApiError::Status { code, .. } => *code == 429 || *code >= 500,
-            ApiError::InvalidResponse(_) => false,
+            ApiError::InvalidResponse(_) | ApiError::TooLarge(_) => false,
             _ => return true,
         };
         is_transient && self.failures <= MAX_RESUMES

@@ -27,7 +27,7 @@ use self::{
 use super::{ChangeHandler, Informers, JsonLines, Reader, ingest::Ingest};
 use crate::{
     cache::store::{Change, Query, Source, Store},
-    client::api::ApiClient,
+    client::api::{ApiClient, ResponseBounds},
     effect::writer::ApiWriter,
     kube::{
         backoff::Backoff,
@@ -480,8 +480,8 @@ async fn silent_watch_connection_ends_after_the_idle_timeout() {
     });
     let cluster = ApiClient::new(kube::Client::new(service, "default"));
     let body = cluster.watch("/x", None).await.expect("a response");
-    let mut lines = JsonLines::new(body, Duration::from_millis(10));
-    assert!(lines.next_line().await.is_none());
+    let mut lines = JsonLines::new(body, Duration::from_millis(10), ResponseBounds::NONE);
+    assert!(matches!(lines.next_line().await, Ok(None)));
 }
 
 #[tokio::test]
@@ -496,9 +496,9 @@ async fn watch_with_bookmarks_outlives_the_idle_timeout() {
     });
     let cluster = ApiClient::new(kube::Client::new(service, "default"));
     let body = cluster.watch("/x", None).await.expect("a response");
-    let mut lines = JsonLines::new(body, Duration::from_millis(100));
+    let mut lines = JsonLines::new(body, Duration::from_millis(100), ResponseBounds::NONE);
     for _ in 0..10 {
-        assert_eq!(lines.next_line().await, Some(&b"{}"[..]));
+        assert_eq!(lines.next_line().await.expect("a line"), Some(&b"{}"[..]));
     }
 }
 

@@ -31,6 +31,9 @@ pub enum ApiError {
     /// The response could not be parsed.
     #[error("unexpected response of the API server: {0}")]
     InvalidResponse(String),
+    /// The response is larger than one of another cluster may be.
+    #[error("the response of the API server is too large: {0}")]
+    TooLarge(String),
     /// The write was not sent because this host does not lead.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),

@@ -14,6 +14,8 @@ pub struct ListPage {
     pub version: String,
     /// The continue token of the next page; empty after the last.
     pub next_token: String,
+    /// Size of the page.
+    pub bytes: usize,
 }
 
 impl ApiClient {
@@ -62,7 +64,7 @@ impl ApiClient {
             path.push_str("&continue=");
             path.extend(utf8_percent_encode(token, NON_ALPHANUMERIC));
         }
-        let bytes = self.get_as(&path, form).await?;
+        let bytes = self.get_within(&path, form, self.bounds.page_bytes).await?;
         let page: Page = parse_response(&bytes)?;
         let overlay = self
             .interceptor
@@ -79,6 +81,7 @@ impl ApiClient {
         Ok(ListPage {
             version: page.metadata.resource_version,
             next_token: page.metadata.r#continue,
+            bytes: bytes.len(),
         })
     }
 }
