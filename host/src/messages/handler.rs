@@ -54,7 +54,7 @@ impl Handler {
         loop {
             let decision = match self.check_size(&message) {
                 Ok(()) => {
-                    let end = self.call_in_turn(subscription, message.to_incoming()).await;
+                    let end = self.call_in_turn(subscription, message.to_incoming().await).await;
                     self.record_result(&message, &end);
                     let (deliveries, attempts) = (message.deliveries(), message.attempts());
                     let max = subscription.max_deliveries();

@@ -16,7 +16,7 @@ use super::{
     grant::{ChallengeAnswer, TokenRequest},
     missing_secret,
     object::UpstreamObject,
-    redact::Redactor,
+    redact::{MIN_PASSWORD_BYTES, Redactor},
     spec::Auth,
     transport_error::{TransportError, TransportErrorKind},
 };
@@ -36,10 +36,6 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 const REFUSED_LOGIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval during which a failed login is not repeated: all waiting requests would fail one after the other.
 const FAILED_LOGIN_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Minimum length of a redacted password. Shorter ones are ordinary words, and redacting them would garble responses;
-/// the header that is sent is redacted in any case.
-const MIN_REDACTED_BYTES: usize = 8;
 
 /// Number of issued tokens that are redacted: a response still being read may contain an earlier one.
 const MAX_REMEMBERED_TOKENS: usize = 4;
@@ -123,7 +119,7 @@ impl Credentials {
             let key = upstream.secret_key(selector);
             let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
             let text = parse_secret_text(&key, value.expose())?;
-            if text.len() >= MIN_REDACTED_BYTES {
+            if text.len() >= MIN_PASSWORD_BYTES {
                 redactor.add_secret(text.as_bytes());
             }
             Ok::<_, SendError>(text)
@@ -169,7 +165,7 @@ impl Credentials {
                 let prefix = header.prefix.as_deref().unwrap_or_default();
                 let sent = sensitive_header(&format!("{prefix}{value}"))?;
                 // A server that echoes `KEY:SECRET` shows one of them rather than both.
-                for part in value.split(':').filter(|part| part.len() >= MIN_REDACTED_BYTES) {
+                for part in value.split(':').filter(|part| part.len() >= MIN_PASSWORD_BYTES) {
                     redactor.add_secret(part.as_bytes());
                 }
                 AuthMethod::Fixed(name, sent)

@@ -27,6 +27,10 @@ use super::{
 /// Text in place of a redacted secret.
 const REDACTED_TEXT: &[u8] = b"***";
 
+/// Minimum length of a password that is redacted. Shorter ones are ordinary words, and redacting them would garble responses
+/// and messages; the header that is sent is redacted in any case.
+pub const MIN_PASSWORD_BYTES: usize = 8;
+
 /// Bytes by which a response may grow through placeholders that are longer than their secrets; beyond it secrets are
 /// replaced by `***`, which is shorter than any.
 const MAX_GROWTH_BYTES: usize = 1 << 20;

@@ -625,7 +625,8 @@ type MessagesDelivery struct {
 	RoutingKey string
 	// The properties of the message.
 	Properties MessageProperties
-	// The body, unchanged.
+	// The body. The password of the broker is redacted in it; nothing else is
+	// changed.
 	Body []byte
 	// The number of earlier deliveries of this message.
 	DeliveryCount uint32

@@ -182,6 +182,11 @@ impl Jenkins {
         self.model().automatic = Some(result.into());
     }
 
+    /// Ends [`Jenkins::run_builds`]: from now on queue items wait, and builds run, until a test takes the next step.
+    pub fn hold_builds(&self) {
+        self.model().automatic = None;
+    }
+
     /// Removes the queue items that have left the queue, as Jenkins does after five minutes.
     pub fn expire_queue_items(&self) {
         self.model().queue.retain(|_, item| item.is_waiting());

@@ -1,5 +1,5 @@
 //! A plugin that records its calls: each reconcile writes into a ConfigMap beside its object, `initialize` counts its
-//! calls in another, `upgrade` in an annotation.
+//! calls in another, `upgrade` in an annotation; a message becomes a ConfigMap.
 
 use ostler_sdk::prelude::*;
 use ostler_sdk::serde_json::Value;
@@ -144,4 +144,21 @@ fn increment_count(count: &Value) -> String {
     (before.unwrap_or(0) + 1).to_string()
 }
 
-ostler_sdk::plugin!(Heart, ClusterHeart; lifecycle = Counted);
+/// Applies a ConfigMap that has the body of a message as its name.
+pub fn record_message(ctx: &Context, delivery: &Delivery) -> Result<Disposition, Error> {
+    ctx.apply(
+        &json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": String::from_utf8_lossy(&delivery.body),
+                "namespace": delivery.broker.namespace,
+            },
+            "data": { "queue": delivery.queue },
+        }),
+        false,
+    )?;
+    Ok(Disposition::Ack)
+}
+
+ostler_sdk::plugin!(Heart, ClusterHeart; lifecycle = Counted; messages = record_message);

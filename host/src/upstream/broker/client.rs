@@ -31,7 +31,7 @@ use crate::{
         health::{Health, HealthReport},
         missing_secret,
         rate_limit::RateLimiter,
-        redact::Redactor,
+        redact::{MIN_PASSWORD_BYTES, Redactor},
         spec::{Auth, MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT},
         tls,
         transport_error::TransportErrorKind,
@@ -73,7 +73,10 @@ pub struct BrokerContext {
 pub struct BrokerClient {
     endpoint: Endpoint,
     is_anonymous: bool,
+    /// Redacts error texts.
     redactor: Redactor,
+    /// Redacts messages, in which a short password may be an ordinary word.
+    message_redactor: Redactor,
     context: BrokerContext,
     timeout: Duration,
     connect_timeout: Duration,
@@ -218,7 +221,7 @@ impl BrokerClient {
         if virtual_host.len() > usize::from(u8::MAX) {
             return Err(invalid("the virtual host has more than 255 bytes"));
         }
-        let mut redactor = Redactor::default();
+        let (mut redactor, mut message_redactor) = (Redactor::default(), Redactor::default());
         let (username, password) = match &spec.auth {
             // RabbitMQ has a user `guest` for connections from its own machine.
             Auth::None {} => ("guest".to_owned(), Secret::new(b"guest".to_vec())),
@@ -231,6 +234,9 @@ impl BrokerClient {
                 // Files and `echo` end in a line feed; a credential never does.
                 let text = text.trim_end_matches(['\r', '\n']);
                 redactor.add_secret(text.as_bytes());
+                if text.len() >= MIN_PASSWORD_BYTES {
+                    message_redactor.add_secret(text.as_bytes());
+                }
                 (basic.username.clone(), Secret::new(text.as_bytes().to_vec()))
             }
             _ => {
@@ -261,6 +267,7 @@ impl BrokerClient {
             },
             is_anonymous: matches!(spec.auth, Auth::None {}),
             redactor,
+            message_redactor,
             context,
             timeout,
             connect_timeout: seconds(spec.connect_timeout_seconds, 10).min(timeout),
@@ -395,6 +402,11 @@ impl BrokerClient {
     /// Fails if this host is not the leader.
     pub fn check_fence(&self) -> Result<(), NotLeader> {
         self.context.fence.check_open()
+    }
+
+    /// Redacts the messages of this broker: its password is taken out of them, as out of responses.
+    pub fn message_redactor(&self) -> &Redactor {
+        &self.message_redactor
     }
 
     /// The error of an operation on a channel.

@@ -15,10 +15,14 @@ use lapin::{
 
 use super::{
     client::{BrokerClient, CLOSE_SUCCESS, Link},
-    properties::{decode_properties, short_string},
+    properties::{decode_properties, redact_properties, short_string},
     relay::{DEAD_LETTER_PLUGIN, DEAD_LETTER_QUEUE, DEAD_LETTER_REASON, History, delay_bucket},
 };
-use crate::{contract::bindings::types::MessageProperties, kube::hash::hash_to_u64, upstream::SendError};
+use crate::{
+    contract::bindings::types::MessageProperties,
+    kube::hash::hash_to_u64,
+    upstream::{SendError, redact::Redactor},
+};
 
 /// The consumer of a queue. Messages that are not acknowledged are delivered again once it is closed or dropped.
 pub struct QueueConsumer {
@@ -64,6 +68,19 @@ pub struct DeadLetter<'a> {
     pub plugin: &'a str,
     /// The reason.
     pub reason: &'a str,
+}
+
+impl IncomingMessage {
+    /// The message with `***` in place of secrets, in all that its publisher has written.
+    async fn redact(self, redactor: &Redactor) -> Self {
+        Self {
+            exchange: redactor.redact_text(&self.exchange),
+            routing_key: redactor.redact_text(&self.routing_key),
+            properties: redact_properties(self.properties, redactor),
+            body: redactor.redact_body(self.body).await,
+            delivery_count: self.delivery_count,
+        }
+    }
 }
 
 impl BrokerClient {
@@ -212,16 +229,18 @@ impl QueueConsumer {
 }
 
 impl QueuedMessage {
-    /// The message as its handler gets it.
-    pub fn to_incoming(&self) -> IncomingMessage {
+    /// The message as its handler gets it, without the password of the broker. The message itself keeps it: a delayed or
+    /// dead-lettered one is as its publisher has sent it.
+    pub async fn to_incoming(&self) -> IncomingMessage {
         let properties = self.history.restore_properties(&self.delivery.properties);
-        IncomingMessage {
+        let message = IncomingMessage {
             exchange: self.history.exchange.clone(),
             routing_key: self.history.routing_key.clone(),
             properties: decode_properties(&properties),
             body: self.delivery.data.clone(),
             delivery_count: self.history.deliveries,
-        }
+        };
+        message.redact(self.client.message_redactor()).await
     }
 
     /// The identity of the message over its deliveries: of its id, or of its body if the publisher has set none.

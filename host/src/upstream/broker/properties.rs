@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     contract::bindings::types::{HeaderValue, MessageHeader, MessageProperties},
-    upstream::SendError,
+    upstream::{SendError, redact::Redactor},
 };
 
 /// Largest priority of AMQP 0-9-1.
@@ -139,6 +139,39 @@ pub fn decode_properties(properties: &BasicProperties) -> MessageProperties {
         type_: text(properties.kind()),
         user_id: text(properties.user_id()),
         app_id: text(properties.app_id()),
+    }
+}
+
+/// The properties with `***` in place of secrets, in every text and header.
+pub fn redact_properties(properties: MessageProperties, redactor: &Redactor) -> MessageProperties {
+    let redact = |text: String| redactor.redact_text(&text);
+    let headers = properties.headers.into_iter().map(|header| MessageHeader {
+        name: redact(header.name),
+        value: match header.value {
+            HeaderValue::String(text) => HeaderValue::String(redact(text)),
+            HeaderValue::Bytes(bytes) => HeaderValue::Bytes(redactor.redact_bytes(&bytes)),
+            HeaderValue::Structure(json) => HeaderValue::Structure(redactor.redact_bytes(&json)),
+            value @ (HeaderValue::Boolean(_)
+            | HeaderValue::Integer(_)
+            | HeaderValue::Float(_)
+            | HeaderValue::Timestamp(_)
+            | HeaderValue::Empty) => value,
+        },
+    });
+    MessageProperties {
+        headers: headers.collect(),
+        content_type: properties.content_type.map(redact),
+        content_encoding: properties.content_encoding.map(redact),
+        correlation_id: properties.correlation_id.map(redact),
+        reply_to: properties.reply_to.map(redact),
+        message_id: properties.message_id.map(redact),
+        type_: properties.type_.map(redact),
+        user_id: properties.user_id.map(redact),
+        app_id: properties.app_id.map(redact),
+        persistent: properties.persistent,
+        priority: properties.priority,
+        expiration: properties.expiration,
+        timestamp: properties.timestamp,
     }
 }
 
@@ -309,6 +342,41 @@ mod tests {
             name: name.into(),
             value,
         }
+    }
+
+    #[test]
+    fn secret_in_any_text_or_header_is_redacted() {
+        let mut redactor = Redactor::default();
+        redactor.add_secret(b"rabbit\"pass");
+        let properties = MessageProperties {
+            headers: vec![
+                header("text", HeaderValue::String("login rabbit\"pass".into())),
+                header("bytes", HeaderValue::Bytes(b"\xffrabbit\"pass\xfe".to_vec())),
+                header(
+                    "structure",
+                    HeaderValue::Structure(br#"[{"password":"rabbit\"pass"}]"#.to_vec()),
+                ),
+                header("number", HeaderValue::Integer(7)),
+            ],
+            correlation_id: Some("rabbit\"pass".into()),
+            message_id: Some("m-1".into()),
+            priority: Some(3),
+            ..empty()
+        };
+        let expected = MessageProperties {
+            headers: vec![
+                header("text", HeaderValue::String("login ***".into())),
+                header("bytes", HeaderValue::Bytes(b"\xff***\xfe".to_vec())),
+                header(
+                    "structure",
+                    HeaderValue::Structure(br#"[{"password":"***"}]"#.to_vec()),
+                ),
+                header("number", HeaderValue::Integer(7)),
+            ],
+            correlation_id: Some("***".into()),
+            ..properties.clone()
+        };
+        assert_eq!(redact_properties(properties, &redactor), expected);
     }
 
     fn value() -> impl Strategy<Value = HeaderValue> {

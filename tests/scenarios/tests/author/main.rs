@@ -304,7 +304,7 @@ fn rolled_back_build_is_explained_and_undone_at_once() {
     dev.interrupt();
 }
 
-/// Creates a project in each language, and runs its checks. Returns them built.
+/// Creates a project in each language, and runs its checks. Returns them built, with a handler that also publishes.
 fn check_new_projects(terminal: &Terminal) -> Vec<messages::Project> {
     let mut projects = Vec::new();
     // With messages, because a project without is the tutorial's in Rust, and the example's in each other language.
@@ -321,6 +321,7 @@ fn check_new_projects(terminal: &Terminal) -> Vec<messages::Project> {
             all.len() >= 6 && all.iter().all(|c| c["result"] == "passed"),
             "{checks:#}"
         );
+        messages::add_publish(&terminal.path().join(&name), language);
         let built = terminal.json(&["plugin", "build", &name, "--output", "json"]);
         let component = built["path"].as_str().expect("a path");
         let inspected = terminal.json(&["plugin", "inspect", component, "--output", "json"]);

@@ -1,9 +1,17 @@
-//! The message handlers of new projects, on a host and a real RabbitMQ.
+//! The message handlers of new projects, which also publish, on a host and a real RabbitMQ.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 
 use ostler::testing::{grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, rabbitmq::RabbitMq, workspace_root};
+use ostler_test_harness::{
+    Lab,
+    rabbitmq::{RabbitMq, RabbitMqClient},
+    workspace_root,
+};
 use serde_json::{Value, json};
 
 /// User of the broker for the handlers.
@@ -23,6 +31,66 @@ pub struct Project {
     pub component: PathBuf,
 }
 
+/// The exchange that the handlers publish to, and its only queue. The routing key is the name of the project.
+const ANSWERS: &str = "answers";
+/// The message-id of what they publish.
+const ANSWER_ID: &str = "answer-1";
+/// Number of times that each message is sent to a handler.
+const DELIVERIES: usize = 2;
+
+/// Has the handler of a new project publish each message that it acknowledges, by the call that docs/languages.md shows.
+pub fn add_publish(folder: &Path, language: &str) {
+    let (file, acknowledges, publishes) = match language {
+        "rust" => (
+            "src/lib.rs",
+            "Ok(_) | Err(Error::Conflict(_)) => Ok(Disposition::Ack),",
+            "Ok(_) | Err(Error::Conflict(_)) => {
+            let message = ostler_sdk::Message::new(\"answers\", \"in-rust\", delivery.body.clone()).id(\"answer-1\");
+            ctx.publish(&ostler_sdk::UpstreamRef::new(\"rabbitmq\"), &message)?;
+            Ok(Disposition::Ack)
+        }",
+        ),
+        "go" => (
+            "main.go",
+            "\treturn messages.Ack(), nil",
+            "\tid := \"answer-1\"
+\tmessage := ostler.NewMessage(\"answers\", \"in-go\", delivery.Body)
+\tmessage.Properties.MessageId = &id
+\tif err := (ostler.Upstream{Name: \"rabbitmq\"}).Publish(message); err != nil {
+\t\treturn messages.Disposition{}, err
+\t}
+\treturn messages.Ack(), nil",
+        ),
+        "js" => (
+            "index.js",
+            "  return ack();",
+            "  const answer = { exchange: \"answers\", routingKey: \"in-js\", body: delivery.body, messageId: \"answer-1\" };
+  host.upstream(\"rabbitmq\").publish(answer);
+  return ack();",
+        ),
+        "python" => (
+            "main.py",
+            "    return ack()",
+            "    answer = {\"exchange\": \"answers\", \"message_id\": \"answer-1\"}
+    host.upstream(\"rabbitmq\").publish(\"in-python\", delivery.body, **answer)
+    return ack()",
+        ),
+        other => panic!("no project is written in {other}"),
+    };
+    replace_once(&folder.join(file), acknowledges, publishes);
+    replace_once(
+        &folder.join("plugin.yaml"),
+        "  kubernetes:\n",
+        "  messages:\n  - {exchanges: [answers], routingKeys: [in-*]}\n  kubernetes:\n",
+    );
+}
+
+fn replace_once(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).expect("a source");
+    assert_eq!(text.matches(from).count(), 1, "{from} in {}", path.display());
+    std::fs::write(path, text.replace(from, to)).expect("saved");
+}
+
 /// Checks that the Plugin in docs/messaging.md has the fields of the CRD, which the API server prunes and validates.
 pub async fn check_documented_plugin() {
     let lab = Lab::embedded().await;
@@ -36,12 +104,20 @@ pub async fn check_documented_plugin() {
     assert_eq!(*subscriptions, documented["spec"]["subscriptions"]);
 }
 
-/// Checks that each project creates one object of a message that is published twice, reconciles it, and rejects garbage.
+/// Checks that each project creates one object of a message that is published twice, reconciles it, publishes the message, and
+/// rejects garbage.
 pub async fn check_handlers(projects: &[Project]) {
     let (mut lab, broker) = tokio::join!(Lab::embedded(), RabbitMq::shared());
     let client = broker.connect().await;
-    // Only what docs/messaging.md says that a handler needs.
-    let permissions = [r"^in-\w+\.(retry|dead-letter)", r"^amq\.default$", r"^in-"];
+    client.declare_exchange(ANSWERS, lapin::ExchangeKind::Topic).await;
+    client.declare_queue(ANSWERS).await;
+    client.bind_queue(ANSWERS, ANSWERS, "#").await;
+    // Only what docs/messaging.md says that a handler needs, and its exchange.
+    let permissions = [
+        r"^in-\w+\.(retry|dead-letter)",
+        r"^(amq\.default|answers)$",
+        r"^in-",
+    ];
     broker
         .create_user(HANDLER_USER, HANDLER_PASSWORD, permissions)
         .await;
@@ -58,13 +134,14 @@ pub async fn check_handlers(projects: &[Project]) {
             grants,
             "  {name}:\n    reconciles: [{{group: example.dev, kinds: ['*']}}]\n    kubernetes:\n    \
              - {{kinds: [ConfigMap], verbs: [apply]}}\n    - {{group: example.dev, kinds: ['*'], verbs: [create]}}\n    \
+             messages: [{{exchanges: [{ANSWERS}], routingKeys: [{name}]}}]\n    \
              subscriptions:\n    - {{upstream: {{namespace: {}, name: rabbitmq}}, queue: {queue}}}\n",
             lab.namespace
         )
         .expect("a string");
         client.declare_queue(queue).await;
         let message = json!({"name": "asked-for", "message": format!("Grüße in {name}")}).to_string();
-        for _ in 0..2 {
+        for _ in 0..DELIVERIES {
             client.publish(queue, message.as_bytes()).await;
         }
         client.publish(queue, b"{").await;
@@ -94,6 +171,25 @@ pub async fn check_handlers(projects: &[Project]) {
         let depth = async || client.queue_depth(&project.name).await == Some(0);
         lab.wait_until("the queue is empty", depth).await;
     }
+    check_answers(&client, projects).await;
     let logs = ostler_test_harness::captured_logs();
     assert!(!logs.contains(HANDLER_PASSWORD), "a password in the log");
+}
+
+/// Checks that each project has published what it was sent, persistent and with its message-id.
+async fn check_answers(client: &RabbitMqClient, projects: &[Project]) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    while counts.len() < projects.len() || counts.values().any(|count| *count < DELIVERIES) {
+        let answer = client.wait_message(ANSWERS).await;
+        let name = answer.routing_key.to_string();
+        let body: Value = serde_json::from_slice(&answer.data).expect("JSON");
+        assert_eq!(
+            body,
+            json!({"name": "asked-for", "message": format!("Grüße in {name}")})
+        );
+        let id = answer.properties.message_id().as_ref().map(ToString::to_string);
+        assert_eq!(id.as_deref(), Some(ANSWER_ID), "{name}");
+        assert_eq!(*answer.properties.delivery_mode(), Some(2), "{name}");
+        *counts.entry(name).or_default() += 1;
+    }
 }

@@ -97,6 +97,17 @@ impl ArgoCd {
         }
     }
 
+    /// Sets what an application deploys.
+    ///
+    /// # Panics
+    /// With the real controller, which has no such world.
+    pub fn set_world(&self, application: &str, world: World) {
+        match &self.engine {
+            Engine::Simulator(controller) => controller.set_world(application, world),
+            Engine::Real(_) => panic!("the world of {application} is set in the simulator only"),
+        }
+    }
+
     /// Has the next sync of the application `web` run until [`ArgoCd::release_sync`].
     pub fn hold_sync(&self) {
         match &self.engine {

@@ -1,7 +1,13 @@
 //! The controllers of a cluster besides Argo CD's: cert-manager and an ingress controller, and a DNS provider where the DNS pack
 //! does not run.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use kube::{
     Api,
@@ -16,6 +22,8 @@ use tokio::task::JoinHandle;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Address of the ingress controller.
 pub const INGRESS_ADDRESS: &str = "192.0.2.7";
+/// Message of a certificate that the issuer refuses.
+pub const REFUSAL: &str = "The certificate request has failed to complete: the order is invalid";
 
 pub fn dns_record() -> Gvk {
     Gvk::new("dns.ostler.dev", "v1alpha1", "DnsRecord")
@@ -34,11 +42,14 @@ pub fn secrets() -> Gvk {
 }
 
 /// Running controllers, which end when this is dropped.
-pub struct ClusterControllers(JoinHandle<()>);
+pub struct ClusterControllers {
+    refuses_certificates: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
 
 impl Drop for ClusterControllers {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -57,10 +68,12 @@ impl ClusterControllers {
         let (certificates, ingresses) = (api(&certificate()), api(&ingress()));
         let records = has_dns.then(|| api(&dns_record()));
         let secrets = api(&secrets());
-        Self(tokio::spawn(async move {
+        let refuses_certificates = Arc::new(AtomicBool::default());
+        let refuses = refuses_certificates.clone();
+        let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
-                issue(&certificates, &secrets).await;
+                issue(&certificates, &secrets, refuses.load(Ordering::Relaxed)).await;
                 serve(&ingresses).await;
                 if let Some(records) = &records {
                     for record in list(records).await {
@@ -68,7 +81,16 @@ impl ClusterControllers {
                     }
                 }
             }
-        }))
+        });
+        Self {
+            refuses_certificates,
+            task,
+        }
+    }
+
+    /// Sets whether the issuer refuses the certificates that are requested from now on.
+    pub fn refuse_certificates(&self, refuses: bool) {
+        self.refuses_certificates.store(refuses, Ordering::Relaxed);
     }
 }
 
@@ -92,15 +114,29 @@ async fn set_ready(api: &Api<DynamicObject>, object: &Value) {
     if object["status"].is_object() {
         return;
     }
-    let condition = json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+    set_condition(api, object, ("True", "Ready", "")).await;
+}
+
+/// Sets the condition Ready.
+async fn set_condition(
+    api: &Api<DynamicObject>,
+    object: &Value,
+    (status, reason, message): (&str, &str, &str),
+) {
+    let condition = json!({ "type": "Ready", "status": status, "reason": reason, "message": message,
         "observedGeneration": object["metadata"]["generation"], "lastTransitionTime": "2026-11-22T08:00:00Z" });
     set_status(api, object, json!({ "conditions": [condition] })).await;
 }
 
-/// Writes the Secret of each certificate, which cert-manager leaves behind, and then its condition.
-async fn issue(certificates: &Api<DynamicObject>, secrets: &Api<DynamicObject>) {
+/// Writes the Secret of each certificate, which cert-manager leaves behind, and then its condition. One that is refused has the
+/// condition only.
+async fn issue(certificates: &Api<DynamicObject>, secrets: &Api<DynamicObject>, refuses: bool) {
     for certificate in list(certificates).await {
         if certificate["status"].is_object() {
+            continue;
+        }
+        if refuses {
+            set_condition(certificates, &certificate, ("False", "Failed", REFUSAL)).await;
             continue;
         }
         let name = certificate["spec"]["secretName"].as_str().unwrap_or_default();

@@ -6,6 +6,7 @@ mod argo_cd;
 mod argo_server;
 mod cluster;
 mod events;
+mod failures;
 mod gate;
 mod ingress;
 mod jenkins;

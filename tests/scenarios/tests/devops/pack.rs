@@ -51,8 +51,8 @@ pub struct PackLab {
     pub servers: Servers,
     pub argo_cd: ArgoCd,
     registry: Registry,
+    pub cluster: ClusterControllers,
     _rabbitmq: RabbitMq,
-    _cluster: ClusterControllers,
 }
 
 pub fn application() -> Gvk {
@@ -84,7 +84,7 @@ impl PackLab {
         std::fs::write(config, "settle: 1s\n").expect("written");
         let pack = Self {
             argo_cd,
-            _cluster: ClusterControllers::start(&lab, !has_dns_pack).await,
+            cluster: ClusterControllers::start(&lab, !has_dns_pack).await,
             gate,
             client,
             servers,

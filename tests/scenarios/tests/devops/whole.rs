@@ -42,7 +42,7 @@ const SECRETS: [&str; 5] = [
 ];
 
 /// Starts a DNS server with the zone of the deployments, and a host with its provider.
-async fn start_with_dns(pack: &mut PackLab) -> PowerDns {
+pub async fn start_with_dns(pack: &mut PackLab) -> PowerDns {
     let dns = PowerDns::start().await;
     dns.create_zone(ZONE).await;
     pack.start_host().await;

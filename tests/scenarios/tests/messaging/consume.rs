@@ -1,8 +1,9 @@
 //! Consuming: effects before the acknowledgement, retries, restarts, recordings.
 
-use ostler::testing::{
-    engine::Engine, inspection, limits::Limits, plugin::LoadState, recording::Retention, replay::replay,
-};
+use std::sync::Mutex;
+
+use lapin::types::{AMQPValue, FieldTable};
+use ostler::testing::{engine::Inspector, plugin::LoadState, recording::Retention};
 use ostler_test_harness::{read_component, scenarios, with_note};
 
 use super::*;
@@ -13,6 +14,7 @@ scenarios!(
     ordered_subscription_keeps_the_order_of_retried_messages,
     messages_survive_restarts_of_broker_and_host,
     message_is_recorded_and_replays,
+    password_of_the_broker_is_redacted_in_messages,
     build_that_traps_on_messages_is_rolled_back,
 );
 
@@ -144,14 +146,59 @@ async fn message_is_recorded_and_replays(mut lab: Lab) {
         .find(|r| r.summary().function == "handle")
         .expect("it is there");
     assert_eq!(recorded.summary().ended, "acknowledged");
-    let wasm = read_component("tests/probe");
-    let inspection = inspection::inspect(&wasm).expect("a component");
-    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
-    let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
-    let replayed = replay(&engine, &compiled, std::sync::Arc::new(recorded.to_recording()))
-        .await
-        .expect("it replays");
+    let replayed = replay_probe(recorded.to_recording()).await;
     assert!(replayed.same && replayed.calls > 0, "{replayed:?}");
+}
+
+/// The publisher has put it into the body, a property and a header. The handler writes the body into an object.
+async fn password_of_the_broker_is_redacted_in_messages(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    let found = Arc::new(Mutex::new((0_u32, 0_u32)));
+    let counts = found.clone();
+    lab.settings.record.retention = Retention::All;
+    lab.settings.inspect = Some(Inspector::new(move |memory: &[u8]| {
+        let mut counts = counts.lock().expect("lock");
+        counts.0 += 1;
+        counts.1 += u32::from(memchr::memmem::find(memory, RABBITMQ_PASSWORD.as_bytes()).is_some());
+    }));
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "redacted"},
+        "data": {"login": format!("ostler:{RABBITMQ_PASSWORD}@broker")}});
+    let body = steps(
+        &json!([{"do": "apply", "object": object.to_string()}, {"do": "record", "name": "seen"},
+        {"do": "reject", "body": "it is seen"}]),
+    );
+    let mut headers = FieldTable::default();
+    headers.insert(
+        "note".into(),
+        AMQPValue::LongString(format!("login with {RABBITMQ_PASSWORD}").as_str().into()),
+    );
+    let properties = lapin::BasicProperties::default()
+        .with_type(RABBITMQ_PASSWORD.into())
+        .with_headers(headers);
+    let published = client.publish_with("", QUEUE, properties, &body).await;
+    published.expect("the broker confirms");
+    let letter = wait_dead_letter(&lab, &client).await;
+    assert_eq!(letter.data, body, "the message itself is not changed");
+    let redacted = wait_config_map(&lab, "redacted").await;
+    assert_eq!(redacted["data"]["login"], "ostler:***@broker");
+    assert_eq!(wait_config_map(&lab, "seen").await["data"]["type"], "***");
+    let (calls, leaks) = *found.lock().expect("lock");
+    assert!(
+        calls > 0 && leaks == 0,
+        "it is in the memory of {leaks} of {calls} calls"
+    );
+    let recordings = lab.host().services().recordings.clone();
+    lab.wait_until("the call is recorded", async || {
+        recordings.list().iter().any(|r| r.summary().function == "handle")
+    })
+    .await;
+    let recorded = recordings.list();
+    let mut texts = recorded.iter().map(|r| r.to_recording().to_text());
+    assert!(
+        texts.all(|text| !text.contains(RABBITMQ_PASSWORD)),
+        "in a recording"
+    );
 }
 
 /// Three messages on which the new build traps are enough. Each traps once.

@@ -4,16 +4,27 @@ mod broker;
 mod consume;
 mod dead_letters;
 mod failures;
+mod initialize;
 mod observe;
 mod publish;
 mod rate;
 
 use std::sync::Arc;
 
-use ostler::testing::{grants::Grants, key::Gvk, upstream::SubscriptionStats};
+use ostler::testing::{
+    engine::Engine,
+    grants::Grants,
+    inspection,
+    key::Gvk,
+    limits::Limits,
+    recording::format::Recording,
+    replay::{Replayed, replay},
+    upstream::SubscriptionStats,
+};
 use ostler_test_harness::{
     Lab,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
+    read_component,
 };
 use serde_json::{Value, json};
 
@@ -65,9 +76,14 @@ fn grants(lab: &Lab, verbs: &str, settings: &str) -> String {
 
 /// Starts a host with the probe, which is subscribed to a queue of the broker.
 async fn start_subscribed(lab: &mut Lab, rabbitmq: &RabbitMq, settings: &str) -> RabbitMqClient {
+    start_granted(lab, rabbitmq, "[apply, create]", settings).await
+}
+
+/// The same with these verbs for ConfigMaps.
+async fn start_granted(lab: &mut Lab, rabbitmq: &RabbitMq, verbs: &str, settings: &str) -> RabbitMqClient {
     let client = rabbitmq.connect().await;
     client.declare_queue(QUEUE).await;
-    let text = grants(lab, "[apply, create]", settings);
+    let text = grants(lab, verbs, settings);
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("grants");
     lab.apply(secret(lab, "password", RABBITMQ_PASSWORD)).await;
     lab.apply(broker(lab, &rabbitmq.url(), None)).await;
@@ -99,6 +115,16 @@ fn subscription_stats(lab: &Lab) -> Arc<SubscriptionStats> {
         return Arc::default();
     };
     stats.clone()
+}
+
+/// Runs the probe against a recording, in an engine of its own without access to cluster and broker.
+async fn replay_probe(recording: Recording) -> Replayed {
+    let wasm = read_component("tests/probe");
+    let inspection = inspection::inspect(&wasm).expect("a component");
+    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
+    let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
+    let replayed = replay(&engine, &compiled, Arc::new(recording)).await;
+    replayed.expect("it replays")
 }
 
 /// Waits until no message is in any of the queues, ready or unacknowledged.

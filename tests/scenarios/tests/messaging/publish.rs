@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ostler::testing::{
     plan::{PlanRequest, plan},
+    recording::Retention,
     upstream::HandleResult,
 };
 use ostler_test_harness::{find_condition, probe, scenarios};
@@ -15,6 +16,7 @@ scenarios!(
     message_is_published_as_granted,
     unroutable_message_fails_its_reconcile_until_a_queue_is_bound,
     planned_message_is_shown_and_not_sent,
+    replayed_message_and_patch_are_compared_and_not_sent,
 );
 
 async fn message_is_published_as_granted(mut lab: Lab) {
@@ -127,6 +129,54 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
         .control(&["list_connections", "--no-table-headers", "client_properties"])
         .await;
     assert_eq!(connections.lines().count(), 1, "besides the test: {connections}");
+}
+
+async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
+    let rabbitmq = RabbitMq::start().await;
+    lab.settings.record.retention = Retention::All;
+    let client = start_granted(&mut lab, &rabbitmq, "[patch]", "").await;
+    declare_created(&client).await;
+    lab.wait_ready(&upstreams(), "broker").await;
+    lab.apply_config_map("patched", "a", "1").await;
+    let patch = json!({"do": "patch", "kind": "ConfigMap", "name": "patched",
+        "object": json!({"data": {"v": "2"}}).to_string()});
+    lab.apply_probe(
+        "effects",
+        json!([patch, publish_step("order.created")]),
+        json!([]),
+    )
+    .await;
+    lab.wait_ready(&probe::kind(), "effects").await;
+    lab.wait_idle().await;
+    assert_eq!(client.wait_message("created").await.data, b"b");
+    // A reconcile that ran again has published again.
+    while client.take("created").await.is_some() {}
+    let patched = lab.get(&config_maps(), "patched").await.expect("it is there");
+    assert_eq!(patched["data"]["v"], "2");
+
+    let recordings = lab.host().services().recordings.list();
+    let mut recordings = recordings.iter().map(|kept| kept.to_recording());
+    let recorded = recordings.find(|recording| {
+        let has = |function: &str| recording.calls.iter().any(|call| call.function == function);
+        has("messaging.publish") && has("kubernetes.patch") && recording.end.get("outcome").is_some()
+    });
+    let recorded = recorded.expect("the reconcile is recorded");
+    let count = recorded.calls.len();
+    let replayed = replay_probe(recorded).await;
+    assert!(replayed.same, "{replayed:?}");
+    assert_eq!(
+        (replayed.calls, &*replayed.ended),
+        (count, "outcome"),
+        "{replayed:?}"
+    );
+    // The next message of the queue is the test's.
+    client.publish("created", b"after the replay").await;
+    assert_eq!(client.wait_message("created").await.data, b"after the replay");
+    let after = lab.get(&config_maps(), "patched").await.expect("it is there");
+    assert_eq!(
+        after["metadata"]["resourceVersion"],
+        patched["metadata"]["resourceVersion"]
+    );
 }
 
 /// The handler computes when the lead is lost, and would publish afterwards. In the next term the message is delivered
