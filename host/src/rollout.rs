@@ -311,6 +311,14 @@ fn create_watcher(
 mod tests {
     use super::*;
 
+    #[test]
+    fn retries_of_hosts_that_failed_together_are_spread() {
+        for backoff in [object_builds::LOAD_BACKOFF, plugin_objects::DISCOVERY_BACKOFF] {
+            let delays: BTreeSet<Duration> = (0..100).map(|_| backoff.delay(5)).collect();
+            assert!(delays.len() > 50, "{delays:?}");
+        }
+    }
+
     #[tokio::test]
     async fn watcher_ignores_files_that_are_only_read() {
         let folder = tempfile::tempdir().unwrap();

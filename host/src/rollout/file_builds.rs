@@ -233,7 +233,7 @@ impl Reloader {
                 self.refuse(&id, "", refusal);
                 let registry = self.registry.clone();
                 tokio::spawn(async move {
-                    tokio::time::sleep(LOAD_BACKOFF.max_delay(1)).await;
+                    tokio::time::sleep(LOAD_BACKOFF.delay(1)).await;
                     registry.request_rescan();
                 });
             }

@@ -27,7 +27,8 @@ use crate::{
 };
 
 /// Backoff between attempts to load a component that could not be pulled.
-pub(super) const LOAD_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+pub(super) const LOAD_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(300)).with_jitter(50);
 
 /// Name of a `Plugin` object, and which of its builds.
 pub(super) type BuildKey = (String, BuildRole);

@@ -42,7 +42,8 @@ use crate::{
 /// Limit of the time for the first list, after which the reason is logged and listing is retried.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Backoff between discovery requests while the API server does not serve the kind.
-const DISCOVERY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+pub(super) const DISCOVERY_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(200), Duration::from_secs(30)).with_jitter(50);
 
 /// The `Plugin` objects that this host follows.
 pub struct PluginObjects {
