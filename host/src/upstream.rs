@@ -506,6 +506,11 @@ impl ClientPool {
         }
     }
 
+    /// True if requests that are not safe are only answered by a dry run.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run.is_some()
+    }
+
     /// The dry run of an Upstream that must not be connected to.
     fn disconnected(&self, upstream: &UpstreamObject) -> Option<&dyn DryRun> {
         self.dry_run

@@ -15,6 +15,7 @@ mod kubernetes;
 mod log;
 mod messaging;
 mod metrics;
+mod protection;
 mod references;
 mod status;
 #[cfg(test)]

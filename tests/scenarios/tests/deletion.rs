@@ -29,6 +29,7 @@ scenarios!(
     object_that_left_the_selection_is_cleaned_up_when_deleted,
     credentials_deleted_first_stay_until_the_cleanup,
     namespace_deletion_leaves_nothing_in_concourse,
+    namespace_deleted_at_the_first_write_leaves_nothing_in_concourse,
     restart_in_the_middle_of_a_deletion_leaves_nothing_behind,
 );
 
@@ -453,6 +454,8 @@ async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab)
 }
 
 const UPSTREAM_PROTECTION: &str = "ostler.dev/upstream-protection";
+/// Number of Upstreams that the host reconciles concurrently.
+const MAX_CONCURRENT_UPSTREAMS: u32 = 4;
 
 async fn start_with_protected_chain(lab: Lab) -> Lab {
     let lab = start_with_chain(lab).await;
@@ -516,6 +519,50 @@ async fn restart_in_the_middle_of_a_deletion_leaves_nothing_behind(lab: Lab) {
 
 async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
     let lab = start_with_protected_chain(lab).await;
+    delete_namespace(&lab).await;
+    assert_gone_from_concourse(&lab);
+}
+
+/// The reconciler of Upstreams is busy, so that it protects nothing before the first write.
+async fn namespace_deleted_at_the_first_write_leaves_nothing_in_concourse(mut lab: Lab) {
+    lab.start_pack().await;
+    let upstream = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
+    // It accepts connections, and a TLS handshake never ends.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let names: Vec<String> = (0..MAX_CONCURRENT_UPSTREAMS)
+        .map(|i| format!("silent-{i}"))
+        .collect();
+    for name in &names {
+        lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+            "metadata": {"name": name, "namespace": lab.namespace},
+            "spec": {"url": format!("https://{address}")}}))
+            .await;
+    }
+    lab.wait_until("the reconciler of Upstreams is busy", async || {
+        names
+            .iter()
+            .all(|name| !lab.wake_causes(&upstream, name).is_empty())
+    })
+    .await;
+    for object in [
+        lab.password_secret(lab.concourse.password()),
+        lab.instance_object(),
+        lab.team_object(),
+    ] {
+        lab.apply(object).await;
+    }
+    lab.wait_until("the first write", async || {
+        lab.concourse.team("platform").is_some()
+    })
+    .await;
+    // The handshakes fail, and the reconciler is free again.
+    drop(silent);
+    delete_namespace(&lab).await;
+    assert_gone_from_concourse(&lab);
+}
+
+async fn delete_namespace(lab: &Lab) {
     let namespaces = lab.api(&Gvk::new("", "v1", "Namespace"), "");
     namespaces
         .delete(&lab.namespace, &kube::api::DeleteParams::default())
@@ -529,5 +576,4 @@ async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
             .is_none()
     })
     .await;
-    assert_gone_from_concourse(&lab);
 }

@@ -1,6 +1,12 @@
 //! Writes of metadata: finalizers, holds, labels and annotations. Each is conditional on the version that was read.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use serde_json::{Value, json};
 
@@ -101,6 +107,31 @@ impl ApiWriter {
         match self.update_metadata(key, by, change).await {
             Err(e) if e.code() == 404 => Ok(false),
             result => result,
+        }
+    }
+
+    /// Adds a finalizer to an object as read from the API server. Returns true if a write was needed, and none if the object
+    /// is gone, or being deleted without the finalizer: it takes no new one.
+    pub async fn add_finalizer(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        finalizer: &str,
+    ) -> Result<Option<bool>, ApiError> {
+        let is_leaving = AtomicBool::new(false);
+        let change = |object: &Object| {
+            if object.has_finalizer(finalizer) {
+                return None;
+            }
+            is_leaving.store(object.is_deleting(), Ordering::Relaxed);
+            let finalizers = object.finalizers.iter().map(|f| &**f);
+            let finalizers: Vec<&str> = finalizers.chain([finalizer]).collect();
+            (!object.is_deleting()).then(|| json!({"finalizers": finalizers}))
+        };
+        match self.update_metadata(key, by, change).await {
+            Err(e) if e.code() == 404 => Ok(None),
+            Ok(_) if is_leaving.load(Ordering::Relaxed) => Ok(None),
+            result => result.map(Some),
         }
     }
 

@@ -40,6 +40,8 @@ pub struct Effects {
     pub disowned: BTreeSet<ObjectRef>,
     /// Event streams that are followed.
     pub streams: HashSet<StreamKey>,
+    /// Upstreams and Secrets that could not be protected: RBAC has refused it.
+    pub unprotected: BTreeSet<ObjectRef>,
     /// The object after its last checkpoint; none without one.
     pub checkpoint: Option<Arc<Object>>,
     /// RBAC or admission has refused a request (HTTP 403). No watch reports when that changes, so the object is requeued by

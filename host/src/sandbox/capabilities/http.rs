@@ -316,6 +316,9 @@ impl Call {
             .await?
         };
         let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
+        if !reads {
+            self.protect_upstream(&upstream).await?;
+        }
         self.effects.record_request(reads);
         let request = upstream::Request {
             method: method.to_owned(),

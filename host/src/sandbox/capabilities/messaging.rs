@@ -38,7 +38,9 @@ impl Host for Call {
             exchange: &message.exchange,
             routing_key: &message.routing_key,
         })?;
-        let ResolvedUpstream { key, object, .. } = self.load_upstream(services.clone(), key).await?;
+        let upstream = self.load_upstream(services.clone(), key).await?;
+        self.protect_upstream(&upstream).await?;
+        let ResolvedUpstream { key, object, .. } = upstream;
         self.effects.record_request(false);
         let message = OutgoingMessage {
             exchange: message.exchange,
