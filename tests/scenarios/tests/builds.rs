@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ostler::testing::upstream::StreamState;
+use kube::api::DeleteParams;
+use ostler::testing::{key::Gvk, upstream::StreamState};
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PACK_COMPONENTS, kind},
@@ -26,6 +27,7 @@ scenarios!(
     stream_closes_when_object_is_deleted_paused_or_host_stops,
     ambiguous_trigger_reports_candidates_and_accepts_build_id,
     sample_build_becomes_ready,
+    objects_deleted_in_any_order_leave_nothing_in_concourse,
 );
 
 /// Crashes of the host at random times.
@@ -60,7 +62,7 @@ fn build_config() -> String {
     [JOBS, &task.repeat(12)].concat()
 }
 
-fn build_kind() -> ostler::testing::key::Gvk {
+fn build_kind() -> Gvk {
     kind("Build")
 }
 
@@ -72,6 +74,10 @@ async fn start_with_jobs(lab: &mut Lab) {
     )
     .expect("written");
     lab.start_pack().await;
+    apply_chain_with_jobs(lab).await;
+}
+
+async fn apply_chain_with_jobs(lab: &Lab) {
     let of = |kind: &str, name: &str, spec: Value| {
         json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
             "metadata": {"name": name, "namespace": lab.namespace}, "spec": spec})
@@ -116,6 +122,67 @@ async fn wait_status(lab: &Lab, name: &str, status: &str) -> Value {
     })
     .await;
     lab.get(&build_kind(), name).await.expect("it was there")
+}
+
+/// Number of orders that are tried; in the last one the namespace is deleted as well.
+const DELETION_ORDERS: usize = 3;
+
+/// Each run has a seed, which is printed; `DELETION_SEED=N` repeats that run.
+async fn objects_deleted_in_any_order_leave_nothing_in_concourse(mut lab: Lab) {
+    let seed = match std::env::var("DELETION_SEED") {
+        Ok(seed) => seed.parse().expect("DELETION_SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("repeat this run with DELETION_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    start_with_jobs(&mut lab).await;
+    let mut objects = vec![
+        (Gvk::new("", "v1", "Secret"), "ci-admin"),
+        (Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci"),
+        (kind("Instance"), "ci"),
+        (kind("Team"), "platform"),
+        (kind("Pipeline"), "app"),
+        (build_kind(), "finished"),
+        (build_kind(), "running"),
+    ];
+    objects.extend(["quick", "slow", "bad", "long"].map(|job| (kind("Job"), job)));
+    for round in 1..=DELETION_ORDERS {
+        if round > 1 {
+            apply_chain_with_jobs(&lab).await;
+        }
+        apply_build(&lab, "finished", "quick", json!({})).await;
+        apply_build(&lab, "running", "slow", json!({})).await;
+        wait_complete(&lab, "finished", "Succeeded").await;
+        wait_status(&lab, "running", "started").await;
+        let mut order = objects.clone();
+        if round == DELETION_ORDERS {
+            order.push((Gvk::new("", "v1", "Namespace"), &*lab.namespace));
+        }
+        random.shuffle(&mut order);
+        println!("{order:?}");
+        for (gvk, name) in &order {
+            delete_if_there(&lab, gvk, name).await;
+        }
+        for (gvk, name) in &objects {
+            lab.wait_gone(gvk, name).await;
+        }
+        assert!(
+            lab.concourse.pipeline("platform", "app").is_none(),
+            "the pipeline is gone"
+        );
+        assert!(lab.concourse.team("platform").is_none(), "the team is gone");
+    }
+}
+
+/// Deletes an object, unless the deletion of another one has taken it along.
+async fn delete_if_there(lab: &Lab, gvk: &Gvk, name: &str) {
+    let is_namespace = *gvk.kind == *"Namespace";
+    let namespace = if is_namespace { "" } else { &*lab.namespace };
+    let api = lab.api(gvk, namespace);
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        deleted => drop(deleted.expect("deletion is accepted")),
+    }
 }
 
 /// Waits until the stream of a build is open and the queue is empty.
@@ -279,7 +346,7 @@ async fn vanished_build_is_triggered_again(mut lab: Lab) {
     })
     .await;
     assert_eq!(lab.concourse.counters().triggers, 2);
-    let events = ostler::testing::key::Gvk::new("", "v1", "Event");
+    let events = Gvk::new("", "v1", "Event");
     lab.wait_until("an Event reports it", async || {
         let all = lab.list(&events).await;
         all.iter().any(|e| e["reason"] == "BuildVanished")
