@@ -9,7 +9,13 @@ mod shipped;
 
 use std::time::Duration;
 
-use installed::{installed_plugin_runs_with_exactly_its_rights, upgrade_with_new_permissions_needs_consent};
+use installed::{
+    installed_plugin_runs_with_exactly_its_rights,
+    plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespaces,
+    plugin_is_not_moved_away_from_objects_with_its_finalizer,
+    upgrade_takes_no_rights_from_the_build_that_serves, upgrade_with_new_permissions_needs_consent,
+    upgrade_without_the_signature_that_the_plugin_requires_is_refused,
+};
 use ostler::testing::{
     grants::Grants,
     key::Gvk,
@@ -32,6 +38,10 @@ scenarios!(
     shipped_roles_are_exactly_what_the_pack_needs,
     installed_plugin_runs_with_exactly_its_rights,
     upgrade_with_new_permissions_needs_consent,
+    plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespaces,
+    plugin_is_not_moved_away_from_objects_with_its_finalizer,
+    upgrade_takes_no_rights_from_the_build_that_serves,
+    upgrade_without_the_signature_that_the_plugin_requires_is_refused,
     permission_missing_in_manifest_is_denied_despite_grant,
     secret_values_are_readable_only_with_read_secrets_grant,
     namespaced_grant_does_not_cover_cluster_scoped_kinds,

@@ -14,7 +14,7 @@ use ostler::testing::{
     manifest::{self, Manifest},
     plugin::install::host_objects,
 };
-use ostler_test_harness::{Lab, process::host_binary, read_component};
+use ostler_test_harness::{Lab, process::host_binary, read_component, registry::Registry};
 use serde_json::{Value, json};
 
 use crate::shipped::{Rights, bound_rules, client_as_host};
@@ -95,6 +95,40 @@ fn plugin_file(lab: &Lab) -> PathBuf {
     lab.settings.plugins.join("greeting.wasm")
 }
 
+/// Gives the Plugin to the host of this test: hosts of other tests leave it alone.
+async fn label_plugin(lab: &Lab) {
+    let label = Patch::Merge(json!({"metadata": {"labels": {"lab": lab.namespace}}}));
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    plugins
+        .patch("greeting", &Default::default(), &label)
+        .await
+        .expect("labelled");
+}
+
+async fn read_spec(lab: &Lab) -> Value {
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    let plugin = plugins.get("greeting").await.expect("the Plugin");
+    plugin.data["spec"].clone()
+}
+
+/// The greeting component with these permissions besides those that it needs.
+fn greeting_with_permissions(more: &str) -> Vec<u8> {
+    let text = format!(
+        "permissions:
+  reconciles: [{{group: examples.ostler.dev, kinds: [Greeting]}}]
+  kubernetes:
+  - {{kinds: [ConfigMap], verbs: [apply]}}
+{more}"
+    );
+    let manifest = Manifest::parse(&text, "plugin.yaml").expect("a manifest");
+    manifest::embed_manifest(&read_component(GREETING_COMPONENT), &manifest).expect("a component")
+}
+
+fn greeting_object(lab: &Lab, name: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": "you"}})
+}
+
 /// Kinds, namespaces and names of the labelled objects of the plugin.
 async fn list_installed(lab: &Lab) -> Vec<Value> {
     let rbac = "rbac.authorization.k8s.io";
@@ -141,26 +175,25 @@ pub async fn installed_plugin_runs_with_exactly_its_rights(mut lab: Lab) {
         stderr(&output)
     );
     let installed = list_installed(&lab).await;
+    let host = host_account(&lab);
+    let accounts: Vec<&Value> = installed
+        .iter()
+        .filter(|o| o["kind"] == "ServiceAccount")
+        .collect();
+    // Users of the namespace of the objects may create pods there.
+    assert_eq!(accounts.len(), 1);
+    assert_eq!(accounts[0]["metadata"]["namespace"], host.namespace);
     // The Plugin is not labelled.
     assert_eq!(installed.len() + 1, printed.len(), "{installed:#?}");
 
-    // Hosts of other tests leave the Plugin alone.
-    let label = Patch::Merge(json!({"metadata": {"labels": {"lab": lab.namespace}}}));
-    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
-    plugins
-        .patch("greeting", &Default::default(), &label)
-        .await
-        .expect("labelled");
+    label_plugin(&lab).await;
     lab.settings.grants = Grants::default();
     lab.settings.require_service_account = true;
-    let host = host_account(&lab);
     lab.settings.own_namespace = Some(host.namespace.clone());
     let rights = Arc::new(Mutex::new(Rights::default()));
     let client = client_as_host(lab.client.clone(), host.user_name(), rights.clone());
     lab.start_host_with(client).await;
-    let object = json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
-        "metadata": {"name": "hello", "namespace": lab.namespace}, "spec": {"name": "you"}});
-    lab.apply(object).await;
+    lab.apply(greeting_object(&lab, "hello")).await;
     lab.wait_ready(&greeting(), "hello").await;
     lab.delete(&greeting(), "hello").await;
     lab.wait_gone(&greeting(), "hello").await;
@@ -200,21 +233,10 @@ pub async fn installed_plugin_runs_with_exactly_its_rights(mut lab: Lab) {
 pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
-    let component = read_component(GREETING_COMPONENT);
-    let with_permissions = |more: &str| {
-        let text = format!(
-            "permissions:
-  reconciles: [{{group: examples.ostler.dev, kinds: [Greeting]}}]
-  kubernetes: [{{kinds: [ConfigMap], verbs: [apply]}}]
-{more}"
-        );
-        let manifest = Manifest::parse(&text, "plugin.yaml").expect("a manifest");
-        manifest::embed_manifest(&component, &manifest).expect("a component")
-    };
     let write = |wasm: &[u8]| std::fs::write(plugin_file(&lab), wasm).expect("written");
     let file = plugin_file(&lab).display().to_string();
 
-    write(&with_permissions("  secrets: [{names: [token]}]\n"));
+    write(&greeting_with_permissions("  secrets: [{names: [token]}]\n"));
     let refused = install(&lab, &file, &[]).await;
     assert!(
         !refused.status.success() && stderr(&refused).contains("--origin"),
@@ -222,11 +244,7 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
         stderr(&refused)
     );
     expect_success(&install(&lab, &file, &["--origin", "https://ci.example.com"]).await);
-    let spec = async || {
-        let plugins = lab.api(&ostler::testing::plugin::kind(), "");
-        let plugin = plugins.get("greeting").await.expect("the Plugin");
-        plugin.data["spec"].clone()
-    };
+    let spec = async || read_spec(&lab).await;
     let installed = spec().await;
     assert_eq!(
         installed["grants"]["secrets"][0]["origins"],
@@ -240,7 +258,7 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
     let more = "  secrets: [{names: [token]}]
   events: true
 ";
-    write(&with_permissions(more));
+    write(&greeting_with_permissions(more));
     let refused = install(&lab, &file, &[]).await;
     let text = stderr(&refused);
     assert!(
@@ -254,7 +272,7 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
     // The origins of before are kept.
     assert_eq!(spec().await["grants"]["secrets"], installed["grants"]["secrets"]);
 
-    write(&with_permissions(""));
+    write(&greeting_with_permissions(""));
     let output = install(&lab, &file, &[]).await;
     expect_success(&output);
     assert!(
@@ -288,4 +306,184 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
     assert_eq!(kinds, expected.into());
     expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
     assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
+}
+
+/// The roles of one namespace do not allow the list of all objects with the finalizer.
+pub async fn plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespaces(mut lab: Lab) {
+    let _lock = lab.lock_plugin("greeting").await;
+    apply_host_rights(&lab).await;
+    lab.install(&[GREETING_COMPONENT]);
+    let file = plugin_file(&lab).display().to_string();
+    expect_success(&install(&lab, &file, &[]).await);
+    label_plugin(&lab).await;
+    let host = host_account(&lab);
+    lab.settings.grants = Grants::default();
+    lab.settings.namespaces = Vec::new();
+    lab.settings.own_namespace = Some(host.namespace.clone());
+    let client = client_as_host(lab.client.clone(), host.user_name(), Arc::default());
+    lab.start_host_with(client).await;
+    lab.apply(greeting_object(&lab, "hello")).await;
+    lab.wait_ready(&greeting(), "hello").await;
+    // It still needs the plugin for its cleanup.
+    let remaining = run_plugin_command(&lab, &["uninstall", "greeting", "--timeout", "5s"]).await;
+    let text = stderr(&remaining);
+    assert!(
+        !remaining.status.success() && text.contains("1 objects need it for their cleanup"),
+        "{text}"
+    );
+    lab.delete(&greeting(), "hello").await;
+    lab.wait_gone(&greeting(), "hello").await;
+    expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
+    assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
+}
+
+/// After the change no build would remove the finalizers of objects in the former namespace.
+pub async fn plugin_is_not_moved_away_from_objects_with_its_finalizer(lab: Lab) {
+    let _lock = lab.lock_plugin("greeting").await;
+    apply_host_rights(&lab).await;
+    lab.install(&[GREETING_COMPONENT]);
+    let file = plugin_file(&lab).display().to_string();
+    expect_success(&install(&lab, &file, &[]).await);
+    let mut object = greeting_object(&lab, "hello");
+    object["metadata"]["finalizers"] = json!(["examples.ostler.dev/greeting"]);
+    lab.apply(object).await;
+    let installed = read_spec(&lab).await;
+    let other = format!("{}-other", lab.namespace);
+    lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}}))
+        .await;
+    let move_away = ["install", &file, "--namespace", &other, "--yes"];
+    let refused = run_plugin_command(&lab, &move_away).await;
+    let text = stderr(&refused);
+    assert!(
+        !refused.status.success()
+            && text.contains(&format!("{}/hello", lab.namespace))
+            && text.contains("nothing was changed"),
+        "{text}"
+    );
+    assert_eq!(read_spec(&lab).await, installed);
+    // With the former namespace it may have another one.
+    expect_success(&install(&lab, &file, &["--namespace", &other, "--yes"]).await);
+    let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let greetings = lab.api(&greeting(), &lab.namespace);
+    greetings
+        .patch("hello", &Default::default(), &none)
+        .await
+        .expect("patched");
+    expect_success(&run_plugin_command(&lab, &move_away).await);
+    assert_eq!(
+        read_spec(&lab).await["grants"]["reconciles"][0]["namespaces"],
+        json!([other])
+    );
+    expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
+    assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
+}
+
+/// The former build runs until the new one is loaded, which may take its time or fail.
+pub async fn upgrade_takes_no_rights_from_the_build_that_serves(mut lab: Lab) {
+    let _lock = lab.lock_plugin("greeting").await;
+    apply_host_rights(&lab).await;
+    let former = "  - {kinds: [Service], verbs: [get]}\n  events: true\n";
+    std::fs::write(plugin_file(&lab), greeting_with_permissions(former)).expect("written");
+    let file = plugin_file(&lab).display().to_string();
+    expect_success(&install(&lab, &file, &[]).await);
+    label_plugin(&lab).await;
+    lab.settings.grants = Grants::default();
+    lab.start_host().await;
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    lab.wait_until("the former build serves", async || {
+        let plugin = plugins.get("greeting").await.expect("the Plugin");
+        plugin.data["status"]["running"]["digest"].is_string()
+    })
+    .await;
+    let is_allowed = async || {
+        let roles = lab
+            .list(&Gvk::new("rbac.authorization.k8s.io", "v1", "Role"))
+            .await;
+        let own = roles
+            .iter()
+            .find(|role| role["metadata"]["name"] == "ostler:greeting");
+        let in_role = own.expect("the role").to_string().contains("services");
+        let in_grants = read_spec(&lab).await["grants"].to_string().contains("Service");
+        assert_eq!(in_role, in_grants);
+        in_role
+    };
+    assert!(is_allowed().await);
+
+    // The plugin directory of the host does not have the new build yet.
+    let new = greeting_with_permissions("");
+    let elsewhere = lab.path().join("new");
+    std::fs::create_dir(&elsewhere).expect("created");
+    std::fs::write(elsewhere.join("greeting.wasm"), &new).expect("written");
+    let elsewhere = elsewhere.join("greeting.wasm").display().to_string();
+    let waiting = install(&lab, &elsewhere, &["--timeout", "2s"]).await;
+    let text = stderr(&waiting);
+    assert!(
+        !waiting.status.success() && text.contains("The rights of the former build are kept"),
+        "{text}"
+    );
+    assert!(is_allowed().await);
+    std::fs::write(plugin_file(&lab), &new).expect("written");
+    expect_success(&install(&lab, &elsewhere, &[]).await);
+    assert!(!is_allowed().await);
+    expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
+}
+
+/// A public key, and the private one.
+const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
+const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
+
+/// The host would refuse the new build, after the roles were changed for it.
+pub async fn upgrade_without_the_signature_that_the_plugin_requires_is_refused(lab: Lab) {
+    let _lock = lab.lock_plugin("greeting").await;
+    apply_host_rights(&lab).await;
+    let registry = Registry::start_public();
+    lab.install(&[GREETING_COMPONENT]);
+    let (key, private) = (lab.path().join("cosign.pub"), lab.path().join("cosign.key"));
+    std::fs::write(&key, PUBLIC_KEY).expect("written");
+    std::fs::write(&private, PRIVATE_KEY).expect("written");
+    let (key, private) = (key.display().to_string(), private.display().to_string());
+    let reference = |tag: &str| format!("{}/plugins/greeting:{tag}", registry.address());
+    let push = async |tag: &str, more: &str, sign: &[&str]| {
+        std::fs::write(plugin_file(&lab), greeting_with_permissions(more)).expect("written");
+        let file = plugin_file(&lab).display().to_string();
+        let mut command = Command::new(host_binary());
+        command
+            .args(["plugin", "push", &file, &reference(tag)])
+            .args(sign);
+        let output = tokio::task::spawn_blocking(move || command.output().expect("ostler runs"));
+        expect_success(&output.await.expect("it ends"));
+    };
+    push("1", "", &["--sign", &private]).await;
+    push("2", "  events: true\n", &[]).await;
+    expect_success(&install(&lab, &reference("1"), &["--key", &key]).await);
+    let installed = read_spec(&lab).await;
+    let unsigned = install(&lab, &reference("2"), &["--yes"]).await;
+    let text = stderr(&unsigned);
+    assert!(
+        !unsigned.status.success() && text.contains("spec.verify of the installed plugin greeting"),
+        "{text}"
+    );
+    let file = install(&lab, &plugin_file(&lab).display().to_string(), &["--yes"]).await;
+    assert!(
+        stderr(&file).contains("a file has no signatures"),
+        "{}",
+        stderr(&file)
+    );
+    assert_eq!(read_spec(&lab).await, installed);
+    // The same build with its signature, by a key in a ConfigMap.
+    push("2", "  events: true\n", &["--sign", &private]).await;
+    lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "keys", "namespace": lab.namespace}, "data": {"cosign.pub": PUBLIC_KEY}}))
+        .await;
+    let from =
+        json!([{"configMapKeyRef": {"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"}}]);
+    let patch = Patch::Merge(json!({"spec": {"verify": {"keys": null, "keysFrom": from}}}));
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    plugins
+        .patch("greeting", &Default::default(), &patch)
+        .await
+        .expect("patched");
+    expect_success(&install(&lab, &reference("2"), &["--yes", "--force-conflicts"]).await);
+    assert_eq!(read_spec(&lab).await["grants"]["events"], true);
+    expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
 }
