@@ -25,6 +25,8 @@ pub struct Selection<'a> {
     pub labels: Option<&'a str>,
     /// A field selector in Kubernetes' syntax, of any scalar field.
     pub fields: Option<&'a str>,
+    /// True to ask the API server instead of the shared cache, which may be behind. It is a request for each list.
+    pub live: bool,
 }
 
 /// The object that results from a write. It is parsed only when it is asked for, since most reconcilers ignore it.
@@ -50,7 +52,7 @@ fn list_options(selection: &Selection, projection: Projection) -> ListOptions {
         projection,
         limit: None,
         continue_token: None,
-        live: false,
+        live: selection.live,
     }
 }
 

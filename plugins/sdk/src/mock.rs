@@ -63,6 +63,8 @@ type Server = Box<dyn Fn(&http::Request) -> Result<http::Response, Error>>;
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Key, Value>,
+    /// Objects that the cache does not have yet.
+    uncached: BTreeSet<Key>,
     /// Number of objects that the plugin has created, from which their UIDs are made.
     created: u64,
     answers: BTreeMap<(String, String), Answers>,
@@ -159,6 +161,12 @@ impl Host {
     /// Removes an object from the cluster.
     pub fn remove(&self, reference: &ObjectRef) -> &Self {
         self.0.borrow_mut().objects.remove(&object_key(reference));
+        self
+    }
+
+    /// Hides an object from reads of the cache, as a watch that is behind does. Live reads return it.
+    pub fn hide_from_cache(&self, reference: &ObjectRef) -> &Self {
+        self.0.borrow_mut().uncached.insert(object_key(reference));
         self
     }
 
@@ -773,7 +781,8 @@ fn matches_selector<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) 
 impl Capabilities for Host {
     fn kubernetes_get(&self, reference: &ObjectRef, options: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
         self.check_allowed("kubernetes.get")?;
-        let object = self.object(reference);
+        let is_hidden = !options.live && self.0.borrow().uncached.contains(&object_key(reference));
+        let object = self.object(reference).filter(|_| !is_hidden);
         Ok(object.map(|object| to_json_bytes(&project_object(&object, &options.projection))))
     }
 
@@ -783,6 +792,7 @@ impl Capabilities for Host {
         let wanted = |(key, object): &(&Key, &Value)| {
             key.0 == gvk.group
                 && key.1 == gvk.kind
+                && (options.live || !state.uncached.contains(*key))
                 && name_cluster(options.cluster.as_deref()) == key.4
                 && options.namespace.as_ref().is_none_or(|ns| *ns == key.2)
                 && matches_selector(options.label_selector.as_deref(), |key| {

@@ -171,6 +171,7 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                     namespace: Some(namespace).filter(|_| step.kind.as_deref() != Some("Namespace")),
                     labels: step.labels.as_deref(),
                     fields: step.fields.as_deref(),
+                    live: false,
                 };
                 let found = ctx.list_json(&gvk(), &selection, &[])?;
                 let names: Vec<&str> = found

@@ -319,12 +319,24 @@ impl<'a> Server<'a> {
             .list_applications(OWNER_LABEL, &self.setting.metadata.uid)?;
         remaining.retain(|application| !kept.contains(&&*name_of(application)));
         for application in &remaining {
-            // Argo CD deletes only after the running operation, which may never end.
-            if application["operation"].is_object() {
-                self.argo.terminate_operation(key_of(application))?;
+            let is_deleting = !application["metadata"]["deletionTimestamp"].is_null();
+            if is_deleting && !application["operation"].is_object() {
+                continue;
             }
-            if application["metadata"]["deletionTimestamp"].is_null() {
-                self.argo.delete_application(key_of(application))?;
+            // The API has no preconditions, and requests before this one may have taken their time: another application may have
+            // the name by now.
+            let live = self.argo.read_application(key_of(application))?;
+            let is_same =
+                |live: &Value| self.is_own(live) && live["metadata"]["uid"] == application["metadata"]["uid"];
+            let Some(live) = live.filter(is_same) else {
+                continue;
+            };
+            // Argo CD deletes only after the running operation, which may never end.
+            if live["operation"].is_object() {
+                self.argo.terminate_operation(key_of(&live))?;
+            }
+            if live["metadata"]["deletionTimestamp"].is_null() {
+                self.argo.delete_application(key_of(&live))?;
             }
         }
         Ok(remaining)

@@ -1,6 +1,9 @@
 //! ArgoSettings of an Argo CD that is reached by its API, against the simulator.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use argocd_simulator::{Request, Rest};
 use devops_argo::ArgoSettings;
@@ -295,6 +298,58 @@ fn deletion_terminates_the_operation_and_takes_the_project_last() {
         ]
     );
     assert_eq!(world.read("/api/v1/projects/shop")["code"], 5);
+}
+
+/// The API has no preconditions, so that an application is read again right before its deletion.
+#[test]
+fn application_that_another_user_made_after_the_list_is_not_deleted() {
+    let mut world = World::new();
+    world.reconcile().expect("an outcome");
+    let path = "/api/v1/applications/web?project=shop";
+    let foreign = json!({"metadata": {"name": "web"}, "spec": world.read(path)["spec"]});
+    let served = world.server.clone();
+    let is_replaced = Cell::new(false);
+    world.host.serve(move |request| {
+        let mut server = served.borrow_mut();
+        let mut answer = |method: &str, path: &str, body: &Value| {
+            let reply = server.answer(Request {
+                method,
+                path,
+                content_type: Some("application/json"),
+                body,
+            });
+            while server.advance() {}
+            reply
+        };
+        let body = request
+            .body
+            .as_deref()
+            .map(|body| from_slice(body).expect("JSON"));
+        let reply = answer(
+            request.method.as_str(),
+            &request.path_and_query,
+            &body.unwrap_or_default(),
+        );
+        if request.path_and_query.contains("?selector=") && !is_replaced.replace(true) {
+            answer("DELETE", path, &Value::Null);
+            assert_eq!(
+                answer("POST", "/api/v1/applications?validate=false", &foreign).status,
+                200
+            );
+        }
+        Ok(response(reply.status, &[], reply.body))
+    });
+    world.writes();
+    world.clean_up().expect_err("the list had the application");
+    let writes = world.writes();
+    assert!(
+        !writes
+            .iter()
+            .any(|write| write.starts_with("DELETE /api/v1/applications")),
+        "{writes:?}"
+    );
+    assert!(world.read(path)["metadata"]["deletionTimestamp"].is_null());
+    assert_eq!(world.read(path)["metadata"]["name"], "web");
 }
 
 #[test]

@@ -201,15 +201,16 @@ impl ClusterRole<'_> {
     /// Applies a request, and returns it when it is granted.
     fn apply_request(&self, ctx: &Context, kind: Gvk, name: &str, spec: Value) -> Result<Value, Failure> {
         let reference = kind.named(self.namespace, name).on_cluster(IN_CLUSTER);
-        if let Some(live) = self.find_own(ctx, &reference)?
-            && is_deleting(&live)
-        {
-            // Another client deletes it. A cleanup uses the access as long as there is one.
-            if self.owner.deletion_timestamp.is_some() {
-                return check_granted(&reference, live);
+        if let Some(live) = self.find_own(ctx, &reference)? {
+            if is_deleting(&live) {
+                // Another client deletes it. A cleanup uses the access as long as there is one.
+                if self.owner.deletion_timestamp.is_some() {
+                    return check_granted(&reference, live);
+                }
+                let message = describe(&reference, " is being deleted, and is made anew after that.");
+                return Err(Failure::wait("Deprovisioning", message));
             }
-            let message = describe(&reference, " is being deleted, and is made anew after that.");
-            return Err(Failure::wait("Deprovisioning", message));
+            self.delete_former_cluster(ctx, &live)?;
         }
         let mut object = self.build_object(&reference);
         object["spec"] = spec;
@@ -254,11 +255,26 @@ impl ClusterRole<'_> {
         Ok(())
     }
 
+    /// Deletes the `Cluster` of the owner before it was restored from a backup, whose uid is in its name and on the request. It
+    /// goes before the request gets the new uid, after which nothing would tell its name. The host keeps it for as long as the
+    /// inventory of the owner has objects on it.
+    fn delete_former_cluster(&self, ctx: &Context, request: &Value) -> Result<(), Failure> {
+        let former = request["metadata"]["labels"][OWNER_LABEL].as_str();
+        if let Some(uid) = former.filter(|uid| *uid != self.owner.uid.as_str()) {
+            let cluster = ostler_cluster().named(self.namespace, &self.cluster_name_of(uid));
+            self.delete_own(ctx, &cluster)?;
+        }
+        Ok(())
+    }
+
     /// Deletes an object unless it belongs to another owner. Returns true if nothing is left of it.
     fn delete_own(&self, ctx: &Context, reference: &ObjectRef) -> Result<bool, Failure> {
         let Some(live) = ctx.get_metadata(reference)?.filter(|live| self.is_own(live)) else {
             return Ok(true);
         };
+        if reference.gvk.kind != "Cluster" {
+            self.delete_former_cluster(ctx, &live)?;
+        }
         if !is_deleting(&live) {
             // Not in the foreground: the AccessRequest would wait for the Secret that it owns, and the host keeps that until
             // this object is gone, which waits for the AccessRequest.
@@ -328,7 +344,11 @@ impl ClusterRole<'_> {
 
     /// Name of the `Cluster`, with the uid: one of an earlier object of the same name may still be there.
     fn cluster_name(&self) -> String {
-        let owner = [&self.owner_name(), " ", &*self.owner.uid].concat();
+        self.cluster_name_of(&self.owner.uid)
+    }
+
+    fn cluster_name_of(&self, uid: &str) -> String {
+        let owner = [&self.owner_name(), " ", uid].concat();
         [self.provider, "-", self.role, "-", &hash_text(&owner)].concat()
     }
 }

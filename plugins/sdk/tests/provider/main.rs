@@ -403,4 +403,21 @@ fn owner_that_was_restored_takes_its_requests_over() {
     world.reconcile().expect("is installed");
     let request = world.object(&access_request(&name));
     assert_eq!(request["metadata"]["labels"]["provision.ostler.dev/owner"], "u-2");
+    let clusters = world.own_clusters();
+    assert_eq!(clusters.len(), 1, "the Cluster of the uid before is deleted");
+    assert_eq!(
+        clusters[0]["metadata"]["labels"]["provision.ostler.dev/owner"],
+        "u-2"
+    );
+    world.delete().expect("is removed");
+    assert!(world.is_clean(), "{:?}", world.host.writes());
+}
+
+/// A backup may have the status, and the owner be deleted before its first reconcile.
+#[test]
+fn owner_that_is_deleted_right_after_it_was_restored_leaves_no_cluster() {
+    let world = World::installed();
+    world.replace_uid("u-2");
+    world.delete().expect("is removed");
+    assert!(world.is_clean(), "{:?}", world.host.writes());
 }

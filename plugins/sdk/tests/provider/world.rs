@@ -214,9 +214,13 @@ impl World {
 
     /// The object as a backup has it, with another uid and without a status.
     pub fn restore_with_uid(&self, uid: &str) {
-        let mut copy = self.copy.borrow_mut();
-        copy["metadata"]["uid"] = uid.into();
-        copy["status"] = json!({});
+        self.replace_uid(uid);
+        self.copy.borrow_mut()["status"] = json!({});
+    }
+
+    /// The object as a backup with its status has it.
+    pub fn replace_uid(&self, uid: &str) {
+        self.copy.borrow_mut()["metadata"]["uid"] = uid.into();
     }
 
     pub fn reconcile(&self) -> Result<Outcome, Failure> {

@@ -240,7 +240,8 @@ impl Report {
         }
     }
 
-    /// Encodes the report within the size that the kubelet keeps: the log loses its beginning, a message its end.
+    /// Encodes the report within the size that the kubelet keeps, since a part of one is no report: the log loses its beginning,
+    /// then a message its end. Artifacts that do not fit even so are left out with an error, so that no consumer waits for them.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut report = self.clone();
@@ -250,12 +251,27 @@ impl Report {
         loop {
             let text = serde_json::to_string(&report).unwrap_or_default();
             let excess = text.len().saturating_sub(MAX_REPORT_BYTES);
-            if excess == 0 || report.log.is_empty() {
+            if excess == 0 {
                 return text;
             }
             // An escaped character takes up to six bytes for its one, so this many at least have to go.
-            let cut = excess.div_ceil(6).max(1);
-            truncate_start(&mut report.log, cut);
+            let cut = excess.div_ceil(6);
+            let message = report.error.as_mut().map(|error| &mut error.message);
+            if !report.log.is_empty() {
+                truncate_start(&mut report.log, cut);
+            } else if let Some(message) = message.filter(|message| !message.is_empty()) {
+                let kept = message.len().saturating_sub(cut);
+                truncate_end(message, kept);
+            } else {
+                let count = report.artifacts.len();
+                report.artifacts.clear();
+                report.error = Some(ReportError {
+                    reason: ErrorReason::OutputNotPacked,
+                    message: format!(
+                        "{count} outputs do not fit into a report of {MAX_REPORT_BYTES} bytes: use fewer, or shorter names."
+                    ),
+                });
+            }
         }
     }
 
@@ -273,7 +289,8 @@ fn truncate_end(text: &mut String, max: usize) {
 }
 
 fn truncate_start(text: &mut String, cut: usize) {
-    text.drain(..text.ceil_char_boundary(cut));
+    let end = text.ceil_char_boundary(cut.min(text.len()));
+    text.drain(..end);
 }
 
 fn root_path() -> String {
@@ -364,6 +381,31 @@ mod tests {
                 let read = Report::decode(&text).expect("a report");
                 assert_eq!(read.artifacts, full.artifacts);
                 assert!(log.ends_with(&read.log));
+            }
+        }
+    }
+
+    /// The kubelet cuts a longer termination message, and what is left is no JSON.
+    #[test]
+    fn report_is_never_longer_than_the_kubelet_keeps() {
+        for (artifacts, log) in [(16, ""), (16, "x"), (12, "\u{1}"), (40, ""), (40, "log")] {
+            for message in ["", "\u{1}", "ä", "x"] {
+                let mut full = report(artifacts, &log.repeat(3000));
+                let message = message.repeat(2000);
+                full.error = Some(ReportError {
+                    reason: ErrorReason::OutputNotPacked,
+                    message: message.clone(),
+                });
+                let text = full.encode();
+                assert!(text.len() <= MAX_REPORT_BYTES, "{}", text.len());
+                let read = Report::decode(&text).expect("a report");
+                let error = read.error.expect("an error");
+                if artifacts > 16 {
+                    assert!(read.artifacts.is_empty() && error.message.starts_with("40 outputs do not fit"));
+                } else {
+                    assert_eq!(read.artifacts, full.artifacts);
+                    assert!(message.starts_with(&error.message));
+                }
             }
         }
     }

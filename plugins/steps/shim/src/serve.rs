@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use signal_hook::{consts, iterator::Signals};
@@ -35,8 +35,12 @@ const MAX_HEAD_BYTES: usize = 4096;
 /// Header fields of a request.
 const MAX_HEADERS: usize = 16;
 
-/// Time that a client may take for one read or write.
+/// Time that a client may take for one write, which only a client with a token causes.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time in which the whole head of a request must have arrived: until then a client has shown no token, and clients that send
+/// nothing must not keep the others out.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Size of the buffer between file and connection.
 const COPY_BYTES: usize = 64 * 1024;
@@ -85,12 +89,23 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
             let _ = respond(&stream, "503 Service Unavailable", &["Retry-After: 1".into()]);
             continue;
         }
-        let (server, connections) = (Arc::clone(server), Arc::clone(&connections));
-        thread::spawn(move || {
+        let slot = ConnectionSlot(Arc::clone(&connections));
+        let server = Arc::clone(server);
+        // Without a thread the connection breaks, and the client retries.
+        let _ = thread::Builder::new().spawn(move || {
+            let _slot = slot;
             // The client sees a broken connection, and retries.
             let _ = server.handle(&stream);
-            connections.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+}
+
+/// One of the connections that are served at a time. It is free again however its thread ends.
+struct ConnectionSlot(Arc<AtomicUsize>);
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -110,7 +125,6 @@ struct Head {
 
 impl Server {
     fn handle(&self, stream: &TcpStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
         stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
         let Some(head) = read_head(stream)? else {
             return respond(stream, "400 Bad Request", &[]);
@@ -169,7 +183,13 @@ fn parse_range(range: &str) -> Option<u64> {
 
 fn read_head(mut stream: &TcpStream) -> io::Result<Option<Head>> {
     let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
+    let deadline = Instant::now() + HEAD_TIMEOUT;
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
         let read = stream.read(&mut buffer)?;
         if read == 0 || head.len() + read > MAX_HEAD_BYTES {
             return Ok(None);

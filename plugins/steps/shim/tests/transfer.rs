@@ -384,6 +384,44 @@ fn archive_that_leaves_its_directory_is_contained() {
     assert_eq!(fs::read_dir(outside).expect("a folder").count(), 0);
 }
 
+/// Connections without a token must not keep consumers out for long, however slowly they send.
+#[test]
+fn connections_that_send_no_request_are_bounded_in_number_and_time() {
+    let (producer, consumer) = (Pod::new(), Pod::new());
+    let report = produce(&producer, "echo content > file");
+    let (_streamer, address) = producer.serve("uid-1");
+    let idle: Vec<TcpStream> = (0..MAX_CONNECTIONS)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).expect("connects");
+            stream.write_all(b"GET ").expect("is sent");
+            stream
+        })
+        .collect();
+    // One more is refused at once.
+    let refused = || {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer.starts_with("HTTP/1.1 503 ")
+    };
+    await_true("a connection is refused", refused);
+    // Each byte begins no new time.
+    let mut trickle = idle[0].try_clone().expect("a handle");
+    thread::spawn(move || {
+        while trickle.write_all(b"x").is_ok() {
+            thread::sleep(std::time::Duration::from_millis(200));
+        }
+    });
+    consumer.set_source(&source("uid-1", address, &report));
+    assert_eq!(fetch(&consumer, 60), Some(0));
+    let mut ended = String::new();
+    let _ = (&idle[0]).read_to_string(&mut ended);
+    assert!(ended.is_empty() || ended.starts_with("HTTP/1.1 400 "), "{ended}");
+}
+
+/// The limit of the streamer.
+const MAX_CONNECTIONS: usize = 32;
+
 #[test]
 fn sigterm_ends_the_streamer() {
     let pod = Pod::new();

@@ -44,7 +44,7 @@ impl Reconciler for Steps {
         validate::validate(step)?;
         let mut status = step.status.clone();
         status.attempt = status.attempt.max(1);
-        let Some(live) = read_pod(ctx, step, status.attempt)? else {
+        let Some(live) = find_pod(ctx, step, &status)? else {
             if status.pod_uid.is_some() {
                 status.pod_state = Some(PodState::Gone);
                 return end(ctx, step, status, &observe_missing());
@@ -64,12 +64,13 @@ impl Reconciler for Steps {
     fn cleanup(&self, ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
         let mut status = step.status.clone();
         let attempt = status.attempt.max(1);
-        let Some(live) = read_pod(ctx, step, attempt)?.filter(|live| is_owned(step, live)) else {
+        status.attempt = attempt;
+        let Some(live) = find_pod(ctx, step, &status)?.filter(|live| is_owned(step, live)) else {
             return Ok(Outcome::await_change());
         };
         status.pod_state = Some(PodState::Destroying);
         delete_pod(ctx, step, attempt, &live)?;
-        let Some(left) = read_pod(ctx, step, attempt)? else {
+        let Some(left) = read_pod(ctx, step, attempt, false)? else {
             return Ok(Outcome::await_change());
         };
         let deleted = left["metadata"]["deletionTimestamp"]
@@ -90,15 +91,26 @@ fn pod_reference(step: &Step, attempt: i64) -> ObjectRef {
     gvk("", "v1", "Pod").named(step.namespace(), &pod_name(step, attempt))
 }
 
+/// Finds the pod of the current attempt. One that was created and is not in the cache is looked up at the API server: a watch
+/// that is behind, as after a change of the leader, is no loss of the pod.
+fn find_pod(ctx: &Context, step: &Step, status: &StepStatus) -> Result<Option<Value>, Failure> {
+    let cached = read_pod(ctx, step, status.attempt, false)?;
+    if cached.is_some() || status.pod_uid.is_none() {
+        return Ok(cached);
+    }
+    read_pod(ctx, step, status.attempt, true)
+}
+
 /// Reads the pod of an attempt, by the label that all pods of Steps share: a read by its name alone would watch every pod of
 /// the namespace.
-fn read_pod(ctx: &Context, step: &Step, attempt: i64) -> Result<Option<Value>, Failure> {
+fn read_pod(ctx: &Context, step: &Step, attempt: i64, live: bool) -> Result<Option<Value>, Failure> {
     let labels = format!("{POD_LABEL}=true");
     let fields = format!("metadata.name={}", pod_name(step, attempt));
     let selection = Selection {
         namespace: Some(step.namespace()),
         labels: Some(&labels),
         fields: Some(&fields),
+        live,
         ..Selection::default()
     };
     let parts = ["metadata", "spec.nodeName", "status"];
@@ -271,7 +283,7 @@ fn end(ctx: &Context, step: &Step, status: StepStatus, observed: &Observation) -
         ctx.warn(observed.reason, &format!("{} It runs again.", observed.message));
         let next = rerun::begin_attempt(&status);
         // An evicted pod has ended, but the streamer of one that was stopped has not.
-        if let Some(live) = read_pod(ctx, step, status.attempt)?.filter(|live| is_owned(step, live)) {
+        if let Some(live) = read_pod(ctx, step, status.attempt, false)?.filter(|live| is_owned(step, live)) {
             delete_pod(ctx, step, status.attempt, &live)?;
         }
         // The next attempt needs them, too.

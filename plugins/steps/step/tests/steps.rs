@@ -471,6 +471,20 @@ fn pod_deleted_before_it_was_seen_ends_the_step_instead_of_running_it_twice() {
     assert_eq!(host.writes(), ["create Pod unit-1 owned"]);
 }
 
+/// As after a change of the leader, while the new one's watch is behind.
+#[test]
+fn pod_that_the_cache_does_not_have_yet_is_followed() {
+    let (host, mut step) = (host(), step("unit"));
+    reconcile(&host, &mut step).expect("an outcome");
+    set_status(&host, "unit-1", running());
+    host.hide_from_cache(&pod("unit-1"));
+    reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(step["status"]["phase"], "Running");
+    // Nor is a pod that still runs left to the garbage collection.
+    host.cleanup(&Steps, &step).expect("the pod is deleted");
+    assert!(host.object(&pod("unit-1")).is_none());
+}
+
 #[test]
 fn deleted_pod_ends_the_step_instead_of_running_it_twice() {
     let (host, mut step) = (host(), step("unit"));
