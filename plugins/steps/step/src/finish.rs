@@ -109,7 +109,7 @@ pub fn retain(ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
     }
     let released = finished + duration(&step.spec.retain).unwrap_or_default().div_ceil(1000);
     let has_holders = !step.spec.outputs.is_empty() && !ctx.list_holders(&step.reference())?.is_empty();
-    let live = read_pod(ctx, step, status.attempt)?.filter(|live| is_owned(step, live));
+    let live = read_pod(ctx, step, status.attempt, false)?.filter(|live| is_owned(step, live));
     match &live {
         Some(live) => observe_retained(&mut status, live),
         None => set_gone(&mut status),
@@ -124,7 +124,7 @@ pub fn retain(ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
     if let Some(live) = live.filter(|_| is_released) {
         status.pod_state = Some(PodState::Destroying);
         delete_pod(ctx, step, status.attempt, &live)?;
-        if read_pod(ctx, step, status.attempt)?.is_none() {
+        if read_pod(ctx, step, status.attempt, false)?.is_none() {
             set_gone(&mut status);
         } else {
             status
