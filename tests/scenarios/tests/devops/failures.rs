@@ -6,7 +6,7 @@ use std::{convert::Infallible, time::Duration};
 use argocd_simulator::{Source, World};
 use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
 use ostler_test_harness::{Lab, find_condition, scenarios};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     cluster::{REFUSAL, certificate, dns_record, ingress},
@@ -75,8 +75,9 @@ async fn poll(lab: &Lab, id: &str) -> Infallible {
 
 /// Waits for a reason of the condition Ready, and has the deployment polled meanwhile.
 async fn wait_reason(lab: &Lab, id: &str, reason: &str) {
+    let record = record();
     tokio::select! {
-        _ = lab.wait_condition(&record(), id, "Ready", "False", reason) => {}
+        _ = lab.wait_condition(&record, id, "Ready", "False", reason) => {}
         never = poll(lab, id) => match never {},
     }
 }
@@ -133,8 +134,9 @@ async fn assert_end(pack: &PackLab, id: &str, expected: &End<'_>) {
 /// Deletes a deployment, and waits until nothing of it is left.
 async fn delete(lab: &Lab, id: &str) {
     lab.delete(&record(), id).await;
+    let record = record();
     tokio::select! {
-        () = lab.wait_gone(&record(), id) => {}
+        () = lab.wait_gone(&record, id) => {}
         never = poll(lab, id) => match never {},
     }
     for gvk in [kind("IngressResource"), ingress(), dns_record(), certificate()] {
