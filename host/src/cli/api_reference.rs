@@ -766,8 +766,16 @@ fn metrics_and_annotations_of_the_guides_exist() {
         known.extend(names.iter().map(|n| n.name.to_owned()));
     }
     let words = read_guide_words();
-    // The Rust crate and the Go module of the SDKs.
-    known.extend(["ostler_sdk", "ostler.dev/sdk", "ostler.dev/sdk/messages"].map(str::to_owned));
+    // The Rust crate, the Python module and the Go module of the SDKs.
+    known.extend(
+        [
+            "ostler_sdk",
+            "ostler_provision",
+            "ostler.dev/sdk",
+            "ostler.dev/sdk/messages",
+        ]
+        .map(str::to_owned),
+    );
     let is_name = |word: &str| {
         let is_metric = METRIC_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
         let is_version = word.starts_with("ostler.dev/v");
