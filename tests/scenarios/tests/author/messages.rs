@@ -81,7 +81,7 @@ pub fn add_publish(folder: &Path, language: &str) {
     replace_once(
         &folder.join("plugin.yaml"),
         "  kubernetes:\n",
-        "  messages:\n  - {exchanges: [answers], routingKeys: [in-*]}\n  kubernetes:\n",
+        "  messages:\n  - {exchanges: [answers], routingKeys: ['*']}\n  kubernetes:\n",
     );
 }
 
