@@ -243,6 +243,7 @@ impl Informers {
             },
             synced: sender,
             refused: self.refused.clone(),
+            namespaces: self.namespaces.clone(),
             backoff: self.backoff,
             idle_timeout: self.idle_timeout,
         };
@@ -413,6 +414,7 @@ struct Informer {
     ingest: Ingest,
     synced: watch::Sender<SyncState>,
     refused: Arc<Notify>,
+    namespaces: NamespaceScope,
     backoff: Backoff,
     idle_timeout: Duration,
 }
@@ -480,6 +482,10 @@ impl Informer {
             } else {
                 SyncState::Failed
             };
+            let scope = &self.ingest.scope;
+            if error.code() == 403 && scope.namespace.is_empty() && scope.selector.is_none() {
+                self.namespaces.record_forbidden(&scope.gvk);
+            }
             let before = self.synced.send_replace(state(error.to_string()));
             if refused && !matches!(before, SyncState::Refused(_)) {
                 self.refused.notify_one();

@@ -62,6 +62,8 @@ pub struct NamespaceScope {
     /// Kinds that discovery found to be cluster-scoped: their objects are in none of the namespaces. Shared by all
     /// clones.
     cluster_scoped: Arc<RwLock<HashSet<Gvk>>>,
+    /// Kinds that RBAC does not allow to list in all namespaces at once. Shared by all clones.
+    forbidden: Arc<RwLock<HashSet<Gvk>>>,
 }
 
 impl NamespaceScope {
@@ -71,6 +73,7 @@ impl NamespaceScope {
         Self {
             namespaces: names.into_iter().map(Into::into).collect(),
             cluster_scoped: Arc::default(),
+            forbidden: Arc::default(),
         }
     }
 
@@ -86,6 +89,12 @@ impl NamespaceScope {
         } else {
             self.cluster_scoped.write().insert(gvk.clone())
         }
+    }
+
+    /// Records that RBAC refuses a list of a kind in all namespaces (HTTP 403): from now on a read in one namespace is served by a
+    /// watch of that namespace.
+    pub fn record_forbidden(&self, gvk: &Gvk) {
+        self.forbidden.write().insert(gvk.clone());
     }
 
     /// Returns true if the host may watch a kind in all namespaces at once. Secrets it never does.
@@ -121,6 +130,7 @@ impl NamespaceScope {
         Self {
             namespaces: self.intersect(namespaces),
             cluster_scoped: self.cluster_scoped.clone(),
+            forbidden: self.forbidden.clone(),
         }
     }
 
@@ -146,15 +156,36 @@ impl NamespaceScope {
         selector: Option<&Selector>,
         projection: Projection,
     ) -> Scope {
-        let secret = gvk.is_secret();
-        // A label selector makes the watch cheap enough to keep it per namespace.
-        let narrow = secret || !self.namespaces.is_empty() || selector.is_some() || !cluster.is_empty();
-        Scope {
+        self.widen(&Scope {
             gvk: gvk.clone(),
             cluster: cluster.clone(),
-            namespace: if narrow { namespace.into() } else { "".into() },
+            namespace: namespace.into(),
             selector: selector.cloned(),
             projection,
+        })
+    }
+
+    /// The scope of the watch that serves reads of a scope: all namespaces, where that is possible and wanted.
+    pub fn widen(&self, read: &Scope) -> Scope {
+        let Scope {
+            gvk,
+            cluster,
+            selector,
+            ..
+        } = read;
+        // A label selector makes the watch cheap enough to keep it per namespace.
+        let is_narrow = gvk.is_secret()
+            || self.is_confined()
+            || selector.is_some()
+            || !cluster.is_empty()
+            || self.forbidden.read().contains(gvk);
+        Scope {
+            namespace: if is_narrow {
+                read.namespace.clone()
+            } else {
+                "".into()
+            },
+            ..read.clone()
         }
     }
 }
@@ -188,6 +219,20 @@ mod tests {
         // Its CRD was made anew with another scope.
         assert!(confined.record_scope(&node, true) && !confined.record_scope(&node, true));
         assert_eq!(namespaces(&node), ["a".into(), "b".into()]);
+    }
+
+    #[test]
+    fn kind_that_is_forbidden_in_all_namespaces_is_watched_in_those_that_are_read() {
+        let (everywhere, pod) = (NamespaceScope::default(), Gvk::new("", "v1", "Pod"));
+        let clone = everywhere.clone();
+        let namespace_of = |gvk: &Gvk, namespace: &str| {
+            let scope = clone.list_scope(gvk, &"".into(), namespace, None, Projection::Full);
+            scope.namespace.to_string()
+        };
+        assert_eq!(namespace_of(&pod, "a"), "");
+        everywhere.record_forbidden(&pod);
+        assert_eq!((&*namespace_of(&pod, "a"), &*namespace_of(&pod, "")), ("a", ""));
+        assert_eq!(namespace_of(&Gvk::new("", "v1", "Service"), "a"), "");
     }
 
     #[test]

@@ -51,13 +51,13 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::Projection,
+        scope::{NamespaceScope, Projection, Scope},
         well_known::{condition_type, upstream_reason},
     },
     observe::{log_ring::LogLevel, metrics::HostCall},
     policy::plugin_policy::PluginPolicy,
     recording::CallMode,
-    sandbox::services::{ApiAccess, Services},
+    sandbox::services::{ApiAccess, Services, SharedCache},
     schedule::dependencies::Dependency,
 };
 
@@ -295,6 +295,24 @@ impl Call {
         }
     }
 
+    /// Waits for the first list of the watch that serves a read, and returns its scope. If RBAC refuses the list of all
+    /// namespaces, the watch of the namespace serves the read.
+    async fn wait_synced(
+        &self,
+        cache: &SharedCache,
+        cluster: &str,
+        scope_of: impl Fn(&NamespaceScope) -> Scope,
+    ) -> Result<Scope, Error> {
+        let timeout = self.sync_timeout(cluster);
+        let (informers, scope) = (&cache.informers, scope_of(&cache.namespaces));
+        let mut synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
+        let now = scope_of(&cache.namespaces);
+        if synced.is_err() && now != scope {
+            synced = informers.wait_synced_for(&now, self.reader(), timeout).await;
+        }
+        synced.map_err(|e| self.map_sync_error(e))
+    }
+
     /// Reads one object from the shared cache and records the dependency.
     async fn get_cached(
         &mut self,
@@ -306,11 +324,8 @@ impl Call {
         self.record_read(Dependency::Object(key.clone(), projection))?;
         let remote = find_remote(services, &key.cluster)?;
         let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
-        let scope = cache.namespaces.object_scope(key, projection);
-        let timeout = self.sync_timeout(&key.cluster);
-        let informers = &cache.informers;
-        let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
-        synced.map_err(|e| self.map_sync_error(e))?;
+        let scope_of = |namespaces: &NamespaceScope| namespaces.object_scope(key, projection);
+        self.wait_synced(cache, &key.cluster, scope_of).await?;
         Ok(services.cache.store.get(key, projection))
     }
 

@@ -93,15 +93,26 @@ impl Dependency {
 
     /// The scope of the watch that reports its changes.
     pub fn scope(&self, namespaces: &NamespaceScope) -> Scope {
+        namespaces.widen(&self.read_scope())
+    }
+
+    /// The scope that is read.
+    fn read_scope(&self) -> Scope {
         match self {
-            Self::Object(key, projection) => namespaces.object_scope(key, *projection),
-            Self::List(list) => namespaces.list_scope(
-                &list.gvk,
-                &list.cluster,
-                &list.namespace,
-                list.labels.as_ref(),
-                list.projection,
-            ),
+            Self::Object(key, projection) => Scope {
+                gvk: key.gvk.clone(),
+                cluster: key.cluster.clone(),
+                namespace: key.namespace.clone(),
+                selector: None,
+                projection: *projection,
+            },
+            Self::List(list) => Scope {
+                gvk: list.gvk.clone(),
+                cluster: list.cluster.clone(),
+                namespace: list.namespace.clone(),
+                selector: list.labels.clone(),
+                projection: list.projection,
+            },
         }
     }
 }
@@ -142,7 +153,8 @@ pub struct DependencyGraph<K> {
     reads: HashMap<K, SmallSet<Dependency>>,
     objects: HashMap<ObjectRef, SmallSet<K>>,
     lists: HashMap<(Arc<str>, Gvk), Lists<K>>,
-    /// Number of edges that need each watch.
+    /// Number of edges that read each scope. The watches that serve them are computed when they are asked for, since RBAC may
+    /// refuse one of all namespaces later.
     scopes: HashMap<Scope, usize>,
 }
 
@@ -164,7 +176,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
         if !reads.insert(dependency.clone()) {
             return;
         }
-        *self.scopes.entry(dependency.scope(&self.namespaces)).or_default() += 1;
+        *self.scopes.entry(dependency.read_scope()).or_default() += 1;
         let dependants = match dependency {
             Dependency::Object(key, _) => self.objects.entry(key).or_default(),
             Dependency::List(list) => {
@@ -223,7 +235,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
         if reads.is_empty() {
             self.reads.remove(dependant);
         }
-        let scope = dependency.scope(&self.namespaces);
+        let scope = dependency.read_scope();
         if let Some(count) = self.scopes.get_mut(&scope) {
             *count -= 1;
             if *count == 0 {
@@ -266,8 +278,9 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
     }
 
     /// The scopes of the watches that the edges need.
-    pub fn scopes(&self) -> impl Iterator<Item = &Scope> {
-        self.scopes.keys()
+    pub fn scopes(&self) -> HashSet<Scope> {
+        let scopes = self.scopes.keys();
+        scopes.map(|scope| self.namespaces.widen(scope)).collect()
     }
 
     /// Number of edges.
@@ -499,7 +512,7 @@ mod tests {
             prop_assert_eq!(found, expected);
             prop_assert_eq!(graph.len(), model.values().map(HashSet::len).sum::<usize>());
             let needed: HashSet<Scope> = model.values().flatten().map(|d| d.scope(&NamespaceScope::default())).collect();
-            prop_assert_eq!(graph.scopes().cloned().collect::<HashSet<_>>(), needed);
+            prop_assert_eq!(graph.scopes(), needed);
             for k in 0..5 { graph.remove_dependant(&k); }
             prop_assert!(graph.is_empty() && graph.objects.is_empty() && graph.lists.is_empty() && graph.scopes.is_empty());
         }

@@ -558,8 +558,8 @@ impl Dispatcher {
     /// The watches that are needed: of reconciled kinds and of dependencies.
     pub fn scopes(&self) -> Vec<Scope> {
         let inner = self.inner.lock();
-        let reconciled = inner.scopes.values().flatten();
-        reconciled.chain(inner.graph.scopes()).cloned().collect()
+        let reconciled = inner.scopes.values().flatten().cloned();
+        reconciled.chain(inner.graph.scopes()).collect()
     }
 
     /// Past causes of an object, oldest first.

@@ -7,7 +7,7 @@ use crate::{
     cache::store::{NamespacedName, Query},
     client::access_review::ReadAccess,
     contract::bindings::types::Error,
-    kube::{key::ObjectRef, object::Object},
+    kube::{key::ObjectRef, object::Object, scope::NamespaceScope},
     sandbox::services::ClusterAccess,
     schedule::dependencies::{Dependency, List},
 };
@@ -40,12 +40,11 @@ impl Call {
         for list in lists {
             self.check_list(access, &list).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
-            let scope = dependency.scope(&access.cache.namespaces);
-            self.record_read(dependency)?;
-            let timeout = self.sync_timeout(&access.api.cluster);
-            let informers = &access.cache.informers;
-            let synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
-            let serving = synced.map_err(|e| self.map_sync_error(e))?;
+            self.record_read(dependency.clone())?;
+            let scope_of = |namespaces: &NamespaceScope| dependency.scope(namespaces);
+            let serving = self
+                .wait_synced(&access.cache, &access.api.cluster, scope_of)
+                .await?;
             let query = Query {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
