@@ -93,6 +93,8 @@ pub struct ObjectState {
     /// Hash of the last result and of the version of the object after its status was written. The same hash means that
     /// the status is current.
     written: u64,
+    /// Leader term in which it was compared with the API server's version, before a request that may not be repeated.
+    fresh_term: Option<u64>,
     /// A status of which the server dropped fields: as desired, and as stored.
     dropped: Option<Box<(Value, Value)>>,
     /// Its uid and the objects that it holds, which have to be released when it is gone.

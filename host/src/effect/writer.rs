@@ -369,6 +369,24 @@ impl ApiWriter {
         Ok((objects.collect(), next_token))
     }
 
+    /// Reads the uid and the resourceVersion of an object from the API server; none if it does not exist. It is a list of one
+    /// name, which needs no right beyond that of the informer.
+    pub async fn read_listed_version(&self, key: &ObjectRef) -> Result<Option<(String, u64)>, ApiError> {
+        let collection = self
+            .client
+            .collection_query(&key.gvk, &key.namespace, None)
+            .await?;
+        let query = format!("{collection}fieldSelector=metadata.name%3D{}&", key.name);
+        let mut found = None;
+        let page = self
+            .client
+            .list_page(&query, 1, "", Some(MetadataForm::List), |item| {
+                found = Object::parse(&key.gvk, item.as_bytes()).ok();
+            });
+        page.await?;
+        Ok(found.map(|(_, object)| (object.uid.to_string(), object.resource_version)))
+    }
+
     /// Patches the status of exactly this object.
     pub async fn patch_status(
         &self,

@@ -65,6 +65,9 @@ impl Controller {
             .await;
         let called = calling.elapsed();
         let recorded = std::mem::take(&mut call.mode).finish(&(&answer).into(), call.budget.cpu_time);
+        if let Some(term) = call.effects.fresh_term {
+            self.update_state(key, |state| state.fresh_term = Some(term));
+        }
         self.stats.add_counts(key, call.effects.counts);
         if let Some(metrics) = &call.context.metrics {
             let bytes = call.budget.bytes();
@@ -137,6 +140,7 @@ impl Controller {
         let target = CallTarget {
             key: key.clone(),
             object: object.clone(),
+            fresh_term: self.states.lock().get(key).and_then(|state| state.fresh_term),
             is_finalized: finalizer.is_some_and(|finalizer| object.has_finalizer(finalizer)),
             services: self.services.clone(),
         };

@@ -291,6 +291,7 @@ impl HookRunner {
         let account = account.filter(|_| api.acts_as_plugins);
         for _ in 0..MAX_UPGRADE_ATTEMPTS {
             let target = CallTarget {
+                fresh_term: None,
                 key: key.clone(),
                 object: object.clone(),
                 is_finalized: false,
@@ -341,6 +342,7 @@ pub fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTar
     let object = json!({"metadata": {"name": &**plugin.name()}}).to_string();
     let (key, object) = Object::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;
     Ok(CallTarget {
+        fresh_term: None,
         key,
         object: Arc::new(object),
         is_finalized: false,

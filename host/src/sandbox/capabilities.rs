@@ -10,6 +10,7 @@ mod context;
 mod dispatch;
 mod effects;
 mod events;
+mod freshness;
 pub(crate) mod http;
 mod kubernetes;
 mod log;

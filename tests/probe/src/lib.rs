@@ -42,7 +42,7 @@ pub struct ProbeStatus {
 #[ostler_sdk::api]
 pub struct Step {
     /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `digest`, `patch`, `hold`,
-    /// `holders`, `http`, `publish`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
+    /// `holders`, `http`, `post-once`, `publish`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -90,11 +90,11 @@ impl Reconciler for Prober {
     const PHASE: bool = true;
 
     fn reconcile(&self, ctx: &Context, probe: &Probe) -> Result<Outcome, Failure> {
-        run_steps(ctx, &probe.spec.steps, &probe.metadata.namespace)
+        run_steps(ctx, &probe.spec.steps, probe)
     }
 
     fn cleanup(&self, ctx: &Context, probe: &Probe) -> Result<Outcome, Failure> {
-        run_steps(ctx, &probe.spec.cleanup, &probe.metadata.namespace)
+        run_steps(ctx, &probe.spec.cleanup, probe)
     }
 }
 
@@ -126,7 +126,9 @@ impl Reconciler for SelectedProber {
     }
 }
 
-fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failure> {
+fn run_steps(ctx: &Context, steps: &[Step], probe: &Probe) -> Result<Outcome, Failure> {
+    let namespace = &*probe.metadata.namespace;
+    let recorded = &probe.status.seen;
     let mut outcome = Outcome::await_change();
     let mut seen: Vec<String> = Vec::new();
     for step in steps {
@@ -249,6 +251,17 @@ fn run_steps(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, 
                 let path = step.path.as_deref().unwrap_or("/");
                 ctx.upstream(upstream).get(path).send()?.status().to_string()
             }
+            // Sends a POST unless the status of an earlier reconcile has its result.
+            "post-once" => match recorded.iter().any(|result| result == "posted") {
+                true => "posted".into(),
+                false => {
+                    let upstream = step.name.as_deref().unwrap_or_default();
+                    ctx.upstream(upstream)
+                        .post(step.path.as_deref().unwrap_or("/"))
+                        .send()?;
+                    "posted".into()
+                }
+            },
             "publish" => {
                 ctx.publish(&broker(step), &message(step))?;
                 "published".into()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{Router, http::Method};
 use kube::api::{Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, probe, scenarios};
@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 scenarios!(
     checkpoint_after_spec_edit_keeps_the_observed_generation,
     checkpoint_over_another_leaders_conflicts,
+    post_of_a_stale_version_is_not_sent,
     deeply_nested_object_is_reported_and_its_neighbours_go_on,
     built_in_kinds_are_ready_by_their_own_rules,
 );
@@ -19,7 +20,7 @@ scenarios!(
 /// An upstream that answers a request only when the test permits it.
 struct HeldUpstream {
     object: Value,
-    requests: mpsc::UnboundedReceiver<()>,
+    requests: mpsc::UnboundedReceiver<Method>,
     permits: Arc<Semaphore>,
 }
 
@@ -28,8 +29,8 @@ impl HeldUpstream {
         let (sender, requests) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(0));
         let held = permits.clone();
-        let app = Router::new().fallback(async move || {
-            sender.send(()).expect("the test runs");
+        let app = Router::new().fallback(async move |method: Method| {
+            sender.send(method).expect("the test runs");
             held.acquire().await.expect("open").forget();
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
@@ -47,8 +48,8 @@ impl HeldUpstream {
     }
 
     /// Waits for the next request of a reconcile; it is not answered yet.
-    async fn wait_request(&mut self) {
-        self.requests.recv().await.expect("a request");
+    async fn wait_request(&mut self) -> Method {
+        self.requests.recv().await.expect("a request")
     }
 
     fn answer_one(&self) {
@@ -106,6 +107,42 @@ async fn checkpoint_over_another_leaders_conflicts(mut lab: Lab) {
     assert_eq!(object["status"]["seen"], json!(["theirs"]));
     upstream.permits.add_permits(10);
     lab.wait_ready(&probe::kind(), "p").await;
+}
+
+/// The leader before has sent the POST and recorded it, and the cache of this host does not have that status yet.
+async fn post_of_a_stale_version_is_not_sent(mut lab: Lab) {
+    lab.start_probe().await;
+    let mut upstream = HeldUpstream::start(&lab).await;
+    lab.apply(upstream.object.clone()).await;
+    let post = json!({"do": "post-once", "name": "held", "path": "/"});
+    lab.apply_probe("p", json!([http(), post]), json!([])).await;
+    // The component has been given the object without a status.
+    assert_eq!(upstream.wait_request().await, Method::GET);
+    let recorded = json!({"status": {"seen": ["200", "posted"]}});
+    lab.api(&probe::kind(), &lab.namespace)
+        .patch_status("p", &PatchParams::default(), &Patch::Merge(&recorded))
+        .await
+        .expect("written");
+    upstream.answer_one();
+    assert_eq!(
+        upstream.wait_request().await,
+        Method::GET,
+        "the retry, and no POST"
+    );
+    upstream.permits.add_permits(10);
+    lab.wait_ready(&probe::kind(), "p").await;
+    while let Ok(method) = upstream.requests.try_recv() {
+        assert_eq!(method, Method::GET);
+    }
+    // The first POST of an object is sent once.
+    let post = json!({"do": "post-once", "name": "held", "path": "/"});
+    lab.apply_probe("q", json!([post]), json!([])).await;
+    lab.wait_ready(&probe::kind(), "q").await;
+    let mut sent = Vec::new();
+    while let Ok(method) = upstream.requests.try_recv() {
+        sent.push(method);
+    }
+    assert_eq!(sent, [Method::POST]);
 }
 
 async fn deeply_nested_object_is_reported_and_its_neighbours_go_on(mut lab: Lab) {

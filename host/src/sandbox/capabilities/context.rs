@@ -34,6 +34,8 @@ pub struct CallTarget {
     pub key: ObjectRef,
     /// The version of the object that the component gets.
     pub object: Arc<Object>,
+    /// Leader term in which an earlier reconcile has found the object to be the API server's newest version.
+    pub fresh_term: Option<u64>,
     /// The object has the plugin's finalizer: it stays until the host has deleted what it owns on other clusters.
     pub is_finalized: bool,
     /// The services that the capabilities use.

@@ -42,6 +42,8 @@ pub struct Effects {
     pub streams: HashSet<StreamKey>,
     /// Upstreams and Secrets that could not be protected: RBAC has refused it.
     pub unprotected: BTreeSet<ObjectRef>,
+    /// Leader term in which the object was found to be the API server's newest version; none if it was not compared.
+    pub fresh_term: Option<u64>,
     /// The object after its last checkpoint; none without one.
     pub checkpoint: Option<Arc<Object>>,
     /// RBAC or admission has refused a request (HTTP 403). No watch reports when that changes, so the object is requeued by

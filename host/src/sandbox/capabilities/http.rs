@@ -13,6 +13,7 @@ mod events;
 use super::{
     Call,
     context::{check_host_reference, check_path_segments},
+    freshness::is_unrepeatable,
 };
 use crate::{
     cache::store::Store,
@@ -318,6 +319,9 @@ impl Call {
         let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
         if !reads {
             self.protect_upstream(&upstream).await?;
+        }
+        if is_unrepeatable(request.method) {
+            self.ensure_fresh_object().await?;
         }
         self.effects.record_request(reads);
         let request = upstream::Request {

@@ -40,6 +40,7 @@ impl Host for Call {
         })?;
         let upstream = self.load_upstream(services.clone(), key).await?;
         self.protect_upstream(&upstream).await?;
+        self.ensure_fresh_object().await?;
         let ResolvedUpstream { key, object, .. } = upstream;
         self.effects.record_request(false);
         let message = OutgoingMessage {

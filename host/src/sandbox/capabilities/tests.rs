@@ -441,6 +441,7 @@ fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions
     let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
     let (key, object) = Object::parse(&gvk, json).expect("an object");
     let target = CallTarget {
+        fresh_term: None,
         key,
         object: Arc::new(object),
         is_finalized: true,
