@@ -215,7 +215,8 @@ pub fn check_sources() {
             }],
         ),
     ] {
-        let name = format!("in-{language}");
+        // Its own name: the tests share a target directory, in which cargo tells packages apart by their names.
+        let name = format!("finalized-in-{language}");
         let kind = "Thing.v1.example.dev";
         let arguments = [
             "plugin",
@@ -263,7 +264,11 @@ fn check_changed_types(terminal: &Terminal, name: &str) {
     check_message(
         terminal,
         &["plugin", "crds", name, "--check"],
-        &[&file, "thing.spec.size added", "ostler plugin crds in-rust"],
+        &[
+            &file,
+            "thing.spec.size added",
+            "ostler plugin crds finalized-in-rust",
+        ],
     );
     let written = terminal.json(&["plugin", "crds", name, "--output", "json"]);
     assert_eq!(

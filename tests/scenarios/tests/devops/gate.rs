@@ -142,31 +142,38 @@ impl Gate {
         let (gate, term) = (self.clone(), self.term());
         let service = tower::service_fn(move |request: Request<Body>| {
             let (gate, client) = (gate.clone(), client.clone());
-            async move { gate.send(term, &client, request).await }
+            async move {
+                // In a task of its own: what the API server carries out is counted, although the host is dropped meanwhile.
+                let sent = tokio::spawn(async move { gate.send(term, &client, request).await });
+                match sent.await.expect("it does not panic") {
+                    Some(response) => response,
+                    None => std::future::pending().await,
+                }
+            }
         });
         Client::new(service, "default")
     }
 
-    /// Sends a request to the API server. A host that is stopped gets no response.
+    /// Sends a request to the API server. None for a host that is stopped.
     async fn send(
         &self,
         term: u64,
         client: &Client,
         request: Request<Body>,
-    ) -> Result<Response<Body>, kube::Error> {
+    ) -> Option<Result<Response<Body>, kube::Error>> {
         if !self.0.borrow().admits(term) {
-            return std::future::pending().await;
+            return None;
         }
         let effect = describe_write(&request);
-        let response = client.send(request).await?;
+        let response = match client.send(request).await {
+            Ok(response) => response,
+            Err(e) => return Some(Err(e)),
+        };
         let is_seen = match effect {
             Some(effect) if response.status().is_success() => self.count(term, &effect),
             _ => self.0.borrow().admits(term),
         };
-        match is_seen {
-            true => Ok(response),
-            false => std::future::pending().await,
-        }
+        is_seen.then_some(Ok(response))
     }
 
     /// Starts a proxy of the broker, and returns its address.
