@@ -331,7 +331,9 @@ fn build_change_observer(
             stats.observe_change(&change.key, change.new.as_deref());
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
-        let is_plugin = change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new);
+        let rollback = |o: &Option<Arc<Object>>| o.as_deref().and_then(plugin::recorded_rollback);
+        let is_plugin = change.key.gvk == plugin::kind()
+            && (intent(&change.old) != intent(&change.new) || rollback(&change.old) != rollback(&change.new));
         if is_plugin || registry.is_followed(&change.key) {
             registry.request_rescan();
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use self::{
-    from_object::{config_of_spec, load_for_object},
+    from_object::{config_of_spec, load_for_object, recorded_rollback},
     health::{BuildHealth, CallResult, CallSubject},
     registry::{Activated, CanaryReport, PreflightDifference, PreflightReport, Registry, Report, Rollback},
     state::{HookState, LoadState, SlotId},

@@ -252,8 +252,9 @@ well_known! {
         HOOKS_FAILED = "HooksFailed", "Healthy=False";
         /// Objects trapped at their last reconcile. The message has their number and a trap.
         TRAPPING = "Trapping", "Healthy=False";
-        /// The newest build did worse than the previous one, which reconciles again.
-        ROLLED_BACK = "RolledBack", "Healthy=False";
+        /// The newest build did worse than the previous one, which reconciles again. With Loaded=False, another process has
+        /// rolled it back, and this one has no previous build.
+        ROLLED_BACK = "RolledBack", "Healthy=False, Loaded=False";
         /// The canary is being loaded.
         CANARY_LOADING = "CanaryLoading", "Ready=False";
         /// The canary was refused; `status.canary.message` has the reason.

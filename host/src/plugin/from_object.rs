@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
     LoadError, Plugin, Registry, load,
-    spec::{PluginObject, PluginSpec},
+    spec::{PluginObject, PluginSpec, RolledBack},
 };
 use crate::{
     contract::limits::Limits,
@@ -33,6 +34,21 @@ impl PluginSpec {
     }
 }
 
+/// The rollback that the status of a stored `Plugin` object records. The spec need not be valid.
+pub fn recorded_rollback(object: &Object) -> Option<RolledBack> {
+    #[derive(Deserialize)]
+    struct StatusOnly {
+        status: Option<RollbackOnly>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct RollbackOnly {
+        rolled_back: Option<RolledBack>,
+    }
+    let read: StatusOnly = serde_json::from_slice(&object.json.text()).ok()?;
+    read.status?.rolled_back
+}
+
 /// Makes a build of a component with the configuration and policy of a `Plugin` object. A component that has been
 /// compiled is not compiled a second time.
 pub async fn load_for_object(
@@ -53,6 +69,35 @@ pub async fn load_for_object(
         suspended: spec.suspend,
         ..plugin
     })
+}
+
+impl RolledBack {
+    /// The record of a rollback of a build to the previous one, whose source is a reference that a registry resolves, or a
+    /// file.
+    pub(super) fn of_build(plugin: &Plugin, message: &str, previous: Option<&Plugin>) -> Self {
+        let pulled = previous.filter(|previous| previous.source.contains("@sha256:"));
+        Self {
+            digest: plugin.digest.clone(),
+            config_digest: Some(encode_hex(&Sha256::digest(&plugin.policy.config))),
+            previous_source: pulled.map(|previous| previous.source.clone()),
+            message: message.into(),
+        }
+    }
+
+    /// True for a build of the recorded component with the recorded configuration.
+    pub(super) fn names_build(&self, plugin: &Plugin) -> bool {
+        let config = || encode_hex(&Sha256::digest(&plugin.policy.config));
+        self.digest == plugin.digest
+            && self
+                .config_digest
+                .as_ref()
+                .is_none_or(|recorded| *recorded == config())
+    }
+
+    /// True for records of the same build, whatever their messages.
+    pub(super) fn is_same_build(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.config_digest == other.config_digest
+    }
 }
 
 impl Plugin {

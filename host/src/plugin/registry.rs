@@ -4,13 +4,15 @@
 //! - [`Registry::serve`] (`registry/activation.rs`): does a new build replace the one that serves? It comes from
 //!   `rollout`, which has loaded it and replayed recordings with it (`rollout/preflight.rs`).
 //! - [`Registry::record_call`] (`registry/rollback.rs`): does the previous build, or the one beside a canary, take its
-//!   place again?
+//!   place again? [`Registry::update_rollback_record`] (`registry/rollback_record.rs`) makes the decision of another
+//!   process apply here.
 
 mod activation;
 mod canary;
 mod report;
 mod revocation;
 mod rollback;
+mod rollback_record;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +29,7 @@ pub use self::{
     report::{CanaryReport, PreflightDifference, PreflightReport, Report},
     rollback::Rollback,
 };
-use super::{HookState, LoadError, Plugin, SlotId};
+use super::{HookState, LoadError, Plugin, SlotId, spec::RolledBack};
 use crate::{
     contract::limits::Limits,
     kube::{
@@ -76,6 +78,11 @@ struct Slot {
     last_good: Option<Arc<Plugin>>,
     /// The build that was rolled back. It is not tried a second time.
     bad: Option<RolledBackBuild>,
+    /// The rollback that the status of the `Plugin` object records, made by another process. It applies until another build
+    /// serves.
+    record: Option<RolledBack>,
+    /// The record in the status as it was last read.
+    read_record: Option<RolledBack>,
     rolled_back: u64,
     canary: Option<Canary>,
     /// Generation of the `Plugin` object that was processed last.

@@ -333,11 +333,19 @@ pub struct Build {
     pub source: String,
 }
 
-/// Build that was rolled back.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+/// Build that was rolled back. No host tries it again while this is recorded and the spec names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct RolledBack {
     /// SHA-256 digest of the component.
     pub digest: String,
+    /// SHA-256 digest of the configuration. When unset, the component is not tried with any configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_digest: Option<String>,
+    /// Registry reference of the build that serves instead, if it came from a registry. A restarted host pulls it, with
+    /// `spec.verify` and the pull secret of `spec.source`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_source: Option<String>,
     /// Reason for the rollback.
     pub message: String,
 }

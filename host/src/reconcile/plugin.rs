@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, home::ClusterProblem, name_objects,
+    Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, activation::activate, add_jitter,
+    home::ClusterProblem, name_objects,
 };
 use crate::{
     cache::store::Query,
@@ -27,8 +28,8 @@ use crate::{
         },
     },
     plugin::{
-        HookState, Kind, LoadState, Plugin, Report, SlotId, Summary,
-        spec::{Build, CanaryStatus, PluginStatus, RolledBack},
+        HookState, Kind, LoadState, Plugin, Report, SlotId, Summary, recorded_rollback,
+        spec::{Build, CanaryStatus, PluginStatus},
     },
     reconcile::conditions::condition,
     schedule::{
@@ -66,6 +67,14 @@ impl Controller {
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
         let id = SlotId::object(&*key.name);
+        // Before the report, which would overwrite the record of another process.
+        let rolled_back = self
+            .registry
+            .update_rollback_record(&id, recorded_rollback(&object));
+        if let Some((now, before)) = &rolled_back {
+            activate(&self.services, self.settings.workers, Some(now), Some(before));
+            self.hooks.on_activate();
+        }
         let report = self.registry.report(&id).unwrap_or_default();
         let serving = self.registry.serving_in(&id);
         if object.is_deleting() {
@@ -536,10 +545,7 @@ fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<
             source: p.source.clone(),
         }),
         last_good_digest: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
-        rolled_back: (!report.bad.is_empty()).then(|| RolledBack {
-            digest: report.bad.clone(),
-            message: report.message.clone(),
-        }),
+        rolled_back: report.rollback.clone(),
         kinds: report.kinds.clone(),
         used: used.collect(),
         requested: summary.requested,

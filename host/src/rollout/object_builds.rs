@@ -18,9 +18,12 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::{backoff::Backoff, hash::encode_hex, well_known::plugin_reason},
+    kube::{backoff::Backoff, hash::encode_hex, object::Object, well_known::plugin_reason},
     plugin::{
-        LoadError, Plugin, Registry, SlotId, canary_selector::CanarySelector, load_for_object, spec::Source,
+        Activated, LoadError, Plugin, Registry, SlotId,
+        canary_selector::CanarySelector,
+        load_for_object, recorded_rollback,
+        spec::{Oci, Source},
     },
     policy::{components::ComponentPolicy, grants::Grants},
     sandbox::engine::Engine,
@@ -54,6 +57,8 @@ pub(super) struct FinishedLoad {
     revision: String,
     since: Instant,
     result: Result<Plugin, LoadError>,
+    /// The build to serve in place of the result, which another process has rolled back.
+    previous: Option<Plugin>,
     /// Judgement of the builds that are kept.
     judged: JudgedBuilds,
 }
@@ -79,6 +84,7 @@ impl Reloader {
         let (mut claimed, mut key_objects) = (BTreeSet::new(), BTreeSet::new());
         for (key, object) in list {
             self.registry.reserve_name(&key.name);
+            self.follow_rollback_record(&SlotId::object(&*key.name), &object);
             match DesiredPlugin::parse(&key, &object) {
                 Ok(desired) => {
                     key_objects.extend(desired.spec.key_objects());
@@ -98,6 +104,17 @@ impl Reloader {
         }
         objects.follow_keys(key_objects);
         claimed
+    }
+
+    /// Makes a rollback apply that another process has recorded in the status of a `Plugin` object.
+    fn follow_rollback_record(&self, id: &SlotId, object: &Object) {
+        let rolled_back = self
+            .registry
+            .update_rollback_record(id, recorded_rollback(object));
+        if let Some((now, before)) = &rolled_back {
+            warn!(source = %id, digest = &before.digest[..12], "build rolled back by another process");
+            (self.on_activate)(Some(now), Some(before));
+        }
     }
 
     /// Stops loading the builds of a `Plugin` object that is gone.
@@ -220,6 +237,9 @@ impl Reloader {
             task.abort();
         }
         if is_current {
+            if role == BuildRole::Stable {
+                self.registry.drop_obsolete_record(&id);
+            }
             return;
         }
         if role == BuildRole::Canary
@@ -269,11 +289,16 @@ impl Reloader {
                 }
                 Err(refusal) => Err(refusal),
             };
+            let (built, previous) = match built {
+                Ok(plugin) if key.1 == BuildRole::Stable => load_previous(&context, &desired, plugin).await,
+                built => (built, None),
+            };
             FinishedLoad {
                 key,
                 revision,
                 since,
                 judged,
+                previous,
                 result: built.map(|mut plugin| {
                     if in_grants_file {
                         plugin.notes.push(
@@ -319,6 +344,7 @@ impl Reloader {
             revision,
             since,
             result,
+            previous,
             judged,
         } = match loaded {
             Ok(loaded) => loaded,
@@ -345,6 +371,9 @@ impl Reloader {
         let id = SlotId::object(&*desired.name);
         self.stop_builds(&id, |build| judged.violations.get(&build.source).cloned());
         self.registry.set_unverified(&id, judged.unverified);
+        if let Some(previous) = previous {
+            self.restore_previous(&id, previous);
+        }
         match (key.1, result) {
             (BuildRole::Stable, Ok(plugin)) => self.serve(&id, &revision, plugin, Some(since)),
             (BuildRole::Stable, Err(refusal)) => self.refuse(&id, &revision, refusal),
@@ -356,6 +385,20 @@ impl Reloader {
             BuildRole::Canary => self.finish_generation(&desired),
         }
         self.requeue_status(&desired.name);
+    }
+
+    /// Makes the build serve that the host before this one has rolled back to.
+    fn restore_previous(&self, id: &SlotId, previous: Plugin) {
+        match self.registry.restore_previous(id, previous) {
+            Ok(Activated { now, before }) => {
+                let (name, short) = (&**now.name(), &now.digest[..12]);
+                info!(plugin = name, version = now.version, digest = short, source = %id, "previous build loaded again");
+                (self.on_activate)(Some(&now), before.as_ref());
+            }
+            Err(refusal) => {
+                warn!(source = %id, reason = refusal.reason, error = %refusal.message, "previous build does not serve");
+            }
+        }
     }
 
     fn serve_canary(&self, desired: &DesiredPlugin, revision: &str, result: Result<Plugin, LoadError>) {
@@ -461,4 +504,46 @@ async fn build_component(
         notes: note.into_iter().collect(),
         ..plugin
     })
+}
+
+/// Pulls the previous build if another process has rolled back the given one and nothing serves here, as after a restart.
+/// Returns both, or the error of pulling.
+async fn load_previous(
+    context: &BuildContext<'_>,
+    desired: &DesiredPlugin,
+    rolled_back: Plugin,
+) -> (Result<Plugin, LoadError>, Option<Plugin>) {
+    let id = SlotId::object(&*desired.name);
+    let Some(reference) = context.registry.previous_source(&id, &rolled_back) else {
+        return (Ok(rolled_back), None);
+    };
+    let mut previous = DesiredPlugin {
+        name: desired.name.clone(),
+        generation: desired.generation,
+        spec: desired.spec.clone(),
+    };
+    let oci = desired.spec.source.oci.as_ref();
+    previous.spec.source = Source {
+        file: None,
+        oci: Some(Oci {
+            reference: reference.clone(),
+            pull_secret_ref: oci.and_then(|oci| oci.pull_secret_ref.clone()),
+        }),
+    };
+    match build_component(context, &previous, BuildRole::Stable, None).await {
+        Ok(previous) => (Ok(rolled_back), Some(previous)),
+        Err(error) => {
+            let short = &rolled_back.digest[..12];
+            let message = format!(
+                "{short} was rolled back, and the build before it can't be loaded from {reference}: {}",
+                error.message
+            );
+            let refusal = LoadError {
+                reason: plugin_reason::ROLLED_BACK,
+                message,
+                passing: error.passing,
+            };
+            (Err(refusal), None)
+        }
+    }
 }

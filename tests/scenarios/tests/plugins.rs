@@ -26,7 +26,11 @@ use revocation::{
     serving_build_is_stopped_when_a_config_map_loses_its_key,
     serving_build_is_stopped_when_its_key_or_digest_is_revoked,
 };
-use rollback::{trapping_build_is_rolled_back, trapping_build_of_a_file_is_rolled_back};
+use rollback::{
+    restarted_host_does_not_try_a_rolled_back_build,
+    restarted_host_pulls_the_build_before_the_rolled_back_one, trapping_build_is_rolled_back,
+    trapping_build_of_a_file_is_rolled_back,
+};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -39,6 +43,8 @@ scenarios!(
     canary_reconciles_its_share_and_is_promoted,
     canary_with_more_failures_is_rolled_back,
     trapping_build_is_rolled_back,
+    restarted_host_does_not_try_a_rolled_back_build,
+    restarted_host_pulls_the_build_before_the_rolled_back_one,
     trapping_build_of_a_file_is_rolled_back,
     deleted_plugin_stays_while_objects_need_cleanup,
     deletion_policy_orphan_releases_objects_of_plugin,
@@ -69,6 +75,24 @@ async fn apply_plugin(lab: &Lab, name: &str, spec: Value) {
     let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
         "metadata": {"name": name, "labels": {"lab": lab.namespace}}, "spec": spec});
     lab.apply(object).await;
+}
+
+/// Pushes a component to the repository of its plugin in a public registry.
+async fn push_component(registry: &Registry, plugin: &str, wasm: Vec<u8>) -> PushedComponent {
+    let reference: Reference = format!("{}/plugins/{plugin}:1", registry.address())
+        .parse()
+        .expect("a reference");
+    ComponentStore::new(None, PullLimits::default())
+        .push_component(
+            &reference,
+            &RegistryAuth::anonymous(),
+            wasm.into(),
+            &ComponentInterfaces::default(),
+            BTreeMap::new(),
+            Arc::new(|_| {}),
+        )
+        .await
+        .expect("pushed")
 }
 
 /// Waits until a Plugin has this condition for its current generation, and returns it.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Registry, Slot, Slots};
+use super::{Registry, RolledBackBuild, Slot, Slots};
 use crate::{
     kube::well_known::plugin_reason,
     plugin::{HookState, LoadError, Plugin, SlotId},
@@ -17,7 +17,7 @@ pub struct Activated {
 }
 
 /// Place of a new build beside the one that serves.
-enum Decision {
+pub(super) enum Decision {
     /// Nothing has served in the slot: the build serves.
     First,
     /// Another component or configuration: the build replaces the previous one, on trial.
@@ -28,7 +28,8 @@ enum Decision {
 
 impl Registry {
     /// Makes a build serve. Calls in flight end on the previous build. The build of a `Plugin` object takes the place
-    /// of one that a file has brought. Fails if its name or one of its kinds is taken.
+    /// of one that a file has brought. Fails if its name or one of its kinds is taken, and for a build that another process
+    /// has rolled back if there is no previous one.
     pub fn serve(
         &self,
         id: &SlotId,
@@ -40,10 +41,17 @@ impl Registry {
         let mut slots = self.slots.write();
         let replaced_file = check_conflicts(&slots, id, &plugin)?;
         let slot = take_over(&mut slots, id, replaced_file, revision);
-        let before = slot.serving.take();
+        let before = slot.serving.clone();
+        let recorded = slot.check_record(&plugin);
         if let Some(previous) = &before
-            && slot.was_rolled_back(&plugin)
+            && (slot.was_rolled_back(&plugin) || recorded.is_err() && !previous.same_build(&plugin))
         {
+            if let (None, Some(record)) = (&slot.bad, &slot.record) {
+                slot.bad = Some(RolledBackBuild {
+                    why: record.message.clone(),
+                    plugin: Arc::new(plugin.with_policy_of(&plugin)),
+                });
+            }
             // The previous build keeps serving, with the policy of the new one.
             let mut now = previous.with_policy_of(&plugin);
             now.suspended |= slot.violation.is_some();
@@ -51,6 +59,7 @@ impl Registry {
             slot.serving = Some(now.clone());
             return Ok(Activated { now, before });
         }
+        recorded?;
         let decision = decide(before.clone(), &plugin);
         let now = slot.activate(&decision, plugin, took);
         if slot.recheck_canary() {
@@ -68,7 +77,11 @@ impl Registry {
 
 /// Refuses a build whose name or kind is taken by another slot. Returns the file whose build it replaces, if it comes
 /// from the `Plugin` object of the same name.
-fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option<SlotId>, LoadError> {
+pub(super) fn check_conflicts(
+    slots: &Slots,
+    id: &SlotId,
+    plugin: &Plugin,
+) -> Result<Option<SlotId>, LoadError> {
     let object = SlotId::object(&**plugin.name());
     let from_object = *id == object;
     if !from_object && slots.contains_key(&object) {
@@ -108,7 +121,7 @@ fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option
 }
 
 /// The slot of a build, with the history of the file that it replaces: that is rolled back to as well.
-fn take_over<'a>(
+pub(super) fn take_over<'a>(
     slots: &'a mut Slots,
     id: &SlotId,
     replaced_file: Option<SlotId>,
@@ -128,7 +141,7 @@ fn take_over<'a>(
 }
 
 /// Compares a build with the previous one of its slot.
-fn decide(previous: Option<Arc<Plugin>>, new: &Plugin) -> Decision {
+pub(super) fn decide(previous: Option<Arc<Plugin>>, new: &Plugin) -> Decision {
     match previous {
         None => Decision::First,
         Some(previous) if previous.same_build(new) => Decision::Rebind(previous),
@@ -142,7 +155,12 @@ impl Slot {
     }
 
     /// Makes a build serve as decided.
-    fn activate(&mut self, decision: &Decision, mut plugin: Plugin, took: Option<Duration>) -> Arc<Plugin> {
+    pub(super) fn activate(
+        &mut self,
+        decision: &Decision,
+        mut plugin: Plugin,
+        took: Option<Duration>,
+    ) -> Arc<Plugin> {
         let previous_digest = match decision {
             Decision::First => None,
             Decision::Replace(previous) | Decision::Rebind(previous) => Some(&previous.digest),
@@ -156,6 +174,7 @@ impl Slot {
             };
         }
         let was_stopped = self.violation.take().is_some();
+        self.record = None;
         match decision {
             Decision::Rebind(previous) => {
                 plugin.health = previous.health.clone();

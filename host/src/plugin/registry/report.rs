@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Canary, RolledBackBuild, Slot};
-use crate::plugin::{HookState, LoadState, SlotId};
+use crate::plugin::{HookState, LoadState, SlotId, spec::RolledBack};
 
 /// Differences named in the one-line form of a preflight report.
 const MAX_SHOWN_DIFFERENCES: usize = 3;
@@ -49,6 +49,9 @@ pub struct Report {
     pub last_good: String,
     /// Digest of the build that was rolled back.
     pub bad: String,
+    /// The rollback to record in the status of the `Plugin` object: by this process, or by another one that has recorded it.
+    #[serde(skip)]
+    pub rollback: Option<RolledBack>,
     /// Number of objects whose last call trapped.
     pub trapping: usize,
     /// Message of the last trap.
@@ -163,6 +166,7 @@ impl Slot {
                 .as_ref()
                 .map(|b| b.plugin.digest.clone())
                 .unwrap_or_default(),
+            rollback: self.rollback_to_record(),
             trapping,
             trap: if trapping > 0 { trap } else { String::new() },
             canary: self.canary.as_ref().map(Canary::report),

@@ -82,7 +82,7 @@ impl Registry {
 }
 
 /// True when another slot reconciles a kind of the build to roll back to: it can't have that back.
-fn is_last_good_taken(slots: &Slots, id: &SlotId) -> bool {
+pub(super) fn is_last_good_taken(slots: &Slots, id: &SlotId) -> bool {
     slots[id].last_good.as_ref().is_some_and(|good| {
         let others = slots.iter().filter(|(other, _)| *other != id);
         let mut others = others.filter_map(|(_, slot)| slot.serving.as_ref());
@@ -120,7 +120,7 @@ impl Slot {
 
     /// Puts the last good build in the place of the one that serves, with that one's policy: policy is an
     /// administrator's decision, and is never rolled back.
-    fn roll_back_serving(&mut self, serving: Arc<Plugin>, why: String) -> Option<Rollback> {
+    pub(super) fn roll_back_serving(&mut self, serving: Arc<Plugin>, why: String) -> Option<Rollback> {
         let good = self.last_good.take()?;
         let now = Arc::new(good.with_policy_of(&serving));
         self.serving = Some(now.clone());

@@ -224,6 +224,142 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
     );
 }
 
+/// The rollback of build 2 to build 1, as the status of a `Plugin` object records it.
+fn record_rollback() -> RolledBack {
+    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    for digest in ["1", "2"] {
+        let served = registry.serve(&id, digest, plugin("a", digest, "A"), None);
+        served.expect("serves");
+    }
+    trap_objects(&registry, 0..3).expect("rolled back");
+    let record = registry.report(&id).expect("known").rollback.expect("a record");
+    assert!(record.digest.starts_with('2') && record.message.contains("unreachable"));
+    assert!(
+        registry
+            .update_rollback_record(&id, Some(record.clone()))
+            .is_none(),
+        "its own record changes nothing"
+    );
+    assert_eq!(build_of(&registry, 1), "1");
+    record
+}
+
+#[test]
+fn build_that_another_process_has_rolled_back_is_refused() {
+    let (registry, id, record) = (Registry::default(), SlotId::object("a"), record_rollback());
+    let serve = |revision: &str, digest: &str| {
+        let served = registry.serve(&id, revision, plugin("a", digest, "A"), None);
+        let refusal = served.map(drop).inspect_err(|refusal| {
+            registry.record_refusal(&id, revision, refusal.clone());
+        });
+        refusal.map_err(|refusal| refusal.reason)
+    };
+    assert!(
+        registry
+            .update_rollback_record(&id, Some(record.clone()))
+            .is_none()
+    );
+    assert_eq!(serve("1", "2"), Err("RolledBack"));
+    let report = registry.report(&id).expect("known");
+    assert_eq!(
+        (report.state, report.rollback),
+        (LoadState::Failed, Some(record.clone()))
+    );
+    registry.drop_obsolete_record(&id);
+    assert_eq!(serve("2", "2"), Err("RolledBack"), "with another policy");
+    // Another build serves, and the record is over.
+    assert_eq!(serve("3", "3"), Ok(()));
+    assert_eq!(registry.report(&id).expect("known").rollback, None);
+    assert_eq!(serve("4", "2"), Ok(()));
+    assert_eq!(build_of(&registry, 1), "2");
+}
+
+#[test]
+fn rolled_back_build_is_tried_again_without_its_record_or_with_another_config() {
+    let (id, record) = (SlotId::object("a"), record_rollback());
+    let registry = Registry::default();
+    registry.update_rollback_record(&id, Some(record.clone()));
+    let refusal = registry.serve(&id, "1", plugin("a", "2", "A"), None).err();
+    registry.record_refusal(&id, "1", refusal.expect("refused"));
+    assert!(registry.is_current(&id, "1"));
+    registry.update_rollback_record(&id, None);
+    assert!(!registry.is_current(&id, "1"), "it is loaded again");
+    let served = registry.serve(&id, "1", plugin("a", "2", "A"), None);
+    assert!(served.is_ok_and(|served| served.now.digest.starts_with('2')));
+
+    let registry = Registry::default();
+    registry.update_rollback_record(&id, Some(record));
+    let mut other = plugin("a", "2", "A");
+    other.policy = Arc::new(PluginPolicy {
+        plugin: "a".into(),
+        grants: Grants::default().grants_for("a"),
+        config: b"{\"a\":1}".to_vec(),
+        limits: Limits::default(),
+    });
+    assert!(registry.serve(&id, "1", other, None).is_ok());
+}
+
+#[test]
+fn previous_build_serves_in_place_of_a_recorded_one() {
+    let (registry, id, mut record) = (Registry::default(), SlotId::object("a"), record_rollback());
+    let source = "registry.example.org/a@sha256:1";
+    record.previous_source = Some(source.into());
+    registry.update_rollback_record(&id, Some(record.clone()));
+    let previous_of = |digest: &str| registry.previous_source(&id, &plugin("a", digest, "A"));
+    assert_eq!(
+        (previous_of("2").as_deref(), previous_of("3")),
+        (Some(source), None)
+    );
+    let refused = registry.restore_previous(&id, plugin("a", "2", "A")).err();
+    assert_eq!(refused.map(|refusal| refusal.reason), Some("RolledBack"));
+
+    let mut previous = plugin("a", "1", "A");
+    previous.source = source.into();
+    assert!(registry.restore_previous(&id, previous).is_ok());
+    assert_eq!(previous_of("2"), None, "a build serves");
+    let served = registry
+        .serve(&id, "2", plugin("a", "2", "A"), None)
+        .expect("kept");
+    assert!(served.now.digest.starts_with('1') && registry.is_current(&id, "2"));
+    let report = registry.report(&id).expect("known");
+    assert_eq!(
+        (report.state, report.rollback),
+        (LoadState::RolledBack, Some(record))
+    );
+}
+
+#[test]
+fn standby_follows_the_rollback_of_the_leader() {
+    let (id, record) = (SlotId::object("a"), record_rollback());
+    // It has both builds.
+    let registry = Registry::default();
+    for digest in ["1", "2"] {
+        let served = registry.serve(&id, digest, plugin("a", digest, "A"), None);
+        served.expect("serves");
+    }
+    let (now, before) = registry
+        .update_rollback_record(&id, Some(record.clone()))
+        .expect("rolled back");
+    assert_eq!((&now.digest[..1], &before.digest[..1]), ("1", "2"));
+    let report = registry.report(&id).expect("known");
+    assert_eq!(
+        (report.state, report.rollback.map(|r| r.message)),
+        (LoadState::RolledBack, Some(record.message.clone()))
+    );
+    // It has the new build only.
+    let registry = Registry::default();
+    let served = registry.serve(&id, "1", plugin("a", "2", "A"), None);
+    served.expect("serves");
+    let (now, _) = registry
+        .update_rollback_record(&id, Some(record))
+        .expect("stopped");
+    assert!(now.suspended && registry.report(&id).expect("known").stopped);
+    let again = registry.serve(&id, "2", plugin("a", "2", "A"), None);
+    assert_eq!(again.err().map(|refusal| refusal.reason), Some("RolledBack"));
+    let other = registry.serve(&id, "3", plugin("a", "3", "A"), None);
+    assert!(other.is_ok_and(|served| !served.now.suspended));
+}
+
 #[test]
 fn undone_build_serves_after_a_rollback_and_the_bad_one_is_tried_again() {
     let (registry, id) = (Registry::default(), SlotId::file("a.wasm"));

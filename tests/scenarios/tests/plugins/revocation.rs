@@ -7,25 +7,15 @@ const OTHER_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19
 
 /// Pushes the greeting component, signed by [`PRIVATE_KEY`].
 async fn push_signed(registry: &Registry) -> PushedComponent {
-    let store = ComponentStore::new(None, PullLimits::default());
-    let auth = RegistryAuth::anonymous();
-    let reference: Reference = format!("{}/plugins/greeting:1", registry.address())
-        .parse()
-        .expect("a reference");
-    let pushed = store
-        .push_component(
-            &reference,
-            &auth,
-            read_component("examples/greeting").into(),
-            &ComponentInterfaces::default(),
-            BTreeMap::new(),
-            Arc::new(|_| {}),
-        )
-        .await
-        .expect("pushed");
+    let pushed = push_component(registry, "greeting", read_component("examples/greeting")).await;
     let key = SigningKey::from_pem(PRIVATE_KEY).expect("a key");
-    store
-        .sign_digest(&reference, &pushed.digest, &auth, &key)
+    ComponentStore::new(None, PullLimits::default())
+        .sign_digest(
+            &pushed.reference,
+            &pushed.digest,
+            &RegistryAuth::anonymous(),
+            &key,
+        )
         .await
         .expect("signed");
     pushed
