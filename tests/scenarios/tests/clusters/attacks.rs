@@ -240,16 +240,17 @@ async fn hostile_clusters_cost_their_own_objects_only(lab: Lab) {
             wait_not_ready(&lab, &kind(), &format!("{name}-write"), message).await;
         }
     }
-    lab.wait_until("each attack has gone on for a while", async || {
-        attackers.iter().all(|attacker| {
-            let minimum = match attacker.attack {
-                Attack::EndlessPages => MIN_PAGE_COUNT,
-                _ => MIN_ATTACK_COUNT,
-            };
+    // One after the other, since all of them share the time.
+    for (attacker, (_, name, _)) in attackers.iter().zip(Attack::ALL) {
+        let minimum = match attacker.attack {
+            Attack::EndlessPages => MIN_PAGE_COUNT,
+            _ => MIN_ATTACK_COUNT,
+        };
+        lab.wait_until(&format!("{minimum} attacks of {name}"), async || {
             attacker.count.load(Ordering::Relaxed) >= minimum
         })
-    })
-    .await;
+        .await;
+    }
     for change in ["1", "2", "3"] {
         let changed = Instant::now();
         honest.apply_config_map(&lab, "c", change).await;
