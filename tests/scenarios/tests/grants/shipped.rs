@@ -87,6 +87,8 @@ pub fn bound_rules(documents: &[Value]) -> BTreeSet<String> {
             .find(|role| {
                 role["kind"] == binding["roleRef"]["kind"]
                     && role["metadata"]["name"] == binding["roleRef"]["name"]
+                    && (role["kind"] == "ClusterRole"
+                        || role["metadata"]["namespace"] == binding["metadata"]["namespace"])
             })
             .expect("the bound role is in the file");
         for rule in role["rules"].as_array().expect("rules") {
