@@ -248,6 +248,8 @@ type Metadata struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 	Finalizers  []string          `json:"finalizers"`
+	// DeletionTimestamp is the time of the deletion in RFC 3339, empty without one.
+	DeletionTimestamp string `json:"deletionTimestamp"`
 }
 
 // Reconciler reconciles one kind. It keeps no state, since every call runs in a fresh instance.

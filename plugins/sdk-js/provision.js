@@ -112,8 +112,8 @@ class Progress {
  * precedence over a retry, which would come too early. */
 const PRECEDENCE = ["wait", "retry", "throttled", "denied", "terminal"];
 
-/** Merges the failure of a later step with that of the earlier ones. */
-function mergeFailures(earlier, later) {
+/** Merges the failure of a later step with that of the earlier ones. For the modules of the SDK. */
+export function mergeFailures(earlier, later) {
   const rank = ({ resolution }) => PRECEDENCE.indexOf(resolution.tag);
   const [merged, other] = rank(later) > rank(earlier) ? [later, earlier] : [earlier, later];
   if (rank(merged) === rank(other)) {

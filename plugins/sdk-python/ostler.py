@@ -448,7 +448,7 @@ def _log_bug(error):
     """Reports an exception that is a bug: it ends the instance, as a panic does. The host writes message and location into
     the condition."""
     message = "".join(traceback.format_exception_only(error)).strip()
-    library = ("/ostler.py", "/ostler_provision.py")
+    library = ("/ostler.py", "/ostler_provider.py", "/ostler_provision.py")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.endswith(library)]
     location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     log.write(log.Level.ERROR, message, [

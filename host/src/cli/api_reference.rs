@@ -766,10 +766,11 @@ fn metrics_and_annotations_of_the_guides_exist() {
         known.extend(names.iter().map(|n| n.name.to_owned()));
     }
     let words = read_guide_words();
-    // The Rust crate, the Python module and the Go module of the SDKs.
+    // The Rust crate, the Python modules and the Go module of the SDKs.
     known.extend(
         [
             "ostler_sdk",
+            "ostler_provider",
             "ostler_provision",
             "ostler.dev/sdk",
             "ostler.dev/sdk/messages",

@@ -27,10 +27,11 @@ const ADAPTER_WAT: &str = include_str!("go/wasip1.wat");
 /// Entry point of the message handler in a core module.
 const MESSAGES_ENTRY_POINT: &str = "ostler:plugin/messages@0.1.0#handle";
 
-const SDK_FILES: [(&str, &str); 11] = [
+const SDK_FILES: [(&str, &str); 12] = [
     ("go.mod", include_str!("../../sdk-go/go.mod")),
     ("host.go", include_str!("../../sdk-go/host.go")),
     ("ostler.go", include_str!("../../sdk-go/ostler.go")),
+    ("provider.go", include_str!("../../sdk-go/provider.go")),
     ("provision.go", include_str!("../../sdk-go/provision.go")),
     ("wit/wit.go", include_str!("../../sdk-go/wit/wit.go")),
     ("wit/memory.go", include_str!("../../sdk-go/wit/memory.go")),

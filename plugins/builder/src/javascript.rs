@@ -13,7 +13,7 @@ use crate::{
 /// npm package of the compiler. It is also an engine of jco, but a tenth of the download on its own.
 const COMPILER_PACKAGE: &str = "componentize-qjs@0.4.5";
 
-const SDK_FILES: [(&str, &str); 6] = [
+const SDK_FILES: [(&str, &str); 8] = [
     (
         "node_modules/ostler/index.js",
         include_str!("../../sdk-js/index.js"),
@@ -27,12 +27,20 @@ const SDK_FILES: [(&str, &str); 6] = [
         include_str!("../../sdk-js/provision.js"),
     ),
     (
+        "node_modules/ostler/provider.js",
+        include_str!("../../sdk-js/provider.js"),
+    ),
+    (
         "node_modules/ostler/index.d.ts",
         include_str!("../../sdk-js/index.d.ts"),
     ),
     (
         "node_modules/ostler/provision.d.ts",
         include_str!("../../sdk-js/provision.d.ts"),
+    ),
+    (
+        "node_modules/ostler/provider.d.ts",
+        include_str!("../../sdk-js/provider.d.ts"),
     ),
     (
         "node_modules/ostler/package.json",

@@ -14,11 +14,15 @@ const COMPILER_PACKAGE: &str = "componentize-py==0.25.1";
 /// Entry module of a plugin. Not `plugin`, which is the name of the world.
 const MAIN_MODULE: &str = "main";
 
-const SDK_FILES: [(&str, &str); 2] = [
+const SDK_FILES: [(&str, &str); 3] = [
     ("ostler.py", include_str!("../../sdk-python/ostler.py")),
     (
         "ostler_provision.py",
         include_str!("../../sdk-python/ostler_provision.py"),
+    ),
+    (
+        "ostler_provider.py",
+        include_str!("../../sdk-python/ostler_provider.py"),
     ),
 ];
 

@@ -44,6 +44,7 @@ fn javascript_sdk_passes_its_tests() {
         "panics.test.mjs",
         "events.test.mjs",
         "provision.test.mjs",
+        "provider.test.mjs",
     ])
     .current_dir(sibling_dir("sdk-js"));
     run_command(test).unwrap();
@@ -53,7 +54,12 @@ fn javascript_sdk_passes_its_tests() {
 fn python_sdk_passes_its_tests() {
     require_program(&["python3", "--version"], &["python3"], true).unwrap();
     // One process each, since they replace the modules of the host.
-    for file in ["panics_test.py", "events_test.py", "provision_test.py"] {
+    for file in [
+        "panics_test.py",
+        "events_test.py",
+        "provision_test.py",
+        "provider_test.py",
+    ] {
         let mut test = Command::new("python3");
         // Without a cache beside the SDK, whose files are embedded.
         test.args(["-B", "-m", "unittest", file])

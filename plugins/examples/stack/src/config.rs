@@ -11,6 +11,17 @@ pub struct Config {
     pub defaults_namespace: Option<String>,
     /// Tool that deploys charts.
     pub charts: Option<Charts>,
+    /// Place on another cluster where Stacks are registered.
+    pub registry: Option<Registry>,
+}
+
+/// The place on another cluster where Stacks are registered.
+#[ostler_sdk::api]
+pub struct Registry {
+    /// Namespace and name of the Cluster.
+    pub cluster: String,
+    /// Namespace there.
+    pub namespace: String,
 }
 
 /// The tool that deploys charts.

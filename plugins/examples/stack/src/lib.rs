@@ -49,6 +49,9 @@ pub struct StackSpec {
     pub depends_on: Vec<String>,
     /// Helm chart that the application needs. It is uninstalled when it is unset.
     pub chart: Option<ChartSpec>,
+    /// Registers the application on the cluster of the registry, once it is available. The entry is removed when it is unset.
+    #[serde(default)]
+    pub registered: bool,
 }
 
 /// A key of a Secret in the same namespace.

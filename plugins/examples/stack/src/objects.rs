@@ -74,6 +74,19 @@ pub fn build_service(stack: &Stack) -> Value {
     service
 }
 
+/// Builds the entry of the registry, which has the Stacks of all namespaces in one.
+pub fn build_entry(stack: &Stack, namespace: &str) -> Value {
+    let spec = &stack.spec;
+    let name = format!("{}-{}", stack.namespace(), stack.name());
+    let host = format!("{}.{}", stack.name(), stack.namespace());
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": name, "namespace": namespace },
+        "data": { "image": spec.image, "host": spec.host.as_ref().unwrap_or(&host) },
+    })
+}
+
 /// Builds the Ingress. Without a host name, it is only the one to delete.
 pub fn build_ingress(stack: &Stack) -> Value {
     let backend = json!({ "service": { "name": stack.name(), "port": { "number": 80 } } });

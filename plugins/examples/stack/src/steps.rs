@@ -13,7 +13,8 @@ use crate::{
     objects,
 };
 
-/// Builds the steps: what the application needs, the application, and its Ingress once it is available.
+/// Builds the steps: what the application needs, the application, and once that is available its Ingress and
+/// its entry in the registry.
 pub fn build<'a>(stack: &'a Stack, config: &'a Config, inputs: Inputs) -> Result<StepTree<'a>, Failure> {
     let spec = &stack.spec;
     let resource = |object| Resource::new(&stack.metadata, object);
@@ -36,6 +37,24 @@ pub fn build<'a>(stack: &'a Stack, config: &'a Config, inputs: Inputs) -> Result
         None => {}
     }
     let deployment = resource(objects::build_deployment(stack, &inputs)).ready_when("Available");
+    let mut exposed = vec![when(
+        spec.host.is_some(),
+        step("IngressApplied", resource(objects::build_ingress(stack))),
+    )];
+    match &config.registry {
+        Some(registry) => {
+            let entry = resource(objects::build_entry(stack, &registry.namespace));
+            let entry = entry.on_cluster(&registry.cluster);
+            exposed.push(when(spec.registered, step("Registered", entry)));
+        }
+        // Without a registry there is neither an entry to make nor one to delete.
+        None if spec.registered && stack.metadata.deletion_timestamp.is_none() => {
+            let message =
+                "spec.registered needs a registry: set `registry` in the configuration of the plugin";
+            return Err(Failure::terminal("RegistryNotConfigured", message));
+        }
+        None => {}
+    }
     Ok(serial(vec![
         step("StacksReady", UsedStacks(stack)),
         concurrent(needed),
@@ -43,10 +62,7 @@ pub fn build<'a>(stack: &'a Stack, config: &'a Config, inputs: Inputs) -> Result
             step("DeploymentAvailable", deployment),
             step("ServiceApplied", resource(objects::build_service(stack))),
         ]),
-        when(
-            spec.host.is_some(),
-            step("IngressApplied", resource(objects::build_ingress(stack))),
-        ),
+        concurrent(exposed),
     ]))
 }
 

@@ -270,6 +270,42 @@ fn chart_without_a_configured_tool_is_terminal_and_does_not_block_the_deletion()
 }
 
 #[test]
+fn stack_is_registered_on_the_cluster_of_the_registry_while_it_is_set() {
+    let host = Host::new();
+    host.set_config(json!({ "registry": { "cluster": "fleet/registry", "namespace": "stacks" } }));
+    let registered = stack(json!({ "registered": true }));
+    let result = host.reconcile(&Stacks, &registered);
+    assert_eq!(
+        reason(&result, "Registered"),
+        "Pending",
+        "it is not available yet"
+    );
+    set_true(&host, &deployment(), "Available");
+    let result = host.reconcile(&Stacks, &registered);
+    assert_eq!(reason(&result, "Registered"), "Provisioned");
+    let entry = gvk("", "v1", "ConfigMap").named("stacks", "n-shop");
+    let entry = entry.on_cluster("fleet/registry");
+    let found = host.object(&entry).expect("registered");
+    assert_eq!(found["data"], json!({ "image": "shop:1", "host": "shop.n" }));
+    let result = host.reconcile(&Stacks, &stack(json!({})));
+    assert_eq!(reason(&result, "Registered"), "Deprovisioned");
+    assert_eq!(host.object(&entry), None);
+}
+
+#[test]
+fn registration_without_a_configured_registry_is_terminal_and_does_not_block_the_deletion() {
+    let host = Host::new();
+    let mut stack = stack(json!({ "registered": true }));
+    let failure = host.reconcile(&Stacks, &stack).expect_err("is refused");
+    assert_eq!(
+        (failure.resolution, &*failure.reason),
+        (Resolution::Terminal, "RegistryNotConfigured")
+    );
+    stack["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    host.cleanup(&Stacks, &stack).expect("is removed");
+}
+
+#[test]
 fn initialize_creates_defaults_and_keeps_edits() {
     let host = Host::new();
     host.initialize(&Hooks).expect("has nothing to do");

@@ -261,7 +261,9 @@ impl ClusterRole<'_> {
     fn delete_former_cluster(&self, ctx: &Context, request: &Value) -> Result<(), Failure> {
         let former = request["metadata"]["labels"][OWNER_LABEL].as_str();
         if let Some(uid) = former.filter(|uid| *uid != self.owner.uid.as_str()) {
-            let cluster = ostler_cluster().named(self.namespace, &self.cluster_name_of(uid));
+            let cluster = ostler_cluster()
+                .named(self.namespace, &self.cluster_name_of(uid))
+                .on_cluster(IN_CLUSTER);
             self.delete_own(ctx, &cluster)?;
         }
         Ok(())
@@ -392,13 +394,13 @@ fn check_granted(reference: &ObjectRef, live: Value) -> Result<Value, Failure> {
         let message = describe(reference, " is Denied. ");
         return Err(Failure::terminal(
             &[&*reference.gvk.kind, "Denied"].concat(),
-            [&message, why].concat(),
+            [&message, why].concat().trim_end(),
         ));
     }
     let message = describe(reference, " is not granted yet. ");
     Err(Failure::wait(
         &[&*reference.gvk.kind, "Pending"].concat(),
-        [&message, why].concat(),
+        [&message, why].concat().trim_end(),
     ))
 }
 

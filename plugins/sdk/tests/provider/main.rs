@@ -1,6 +1,7 @@
 //! Service providers: the order of requests and their release, and the calls of the domain.
 
 mod interrupted;
+mod table;
 mod world;
 
 use ostler_sdk::{Next, Resolution, gvk, prelude::*, serde_json::Value};

@@ -47,8 +47,9 @@ impl ProviderConfig for CopyConfigSpec {
     }
 }
 
+/// The end of a deletion by the domain.
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Deletion {
+pub enum Deletion {
     #[default]
     Complete,
     Skipped,
@@ -62,6 +63,9 @@ struct Record {
 }
 
 struct Copies(Rc<Record>);
+
+/// Record of a creation or update by the domain.
+const CREATION: &str = "create config=true";
 
 fn build_copy<'a>(object: &'a Object<CopySpec>, clusters: &Clusters) -> Result<Resource<'a>, Failure> {
     let map = json!({ "apiVersion": "v1", "kind": "ConfigMap",
@@ -81,11 +85,7 @@ impl DomainService for Copies {
         _: &CopyConfigSpec,
         clusters: &Clusters,
     ) -> Result<Outcome, Failure> {
-        let mut calls = self.0.calls.borrow_mut();
-        if calls.is_empty() {
-            calls.push("create config=true".into());
-        }
-        drop(calls);
+        self.0.calls.borrow_mut().push(CREATION.into());
         build_copy(object, clusters)?.provision(ctx)?;
         let status = CopyStatus {
             text: Some(object.spec.text.clone()),
@@ -129,15 +129,22 @@ pub fn access_request(name: &str) -> ObjectRef {
     gvk("clusters.openmcp.cloud", "v1alpha1", "AccessRequest").named("n", name)
 }
 
-/// Merges fields as a merge patch does that removes nothing.
-fn merge(into: &mut Value, from: &Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key.clone()).or_insert(Value::Null), value);
-            }
+/// Applies a JSON merge patch (RFC 7386).
+pub fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    let Value::Object(into) = into else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            into.remove(key);
+        } else {
+            merge(into.entry(key.clone()).or_insert(Value::Null), value);
         }
-        (into, from) => *into = from.clone(),
     }
 }
 
@@ -205,11 +212,28 @@ impl World {
     }
 
     pub fn fail_delete(&self) {
-        self.record.deletion.set(Deletion::Failing);
+        self.set_deletion(Deletion::Failing);
     }
 
     pub fn skip_delete(&self) {
-        self.record.deletion.set(Deletion::Skipped);
+        self.set_deletion(Deletion::Skipped);
+    }
+
+    pub fn set_deletion(&self, deletion: Deletion) {
+        self.record.deletion.set(deletion);
+    }
+
+    /// Applies a merge patch to the object.
+    pub fn patch_owner(&self, patch: &Value) {
+        merge(&mut self.copy.borrow_mut(), patch);
+    }
+
+    /// The stored status of the object.
+    pub fn status(&self) -> Value {
+        match &self.copy.borrow()["status"] {
+            Value::Null => json!({}),
+            status => status.clone(),
+        }
     }
 
     /// The object as a backup has it, with another uid and without a status.
@@ -321,7 +345,15 @@ impl World {
         format!("n/{name}")
     }
 
+    /// The calls of the domain, with one creation for those that follow each other.
     pub fn calls(&self) -> Vec<String> {
+        let mut calls = self.list_calls();
+        calls.dedup_by(|call, before| call == before && call == CREATION);
+        calls
+    }
+
+    /// All calls of the domain.
+    pub fn list_calls(&self) -> Vec<String> {
         self.record.calls.borrow().clone()
     }
 
