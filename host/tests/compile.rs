@@ -1,6 +1,9 @@
 //! Compilation of components in a separate process.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use ostler::testing::engine::{CompileCache, Engine};
 
@@ -91,4 +94,49 @@ fn code_that_others_may_write_is_compiled_again() {
     let after = std::fs::metadata(file).expect("a file");
     assert_ne!(after.ino(), before, "another file");
     assert_eq!(after.mode() & 0o777, 0o600);
+}
+
+/// Each compiler takes memory beside the host's, so few of them run at the same time, however many components there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn components_are_compiled_by_a_bounded_number_of_compilers() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("log");
+    // A compiler that records its beginning and its end, and takes a while.
+    let script = directory.path().join("compiler");
+    let text = format!(
+        "#!/bin/sh\nPATH=/bin:/usr/bin\necho begin >> {log}\ncat > /dev/null\nsleep 0.2\necho end >> {log}\nexit 1\n",
+        log = log.display()
+    );
+    std::fs::write(&script, text).expect("a script");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o700)).expect("executable");
+    let engine = engine(&directory.path().join("cache"), script.to_str().expect("a path"));
+    let engine = Arc::new(engine);
+    let loads = (0..8u8).map(|i| {
+        // A custom section makes each component another one.
+        let wasm = [EMPTY, &[0, 2, 1, b'a' + i]].concat();
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.compile_in_turn(wasm, false).await.is_err() })
+    });
+    let loads: Vec<_> = loads.collect();
+    for load in loads {
+        assert!(load.await.expect("no panic"), "this compiler compiles nothing");
+    }
+    let log = std::fs::read_to_string(&log).expect("a log");
+    let (mut running, mut most, mut began) = (0usize, 0, 0);
+    for line in log.lines() {
+        if line == "begin" {
+            running += 1;
+            began += 1;
+        } else {
+            running -= 1;
+        }
+        most = most.max(running);
+    }
+    assert_eq!((began, running), (8, 0));
+    let cores = std::thread::available_parallelism().expect("a number").get();
+    assert!(
+        most <= (cores / 2).clamp(1, 2),
+        "{most} compilers at the same time"
+    );
 }

@@ -32,6 +32,7 @@ use shipped::shipped_roles_are_exactly_what_the_pack_needs;
 
 scenarios!(
     plugin_with_service_account_is_limited_by_rbac,
+    plugin_writes_its_own_object_by_no_served_version,
     rbac_rule_with_resource_names_covers_these_objects_only,
     kind_without_grant_is_not_reconciled,
     narrowed_namespaces_are_the_only_ones_reconciled,
@@ -203,6 +204,66 @@ async fn plugin_with_service_account_is_limited_by_rbac(mut lab: Lab) {
         lab.delete(&kind(), name).await;
         lab.wait_gone(&kind(), name).await;
     }
+}
+
+/// The CRD of the probes serves another version, in which the grants cover each write to a Probe.
+async fn plugin_writes_its_own_object_by_no_served_version(mut lab: Lab) {
+    let text = "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: [Probe, SelectedProbe]}], \
+         kubernetes: [{group: tests.ostler.dev, kinds: [Probe], verbs: [get, apply, create, patch]}]}}";
+    lab.settings.grants = Grants::parse(text, "grants.yaml").expect("they parse");
+    let file = ostler_test_harness::workspace_root().join("tests/probe/crd.yaml");
+    let crds = std::fs::read_to_string(file).expect("the CRD");
+    let (crd, _) = crds.split_once("\n---").expect("several CRDs");
+    let crd: Value = serde_saphyr::from_str(crd).expect("a CRD");
+    let mut changed = crd.clone();
+    let mut second = crd["spec"]["versions"][0].clone();
+    second["name"] = "v1beta1".into();
+    second["storage"] = false.into();
+    let versions = changed["spec"]["versions"].as_array_mut().expect("versions");
+    versions.push(second);
+    lab.apply(changed).await;
+    lab.wait_until("the second version is served", async || {
+        let served = lab
+            .client
+            .list_api_group_resources("tests.ostler.dev/v1beta1")
+            .await;
+        served.is_ok_and(|served| served.resources.iter().any(|r| r.name == "probes"))
+    })
+    .await;
+    lab.start_probe().await;
+    let spec = json!({"spec": {"steps": [], "cleanup": [{"do": "log", "body": "written by itself"}]}});
+    for version in ["v1alpha1", "v1beta1"] {
+        for action in ["patch", "apply", "force", "create"] {
+            let name = format!("{action}-{version}");
+            let api_version = format!("tests.ostler.dev/{version}");
+            let mut object = spec.clone();
+            if action != "patch" {
+                object["apiVersion"] = api_version.as_str().into();
+                object["kind"] = "Probe".into();
+                object["metadata"] = json!({ "name": name });
+            }
+            let step = json!({"do": action, "apiVersion": api_version, "kind": "Probe", "name": name,
+                "object": object.to_string()});
+            lab.apply_probe(&name, json!([step]), json!([])).await;
+            wait_refused(&lab, &name, "Invalid", &["the reconciled object itself"]).await;
+            let written = lab.get(&kind(), &name).await.expect("it is there");
+            assert_eq!(written["spec"]["cleanup"], json!([]), "{name}");
+        }
+        // Another object of the kind may be written in either version.
+        let other = format!("other-{version}");
+        lab.apply_probe(&other, json!([]), json!([])).await;
+        let step = json!({"do": "patch", "apiVersion": format!("tests.ostler.dev/{version}"), "kind": "Probe",
+            "name": other, "object": spec.to_string()});
+        lab.apply_probe(&format!("author-{version}"), json!([step]), json!([]))
+            .await;
+        lab.wait_until("the other object is patched", async || {
+            let written = lab.get(&kind(), &other).await.expect("it is there");
+            written["spec"]["cleanup"][0]["do"] == "log"
+        })
+        .await;
+    }
+    lab.host = None;
+    lab.apply(crd).await;
 }
 
 async fn rbac_rule_with_resource_names_covers_these_objects_only(mut lab: Lab) {

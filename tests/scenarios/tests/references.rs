@@ -1,7 +1,9 @@
 //! Holds: an object is deleted after those that hold it, and no hold outlives its holder.
 
+use ostler::testing::{grants::Grants, key::Gvk};
+use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
-    Lab, find_condition,
+    Lab, captured_logs, find_condition,
     probe::{config_map, kind},
     scenarios,
 };
@@ -17,8 +19,15 @@ scenarios!(
     force_deleted_held_object_is_removed,
 );
 
+/// The requests of the embedded server can be refused.
+mod faults {
+    use super::hold_of_gone_holder_is_released_after_a_failed_discovery;
+
+    ostler_test_harness::scenarios!(embedded: hold_of_gone_holder_is_released_after_a_failed_discovery);
+}
+
 fn hold_step(kind: &str, name: &str) -> Value {
-    let api_version = if kind == "Probe" {
+    let api_version = if kind == "Probe" || kind == "Hostile" {
         "tests.ostler.dev/v1alpha1"
     } else {
         "v1"
@@ -152,6 +161,47 @@ async fn cycle_of_holds_is_reported_with_its_path(mut lab: Lab) {
     let way = "Probe/NS/a → Probe/NS/b → Probe/NS/a".replace("NS", &lab.namespace);
     assert!(message.contains(&way), "{message}");
     assert_eq!(count_holders(&lab.get(&kind(), "b").await.expect("b")), 0);
+}
+
+/// The plugin reconciles no object of the held kind, so that only a watch for the holds sees its deletion.
+async fn hold_of_gone_holder_is_released_after_a_failed_discovery(mut lab: Lab) {
+    let grants = "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: [Probe, SelectedProbe]}], \
+         kubernetes: [{group: tests.ostler.dev, kinds: [Hostile], verbs: [hold]}]}}";
+    lab.settings.grants = Grants::parse(grants, "grants.yaml").expect("they parse");
+    let hostile = Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile");
+    lab.apply(
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
+        "metadata": {"name": "x", "namespace": lab.namespace}, "spec": {"behaviour": "behave"}}),
+    )
+    .await;
+    lab.start_probe().await;
+    lab.apply_probe("a", hold_step("Hostile", "x"), json!([])).await;
+    lab.wait_seen("a", &["held"]).await;
+    lab.host = None;
+    lab.delete(&kind(), "a").await;
+    lab.patch(&kind(), "a", json!({"metadata": {"finalizers": null}}))
+        .await;
+    lab.wait_gone(&kind(), "a").await;
+    let server = lab.embedded.as_ref().expect("it is the embedded one");
+    let busy = Fault {
+        matches: Match {
+            path: Some("^/apis/tests\\.ostler\\.dev$".into()),
+            ..Match::default()
+        },
+        times: Some(1),
+        effect: Effect::Respond {
+            code: 503,
+            retry_after: None,
+        },
+    };
+    server.faults().add(busy).expect("a pattern");
+    lab.start_host().await;
+    lab.wait_until("the discovery has failed", async || {
+        captured_logs().contains("discovery failed, trying again")
+    })
+    .await;
+    lab.delete(&hostile, "x").await;
+    lab.wait_gone(&hostile, "x").await;
 }
 
 async fn hold_of_force_removed_holder_is_released(mut lab: Lab) {

@@ -21,6 +21,7 @@ scenarios!(
     list_wakes_by_label_and_field,
     metadata_read_stores_metadata_only,
     unused_watch_is_stopped,
+    needed_scope_without_a_watch_is_watched_again,
     list_of_600_objects_is_complete,
     reconcile_now_annotation_requests_one_reconcile,
     broken_watch_misses_no_change_and_wakes_only_its_readers,
@@ -149,6 +150,30 @@ async fn unused_watch_is_stopped(mut lab: Lab) {
 }
 
 /// A list of more than one page: a streaming list if the server supports it, else page by page.
+/// What the host finds to be unneeded may become needed before it stops the watch, as here everything was.
+async fn needed_scope_without_a_watch_is_watched_again(mut lab: Lab) {
+    lab.settings.watch_linger = Duration::from_millis(200);
+    lab.start_probe().await;
+    lab.apply_config_map("m", "a", "1").await;
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "m"});
+    lab.apply_probe("p", json!([get]), json!([])).await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
+    lab.wait_idle().await;
+    let informers = &lab.host().services().cache.informers;
+    let stopped = informers.stop_unneeded(&[], Duration::ZERO);
+    for needed in ["ConfigMap", "Probe"] {
+        assert!(
+            stopped.iter().any(|scope| *scope.gvk.kind == *needed),
+            "{stopped:?}"
+        );
+    }
+    lab.apply_config_map("m", "a", "2").await;
+    lab.wait_seen("p", &[r#"{"v":"2"}"#]).await;
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "n"});
+    lab.apply_probe("p", json!([get]), json!([])).await;
+    lab.wait_seen("p", &["absent"]).await;
+}
+
 async fn list_of_600_objects_is_complete(mut lab: Lab) {
     let api = lab.api(&config_map(), &lab.namespace);
     for i in 0..600 {

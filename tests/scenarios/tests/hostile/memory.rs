@@ -1,18 +1,25 @@
-//! A host in a container of 512 MiB, under all attacks on its memory at once.
+//! A host in a container of 512 MiB, under all attacks on its memory at once, and its compiler.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    io::Write,
+    process::{Command, Stdio},
+};
 
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
-    process::{Process, ProcessOptions},
+    process::{Process, ProcessOptions, host_binary},
     scenarios,
 };
 use serde_json::Value;
 
 use super::{Mirror, greeting, greetings, neighbours::measure_p99, object};
 
-scenarios!(embedded hostile: host_in_512_mib_survives_all_attacks_on_its_memory);
+scenarios!(
+    embedded hostile: host_in_512_mib_survives_all_attacks_on_its_memory,
+    compiler_in_512_mib_has_half_of_them_and_the_lowest_priority,
+);
 
 /// Memory limit of the pod in `deploy/`.
 const POD_BYTES: usize = 512 << 20;
@@ -59,15 +66,8 @@ async fn apply_attackers(lab: &Lab, calm: bool) {
 }
 
 async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
-    let cgroup = match MemoryCgroup::create(POD_BYTES) {
-        Ok(cgroup) => cgroup,
-        Err(why) => {
-            // As root on Linux there is always one; elsewhere this test can show nothing.
-            println!(
-                "\n!!! SKIPPED: no control group can be made here, the memory limit is NOT tested: {why} !!!\n"
-            );
-            return;
-        }
+    let Some(cgroup) = MemoryCgroup::create_or_skip(POD_BYTES) else {
+        return;
     };
     let large = Mirror::start(None).await;
     lab.apply(large.upstream(&lab, "large")).await;
@@ -127,4 +127,52 @@ async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         holder["metadata"]["generation"]
     );
     drop(process);
+}
+
+/// The smallest valid component.
+const EMPTY_COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
+
+/// The compiler sets its limits before it reads the component, which therefore is sent last.
+async fn compiler_in_512_mib_has_half_of_them_and_the_lowest_priority(lab: Lab) {
+    let Some(cgroup) = MemoryCgroup::create_or_skip(POD_BYTES) else {
+        return;
+    };
+    let cache = lab.path().join("compiled");
+    let mut compiler = Command::new("sh")
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(cgroup.processes())
+        .arg(host_binary())
+        .args(["compile", "--concurrency=2", "--memory=1048576", "--cache"])
+        .arg(&cache)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the compiler starts");
+    let read = |file: &str| {
+        std::fs::read_to_string(format!("/proc/{}/{file}", compiler.id())).expect("it waits for its input")
+    };
+    let limits = || {
+        let limits = read("limits");
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max data size"));
+        let fields = line.expect("a limit of data").split_ascii_whitespace();
+        fields.take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let half = (POD_BYTES / 2).to_string();
+    lab.wait_until("the compiler has a limit of memory", async || {
+        limits() == [half.as_str(); 2]
+    })
+    .await;
+    assert_eq!(
+        read("oom_score_adj").trim(),
+        "1000",
+        "it is killed before the host"
+    );
+    // The niceness is the 17th field after the command.
+    let stat = read("stat");
+    let (_, fields) = stat.rsplit_once(')').expect("a command");
+    assert_eq!(fields.split_ascii_whitespace().nth(16), Some("19"));
+    let mut input = compiler.stdin.take().expect("a pipe");
+    input.write_all(EMPTY_COMPONENT).expect("it reads");
+    drop(input);
+    assert!(compiler.wait().expect("it ends").success());
+    assert!(cache.exists(), "it has stored its code");
 }
