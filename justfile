@@ -27,6 +27,10 @@ components *packs:
 control-plane:
     cargo xtask control-plane
 
+# The image of the host, as an OCI archive
+image *options:
+    cargo xtask image {{options}}
+
 # Write crds/ from the Rust types
 crds:
     cargo xtask crds

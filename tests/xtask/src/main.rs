@@ -15,6 +15,7 @@ mod deny;
 mod dependencies;
 mod docs;
 mod go;
+mod image;
 mod paths;
 mod powerdns;
 mod process;
@@ -59,6 +60,8 @@ enum Command {
         #[arg(long)]
         build: bool,
     },
+    /// Build an image of the host from scratch, as an OCI archive.
+    Image(image::Options),
     /// Write crds/*.yaml from the Rust types.
     Crds {
         /// Write nothing, and fail if a file is out of date.
@@ -110,6 +113,7 @@ fn run(command: Command) -> Result<ExitCode> {
             );
             running.wait_for_interrupt().context("the control plane")?;
         }
+        Command::Image(options) => image::build_image(&options)?,
         Command::Crds { check } => cargo::write_crds(check)?,
         Command::Deny => deny::check_dependencies()?,
         Command::Docs => docs::build_book()?,
