@@ -27,6 +27,14 @@ components *packs:
 control-plane:
     cargo xtask control-plane
 
+# A real cluster of one node, until Ctrl-C
+node *options:
+    cargo xtask node {{options}}
+
+# The image of the host, as an OCI archive
+image *options:
+    cargo xtask image {{options}}
+
 # Write crds/ from the Rust types
 crds:
     cargo xtask crds

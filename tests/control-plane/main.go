@@ -1,5 +1,5 @@
-// A real Kubernetes control plane in one binary: the first argument selects the
-// component to run.
+// A real Kubernetes control plane and node in one binary: the first argument
+// selects the component to run.
 package main
 
 import (
@@ -7,12 +7,15 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -23,6 +26,9 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -38,8 +44,16 @@ func main() {
 		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
 	case "kube-controller-manager":
 		os.Exit(cli.Run(controllermanager.NewControllerManagerCommand()))
+	case "kube-proxy":
+		os.Exit(cli.Run(proxy.NewProxyCommand()))
+	case "kube-scheduler":
+		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
+	case "kubelet":
+		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 	case "keygen":
 		exit(keygen(os.Args[1:]))
+	case "kubelet-client":
+		exit(kubeletClient(os.Args[1:]))
 	case "ready":
 		exit(ready(os.Args[1:]))
 	default:
@@ -67,15 +81,46 @@ func keygen(args []string) error {
 	return write(args[1], "PUBLIC KEY", public, 0o644)
 }
 
+// kubeletClient writes the certificate by which the API server is known to the
+// kubelet, and its key. The certificate is its own authority.
+func kubeletClient(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("want CERTIFICATE-FILE KEY-FILE")
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	certificate := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().AddDate(1, 0, 0),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, certificate, certificate, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	if err := write(args[1], "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key), 0o600); err != nil {
+		return err
+	}
+	return write(args[0], "CERTIFICATE", der, 0o644)
+}
+
 func write(path, kind string, der []byte, mode os.FileMode) error {
 	block := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	return os.WriteFile(path, block, mode)
 }
 
-// ready waits until the API server is ready and has created its namespaces.
+// ready waits until the API server is ready and has created its namespaces, and
+// until a node is Ready, if one is named.
 func ready(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("want KUBECONFIG TIMEOUT")
+	if len(args) != 2 && len(args) != 3 {
+		return fmt.Errorf("want KUBECONFIG TIMEOUT [NODE]")
 	}
 	timeout, err := time.ParseDuration(args[1])
 	if err != nil {
@@ -94,13 +139,38 @@ func ready(args []string) error {
 		if _, last = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); last != nil {
 			return false, nil
 		}
-		_, last = client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
+		if _, last = client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{}); last != nil {
+			return false, nil
+		}
+		if len(args) == 3 {
+			last = checkNode(ctx, client, args[2])
+		}
 		return last == nil, nil
 	})
 	if err != nil && last != nil {
 		return last
 	}
 	return err
+}
+
+// checkNode fails unless the node is Ready, and open to pods of every kind.
+func checkNode(ctx context.Context, client kubernetes.Interface, name string) error {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if len(node.Spec.Taints) > 0 {
+		return fmt.Errorf("the node %s has the taint %s", name, node.Spec.Taints[0].Key)
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			return fmt.Errorf("the node %s is not Ready: %s", name, condition.Message)
+		}
+		if condition.Type == corev1.NodeReady {
+			return nil
+		}
+	}
+	return fmt.Errorf("the node %s has no condition Ready", name)
 }
 
 func exit(err error) {
@@ -111,6 +181,6 @@ func exit(err error) {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|keygen|ready [ARGUMENT...]")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-proxy|kube-scheduler|kubelet|keygen|kubelet-client|ready [ARGUMENT...]")
 	os.Exit(2)
 }

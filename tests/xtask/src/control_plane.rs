@@ -1,10 +1,10 @@
-//! The real control plane: kube-apiserver, etcd and the controllers that tests need, built once from the Go module in
+//! The real control plane: kube-apiserver, etcd and kube-controller-manager, built once from the Go module in
 //! tests/control-plane.
 
 use std::{
     fs::{self, File},
     io::{Read, Write},
-    net::TcpListener,
+    net::{Ipv4Addr, TcpListener},
     os::unix::{fs::OpenOptionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     go::GoProgram,
+    namespaces::NamespacesHandle,
     process::{Child, check_interrupt, read_tail},
     progress::Step,
 };
@@ -68,6 +69,69 @@ fn linker_flags(version: &str) -> Result<String> {
     Ok(flags)
 }
 
+/// Place and flags of the servers.
+pub struct Settings {
+    /// Folder in which the data has one of its own.
+    pub parent: PathBuf,
+    /// Address that the API servers listen on.
+    pub address: Ipv4Addr,
+    /// Namespaces that the servers run in; without them, those of this process.
+    pub namespaces: Option<NamespacesHandle>,
+    /// Users beside the administrator.
+    pub users: Vec<User>,
+    /// Flags of kube-apiserver.
+    pub apiserver_flags: Vec<String>,
+    /// Flags of kube-controller-manager.
+    pub controller_flags: Vec<String>,
+}
+
+impl Settings {
+    /// The control plane of tests without a node: an API server on loopback, and the controllers that scenarios wait for. Service
+    /// accounts have no tokens of their own, since no pod runs.
+    fn without_node() -> Self {
+        let flags = |flags: &[&str]| flags.iter().map(|&flag| flag.to_owned()).collect();
+        Self {
+            parent: std::env::temp_dir(),
+            address: Ipv4Addr::LOCALHOST,
+            namespaces: None,
+            users: Vec::new(),
+            apiserver_flags: flags(&[
+                "--authorization-mode=RBAC",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--disable-admission-plugins=ServiceAccount",
+                "--enable-priority-and-fairness=false",
+            ]),
+            controller_flags: flags(&["--controllers=garbage-collector-controller,namespace-controller"]),
+        }
+    }
+}
+
+/// A user with a static token.
+pub struct User {
+    /// Name of the user, and of its kubeconfig.
+    pub name: String,
+    /// Group of the user.
+    pub group: String,
+    token: String,
+}
+
+impl User {
+    /// A user with a random token.
+    pub fn new(name: &str, group: &str) -> Result<Self> {
+        Ok(Self {
+            name: name.into(),
+            group: group.into(),
+            token: random_token()?,
+        })
+    }
+
+    /// Returns its line in the token file of kube-apiserver.
+    fn csv_line(&self) -> String {
+        let Self { name, group, token } = self;
+        format!("{token},{name},{name},\"{group}\"\n")
+    }
+}
+
 /// A running control plane, terminated and its data removed when dropped.
 pub struct ControlPlane {
     // Fields are dropped in this order: clients before servers, the data last.
@@ -90,19 +154,23 @@ struct SharedParts {
     binary: PathBuf,
     dir: PathBuf,
     etcd_url: String,
-    token: String,
+    admin: User,
+    settings: Settings,
 }
 
 impl SharedParts {
     /// Starts a program of the binary, which logs to `LOG.log`.
     fn spawn_program(&self, program: &str, log: &str, arguments: &[String]) -> Result<Child> {
-        let mut command = Command::new(&self.binary);
-        // The usual name of the program in `ps`.
-        command
-            .arg0(program)
-            .arg(program)
-            .args(arguments)
-            .current_dir(&self.dir);
+        let mut command = match &self.settings.namespaces {
+            Some(namespaces) => namespaces.command(&self.binary),
+            None => {
+                let mut command = Command::new(&self.binary);
+                // The usual name of the program in `ps`.
+                command.arg0(program).current_dir(&self.dir);
+                command
+            }
+        };
+        command.arg(program).args(arguments);
         Child::spawn_logged(program, command, &self.log(log))
     }
 
@@ -129,58 +197,66 @@ impl SharedParts {
         const PROGRAM: &str = "kube-controller-manager";
         let [port] = free_ports()?;
         let log = format!("{PROGRAM}-of-{kubeconfig}");
-        self.spawn_program(
-            PROGRAM,
-            &log,
-            &[
-                format!("--kubeconfig={}", self.path(kubeconfig)),
-                "--controllers=garbage-collector-controller,namespace-controller".into(),
-                "--leader-elect=false".into(),
-                format!("--secure-port={port}"),
-                "--bind-address=127.0.0.1".into(),
-                format!("--cert-dir={}", self.path(&format!("certificates-of-{log}"))),
-            ],
-        )
+        let mut arguments = vec![
+            format!("--kubeconfig={}", self.path(kubeconfig)),
+            "--leader-elect=false".into(),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".into(),
+            format!("--cert-dir={}", self.path(&format!("certificates-of-{log}"))),
+            format!(
+                "--service-account-private-key-file={}",
+                self.path("service-account.key")
+            ),
+            format!("--root-ca-file={}", self.certificate(kubeconfig).display()),
+        ];
+        arguments.extend_from_slice(&self.settings.controller_flags);
+        self.spawn_program(PROGRAM, &log, &arguments)
+    }
+
+    /// Returns the path of the self-signed certificate of the API server of a kubeconfig.
+    fn certificate(&self, kubeconfig: &str) -> PathBuf {
+        let folder = format!("certificates-of-{kubeconfig}");
+        self.dir.join(folder).join("apiserver.crt")
     }
 
     /// Starts an API server, waits until it is ready, and writes the kubeconfig.
     fn start_api_server(&self, etcd_prefix: &str, kubeconfig: &str) -> Result<Child> {
         const PROGRAM: &str = "kube-apiserver";
         let [port] = free_ports()?;
-        let certificates = format!("certificates-of-{kubeconfig}");
+        let certificate = self.certificate(kubeconfig);
         let log = format!("{PROGRAM}-of-{kubeconfig}");
-        let mut child = self.spawn_program(
-            PROGRAM,
-            &log,
-            &[
-                format!("--etcd-servers={}", self.etcd_url),
-                format!("--etcd-prefix={etcd_prefix}"),
-                format!("--secure-port={port}"),
-                "--bind-address=127.0.0.1".into(),
-                format!("--cert-dir={}", self.path(&certificates)),
-                "--service-account-issuer=https://kubernetes.default.svc".into(),
-                format!("--service-account-key-file={}", self.path("service-account.pub")),
-                format!(
-                    "--service-account-signing-key-file={}",
-                    self.path("service-account.key")
-                ),
-                format!("--token-auth-file={}", self.path("tokens.csv")),
-                "--authorization-mode=RBAC".into(),
-                "--service-cluster-ip-range=10.0.0.0/24".into(),
-                "--disable-admission-plugins=ServiceAccount".into(),
-                "--enable-priority-and-fairness=false".into(),
-            ],
-        )?;
+        let mut arguments = vec![
+            format!("--etcd-servers={}", self.etcd_url),
+            format!("--etcd-prefix={etcd_prefix}"),
+            format!("--secure-port={port}"),
+            format!("--bind-address={}", self.settings.address),
+            format!(
+                "--cert-dir={}",
+                self.path(&format!("certificates-of-{kubeconfig}"))
+            ),
+            "--service-account-issuer=https://kubernetes.default.svc".into(),
+            format!("--service-account-key-file={}", self.path("service-account.pub")),
+            format!(
+                "--service-account-signing-key-file={}",
+                self.path("service-account.key")
+            ),
+            format!("--token-auth-file={}", self.path("tokens.csv")),
+        ];
+        arguments.extend_from_slice(&self.settings.apiserver_flags);
+        let mut child = self.spawn_program(PROGRAM, &log, &arguments)?;
         // It writes a self-signed certificate before it listens.
-        let certificate = self.dir.join(certificates).join("apiserver.crt");
         child.wait_until("certificate", Duration::from_secs(60), || {
             certificate.is_file().then_some(())
         })?;
-        let server = format!("https://127.0.0.1:{port}");
+        let server = format!("https://{}:{port}", self.settings.address);
         write_secret_file(
             &self.dir.join(kubeconfig),
-            &format_kubeconfig(&server, &certificate, &self.token),
+            &format_kubeconfig(&server, &certificate, &self.admin),
         )?;
+        for user in &self.settings.users {
+            let file = self.dir.join(format!("{}.kubeconfig", user.name));
+            write_secret_file(&file, &format_kubeconfig(&server, &certificate, user))?;
+        }
         let ready = run_subcommand(&self.binary, &["ready", &self.path(kubeconfig), START_TIMEOUT]);
         if let Err(e) = ready {
             child.check_running()?;
@@ -195,10 +271,17 @@ const KUBECONFIG: &str = "kubeconfig";
 const SECOND_KUBECONFIG: &str = "second.kubeconfig";
 
 impl ControlPlane {
-    /// Starts a control plane on free ports and waits until it is ready.
+    /// Starts a control plane without nodes on free ports of the loopback interface, and waits until it is ready.
     pub fn start(binary: &Path) -> Result<Self> {
+        Self::start_with(binary, Settings::without_node())
+    }
+
+    /// Starts a control plane on free ports and waits until it is ready.
+    pub fn start_with(binary: &Path, settings: Settings) -> Result<Self> {
         let step = Step::new("Starting the real control plane");
-        let folder = tempfile::Builder::new().prefix("control-plane-").tempdir()?;
+        let folder = tempfile::Builder::new()
+            .prefix("control-plane-")
+            .tempdir_in(&settings.parent)?;
         let [client, peer] = free_ports()?;
         let (client, peer) = (
             format!("http://127.0.0.1:{client}"),
@@ -208,7 +291,8 @@ impl ControlPlane {
             binary: binary.to_owned(),
             dir: folder.path().to_owned(),
             etcd_url: client.clone(),
-            token: random_token()?,
+            admin: User::new("admin", "system:masters")?,
+            settings,
         };
         step.set_status("etcd");
         let etcd = parts.spawn_program(
@@ -232,10 +316,9 @@ impl ControlPlane {
             parts.path("service-account.pub"),
         );
         run_subcommand(binary, &["keygen", &key, &public])?;
-        write_secret_file(
-            &folder.path().join("tokens.csv"),
-            &format!("{},admin,admin,\"system:masters\"\n", parts.token),
-        )?;
+        let users = std::iter::once(&parts.admin).chain(&parts.settings.users);
+        let tokens: String = users.map(User::csv_line).collect();
+        write_secret_file(&folder.path().join("tokens.csv"), &tokens)?;
         let first = parts.start_cluster("/registry", KUBECONFIG, &step)?;
         step.finish("");
         Ok(Self {
@@ -261,21 +344,32 @@ impl ControlPlane {
         self.folder.path().join(KUBECONFIG)
     }
 
+    /// Returns the path of the kubeconfig of a user of the settings.
+    pub fn kubeconfig_of(&self, user: &str) -> PathBuf {
+        self.folder.path().join(format!("{user}.kubeconfig"))
+    }
+
+    /// Fails when a part has exited.
+    pub fn check_running(&mut self) -> Result<()> {
+        self.etcd.check_running()?;
+        for cluster in std::iter::once(&mut self.first).chain(&mut self.second) {
+            cluster.apiserver.check_running()?;
+            cluster.controllers.check_running()?;
+        }
+        Ok(())
+    }
+
     /// Waits for Ctrl-C. Fails when a part exits before.
     pub fn wait_for_interrupt(&mut self) -> Result<()> {
         while !crate::process::wait_for_interrupt(Duration::from_secs(1)) {
-            self.etcd.check_running()?;
-            for cluster in std::iter::once(&mut self.first).chain(&mut self.second) {
-                cluster.apiserver.check_running()?;
-                cluster.controllers.check_running()?;
-            }
+            self.check_running()?;
         }
         Ok(())
     }
 }
 
 /// Runs one of the binary's short-lived subcommands.
-fn run_subcommand(binary: &Path, arguments: &[&str]) -> Result<()> {
+pub fn run_subcommand(binary: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new(binary);
     command
         .args(arguments)
@@ -323,13 +417,14 @@ fn write_secret_file(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Formats a kubeconfig as JSON, which is valid YAML.
-fn format_kubeconfig(server: &str, certificate: &Path, token: &str) -> String {
+fn format_kubeconfig(server: &str, certificate: &Path, user: &User) -> String {
+    let User { name, token, .. } = user;
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "real", "cluster": {"server": server, "certificate-authority": certificate}}],
-        "users": [{"name": "admin", "user": {"token": token}}],
-        "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": name}}],
         "current-context": "real",
     });
     format!("{config:#}\n")
@@ -353,6 +448,23 @@ mod tests {
             flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=36"),
             "{flags}"
         );
+    }
+
+    #[test]
+    fn users_have_lines_and_kubeconfigs_of_their_own_tokens() {
+        let users = ["a", "system:node:b"].map(|name| User::new(name, "system:nodes").unwrap());
+        assert_ne!(users[0].token, users[1].token);
+        for user in &users {
+            let (name, token) = (&user.name, &user.token);
+            assert_eq!(
+                user.csv_line(),
+                format!("{token},{name},{name},\"system:nodes\"\n")
+            );
+            let config = format_kubeconfig("https://10.1.0.2:6443", Path::new("/ca.crt"), user);
+            let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+            assert_eq!(config["users"][0]["user"]["token"], **token);
+            assert_eq!(config["contexts"][0]["context"]["user"], **name);
+        }
     }
 
     #[test]

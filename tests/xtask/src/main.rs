@@ -15,6 +15,9 @@ mod deny;
 mod dependencies;
 mod docs;
 mod go;
+mod image;
+mod namespaces;
+mod node;
 mod paths;
 mod powerdns;
 mod process;
@@ -59,6 +62,10 @@ enum Command {
         #[arg(long)]
         build: bool,
     },
+    /// Run a real cluster of one node until Ctrl-C: control plane, kubelet, containerd and a bridge network. Needs root.
+    Node(node::Options),
+    /// Build an image of the host from scratch, as an OCI archive.
+    Image(image::Options),
     /// Write crds/*.yaml from the Rust types.
     Crds {
         /// Write nothing, and fail if a file is out of date.
@@ -110,6 +117,8 @@ fn run(command: Command) -> Result<ExitCode> {
             );
             running.wait_for_interrupt().context("the control plane")?;
         }
+        Command::Node(options) => node::run_node(&options)?,
+        Command::Image(options) => image::build_image(&options)?,
         Command::Crds { check } => cargo::write_crds(check)?,
         Command::Deny => deny::check_dependencies()?,
         Command::Docs => docs::build_book()?,
