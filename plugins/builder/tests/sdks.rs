@@ -27,7 +27,7 @@ fn run_go(arguments: &[&str], folder: &Path, workspace: &Path) {
 fn go_sdk_and_example_pass_their_tests() {
     require_program(&["go", "version"], &["golang"], true).unwrap();
     let sdk = sibling_dir("sdk-go");
-    run_go(&["vet", "."], &sdk, Path::new("off"));
+    run_go(&["vet", ".", "./crds"], &sdk, Path::new("off"));
     run_go(&["test", "./..."], &sdk, Path::new("off"));
     let example = sibling_dir("examples/bookmark-go");
     let dir = BuildDir::new(&example, "bookmark-go-test").unwrap();
@@ -53,7 +53,12 @@ fn javascript_sdk_passes_its_tests() {
 fn python_sdk_passes_its_tests() {
     require_program(&["python3", "--version"], &["python3"], true).unwrap();
     // One process each, since they replace the modules of the host.
-    for file in ["panics_test.py", "events_test.py", "provision_test.py"] {
+    for file in [
+        "panics_test.py",
+        "events_test.py",
+        "provision_test.py",
+        "types_test.py",
+    ] {
         let mut test = Command::new("python3");
         // Without a cache beside the SDK, whose files are embedded.
         test.args(["-B", "-m", "unittest", file])
