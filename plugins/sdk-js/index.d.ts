@@ -5,11 +5,11 @@ export interface Reference {
   gvk: { group: string; version: string; kind: string };
   cluster: string | null; namespace: string | null; name: string;
 }
-export interface KubernetesObject {
+export interface KubernetesObject<Spec = any, Status = any> {
   apiVersion: string; kind: string;
   metadata: { name: string; namespace?: string; generation?: number; uid?: string;
     resourceVersion?: string; labels?: Record<string, string>; annotations?: Record<string, string> };
-  spec?: any; status?: any; data?: any;
+  spec: Spec; status?: Status; data?: any;
 }
 declare class Result { with(condition: Condition): this; withStatus(status: object): this }
 export class Outcome extends Result {}
@@ -134,10 +134,19 @@ export interface Host {
 }
 export const host: Host;
 
+/** A function that moves the observed state towards the desired state of an object. */
+export type Reconcile<Spec = any, Status = any> = (object: KubernetesObject<Spec, Status>, host: Host) => Outcome;
+/** A printer column. */
+export interface Column { name: string; jsonPath: string; type?: string; description?: string; priority?: number }
+/**
+ * A kind with its reconciler. `ostler plugin crds` writes the CRD of a kind whose types `<Kind>Spec` and `<Kind>Status` the
+ * module has; `plural`, `scope`, `shortNames`, `categories` and `columns` are for that alone.
+ */
 export interface Kind {
   group: string; version: string; kind: string; finalizer?: string; labelSelector?: string; phase?: boolean;
   waitForDependents?: boolean;
-  reconcile(object: KubernetesObject, host: Host): Outcome;
-  cleanup?(object: KubernetesObject, host: Host): Outcome;
+  plural?: string; scope?: "Namespaced" | "Cluster"; shortNames?: string[]; categories?: string[]; columns?: Column[];
+  reconcile: Reconcile;
+  cleanup?: Reconcile;
 }
 export function plugin(plugin: { name: string; version: string; maxConcurrent?: number; kinds: Kind[] }): object;

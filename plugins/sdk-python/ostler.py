@@ -5,6 +5,7 @@ import json
 import traceback
 
 from componentize_py_types import Err
+from ostler_types import Object, column, encode, schema
 from wit_world import exports
 from wit_world.exports import reconciler
 from wit_world.imports import (
@@ -17,9 +18,9 @@ except ImportError:  # The world of a plugin without a message handler.
     messages = None
 
 __all__ = [
-    "Delivery", "Failure", "Host", "HostError", "Kind", "Outcome", "Response", "ack", "after", "at", "await_change",
-    "event_match", "false_condition", "message_handler", "plugin", "poll", "reference", "reject", "retry", "retry_after", "secret",
-    "substitution", "terminal", "throttled", "true_condition", "unknown_condition", "wait",
+    "Delivery", "Failure", "Host", "HostError", "Kind", "Object", "Outcome", "Response", "ack", "after", "at", "await_change",
+    "column", "event_match", "false_condition", "message_handler", "plugin", "poll", "reference", "reject", "retry",
+    "retry_after", "schema", "secret", "substitution", "terminal", "throttled", "true_condition", "unknown_condition", "wait",
 ]
 
 
@@ -45,8 +46,9 @@ class _Result:
         self.conditions.append(condition)
         return self
 
-    def with_status(self, **fields):
-        self.status = _json(fields)
+    def with_status(self, status=None, /, **fields):
+        """Sets the status fields: those of a dataclass, or as they are named in the object."""
+        self.status = _json({**(encode(status) if status is not None else {}), **encode(fields)})
         return self
 
 
@@ -448,7 +450,7 @@ def _log_bug(error):
     """Reports an exception that is a bug: it ends the instance, as a panic does. The host writes message and location into
     the condition."""
     message = "".join(traceback.format_exception_only(error)).strip()
-    library = ("/ostler.py", "/ostler_provider.py", "/ostler_provision.py")
+    library = ("/ostler.py", "/ostler_provider.py", "/ostler_provision.py", "/ostler_types.py")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.endswith(library)]
     location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     log.write(log.Level.ERROR, message, [
@@ -456,17 +458,29 @@ def _log_bug(error):
 
 
 class Kind:
-    """The base class of a kind with its reconciler."""
+    """The base class of a kind with its reconciler. `ostler plugin crds` writes the CRD of a kind whose `spec` is a
+    dataclass, with its `status`, `plural`, `scope`, `short_names`, `categories` and printer `columns`."""
 
     group = version = kind = ""
     finalizer = label_selector = None
     phase = wait_for_dependents = False
+    spec = status = plural = None
+    scope = "Namespaced"
+    short_names = categories = columns = ()
 
     def reconcile(self, object, host):
+        """Moves the observed state towards the desired state of an `Object`."""
         raise NotImplementedError
 
     def cleanup(self, object, host):
         return await_change()
+
+
+def _read_object(kind, text):
+    try:
+        return Object(json.loads(text), kind.spec)
+    except ValueError as e:
+        raise terminal("InvalidSpec", str(e)) from None
 
 
 def plugin(name, version, *kinds, max_concurrent=None):
@@ -478,7 +492,7 @@ def plugin(name, version, *kinds, max_concurrent=None):
             kind = next((k for k in kinds if (k.group, k.kind) == (gvk.group, gvk.kind)), None)
             if kind is None:
                 raise terminal("UnknownKind", f"{gvk.kind} is not a kind of this plugin.")
-            result = getattr(kind, step)(json.loads(request.object), Host())
+            result = getattr(kind, step)(_read_object(kind, request.object), Host())
             if not isinstance(result, Outcome):
                 raise TypeError(f"{step} returned {result!r}: return await_change(), or raise a failure")
             return reconciler.Outcome(result.conditions, result.status, result.next)
@@ -505,4 +519,5 @@ def plugin(name, version, *kinds, max_concurrent=None):
         def cleanup(self, request):
             return run("cleanup", request)
 
+    Reconciler.kinds = kinds
     return Reconciler

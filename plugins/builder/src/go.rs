@@ -27,7 +27,8 @@ const ADAPTER_WAT: &str = include_str!("go/wasip1.wat");
 /// Entry point of the message handler in a core module.
 const MESSAGES_ENTRY_POINT: &str = "ostler:plugin/messages@0.1.0#handle";
 
-const SDK_FILES: [(&str, &str); 12] = [
+/// Files of the SDK.
+pub(crate) const SDK_FILES: [(&str, &str); 12] = [
     ("go.mod", include_str!("../../sdk-go/go.mod")),
     ("host.go", include_str!("../../sdk-go/host.go")),
     ("ostler.go", include_str!("../../sdk-go/ostler.go")),
@@ -64,7 +65,8 @@ pub fn build_component(
     let Some(name) = name else {
         bail!("{}: it has no line `module NAME`", path.display());
     };
-    tools::require_program(&["go", "version"], &["golang"], options.install)?;
+    tools::require_program(&["go", "version"], &["golang"], options.install)
+        .context("Go 1.24 or later is needed")?;
     let dir = BuildDir::new(folder, name)?;
     let compiler = tools::run_command(new_command("go", &["version"]))?;
     let sdk = SDK_FILES.map(|(_, text)| text).concat();
@@ -103,6 +105,25 @@ pub fn test_command(folder: &Path) -> Result<Command> {
     let dir = BuildDir::new(folder, "test")?;
     let mut command = new_command("go", &["test", "./..."]);
     command.current_dir(folder).env("GOWORK", write_workspace(&dir)?);
+    Ok(command)
+}
+
+/// Program that prints the kinds of a plugin's types.
+const CRDS_PROGRAM: (&str, &str) = ("crds/main.go", include_str!("../../sdk-go/crds/main.go"));
+
+/// Returns the command that prints the kinds of a plugin's types.
+///
+/// # Errors
+/// When the program can't be written, or Go is missing.
+pub fn crds_command(dir: &BuildDir) -> Result<Command> {
+    tools::require_program(&["go", "version"], &["golang"], false)?;
+    let program = dir.write_files(".", &[CRDS_PROGRAM])?.join(CRDS_PROGRAM.0);
+    let mut command = new_command("go", &["run"]);
+    command
+        .arg(program)
+        .arg(&dir.source)
+        .env("GOWORK", "off")
+        .env("GOFLAGS", "");
     Ok(command)
 }
 

@@ -7,13 +7,15 @@ use serde::Deserialize;
 
 use crate::{
     Options, RawComponent, component,
+    crds::any_source,
     tools::{self, BuildDir},
 };
 
 /// npm package of the compiler. It is also an engine of jco, but a tenth of the download on its own.
 const COMPILER_PACKAGE: &str = "componentize-qjs@0.4.5";
 
-const SDK_FILES: [(&str, &str); 8] = [
+/// Files of the SDK.
+pub(crate) const SDK_FILES: [(&str, &str); 8] = [
     (
         "node_modules/ostler/index.js",
         include_str!("../../sdk-js/index.js"),
@@ -48,6 +50,11 @@ const SDK_FILES: [(&str, &str); 8] = [
     ),
 ];
 
+/// npm package that reads the types of a plugin.
+const TYPES_PACKAGE: &str = "typescript@5.9.3";
+/// Program that prints the kinds of a plugin's types.
+const CRDS_PROGRAM: (&str, &str) = ("crds.mjs", include_str!("../../sdk-js/crds.mjs"));
+
 #[derive(Deserialize)]
 struct Package {
     name: String,
@@ -70,11 +77,9 @@ pub fn build_component(
     options: &Options,
     progress: &mut dyn FnMut(&str),
 ) -> Result<RawComponent> {
-    let path = folder.join("package.json");
-    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let package: Package = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is not a valid package.json", path.display()))?;
-    let name = plugin_name(&package.name).with_context(|| path.display().to_string())?;
+    let package = read_package(folder)?;
+    let file = || folder.join("package.json").display().to_string();
+    let name = plugin_name(&package.name).with_context(file)?;
     let dir = BuildDir::new(folder, name)?;
     // Changes when the flags below do.
     let sdk = SDK_FILES.map(|(_, text)| text).concat();
@@ -87,6 +92,12 @@ pub fn build_component(
         output_dir: dir.target,
         warnings: Vec::new(),
     })
+}
+
+fn read_package(folder: &Path) -> Result<Package> {
+    let path = folder.join("package.json");
+    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is not a valid package.json", path.display()))
 }
 
 /// Returns the plugin's name: the package's without its scope, since it becomes a file name.
@@ -180,6 +191,38 @@ fn exports_messages(module: &str) -> bool {
             _ => false,
         }
     })
+}
+
+/// Returns the command that prints the kinds of a plugin's types; `None` for a plugin without types, whose author needs no
+/// compiler for them.
+///
+/// # Errors
+/// When `package.json` can't be read, or a tool is missing.
+pub fn crds_command(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<Option<Command>> {
+    let is_typed = any_source(&dir.source, &["js", "mjs", "ts"], |text| {
+        text.contains("@typedef") || text.contains("interface ") || text.contains("@import")
+    });
+    if !is_typed {
+        return Ok(None);
+    }
+    let package = read_package(&dir.source)?;
+    tools::require_program(&["node", "--version"], &["nodejs", "npm"], false)?;
+    let compiler = dir.install_tool(&TYPES_PACKAGE.replace('@', "-"), |folder| {
+        progress(&format!("installing {TYPES_PACKAGE} from npm"));
+        fs::write(folder.join("package.json"), "{\"private\": true}")?;
+        let mut npm = npm_install(folder);
+        npm.args(["--save-exact", TYPES_PACKAGE]);
+        dir.run_command(npm).map(drop)
+    })?;
+    let sdk = dir.write_files("sdk", &SDK_FILES)?.join("node_modules/ostler");
+    let program = dir.write_files("crds", &[CRDS_PROGRAM])?.join(CRDS_PROGRAM.0);
+    let mut command = Command::new("node");
+    command
+        .arg(program)
+        .arg(compiler.join("node_modules/typescript"))
+        .arg(sdk)
+        .arg(dir.source.join(package.main));
+    Ok(Some(command))
 }
 
 fn npm_install(folder: &Path) -> Command {

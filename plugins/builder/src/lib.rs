@@ -4,6 +4,7 @@
 pub mod cargo;
 pub mod component;
 pub mod contract;
+pub mod crds;
 pub mod go;
 pub mod javascript;
 pub mod manifest;
@@ -162,6 +163,31 @@ pub fn build_plugin(
     })
 }
 
+/// Folder with the SDK in a project, for editors and `go vet`. Builds have their own.
+const EDITOR_SDK_DIR: &str = ".ostler/sdk";
+
+/// Writes the SDK of a project's language into its folder, where the files of a new project tell editors to find it. A plugin
+/// in Rust has the SDK as a dependency, and one in a checkout shares the SDK of that.
+///
+/// # Errors
+/// When the folder is no plugin, or can't be written.
+pub fn write_editor_sdk(folder: &Path) -> Result<()> {
+    let files: &[(&str, &str)] = match detect_language(folder)? {
+        Language::Rust => return Ok(()),
+        Language::JavaScript => &javascript::SDK_FILES,
+        Language::Python => &python::SDK_FILES,
+        Language::Go => &go::SDK_FILES,
+    };
+    if !tools::is_alone(folder)? {
+        return Ok(());
+    }
+    for (name, text) in files {
+        let name = name.trim_start_matches("node_modules/ostler/");
+        replace_file(&folder.join(EDITOR_SDK_DIR).join(name), text.as_bytes())?;
+    }
+    Ok(())
+}
+
 /// Returns the directory shared by the builds of all plugins outside of a checkout: `$OSTLER_BUILD_CACHE`, a folder of
 /// the user's cache, or `own` when there is no home directory.
 #[must_use]
@@ -222,6 +248,23 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("nowhere: no such folder"), "{error}");
+    }
+
+    #[test]
+    fn sdk_for_editors_is_written_outside_of_a_checkout() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("package.json"), "{}").unwrap();
+        let types = folder.path().join(".ostler/sdk/index.d.ts");
+        write_editor_sdk(folder.path()).unwrap();
+        assert!(
+            fs::read_to_string(&types)
+                .unwrap()
+                .contains("export function plugin(")
+        );
+        fs::remove_file(&types).unwrap();
+        fs::write(folder.path().join("Cargo.lock"), "").unwrap();
+        write_editor_sdk(folder.path()).unwrap();
+        assert!(!types.exists());
     }
 
     #[test]

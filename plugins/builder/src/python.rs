@@ -1,8 +1,14 @@
 //! Plugins in Python, with CPython in the component.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 use crate::{
     Options, RawComponent,
@@ -13,9 +19,16 @@ use crate::{
 const COMPILER_PACKAGE: &str = "componentize-py==0.25.1";
 /// Entry module of a plugin. Not `plugin`, which is the name of the world.
 const MAIN_MODULE: &str = "main";
+/// File with the packages that a plugin needs.
+const REQUIREMENTS: &str = "requirements.txt";
 
-const SDK_FILES: [(&str, &str); 3] = [
+/// Files of the SDK.
+pub(crate) const SDK_FILES: [(&str, &str); 4] = [
     ("ostler.py", include_str!("../../sdk-python/ostler.py")),
+    (
+        "ostler_types.py",
+        include_str!("../../sdk-python/ostler_types.py"),
+    ),
     (
         "ostler_provision.py",
         include_str!("../../sdk-python/ostler_provision.py"),
@@ -25,6 +38,50 @@ const SDK_FILES: [(&str, &str); 3] = [
         include_str!("../../sdk-python/ostler_provider.py"),
     ),
 ];
+
+/// Program that prints the kinds of a plugin's types.
+const CRDS_PROGRAM: (&str, &str) = ("crds.py", include_str!("../../sdk-python/crds.py"));
+
+/// Returns the command that prints the kinds of a plugin's types. It imports the plugin's module, in which packages of
+/// `requirements.txt` are found after a build.
+///
+/// # Errors
+/// When the SDK can't be written, or Python is missing.
+pub fn crds_command(dir: &BuildDir) -> Result<Command> {
+    tools::require_program(&["python3", "--version"], &["python3"], false)?;
+    let sdk = dir.write_files("sdk", &SDK_FILES)?;
+    let program = dir.write_files("crds", &[CRDS_PROGRAM])?.join(CRDS_PROGRAM.0);
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(program).arg(&dir.source).arg(sdk);
+    let text = fs::read_to_string(dir.source.join("pyproject.toml")).unwrap_or_default();
+    if let Some(name) = project_name(&text) {
+        command.args(packages_dir(&dir.source, &dir.target.join("plugins").join(name)));
+    }
+    Ok(command)
+}
+
+/// Checks the syntax of a plugin's modules, which the compiler reports only after it has started the interpreter.
+///
+/// # Errors
+/// File, line and text of the first error.
+fn check_syntax(dir: &BuildDir) -> Result<()> {
+    let mut command = Command::new("python3");
+    command
+        .args(["-B", "-c", SYNTAX_PROGRAM])
+        .arg(dir.work.join("stage"));
+    dir.run_command(command).map(drop)
+}
+
+/// Compiles the modules of a folder without running or writing them.
+const SYNTAX_PROGRAM: &str = r#"
+import pathlib, sys, traceback
+folder = pathlib.Path(sys.argv[1])
+for path in sorted(folder.rglob("*.py")):
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        sys.exit("".join(traceback.format_exception_only(error)).strip())
+"#;
 
 /// Builds the Python project in a folder.
 ///
@@ -74,15 +131,10 @@ fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut
             .map(drop)
     })?;
     let stage = dir.stage_source(&SDK_FILES)?;
-    if dir.source.join("requirements.txt").is_file() {
-        progress("installing requirements.txt from PyPI");
-        // Pure Python only: extensions in C would be built for this machine, not for the component.
-        let mut pip = pip_install(
-            &compiler,
-            &["--no-compile", "--target", ".", "-r", "requirements.txt"],
-        );
-        pip.current_dir(&stage);
-        dir.run_command(pip)?;
+    check_syntax(dir)?;
+    let packages = packages_dir(&dir.source, &dir.work);
+    if let Some(packages) = &packages {
+        install_requirements(dir, &compiler, packages, progress)?;
     }
     let entry = stage.join(MAIN_MODULE).with_extension("py");
     let source = fs::read_to_string(&entry).with_context(|| format!("reading {MAIN_MODULE}.py"))?;
@@ -95,6 +147,11 @@ fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut
         .arg(dir.write_wit()?)
         .args(["--world", world, "componentize", "--python-path"])
         .arg(&stage)
+        .args(
+            packages
+                .iter()
+                .flat_map(|folder| [OsStr::new("--python-path"), folder.as_os_str()]),
+        )
         .args([MAIN_MODULE, "--output"])
         .arg(&component)
         // componentize-py would also bundle packages of an active virtual environment.
@@ -102,6 +159,41 @@ fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut
         .env("PYTHONHASHSEED", "0");
     dir.run_command(command)?;
     Ok(fs::read(component)?)
+}
+
+/// Returns the folder with the packages of `requirements.txt`, if there is one. It is named by the content of that file, so
+/// that packages are installed only when it changes.
+fn packages_dir(source: &Path, work: &Path) -> Option<PathBuf> {
+    let requirements = fs::read(source.join(REQUIREMENTS)).ok()?;
+    let digest = format!("{:x}", Sha256::digest(requirements));
+    Some(work.join("packages").join(&digest[..16]))
+}
+
+/// Installs the packages of `requirements.txt`, unless they are there.
+fn install_requirements(
+    dir: &BuildDir,
+    compiler: &Path,
+    packages: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<()> {
+    if packages.is_dir() {
+        return Ok(());
+    }
+    progress("installing requirements.txt from PyPI");
+    let all = packages.parent().context("a folder of packages")?;
+    // Those of the former requirements.
+    if all.exists() {
+        fs::remove_dir_all(all).with_context(|| format!("clearing {}", all.display()))?;
+    }
+    let partial = all.join("partial");
+    fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
+    // Pure Python only: extensions in C would be built for this machine, not for the component.
+    let mut pip = pip_install(compiler, &["--no-compile", "--target"]);
+    pip.arg(&partial)
+        .args(["-r", REQUIREMENTS])
+        .current_dir(dir.work.join("stage"));
+    dir.run_command(pip)?;
+    fs::rename(&partial, packages).with_context(|| format!("making {}", packages.display()))
 }
 
 /// Returns true if the entry module has `Messages`, the message handler. The compiler needs to know it before it reads the

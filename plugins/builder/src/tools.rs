@@ -224,6 +224,17 @@ pub fn require_program(program: &[&str], packages: &[&str], install: bool) -> Re
     )
 }
 
+/// Returns true for a plugin outside of a checkout.
+///
+/// # Errors
+/// When the folder does not exist.
+pub(crate) fn is_alone(source: &Path) -> Result<bool> {
+    let source = source
+        .canonicalize()
+        .with_context(|| source.display().to_string())?;
+    Ok(find_target_dir(&source).1)
+}
+
 /// Finds the target folder: that of the checkout the plugin is in, or its own (then the flag is true).
 fn find_target_dir(source: &Path) -> (PathBuf, bool) {
     let checkout = source
