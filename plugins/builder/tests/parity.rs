@@ -183,7 +183,7 @@ fn defines(language: Language, source: &str, name: &str) -> bool {
         Language::JavaScript => {
             let types = read("plugins/sdk-js/index.d.ts");
             let named = |text: &str| {
-                ["(", ":", "?(", " =", "<"]
+                ["(", ":", "?(", "?:", " =", "<"]
                     .iter()
                     .any(|end| has_words(text, &format!("{name}{end}")))
             };
