@@ -146,10 +146,13 @@ impl Stage {
 
     /// Fetches the number of reconciles since the start of the host.
     pub fn count_reconciles(&self) -> Result<u64> {
-        let facts = get_json(&self.agent, &format!("{}/reconciles", self.admin))?;
-        facts["reconciles"]
-            .as_u64()
-            .context("the host counts its reconciles")
+        let metrics = self.metrics()?;
+        let series = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+        let reconciles =
+            series.filter(|(series, _)| series.starts_with("controller_runtime_reconcile_total{"));
+        Ok(reconciles
+            .filter_map(|(_, count)| count.parse::<u64>().ok())
+            .sum())
     }
 
     /// Fetches the metrics of the host.
