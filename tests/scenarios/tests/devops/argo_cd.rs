@@ -131,6 +131,10 @@ impl ArgoCd {
             Engine::Real(_) => {
                 // As a kubelet does.
                 let pods = lab.api(&Gvk::new("", "v1", "Pod"), &lab.namespace);
+                lab.wait_until("the hook runs", async || {
+                    pods.get_opt("hold-sync").await.is_ok_and(|pod| pod.is_some())
+                })
+                .await;
                 let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
                 pods.patch_status("hold-sync", &PatchParams::default(), &ended)
                     .await
