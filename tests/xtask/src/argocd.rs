@@ -20,6 +20,8 @@ const PROGRAM_NAMES: [&str; 4] = [
     "argocd-redis",
     "argocd-repo-server",
 ];
+/// Script by the name that the repo server gives to git as the program for passwords.
+const ASK_PASS_SCRIPT: (&str, &str) = ("argocd", "#!/bin/sh\nexec argocd-git-ask-pass \"$@\"\n");
 /// Manifests, by the folder that they are copied to.
 const MANIFESTS: [(&str, &str); 2] = [("crds", "manifests/crds"), ("config", "manifests/base/config")];
 /// Script that the repo server runs beside git.
@@ -63,6 +65,10 @@ fn install(module: &Path, folder: &Path, binary: &str) -> Result<()> {
             _ => {}
         }
     }
+    let (name, text) = ASK_PASS_SCRIPT;
+    let ask_pass = folder.join(name);
+    fs::write(&ask_pass, text).with_context(|| format!("writing {name}"))?;
+    fs::set_permissions(&ask_pass, fs::Permissions::from_mode(0o755))?;
     let script = folder.join("git-verify-wrapper.sh");
     copy(&module.join(VERIFY_SCRIPT), &script)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
@@ -109,8 +115,10 @@ mod tests {
             let link = fs::read_link(folder.path().join(name)).unwrap();
             assert_eq!(link, Path::new("argocd-controller"));
         }
-        let installed = fs::metadata(folder.path().join("git-verify-wrapper.sh")).unwrap();
-        assert_eq!(installed.permissions().mode() & 0o777, 0o755);
+        for name in ["git-verify-wrapper.sh", ASK_PASS_SCRIPT.0] {
+            let installed = fs::metadata(folder.path().join(name)).unwrap();
+            assert_eq!(installed.permissions().mode() & 0o777, 0o755, "{name}");
+        }
         assert_eq!(fs::read(folder.path().join("crds/crds.yaml")).unwrap(), b"crds");
         assert!(!folder.path().join("config/kustomization.yaml").exists());
     }
