@@ -38,6 +38,17 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// The scope of a read of one object.
+    pub fn of_object(key: &ObjectRef, projection: Projection) -> Self {
+        Self {
+            gvk: key.gvk.clone(),
+            cluster: key.cluster.clone(),
+            namespace: key.namespace.clone(),
+            selector: None,
+            projection,
+        }
+    }
+
     /// Returns true if this scope includes every object of `other`, and at least as much of each.
     pub fn covers(&self, other: &Self) -> bool {
         self.gvk == other.gvk
@@ -142,7 +153,7 @@ impl NamespaceScope {
 
     /// The scope that serves a read of one object.
     pub fn object_scope(&self, key: &ObjectRef, projection: Projection) -> Scope {
-        self.list_scope(&key.gvk, &key.cluster, &key.namespace, None, projection)
+        self.widen(Scope::of_object(key, projection))
     }
 
     /// The scope that serves a list in one namespace (empty: all). Secrets are never watched beyond the
@@ -156,7 +167,7 @@ impl NamespaceScope {
         selector: Option<&Selector>,
         projection: Projection,
     ) -> Scope {
-        self.widen(&Scope {
+        self.widen(Scope {
             gvk: gvk.clone(),
             cluster: cluster.clone(),
             namespace: namespace.into(),
@@ -166,27 +177,17 @@ impl NamespaceScope {
     }
 
     /// The scope of the watch that serves reads of a scope: all namespaces, where that is possible and wanted.
-    pub fn widen(&self, read: &Scope) -> Scope {
-        let Scope {
-            gvk,
-            cluster,
-            selector,
-            ..
-        } = read;
+    pub fn widen(&self, mut read: Scope) -> Scope {
         // A label selector makes the watch cheap enough to keep it per namespace.
-        let is_narrow = gvk.is_secret()
+        let is_narrow = read.gvk.is_secret()
             || self.is_confined()
-            || selector.is_some()
-            || !cluster.is_empty()
-            || self.forbidden.read().contains(gvk);
-        Scope {
-            namespace: if is_narrow {
-                read.namespace.clone()
-            } else {
-                "".into()
-            },
-            ..read.clone()
+            || read.selector.is_some()
+            || !read.cluster.is_empty()
+            || self.forbidden.read().contains(&read.gvk);
+        if !is_narrow {
+            read.namespace = "".into();
         }
+        read
     }
 }
 

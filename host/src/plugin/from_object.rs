@@ -78,7 +78,7 @@ impl RolledBack {
         let pulled = previous.filter(|previous| previous.source.contains("@sha256:"));
         Self {
             digest: plugin.digest.clone(),
-            config_digest: Some(encode_hex(&Sha256::digest(&plugin.policy.config))),
+            config_digest: Some(plugin.config_digest()),
             previous_source: pulled.map(|previous| previous.source.clone()),
             message: message.into(),
         }
@@ -86,12 +86,8 @@ impl RolledBack {
 
     /// True for a build of the recorded component with the recorded configuration.
     pub(super) fn names_build(&self, plugin: &Plugin) -> bool {
-        let config = || encode_hex(&Sha256::digest(&plugin.policy.config));
-        self.digest == plugin.digest
-            && self
-                .config_digest
-                .as_ref()
-                .is_none_or(|recorded| *recorded == config())
+        let config = self.config_digest.as_ref();
+        self.digest == plugin.digest && config.is_none_or(|recorded| *recorded == plugin.config_digest())
     }
 
     /// True for records of the same build, whatever their messages.
@@ -101,6 +97,11 @@ impl RolledBack {
 }
 
 impl Plugin {
+    /// SHA-256 digest of the configuration.
+    fn config_digest(&self) -> String {
+        encode_hex(&Sha256::digest(&self.policy.config))
+    }
+
     /// Checks that a file has the name of its plugin: the entry in the grants file is found by that name, which a component
     /// declares itself.
     pub fn check_file_name(&self, file: &str) -> Result<(), LoadError> {

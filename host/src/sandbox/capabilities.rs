@@ -307,9 +307,11 @@ impl Call {
         let timeout = self.sync_timeout(cluster);
         let (informers, scope) = (&cache.informers, scope_of(&cache.namespaces));
         let mut synced = informers.wait_synced_for(&scope, self.reader(), timeout).await;
-        let now = scope_of(&cache.namespaces);
-        if synced.is_err() && now != scope {
-            synced = informers.wait_synced_for(&now, self.reader(), timeout).await;
+        if synced.is_err() {
+            let now = scope_of(&cache.namespaces);
+            if now != scope {
+                synced = informers.wait_synced_for(&now, self.reader(), timeout).await;
+            }
         }
         synced.map_err(|e| self.map_sync_error(e))
     }

@@ -93,19 +93,13 @@ impl Dependency {
 
     /// The scope of the watch that reports its changes.
     pub fn scope(&self, namespaces: &NamespaceScope) -> Scope {
-        namespaces.widen(&self.read_scope())
+        namespaces.widen(self.read_scope())
     }
 
     /// The scope that is read.
     fn read_scope(&self) -> Scope {
         match self {
-            Self::Object(key, projection) => Scope {
-                gvk: key.gvk.clone(),
-                cluster: key.cluster.clone(),
-                namespace: key.namespace.clone(),
-                selector: None,
-                projection: *projection,
-            },
+            Self::Object(key, projection) => Scope::of_object(key, *projection),
             Self::List(list) => Scope {
                 gvk: list.gvk.clone(),
                 cluster: list.cluster.clone(),
@@ -279,7 +273,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
 
     /// The scopes of the watches that the edges need.
     pub fn scopes(&self) -> HashSet<Scope> {
-        let scopes = self.scopes.keys();
+        let scopes = self.scopes.keys().cloned();
         scopes.map(|scope| self.namespaces.widen(scope)).collect()
     }
 

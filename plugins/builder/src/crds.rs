@@ -164,49 +164,7 @@ impl TypedKind {
 
 /// Fields of every status, written by the host: those of the Rust SDK.
 fn host_status() -> Value {
-    json!({
-        "conditions": {
-            "description": "What is known about the object.",
-            "type": "array",
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-            "items": {
-                "type": "object",
-                "required": ["lastTransitionTime", "message", "reason", "status", "type"],
-                "properties": {
-                    "type": {"type": "string", "maxLength": 316, "description": "The aspect, in CamelCase."},
-                    "status": {
-                        "type": "string",
-                        "enum": ["True", "False", "Unknown"],
-                        "description": "True, False or Unknown.",
-                    },
-                    "reason": {
-                        "type": "string",
-                        "minLength": 1,
-                        "maxLength": 1024,
-                        "description": "Why, for programs.",
-                    },
-                    "message": {"type": "string", "maxLength": 32768, "description": "Why, for people."},
-                    "observedGeneration": {
-                        "type": "integer",
-                        "format": "int64",
-                        "minimum": 0,
-                        "description": "The generation it was found for.",
-                    },
-                    "lastTransitionTime": {
-                        "type": "string",
-                        "format": "date-time",
-                        "description": "When the status last changed.",
-                    },
-                },
-            },
-        },
-        "observedGeneration": {
-            "description": "The generation that was reconciled last.",
-            "type": "integer",
-            "format": "int64",
-        },
-    })
+    serde_json::from_str(include_str!("../../sdk/src/host_status.json")).unwrap_or_default()
 }
 
 /// The plural of a kind by the regular English rules, in lower case.

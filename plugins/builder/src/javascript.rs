@@ -1,6 +1,10 @@
 //! Plugins in JavaScript, with QuickJS in the component.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -119,14 +123,7 @@ fn compile_component(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<u8>> {
     tools::require_program(&["node", "--version"], &["nodejs", "npm"], options.install)?;
-    let compiler = dir.install_tool(&COMPILER_PACKAGE.replace('@', "-"), |folder| {
-        progress(&format!("installing {COMPILER_PACKAGE} from npm"));
-        fs::write(folder.join("package.json"), "{\"private\": true}")?;
-        let mut npm = npm_install(folder);
-        // The package pins its own dependencies to exact versions.
-        npm.args(["--save-exact", COMPILER_PACKAGE]);
-        dir.run_command(npm).map(drop)
-    })?;
+    let compiler = install_package(dir, COMPILER_PACKAGE, progress)?;
     let stage = dir.stage_source(&SDK_FILES)?;
     let main = stage.join(&package.main);
     let source = fs::read_to_string(&main).with_context(|| format!("reading {}", package.main))?;
@@ -207,13 +204,7 @@ pub fn crds_command(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<Op
     }
     let package = read_package(&dir.source)?;
     tools::require_program(&["node", "--version"], &["nodejs", "npm"], false)?;
-    let compiler = dir.install_tool(&TYPES_PACKAGE.replace('@', "-"), |folder| {
-        progress(&format!("installing {TYPES_PACKAGE} from npm"));
-        fs::write(folder.join("package.json"), "{\"private\": true}")?;
-        let mut npm = npm_install(folder);
-        npm.args(["--save-exact", TYPES_PACKAGE]);
-        dir.run_command(npm).map(drop)
-    })?;
+    let compiler = install_package(dir, TYPES_PACKAGE, progress)?;
     let sdk = dir.write_files("sdk", &SDK_FILES)?.join("node_modules/ostler");
     let program = dir.write_files("crds", &[CRDS_PROGRAM])?.join(CRDS_PROGRAM.0);
     let mut command = Command::new("node");
@@ -223,6 +214,18 @@ pub fn crds_command(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<Op
         .arg(sdk)
         .arg(dir.source.join(package.main));
     Ok(Some(command))
+}
+
+/// Installs a package with an exact version, unless it is there, and returns the folder of its `node_modules`.
+fn install_package(dir: &BuildDir, package: &str, progress: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+    dir.install_tool(&package.replace('@', "-"), |folder| {
+        progress(&format!("installing {package} from npm"));
+        fs::write(folder.join("package.json"), "{\"private\": true}")?;
+        let mut npm = npm_install(folder);
+        // The packages pin their own dependencies to exact versions.
+        npm.args(["--save-exact", package]);
+        dir.run_command(npm).map(drop)
+    })
 }
 
 fn npm_install(folder: &Path) -> Command {

@@ -133,37 +133,9 @@ where
     }
 }
 
-/// Fields of every status, written by the host.
+/// Fields of every status, written by the host. The generators of the other languages read the same file.
 fn host_status() -> Map<String, Value> {
-    let fields = json!({
-        "conditions": {
-            "description": "What is known about the object.",
-            "type": "array",
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-            "items": {
-                "type": "object",
-                "required": ["lastTransitionTime", "message", "reason", "status", "type"],
-                "properties": {
-                    "type": { "type": "string", "maxLength": 316, "description": "The aspect, in CamelCase." },
-                    "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "True, False or Unknown." },
-                    "reason": { "type": "string", "minLength": 1, "maxLength": 1024, "description": "Why, for programs." },
-                    "message": { "type": "string", "maxLength": 32768, "description": "Why, for people." },
-                    "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "The generation it was found for." },
-                    "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When the status last changed." },
-                },
-            },
-        },
-        "observedGeneration": {
-            "description": "The generation that was reconciled last.",
-            "type": "integer",
-            "format": "int64",
-        },
-    });
-    match fields {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    serde_json::from_str(include_str!("host_status.json")).unwrap_or_default()
 }
 
 /// Generates a structural schema, as Kubernetes requires: without references and `null`.

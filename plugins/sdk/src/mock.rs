@@ -690,7 +690,7 @@ fn raise_version(object: &mut Value) {
 }
 
 /// Applies a JSON merge patch, which removes the fields that are null (RFC 7386).
-fn merge_patch(into: &mut Value, patch: &Value) {
+pub fn merge_patch(into: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *into = patch.clone();
         return;

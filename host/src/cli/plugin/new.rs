@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use ostler_builder::crds::plural_of;
 
 use crate::kube::well_known::environment;
 
@@ -170,17 +171,6 @@ fn parse_name(text: &str) -> Result<String, String> {
         "a name has letters a-z, digits and dashes, begins with a letter and has 63 at most: my-plugin"
             .into(),
     )
-}
-
-/// The plural of a kind by the regular English rules.
-fn plural_of(kind: &str) -> String {
-    let kind = kind.to_lowercase();
-    let vowel = |c: char| "aeiou".contains(c);
-    match kind.strip_suffix('y') {
-        Some(stem) if !stem.ends_with(vowel) => format!("{stem}ies"),
-        _ if ["s", "x", "z", "ch", "sh"].iter().any(|end| kind.ends_with(end)) => format!("{kind}es"),
-        _ => format!("{kind}s"),
-    }
 }
 
 /// Files of projects in all languages.
@@ -408,19 +398,6 @@ mod tests {
         assert_eq!(parse_name("my-plugin2"), Ok("my-plugin2".into()));
         for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
             assert!(parse_name(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn kind_has_regular_english_plural() {
-        for (kind, expected) in [
-            ("Greeting", "greetings"),
-            ("Policy", "policies"),
-            ("Gateway", "gateways"),
-            ("Ingress", "ingresses"),
-            ("Box", "boxes"),
-        ] {
-            assert_eq!(plural_of(kind), expected);
         }
     }
 

@@ -34,11 +34,15 @@ fn kind(name: &str) -> Kind {
 }
 
 fn plugin(name: &str, digest: &str, of: &str) -> Plugin {
+    plugin_with_config(name, digest, of, b"{}")
+}
+
+fn plugin_with_config(name: &str, digest: &str, of: &str, config: &[u8]) -> Plugin {
     Plugin {
         policy: Arc::new(PluginPolicy {
             plugin: name.into(),
             grants: Grants::default().grants_for(name),
-            config: b"{}".to_vec(),
+            config: config.to_vec(),
             limits: Limits::default(),
         }),
         version: "1".into(),
@@ -207,13 +211,7 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
         LoadState::RolledBack
     );
     // Another configuration makes another build of it.
-    let mut other = plugin("a", "2", "A");
-    other.policy = Arc::new(PluginPolicy {
-        plugin: "a".into(),
-        grants: Grants::default().grants_for("a"),
-        config: b"{\"a\":1}".to_vec(),
-        limits: Limits::default(),
-    });
+    let other = plugin_with_config("a", "2", "A", b"{\"a\":1}");
     registry
         .serve(&SlotId::file("a.wasm"), "4", other, None)
         .expect("serves");
@@ -289,13 +287,7 @@ fn rolled_back_build_is_tried_again_without_its_record_or_with_another_config() 
 
     let registry = Registry::default();
     registry.update_rollback_record(&id, Some(record));
-    let mut other = plugin("a", "2", "A");
-    other.policy = Arc::new(PluginPolicy {
-        plugin: "a".into(),
-        grants: Grants::default().grants_for("a"),
-        config: b"{\"a\":1}".to_vec(),
-        limits: Limits::default(),
-    });
+    let other = plugin_with_config("a", "2", "A", b"{\"a\":1}");
     assert!(registry.serve(&id, "1", other, None).is_ok());
 }
 

@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ostler_sdk::{
     Gvk, Next, ObjectRef, Resolution, gvk,
+    mock::merge_patch,
     prelude::*,
     serde_json::{self, Map, Value},
 };
 
-use super::world::{Deletion, World, merge};
+use super::world::{Deletion, World};
 
 /// Reads the key of an object, such as `ConfigMap copies a on n/copies-workload-0123456789abcdef`.
 fn parse_key(key: &str) -> ObjectRef {
@@ -126,7 +127,7 @@ fn run_step(world: &World, shown: &mut Shown, step: &Value) {
         world.grant_all();
     } else if let Some(key) = text("patch") {
         let mut object = world.object(&parse_key(key));
-        merge(&mut object, &step["with"]);
+        merge_patch(&mut object, &step["with"]);
         match key.split_once(" on ") {
             Some((_, cluster)) => world.host.put_on(cluster, object),
             None => world.host.put(object),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ostler_sdk::{
     ObjectRef, gvk,
-    mock::Host,
+    mock::{Host, merge_patch},
     prelude::*,
     provider::{
         Clusters, DomainService, Permissions, PolicyRule, ProviderConfig, ProviderStatus, RequestRef,
@@ -129,25 +129,6 @@ pub fn access_request(name: &str) -> ObjectRef {
     gvk("clusters.openmcp.cloud", "v1alpha1", "AccessRequest").named("n", name)
 }
 
-/// Applies a JSON merge patch (RFC 7386).
-pub fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    let Value::Object(into) = into else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            into.remove(key);
-        } else {
-            merge(into.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
-}
-
 /// The clusters, and the object with its status as the host stores it.
 pub struct World {
     pub host: Host,
@@ -225,7 +206,7 @@ impl World {
 
     /// Applies a merge patch to the object.
     pub fn patch_owner(&self, patch: &Value) {
-        merge(&mut self.copy.borrow_mut(), patch);
+        merge_patch(&mut self.copy.borrow_mut(), patch);
     }
 
     /// The stored status of the object.
@@ -273,7 +254,7 @@ impl World {
         let mut copy = self.copy.borrow_mut();
         let checkpoints = self.host.checkpoints();
         for fields in &checkpoints[self.merged_checkpoints.get()..] {
-            merge(&mut copy["status"], fields);
+            merge_patch(&mut copy["status"], fields);
         }
         self.merged_checkpoints.set(checkpoints.len());
         if let Some(fields) = fields {

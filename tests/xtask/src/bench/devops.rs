@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use self::{
-    counts::{Counts, Snapshot, count_acknowledged, count_writes, subtract},
+    counts::{Counts, Snapshot, count_acknowledged, count_reconciles, count_writes, subtract},
     delays::{find_delays, percentile},
     figures::Figures,
 };
@@ -43,8 +43,6 @@ const CALM_WINDOW: Duration = Duration::from_secs(65);
 /// Timeout until the load is there.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(900);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Time without reconciles of records after which a round is over.
-const QUIET_ROUND: Duration = Duration::from_secs(5);
 /// Interval of looks at what takes less than a second.
 const SHORT_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Events that wait in the queue when the host starts.
@@ -351,21 +349,14 @@ fn resync_for(stage: &mut Stage, records: usize, window: Duration) -> Result<usi
     let began = Instant::now();
     let mut rounds = 0;
     while began.elapsed() < window {
-        let before = stage.count_reconciles()?;
+        let before = count_reconciles(&stage.metrics()?);
         let config = format!("settle: {}ms\n", 5000 + rounds);
         paths::replace_file(
             &stage.plugin_folder().join("devops-deployment.yaml"),
             config.as_bytes(),
         )?;
-        // A record that still waits when the next round begins is reconciled once for both, so that a round may have fewer.
-        let (mut last, mut grown) = (before, Instant::now());
-        while last < before + records as u64 && grown.elapsed() < QUIET_ROUND {
+        while count_reconciles(&stage.metrics()?) < before + records as u64 {
             wait(stage, Duration::from_millis(100))?;
-            let count = stage.count_reconciles()?;
-            // Running deployments are reconciled, too, also before the round has begun.
-            if count > last + RUNNING_DEPLOYMENTS as u64 || last <= before + RUNNING_DEPLOYMENTS as u64 {
-                (last, grown) = (count, Instant::now());
-            }
             if began.elapsed() > window + LOAD_TIMEOUT {
                 bail!("round {rounds} does not end");
             }

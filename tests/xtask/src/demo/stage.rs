@@ -144,17 +144,6 @@ impl Stage {
         &self.cluster
     }
 
-    /// Fetches the number of reconciles since the start of the host.
-    pub fn count_reconciles(&self) -> Result<u64> {
-        let metrics = self.metrics()?;
-        let series = metrics.lines().filter_map(|line| line.rsplit_once(' '));
-        let reconciles =
-            series.filter(|(series, _)| series.starts_with("controller_runtime_reconcile_total{"));
-        Ok(reconciles
-            .filter_map(|(_, count)| count.parse::<u64>().ok())
-            .sum())
-    }
-
     /// Fetches the metrics of the host.
     pub fn metrics(&self) -> Result<String> {
         let mut response = self.agent.get(format!("{}/metrics", self.admin)).call()?;

@@ -19,9 +19,10 @@ pub struct Snapshot {
 impl Snapshot {
     /// Reads them.
     pub fn read(stage: &Stage) -> Result<Self> {
+        let metrics = stage.metrics()?;
         Ok(Self {
-            reconciles: stage.count_reconciles()?,
-            requests: count_requests(&stage.metrics()?),
+            reconciles: count_reconciles(&metrics),
+            requests: count_requests(&metrics),
             cpu_seconds: stage.host_cpu_seconds().unwrap_or(0.0),
         })
     }
@@ -53,14 +54,25 @@ fn find_label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once('"')?.0)
 }
 
+/// Sums the reconciles of all plugins.
+pub fn count_reconciles(metrics: &str) -> u64 {
+    sum_series(metrics, |series| {
+        series.starts_with("controller_runtime_reconcile_total{")
+    })
+}
+
 /// Sums the messages that were handled and acknowledged.
 pub fn count_acknowledged(metrics: &str) -> u64 {
-    let series = metrics.lines().filter_map(|line| line.rsplit_once(' '));
-    let acknowledged = series.filter(|(series, _)| {
+    sum_series(metrics, |series| {
         series.starts_with("ostler_messages_handled_total{")
             && find_label(series, "result") == Some("acknowledged")
-    });
-    acknowledged
+    })
+}
+
+fn sum_series(metrics: &str, is_counted: impl Fn(&str) -> bool) -> u64 {
+    let series = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+    let counted = series.filter(|(series, _)| is_counted(series));
+    counted
         .filter_map(|(_, value)| value.parse::<f64>().ok())
         .sum::<f64>() as u64
 }
