@@ -1,5 +1,6 @@
 //! The environment of one test.
 
+mod crds;
 mod objects;
 mod wait;
 
@@ -139,20 +140,9 @@ impl Lab {
             settings,
             directory,
         };
-        let folders = ["crds", "crds/examples"].map(|folder| workspace_root().join(folder));
-        let crds = folders
-            .iter()
-            .flat_map(|folder| std::fs::read_dir(folder).expect("a folder of CRDs"));
-        let crds = crds.map(|entry| entry.expect("an entry").path());
-        let crds = crds.filter(|path| path.is_file());
-        let ours = ["hostile", "lifecycle", "probe"];
-        for path in crds.chain(ours.map(|test| workspace_root().join(format!("tests/{test}/crd.yaml")))) {
-            lab.apply_yaml(&std::fs::read_to_string(&path).expect("a CRD"))
-                .await;
-        }
+        lab.install_crds().await;
         lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}}))
             .await;
-        lab.wait_established().await;
         lab
     }
 

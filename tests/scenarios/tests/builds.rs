@@ -41,7 +41,7 @@ mod campaign {
     use ostler_test_harness::{Lab, run_bounded};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    #[ignore = "takes four minutes: cargo test -p ostler-scenarios --test builds -- --ignored --nocapture campaign::"]
+    #[ignore = "takes four minutes: cargo test -p ostler-scenarios -- --ignored --nocapture builds::campaign::"]
     async fn each_object_has_one_build_after_200_crashes() {
         run_bounded(async { super::crash_host(Lab::embedded().await, 200).await }).await;
     }

@@ -1,22 +1,13 @@
 //! Other clusters: a plugin reads and writes objects of a second API server, and is woken by them.
 
-#[path = "clusters/attacks.rs"]
 mod attacks;
-#[path = "clusters/capabilities.rs"]
 mod capabilities;
-#[path = "clusters/chaos.rs"]
 mod chaos;
-#[path = "clusters/figures.rs"]
 mod figures;
-#[path = "clusters/fleet.rs"]
 mod fleet;
-#[path = "clusters/home.rs"]
 mod home;
-#[path = "clusters/impersonation.rs"]
 mod impersonation;
-#[path = "clusters/observe.rs"]
 mod observe;
-#[path = "clusters/watches.rs"]
 mod watches;
 
 use std::time::{Duration, Instant};

@@ -1,10 +1,7 @@
 //! Permissions: an action needs the request of the manifest, a grant, and RBAC of the plugin's service account.
 
-#[path = "grants/installed.rs"]
 mod installed;
-#[path = "grants/manifests.rs"]
 mod manifests;
-#[path = "grants/shipped.rs"]
 mod shipped;
 
 use std::time::Duration;

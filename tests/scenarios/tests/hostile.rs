@@ -1,12 +1,8 @@
 //! Isolation: a misbehaving component fails its own reconcile only, and other objects are reconciled as before.
 
-#[path = "hostile/limits.rs"]
 mod limits;
-#[path = "hostile/memory.rs"]
 mod memory;
-#[path = "hostile/neighbours.rs"]
 mod neighbours;
-#[path = "hostile/server.rs"]
 mod server;
 
 use std::{

@@ -1,7 +1,6 @@
 //! The same examples in four languages have the same observable behaviour. The cost per language is measured by
-//! `cargo test --release -p ostler-scenarios --test languages -- figures --ignored --nocapture`.
+//! `cargo test --release -p ostler-scenarios -- --ignored --nocapture languages::figures`.
 
-#[path = "languages/site.rs"]
 mod site;
 
 use std::{
@@ -319,7 +318,7 @@ mod without_server {
     mod embedded {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn uncaught_exception_is_reported_with_its_file_and_line() {
-            ostler_test_harness::run_bounded(crate::check_uncaught_exceptions()).await;
+            ostler_test_harness::run_bounded(crate::languages::check_uncaught_exceptions()).await;
         }
     }
 }

@@ -43,8 +43,10 @@ mod with_faults {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn leader_that_cannot_renew_stops_writing() {
             let test = async {
-                crate::leader_that_cannot_renew_stops_writing(ostler_test_harness::Lab::embedded().await)
-                    .await
+                crate::leadership::leader_that_cannot_renew_stops_writing(
+                    ostler_test_harness::Lab::embedded().await,
+                )
+                .await
             };
             ostler_test_harness::run_bounded(test).await;
         }

@@ -1,10 +1,7 @@
 //! `Plugin` objects: source, grants, configuration, suspension, canary, rollback and deletion of a plugin.
 
-#[path = "plugins/canary.rs"]
 mod canary;
-#[path = "plugins/revocation.rs"]
 mod revocation;
-#[path = "plugins/rollback.rs"]
 mod rollback;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -1,6 +1,5 @@
 //! Recordings: failed reconciles are kept, replay identically, show where another build diverges, and contain no secret.
 
-#[path = "recordings/commands.rs"]
 mod commands;
 
 use std::sync::Arc;

@@ -37,7 +37,14 @@ pub enum Tier {
 const DEFAULT_TIERS: [Tier; 4] = [Tier::Pure, Tier::Embedded, Tier::Hostile, Tier::Real];
 /// Modules of the scenarios in which Argo CD has a part. A real one takes seconds for what the simulator does at once, and each
 /// test has one of its own, with 300 MB.
-const ARGO_CD_MODULES: [&str; 4] = ["argo::real::", "events::real::", "steps::real::", "whole::real::"];
+const ARGO_CD_MODULES: [&str; 4] = [
+    "devops::argo::real::",
+    "devops::events::real::",
+    "devops::steps::real::",
+    "devops::whole::real::",
+];
+/// Threads of the scenarios of a tier, which wait most of their time: for time limits, and for the servers they start.
+const SCENARIO_THREADS: &str = "--test-threads=5";
 
 impl Tier {
     /// Returns the module of the tier's tests. Pure tests are in none of these modules, and the others have none of their own.
@@ -58,14 +65,7 @@ impl Tier {
     /// Returns the arguments of cargo that run exactly this tier.
     fn cargo_arguments(self) -> Vec<&'static str> {
         if self == Self::Argocd {
-            let mut arguments = vec![
-                "test",
-                "--package",
-                "ostler-scenarios",
-                "--test",
-                "devops",
-                "--no-fail-fast",
-            ];
+            let mut arguments = vec!["test", "--workspace", "--test", "scenarios", "--no-fail-fast"];
             arguments.extend(["--", "--include-ignored", "--test-threads=1"]);
             arguments.extend(ARGO_CD_MODULES);
             return arguments;
@@ -86,6 +86,10 @@ impl Tier {
             Self::Embedded => arguments.extend(["--skip", "hostile::"]),
             Self::Hostile => arguments.extend(["--skip", "real::"]),
             Self::Pure | Self::Real | Self::Argocd => {}
+        }
+        // Not the hostile tier, which measures latencies and memory.
+        if matches!(self, Self::Embedded | Self::Real) {
+            arguments.push(SCENARIO_THREADS);
         }
         if self == Self::Real {
             // They are ignored by default, because they need the control plane that only this command starts.
@@ -394,7 +398,10 @@ mod tests {
     fn modules_with_argo_cd_have_scenarios() {
         let folder = paths::workspace_root().join("tests/scenarios/tests/devops");
         for module in ARGO_CD_MODULES {
-            let name = module.strip_suffix("::real::").unwrap();
+            let name = module
+                .strip_prefix("devops::")
+                .and_then(|name| name.strip_suffix("::real::"))
+                .unwrap();
             let text = std::fs::read_to_string(folder.join(format!("{name}.rs"))).unwrap();
             assert!(text.contains("\nscenarios!("), "{name}");
         }

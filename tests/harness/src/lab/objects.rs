@@ -48,14 +48,8 @@ impl Lab {
 
     /// Applies all documents of a YAML text.
     pub async fn apply_yaml(&self, yaml: &str) {
-        for document in yaml.split("\n---") {
-            if document
-                .lines()
-                .all(|l| l.trim().is_empty() || l.starts_with('#'))
-            {
-                continue;
-            }
-            self.apply(serde_saphyr::from_str(document).expect("YAML")).await;
+        for document in parse_documents(yaml) {
+            self.apply(document).await;
         }
     }
 
@@ -99,4 +93,15 @@ impl Lab {
             .expect("patched");
         serde_json::to_value(patched).expect("JSON")
     }
+}
+
+/// Parses the documents of a YAML text, without those that have only comments.
+pub(super) fn parse_documents(yaml: &str) -> Vec<Value> {
+    let documents = yaml.split("\n---").filter(|document| {
+        let mut lines = document.lines();
+        lines.any(|line| !line.trim().is_empty() && !line.starts_with('#'))
+    });
+    documents
+        .map(|document| serde_saphyr::from_str(document).expect("YAML"))
+        .collect()
 }

@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{Terminal, output_text};
+use crate::author::{Terminal, output_text};
 
 /// Runs a command that must fail with this exit code, and checks that its output has all words.
 fn check_message(terminal: &Terminal, arguments: &[&str], words: &[&str]) {

@@ -4,7 +4,7 @@ use std::{process::Command, time::Instant};
 
 use ostler_test_harness::workspace_root;
 
-use crate::{Running, Terminal, output_text, wait_until};
+use crate::author::{Running, Terminal, output_text, wait_until};
 
 /// A block of commands, and the lines that their output must contain.
 #[derive(Debug, Default, PartialEq, Eq)]

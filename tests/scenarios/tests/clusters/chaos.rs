@@ -4,7 +4,7 @@
 //!
 //! Each run has a seed, which it prints and which decides about all edits and kills; `CHAOS_SEED=N` repeats that run. A
 //! hundred kills over two hundred objects are
-//! `cargo test -p ostler-scenarios --test clusters -- --ignored --nocapture campaign::`.
+//! `cargo test -p ostler-scenarios -- --ignored --nocapture clusters::chaos::campaign::`.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ mod campaign {
     use super::{CAMPAIGN_TIMEOUT, Extent, Lab, check_chaos};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    #[ignore = "takes minutes: cargo test -p ostler-scenarios --test clusters -- --ignored --nocapture campaign::"]
+    #[ignore = "takes minutes: cargo test -p ostler-scenarios -- --ignored --nocapture clusters::chaos::campaign::"]
     async fn hundred_kills_over_two_hundred_owned_objects_leak_none() {
         let extent = Extent {
             owners: 50,

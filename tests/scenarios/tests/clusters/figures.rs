@@ -1,5 +1,5 @@
 //! Costs of clusters and of a change that concerns all objects, measured on a host process. They are printed by
-//! `cargo test -p ostler-scenarios --test clusters -- --ignored --nocapture figures::`.
+//! `cargo test -p ostler-scenarios -- --ignored --nocapture clusters::figures::`.
 
 use ostler_test_harness::{
     process::{Process, ProcessOptions, Usage},

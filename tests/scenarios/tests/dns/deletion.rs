@@ -2,7 +2,7 @@ use ostler::testing::{dispatcher::Cause, key::Gvk};
 use ostler_test_harness::{Lab, scenarios};
 use serde_json::json;
 
-use crate::{DnsLab, ZONE, kind, secret_kind};
+use crate::dns::{DnsLab, ZONE, kind, secret_kind};
 
 scenarios!(
     deleted_record_is_gone_with_its_mark,

@@ -7,7 +7,7 @@ use ostler::testing::{dispatcher::Cause, grants::Grants, queue::Priority};
 use ostler_test_harness::{Lab, find_condition, scenarios};
 use serde_json::{Value, json};
 
-use crate::{ZONE, grants, kind};
+use crate::dns::{ZONE, grants, kind};
 
 scenarios!(
     cloudflare_records_come_and_go_with_their_marks,

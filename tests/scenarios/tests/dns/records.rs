@@ -2,7 +2,7 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, find_condition, powerdns::POWERDNS_KEY, scenarios};
 use serde_json::json;
 
-use crate::{DnsLab, ZONE, kind, secret_kind};
+use crate::dns::{DnsLab, ZONE, kind, secret_kind};
 
 scenarios!(
     records_of_every_type_are_served,

@@ -17,7 +17,7 @@ use ostler::testing::{
 use ostler_test_harness::{Lab, process::host_binary, read_component, registry::Registry};
 use serde_json::{Value, json};
 
-use crate::shipped::{Rights, bound_rules, client_as_host};
+use crate::grants::shipped::{Rights, bound_rules, client_as_host};
 
 const GREETING_COMPONENT: &str = "examples/greeting";
 const PLUGIN_LABEL: &str = "ostler.dev/plugin-name=greeting";

@@ -9,7 +9,7 @@ use ostler::testing::{
 use ostler_test_harness::{deploy::render_rights, workspace_root};
 use serde_json::Value;
 
-const UPDATE_COMMAND: &str = "UPDATE_DEPLOY=1 cargo test -p ostler-scenarios --test grants manifests";
+const UPDATE_COMMAND: &str = "UPDATE_DEPLOY=1 cargo test -p ostler-scenarios grants::manifests";
 
 /// A pack whose rights are a file in `deploy/`.
 struct Pack {

@@ -8,7 +8,7 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-use crate::{person::Person, poll, reconciles, requests};
+use crate::kinds::{person::Person, poll, reconciles, requests};
 
 scenarios!(
     job_waits_for_pipeline_and_is_woken_by_it,

@@ -6,7 +6,7 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-use crate::{person::Person, poll, reconciles, requests};
+use crate::kinds::{person::Person, poll, reconciles, requests};
 
 scenarios!(
     simulated: version_is_pinned_restored_and_unpinned,

@@ -1,7 +1,7 @@
 use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, find_condition, scenarios};
 use serde_json::{Value, json};
 
-use crate::{poll, reconciles, requests};
+use crate::kinds::{poll, reconciles, requests};
 
 scenarios!(
     simulated: workers_share_one_list,

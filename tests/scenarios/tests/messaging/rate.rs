@@ -1,5 +1,5 @@
 //! Messages per second through the host, beside a client that does the same with neither plugin nor host:
-//! `cargo test -p ostler-scenarios --test messaging -- --ignored --nocapture rate::`.
+//! `cargo test -p ostler-scenarios -- --ignored --nocapture messaging::rate::`.
 
 use std::time::{Duration, Instant};
 

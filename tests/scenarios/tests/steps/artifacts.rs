@@ -4,7 +4,7 @@ use kubelet_simulator::{Course, pod_ip};
 use ostler_test_harness::{Lab, scenarios};
 use serde_json::{Value, json};
 
-use crate::{StepsLab, ended_with, pods, steps};
+use crate::steps::{StepsLab, ended_with, pods, steps};
 
 scenarios!(
     samples_run_with_the_shipped_grants,
@@ -25,7 +25,7 @@ async fn samples_run_with_the_shipped_grants(lab: Lab) {
     let samples = include_str!("../../../../deploy/examples/steps.yaml");
     steps_lab
         .lab
-        .apply_yaml(&crate::localize(samples, &steps_lab.lab))
+        .apply_yaml(&crate::steps::localize(samples, &steps_lab.lab))
         .await;
     for name in ["greet", "print"] {
         steps_lab.lab.wait_ready(&steps(), name).await;

@@ -3,7 +3,7 @@
 use kubelet_simulator::Course;
 use ostler_test_harness::{Lab, scenarios};
 
-use crate::{StepsLab, pods, steps};
+use crate::steps::{StepsLab, pods, steps};
 
 scenarios!(
     deleted_steps_go_in_the_reverse_order_of_use,
@@ -40,7 +40,10 @@ async fn deleted_steps_go_in_the_reverse_order_of_use(lab: Lab) {
 
 async fn expired_step_goes_with_its_pod(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
-    for (name, course) in [("good", crate::ended_with(&[])), ("bad", Course::OomKilled)] {
+    for (name, course) in [
+        ("good", crate::steps::ended_with(&[])),
+        ("bad", Course::OomKilled),
+    ] {
         steps_lab.kubelet.direct(&format!("{name}-1"), course);
         let mut step = steps_lab.step(name);
         step["spec"]["ttlSecondsAfterFinished"] = 1.into();

@@ -8,7 +8,7 @@ use ostler_test_harness::{Lab, find_condition, scenarios};
 use serde_json::{Value, json};
 use steps_protocol::{ErrorReason, Report};
 
-use crate::{StepsLab, end, pods, steps};
+use crate::steps::{StepsLab, end, pods, steps};
 
 scenarios!(
     process_that_fails_ends_its_step_with_a_remedy,
@@ -163,7 +163,7 @@ async fn pod_that_cannot_start_is_named_until_its_cause_is_mended(lab: Lab) {
         assert_eq!(steps_lab.status(name).await["phase"], "Pending", "{name}");
         steps_lab
             .kubelet
-            .direct(&format!("{name}-1"), crate::ended_with(&[]));
+            .direct(&format!("{name}-1"), crate::steps::ended_with(&[]));
         steps_lab.lab.wait_ready(&steps(), name).await;
     }
 }

@@ -3,7 +3,7 @@
 use ostler::testing::scope::Scope;
 use ostler_test_harness::{Lab, scenarios};
 
-use crate::{StepsLab, pods, steps};
+use crate::steps::{StepsLab, pods, steps};
 
 scenarios!(pods_are_watched_by_their_label_alone,);
 

@@ -4,7 +4,7 @@ use kubelet_simulator::Course;
 use ostler_test_harness::{Lab, scenarios};
 use serde_json::json;
 
-use crate::{StepsLab, ended_with, pods, steps};
+use crate::steps::{StepsLab, ended_with, pods, steps};
 
 scenarios!(
     process_that_ends_while_the_host_is_stopped_is_reported,

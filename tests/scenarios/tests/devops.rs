@@ -24,8 +24,8 @@ use ostler::testing::{
 use ostler_test_harness::{Lab, deploy::render_rights};
 use serde_json::{Value, json};
 
-const GRANTS: &str = include_str!("../../../../deploy/devops-grants.yaml");
-const DNS_GRANTS: &str = include_str!("../../../../deploy/dns-grants.yaml");
+const GRANTS: &str = include_str!("../../../deploy/devops-grants.yaml");
+const DNS_GRANTS: &str = include_str!("../../../deploy/dns-grants.yaml");
 
 /// A kind of the pack.
 fn kind(kind: &str) -> Gvk {

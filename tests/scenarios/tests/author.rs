@@ -22,49 +22,49 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(900);
 mod embedded {
     #[test]
     fn tutorial_commands_print_the_documented_output() {
-        crate::tutorial::run_tutorial();
+        crate::author::tutorial::run_tutorial();
     }
 
     #[test]
     fn failed_build_leaves_the_previous_one_serving() {
-        crate::failed_build_leaves_the_previous_one_serving();
+        crate::author::failed_build_leaves_the_previous_one_serving();
     }
 
     #[test]
     fn rolled_back_build_is_explained_and_undone_at_once() {
-        crate::rolled_back_build_is_explained_and_undone_at_once();
+        crate::author::rolled_back_build_is_explained_and_undone_at_once();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn new_project_passes_its_checks_and_handles_messages_in_every_language() {
-        let terminal = crate::Terminal::new();
-        let projects = crate::check_new_projects(&terminal);
-        ostler_test_harness::run_bounded(crate::messages::check_handlers(&projects)).await;
+        let terminal = crate::author::Terminal::new();
+        let projects = crate::author::check_new_projects(&terminal);
+        ostler_test_harness::run_bounded(crate::author::messages::check_handlers(&projects)).await;
     }
 
     #[tokio::test]
     async fn documented_subscription_is_accepted_by_the_api_server() {
-        crate::messages::check_documented_plugin().await;
+        crate::author::messages::check_documented_plugin().await;
     }
 
     #[test]
     fn invalid_arguments_are_reported_with_file_and_remedy() {
-        crate::invalid_arguments_are_reported_with_file_and_remedy();
+        crate::author::invalid_arguments_are_reported_with_file_and_remedy();
     }
 
     #[test]
     fn invalid_project_is_reported_with_file_field_and_remedy() {
-        crate::bad_input::check_projects();
+        crate::author::bad_input::check_projects();
     }
 
     #[test]
     fn missing_toolchain_is_reported_with_its_package() {
-        crate::bad_input::check_missing_tools();
+        crate::author::bad_input::check_missing_tools();
     }
 
     #[test]
     fn project_with_finalizer_reports_invalid_source_and_cleans_up_in_every_language() {
-        crate::bad_input::check_sources();
+        crate::author::bad_input::check_sources();
     }
 }
 

@@ -18,7 +18,7 @@ use steps_protocol::{Artifact, Report, RunConfig};
 /// Component of the pack.
 const COMPONENT: &str = "steps/steps-step";
 
-const GRANTS: &str = include_str!("../../../../deploy/steps-grants.yaml");
+const GRANTS: &str = include_str!("../../../deploy/steps-grants.yaml");
 
 /// The kind Step.
 fn steps() -> Gvk {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// Components of the pack that records of PowerDNS need.
 const COMPONENTS: [&str; 3] = ["dns/dns-provider", "dns/dns-record", "dns/dns-powerdns"];
-const GRANTS: &str = include_str!("../../../../deploy/dns-grants.yaml");
+const GRANTS: &str = include_str!("../../../deploy/dns-grants.yaml");
 /// Zone of the tests.
 const ZONE: &str = "example.test";
 

@@ -40,8 +40,8 @@ async fn samples_become_ready(mut lab: Lab) {
     lab.concourse.set_worker("worker-1", "running");
     lab.start_pack().await;
     for text in [
-        include_str!("../../../../deploy/examples/concourse.yaml"),
-        include_str!("../../../../deploy/examples/concourse-operations.yaml"),
+        include_str!("../../../deploy/examples/concourse.yaml"),
+        include_str!("../../../deploy/examples/concourse-operations.yaml"),
     ] {
         let text = text
             .replace("namespace: ci\n", &format!("namespace: {}\n", lab.namespace))
