@@ -1,51 +1,25 @@
 //! `cargo xtask docs`: builds the documentation as a site.
 
-use std::{path::PathBuf, process::Command};
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::{paths, progress::print_result};
+use crate::{paths, progress::print_result, tool};
 
 /// The release of mdBook that builds the site.
 const MDBOOK_VERSION: &str = "0.5.4";
 
-/// Builds `docs/` into `target/book`; installs mdBook into `target/mdbook` where it is missing.
+/// Builds `docs/` into `target/book`; installs mdBook where it is missing.
 pub fn build_book() -> Result<()> {
-    let built = Command::new(find_mdbook()?)
+    // Search, file watching and the server are left out: they are most of its dependencies.
+    let program = tool::find_or_install("mdbook", MDBOOK_VERSION, &["--no-default-features"])?;
+    let built = Command::new(program)
         .arg("build")
         .arg(paths::workspace_root().join("docs"))
         .status()?;
     ensure!(built.success(), "`mdbook build docs` failed: {built}");
     print_result("target/book/index.html");
     Ok(())
-}
-
-/// The mdBook in the `PATH`, or else the one that this command installs. It is not installed for the user.
-fn find_mdbook() -> Result<PathBuf> {
-    let root = paths::target_dir().join("mdbook");
-    let installed = root.join("bin/mdbook");
-    for program in [PathBuf::from("mdbook"), installed.clone()] {
-        let found = Command::new(&program).arg("--version").output();
-        if found.is_ok_and(|output| output.status.success()) {
-            return Ok(program);
-        }
-    }
-    print_result("installing mdBook (a few minutes, once)");
-    // Search, file watching and the server are left out: they are most of its dependencies.
-    let status = Command::new(env!("CARGO"))
-        .args([
-            "install",
-            "mdbook",
-            "--locked",
-            "--no-default-features",
-            "--quiet",
-        ])
-        .args(["--version", MDBOOK_VERSION])
-        .arg("--root")
-        .arg(root)
-        .status()?;
-    ensure!(status.success(), "`cargo install mdbook` failed: {status}");
-    Ok(installed)
 }
 
 #[cfg(test)]

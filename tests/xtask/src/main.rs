@@ -24,6 +24,7 @@ mod process;
 mod rabbitmq;
 mod registry;
 mod suite;
+mod tool;
 
 use std::process::ExitCode;
 
