@@ -5,6 +5,7 @@ pub(crate) mod process;
 
 use std::{
     net::SocketAddr,
+    ops::Deref,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
@@ -25,14 +26,27 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const RABBITMQ_USER: &str = "ostler";
 /// Password of that user. Tests scan objects, logs and recordings for it.
 pub const RABBITMQ_PASSWORD: &str = "rabbit-pass-0001";
-/// Virtual host of the broker.
-pub const RABBITMQ_VHOST: &str = "tests";
+/// Virtual host of a node that is not shared, and the start of the names of the others.
+const DEFAULT_VHOST: &str = "tests";
+/// Number of virtual hosts that one command adds to the shared node. The command takes a second, whatever their number.
+const VHOST_BATCH: usize = 32;
 
-/// A broker: one node with its own data, ports and cookie. It ends with the test process.
-///
-/// Its methods take `&self`, so that the tests of a binary can share one ([`RabbitMq::shared`]); a test that stops or
-/// kills it needs its own.
+/// A broker of one test: a virtual host of a node, which is its own or shared.
 pub struct RabbitMq {
+    node: Arc<Node>,
+    vhost: String,
+}
+
+impl Deref for RabbitMq {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+/// A node with its own data, ports and cookie. It ends with the test process, or with the last broker that has it.
+pub struct Node {
     installation: Installation,
     /// Certificate of the TLS listener, which is its own authority.
     certificate: String,
@@ -40,7 +54,9 @@ pub struct RabbitMq {
     amqps: ReservedPort,
     distribution: ReservedPort,
     epmd: ReservedPort,
-    node: Mutex<Option<BoundProcess>>,
+    process: Mutex<Option<BoundProcess>>,
+    /// Number of virtual hosts that were added, and of those that brokers have had.
+    vhosts: tokio::sync::Mutex<(usize, usize)>,
     _epmd_process: BoundProcess,
     directory: TempDir,
 }
@@ -71,40 +87,133 @@ impl ReservedPort {
 }
 
 impl RabbitMq {
-    /// Starts a broker.
+    /// Starts a node for one broker, which the test may stop and kill.
     pub async fn start() -> Self {
+        Self {
+            node: Arc::new(Node::start().await),
+            vhost: DEFAULT_VHOST.into(),
+        }
+    }
+
+    /// Returns a broker on the node that the tests of this process share, and starts that for the first one.
+    pub async fn shared() -> Self {
+        static SHARED: tokio::sync::Mutex<Weak<Node>> = tokio::sync::Mutex::const_new(Weak::new());
+        let mut shared = SHARED.lock().await;
+        let node = match shared.upgrade() {
+            Some(running) => running,
+            None => Arc::new(Node::start().await),
+        };
+        *shared = Arc::downgrade(&node);
+        drop(shared);
+        let vhost = node.take_vhost().await;
+        Self { node, vhost }
+    }
+
+    /// Returns its virtual host.
+    pub fn vhost(&self) -> &str {
+        &self.vhost
+    }
+
+    /// Returns its URL without credentials.
+    pub fn url(&self) -> String {
+        format!("amqp://{}/{}", self.amqp.address, self.vhost)
+    }
+
+    /// Returns its URL without credentials, through a proxy at this address.
+    pub fn url_at(&self, proxy: SocketAddr) -> String {
+        format!("amqp://{proxy}/{}", self.vhost)
+    }
+
+    /// Returns the URL of its TLS listener without credentials. The certificate is of `localhost` and `127.0.0.1`.
+    pub fn tls_url(&self) -> String {
+        format!("amqps://localhost:{}/{}", self.amqps.port(), self.vhost)
+    }
+
+    /// Connects to the broker, which runs or is about to.
+    pub async fn connect(&self) -> RabbitMqClient {
+        self.node.connect(&self.vhost).await
+    }
+
+    /// Connects once, to the broker or to a proxy of it.
+    ///
+    /// # Errors
+    /// The broker is down.
+    pub async fn try_connect(&self, address: SocketAddr) -> lapin::Result<RabbitMqClient> {
+        RabbitMqClient::connect(address, &self.vhost).await
+    }
+
+    /// Returns true if no message is in any queue, ready or unacknowledged.
+    pub async fn is_drained(&self) -> bool {
+        let command = [
+            "list_queues",
+            "--vhost",
+            &self.vhost,
+            "--no-table-headers",
+            "messages",
+        ];
+        let queues = self.control(&command).await;
+        queues.split_whitespace().all(|messages| messages == "0")
+    }
+
+    /// Creates a user with permissions in the virtual host, each a pattern of names: to declare, to publish and to consume.
+    pub async fn create_user(&self, name: &str, password: &str, permissions: [&str; 3]) {
+        let [configure, write, read] = permissions;
+        self.control(&["add_user", name, password]).await;
+        let arguments = ["set_permissions", "--vhost", &self.vhost, name];
+        self.control(&[&arguments[..], &[configure, write, read]].concat())
+            .await;
+    }
+
+    /// Closes all connections from the side of the broker, as an operator does.
+    pub async fn close_connections(&self, reason: &str) {
+        self.control(&["close_all_connections", "--vhost", &self.vhost, reason])
+            .await;
+    }
+}
+
+impl Node {
+    async fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let installation = Installation::find();
         let epmd = ReservedPort::new();
         let mut daemon = std::process::Command::new(installation.erts.join("epmd"));
         daemon.args(["-address", "127.0.0.1", "-port", &epmd.port().to_string()]);
-        let rabbitmq = Self {
+        let node = Self {
             certificate: write_certificate(directory.path()),
             amqp: ReservedPort::new(),
             amqps: ReservedPort::new(),
             distribution: ReservedPort::new(),
             epmd,
-            node: Mutex::default(),
+            process: Mutex::default(),
+            vhosts: tokio::sync::Mutex::default(),
             _epmd_process: BoundProcess::spawn(daemon, &directory.path().join("epmd.log")),
             installation,
             directory,
         };
-        rabbitmq.write_files();
-        rabbitmq.restart().await;
-        rabbitmq
+        node.write_files();
+        node.restart().await;
+        node
     }
 
-    /// Returns the broker that the tests of this binary share, and starts it for the first one. It ends with the last
-    /// test that uses it.
-    pub async fn shared() -> Arc<Self> {
-        static SHARED: tokio::sync::Mutex<Weak<RabbitMq>> = tokio::sync::Mutex::const_new(Weak::new());
-        let mut shared = SHARED.lock().await;
-        if let Some(running) = shared.upgrade() {
-            return running;
+    /// Returns the name of a virtual host that no other broker has.
+    async fn take_vhost(&self) -> String {
+        let mut vhosts = self.vhosts.lock().await;
+        let (added, taken) = &mut *vhosts;
+        if taken == added {
+            let end = *added + VHOST_BATCH;
+            let add = format!(
+                "lists:foreach(fun(N) -> \
+                     V = <<\"{DEFAULT_VHOST}-\", (integer_to_binary(N))/binary>>, A = <<\".*\">>, U = <<\"{RABBITMQ_USER}\">>, \
+                     ok = rabbit_vhost:add(V, U), \
+                     ok = rabbit_auth_backend_internal:set_permissions(U, V, A, A, A, U) \
+                 end, lists:seq({added}, {end} - 1))."
+            );
+            self.control(&["eval", &add]).await;
+            *added = end;
         }
-        let started = Arc::new(Self::start().await);
-        *shared = Arc::downgrade(&started);
-        started
+        let vhost = format!("{DEFAULT_VHOST}-{taken}");
+        *taken += 1;
+        vhost
     }
 
     /// Returns the address of its AMQP listener, which stays the same.
@@ -112,27 +221,16 @@ impl RabbitMq {
         self.amqp.address
     }
 
-    /// Returns its URL without credentials.
-    pub fn url(&self) -> String {
-        format!("amqp://{}/{RABBITMQ_VHOST}", self.amqp.address)
-    }
-
-    /// Returns the URL of its TLS listener without credentials. The certificate is of `localhost` and `127.0.0.1`.
-    pub fn tls_url(&self) -> String {
-        format!("amqps://localhost:{}/{RABBITMQ_VHOST}", self.amqps.port())
-    }
-
     /// Returns the certificate of the TLS listener in PEM, which is its own authority.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Connects to the broker, which runs or is about to.
-    pub async fn connect(&self) -> RabbitMqClient {
+    async fn connect(&self, vhost: &str) -> RabbitMqClient {
         let connecting = async {
             loop {
                 // A node that is starting may accept a connection and never answer on it.
-                let attempt = RabbitMqClient::connect(self.amqp.address);
+                let attempt = RabbitMqClient::connect(self.amqp.address, vhost);
                 match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
                     Ok(Ok(client)) => return client,
                     Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -146,12 +244,12 @@ impl RabbitMq {
 
     /// Kills the broker without any warning (`kill -9`) and keeps its data.
     pub fn kill(&self) {
-        self.node().take();
+        self.process().take();
     }
 
     /// Stops the broker in order, and keeps its data.
     pub async fn stop(&self) {
-        let Some(mut node) = self.node().take() else {
+        let Some(mut node) = self.process().take() else {
             return;
         };
         node.send_signal(Signal::TERM);
@@ -167,7 +265,7 @@ impl RabbitMq {
     /// Starts the broker, after killing it if it runs, and waits until it accepts connections.
     pub async fn restart(&self) {
         self.spawn();
-        self.connect().await.close().await;
+        self.connect(DEFAULT_VHOST).await.close().await;
     }
 
     /// Starts the broker, after killing it if it runs. [`RabbitMq::connect`] waits until it accepts connections.
@@ -177,7 +275,7 @@ impl RabbitMq {
         command.env_clear().envs(self.environment());
         // The script then becomes the node, and has no process of its own that would survive it.
         command.env("RUNNING_UNDER_SYSTEMD", "true");
-        *self.node() = Some(BoundProcess::spawn(
+        *self.process() = Some(BoundProcess::spawn(
             command,
             &self.directory.path().join("node.log"),
         ));
@@ -198,35 +296,6 @@ impl RabbitMq {
         text
     }
 
-    /// Returns true if no message is in any queue, ready or unacknowledged.
-    pub async fn is_drained(&self) -> bool {
-        let command = [
-            "list_queues",
-            "--vhost",
-            RABBITMQ_VHOST,
-            "--no-table-headers",
-            "messages",
-        ];
-        let queues = self.control(&command).await;
-        queues.split_whitespace().all(|messages| messages == "0")
-    }
-
-    /// Creates a user with permissions in [`RABBITMQ_VHOST`], each a pattern of names: to declare, to publish and to
-    /// consume.
-    pub async fn create_user(&self, name: &str, password: &str, permissions: [&str; 3]) {
-        let [configure, write, read] = permissions;
-        self.control(&["add_user", name, password]).await;
-        let arguments = ["set_permissions", "--vhost", RABBITMQ_VHOST, name];
-        self.control(&[&arguments[..], &[configure, write, read]].concat())
-            .await;
-    }
-
-    /// Closes all connections from the side of the broker, as an operator does.
-    pub async fn close_connections(&self, reason: &str) {
-        self.control(&["close_all_connections", "--vhost", RABBITMQ_VHOST, reason])
-            .await;
-    }
-
     /// Returns its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("node.log")).unwrap_or_default()
@@ -234,18 +303,18 @@ impl RabbitMq {
 
     /// Returns the process id of the broker, which runs.
     pub fn node_id(&self) -> u32 {
-        self.node().as_ref().expect("it runs").id()
+        self.process().as_ref().expect("it runs").id()
     }
 
-    fn node(&self) -> MutexGuard<'_, Option<BoundProcess>> {
-        self.node
+    fn process(&self) -> MutexGuard<'_, Option<BoundProcess>> {
+        self.process
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Panics if the node has ended by itself.
     fn check_running(&self) {
-        let ended = self.node().as_mut().is_some_and(|node| !node.is_running());
+        let ended = self.process().as_mut().is_some_and(|node| !node.is_running());
         assert!(!ended, "RabbitMQ has ended:\n{}", self.log());
     }
 
@@ -263,7 +332,7 @@ impl RabbitMq {
              ssl_options.verify = verify_none\n\
              default_user = {RABBITMQ_USER}\n\
              default_pass = {RABBITMQ_PASSWORD}\n\
-             default_vhost = {RABBITMQ_VHOST}\n\
+             default_vhost = {DEFAULT_VHOST}\n\
              log.console = true\n\
              log.console.level = info\n\
              log.file = false\n\

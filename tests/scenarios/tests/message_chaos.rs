@@ -16,7 +16,7 @@ use ostler_test_harness::{
     Lab,
     probe::config_map,
     proxy::Proxy,
-    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST, RabbitMq},
+    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq},
     replicas::Replicas,
 };
 use serde_json::{Value, json};
@@ -264,7 +264,7 @@ async fn inject_faults(lab: &Lab, broker: &RabbitMq, proxy: &Proxy, faults: &[(u
 async fn wait_queues_empty(lab: &Lab, broker: &RabbitMq) {
     lab.wait_until("all queues are empty", async || {
         let listed = broker
-            .control(&["list_queues", "--vhost", RABBITMQ_VHOST, "name", "messages"])
+            .control(&["list_queues", "--vhost", broker.vhost(), "name", "messages"])
             .await;
         let depths = listed
             .lines()
@@ -321,7 +321,7 @@ async fn check_chaos(lab: Lab, extent: Extent, timeout: Duration) {
         }
         client.close().await;
         let _lock = lab.lock_plugin("probe").await;
-        apply_plugin(&lab, &proxy).await;
+        apply_plugin(&lab, &broker, &proxy).await;
         tokio::join!(
             publish_all(&lab, &broker, &messages),
             inject_faults(&lab, &broker, &proxy, &faults)
@@ -347,7 +347,7 @@ fn print_figures(messages: &[Planned], faults: &[(usize, Fault)], elapsed: Durat
 }
 
 /// Installs the probe with a subscription per queue, and the Upstream of the broker behind the proxy.
-async fn apply_plugin(lab: &Lab, proxy: &Proxy) {
+async fn apply_plugin(lab: &Lab, broker: &RabbitMq, proxy: &Proxy) {
     lab.install(&["tests/probe"]);
     lab.apply(json!({"apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": "rabbitmq", "namespace": lab.namespace},
@@ -356,7 +356,7 @@ async fn apply_plugin(lab: &Lab, proxy: &Proxy) {
     lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
         "metadata": {"name": "rabbitmq", "namespace": lab.namespace},
         "spec": {
-            "url": format!("amqp://{}/{RABBITMQ_VHOST}", proxy.address()),
+            "url": broker.url_at(proxy.address()),
             "auth": {"basic": {"username": RABBITMQ_USER, "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}},
         }}))
         .await;

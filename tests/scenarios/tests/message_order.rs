@@ -1,8 +1,6 @@
 //! Ordered subscriptions: a message that waits for its next attempt holds back those behind it, and nothing else. A leader
 //! that hands over hands over each message.
 
-use std::sync::Arc;
-
 use ostler_test_harness::{
     Lab,
     probe::{config_map, write},
@@ -20,7 +18,7 @@ scenarios!(
 );
 
 /// Installs the probe, and applies the Upstream of the broker that the tests share, which has these queues.
-async fn prepare(lab: &Lab, queues: &[&str]) -> (Arc<RabbitMq>, RabbitMqClient) {
+async fn prepare(lab: &Lab, queues: &[&str]) -> (RabbitMq, RabbitMqClient) {
     let broker = RabbitMq::shared().await;
     let client = broker.connect().await;
     for queue in queues {
@@ -39,7 +37,7 @@ async fn prepare(lab: &Lab, queues: &[&str]) -> (Arc<RabbitMq>, RabbitMqClient) 
 }
 
 /// Starts a host with the probe, subscribed to these queues in order, whose retries are an hour away.
-async fn start(lab: &mut Lab, queues: &[&str], kinds: &[&str]) -> (Arc<RabbitMq>, RabbitMqClient) {
+async fn start(lab: &mut Lab, queues: &[&str], kinds: &[&str]) -> (RabbitMq, RabbitMqClient) {
     let prepared = prepare(lab, queues).await;
     apply_plugin(lab, queues, kinds, Suspension::Runs).await;
     lab.start_host().await;

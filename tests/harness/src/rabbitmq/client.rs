@@ -12,7 +12,7 @@ use lapin::{
     types::FieldTable,
 };
 
-use super::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST};
+use super::{RABBITMQ_PASSWORD, RABBITMQ_USER};
 use crate::WAIT_TIMEOUT;
 
 /// A connection with one channel, on which publishing is confirmed. It ends with the broker; its methods that do not
@@ -27,8 +27,8 @@ impl RabbitMqClient {
     ///
     /// # Errors
     /// The broker is down.
-    pub async fn connect(address: SocketAddr) -> lapin::Result<Self> {
-        let url = format!("amqp://{RABBITMQ_USER}:{RABBITMQ_PASSWORD}@{address}/{RABBITMQ_VHOST}");
+    pub(super) async fn connect(address: SocketAddr, vhost: &str) -> lapin::Result<Self> {
+        let url = format!("amqp://{RABBITMQ_USER}:{RABBITMQ_PASSWORD}@{address}/{vhost}");
         let properties = ConnectionProperties::default().with_connection_name("test".into());
         let connection = Connection::connect(&url, properties).await?;
         let channel = connection.create_channel().await?;

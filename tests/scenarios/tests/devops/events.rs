@@ -106,7 +106,7 @@ async fn wait_object(lab: &Lab, kind_name: &str, name: &str) -> Value {
 }
 
 async fn events_become_objects_and_what_is_wrong_is_dead_lettered(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_with_broker(&mut lab, &rabbitmq, &["devops/devops-events"]).await;
     let good = read_sample(include_str!("../../../../deploy/examples/devops-initialize.json"));
     publish(&client, "DevOpsInitialize", &good).await;
@@ -216,7 +216,7 @@ fn read_heartbeat(message: Delivery, id: &str) -> (String, Value) {
 }
 
 async fn deployment_of_an_unknown_project_fails_with_a_final_heartbeat(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let components = ["devops/devops-events", "devops/devops-deployment"];
     let client = start_with_broker(&mut lab, &rabbitmq, &components).await;
     argo_cd::apply_crds(&lab).await;

@@ -9,7 +9,7 @@ use devops_simulators::{
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab,
-    rabbitmq::{RABBITMQ_VHOST, RabbitMq, RabbitMqClient},
+    rabbitmq::{RabbitMq, RabbitMqClient},
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
 };
 use serde_json::{Value, json};
@@ -66,10 +66,10 @@ pub fn app_project() -> Gvk {
 impl PackLab {
     /// Starts the servers and a host. Without the DNS pack, DnsRecords become Ready by themselves.
     pub async fn start(mut lab: Lab, has_dns_pack: bool) -> Self {
-        let rabbitmq = RabbitMq::start().await;
+        let rabbitmq = RabbitMq::shared().await;
         let gate = Arc::new(Gate::default());
         let broker = gate.front_broker(rabbitmq.address()).await;
-        let url = format!("amqp://{broker}/{RABBITMQ_VHOST}");
+        let url = rabbitmq.url_at(broker);
         let client = prepare_broker(&mut lab, &rabbitmq, &url).await;
         let (servers, registry) = (Servers::start().await, Registry::start_private());
         servers.jenkins.observe(gate.clone());

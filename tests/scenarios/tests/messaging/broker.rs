@@ -48,7 +48,7 @@ async fn broker_becomes_ready_and_recovers_from_restart(mut lab: Lab) {
 }
 
 async fn rotated_password_of_broker_is_used_at_once(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.apply(secret(&lab, "password", "not-the-password")).await;
     lab.start_host().await;
     lab.apply(broker(&lab, &rabbitmq.url(), None)).await;

@@ -19,7 +19,7 @@ scenarios!(
 );
 
 async fn message_is_acknowledged_after_its_effects(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     for n in 0..20 {
         let name = format!("order-{n}");
@@ -45,7 +45,7 @@ async fn message_is_acknowledged_after_its_effects(mut lab: Lab) {
 }
 
 async fn message_is_delivered_again_after_its_delay(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     client
         .declare_exchange("events", lapin::ExchangeKind::Topic)
@@ -72,7 +72,7 @@ async fn message_is_delivered_again_after_its_delay(mut lab: Lab) {
 }
 
 async fn ordered_subscription_keeps_the_order_of_retried_messages(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, ", ordered: true").await;
     client
         .publish(
@@ -125,7 +125,7 @@ async fn messages_survive_restarts_of_broker_and_host(mut lab: Lab) {
 }
 
 async fn message_is_recorded_and_replays(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.settings.record.retention = Retention::All;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     client
@@ -152,7 +152,7 @@ async fn message_is_recorded_and_replays(mut lab: Lab) {
 
 /// The publisher has put it into the body, a property and a header. The handler writes the body into an object.
 async fn password_of_the_broker_is_redacted_in_messages(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let found = Arc::new(Mutex::new((0_u32, 0_u32)));
     let counts = found.clone();
     lab.settings.record.retention = Retention::All;
@@ -203,7 +203,7 @@ async fn password_of_the_broker_is_redacted_in_messages(mut lab: Lab) {
 
 /// Three messages on which the new build traps are enough. Each traps once.
 async fn build_that_traps_on_messages_is_rolled_back(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.settings.record.retention = Retention::All;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let report = || {

@@ -14,7 +14,7 @@ scenarios!(
 );
 
 async fn rejected_message_is_dead_lettered_with_its_reason(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let body = steps(&json!([{"do": "reject", "body": "no such project"}]));
     client.publish(QUEUE, &body).await;
@@ -32,7 +32,7 @@ async fn rejected_message_is_dead_lettered_with_its_reason(mut lab: Lab) {
 }
 
 async fn garbage_is_dead_lettered_to_its_target(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let settings = ", deadLetter: {routingKey: poison}";
     let client = start_subscribed(&mut lab, &rabbitmq, settings).await;
     client.declare_queue("poison").await;
@@ -63,7 +63,7 @@ fn letter_facts(letter: &lapin::message::Delivery) -> [String; 3] {
 }
 
 async fn message_beyond_max_deliveries_is_dead_lettered_with_its_reason(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let settings = ", retry: {initialDelay: 1s, maxDelay: 1s, maxDeliveries: 2}";
     let client = start_subscribed(&mut lab, &rabbitmq, settings).await;
     let dead_letters = format!("{QUEUE}.dead-letter");
@@ -97,7 +97,7 @@ async fn message_beyond_max_deliveries_is_dead_lettered_with_its_reason(mut lab:
 }
 
 async fn message_larger_than_its_limit_is_dead_lettered(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.settings.limits.bytes_from_host = 64 << 10;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let body = vec![b'x'; (64 << 10) + 1];
@@ -111,7 +111,7 @@ async fn message_larger_than_its_limit_is_dead_lettered(mut lab: Lab) {
 
 /// Neither an exchange that does not exist nor one without a queue takes the message.
 async fn dead_letter_without_a_target_stays_in_its_queue(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let settings = ", deadLetter: {exchange: failed, routingKey: poison}";
     let client = start_subscribed(&mut lab, &rabbitmq, settings).await;
     client.publish(QUEUE, b"garbage").await;

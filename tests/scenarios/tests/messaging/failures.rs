@@ -15,7 +15,7 @@ scenarios!(
 );
 
 async fn missing_grant_loses_no_message(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let file = lab.path().join("grants.yaml");
     std::fs::write(&file, grants(&lab, "[get]", "")).expect("written");
     let client = rabbitmq.connect().await;
@@ -63,7 +63,7 @@ async fn wait_retried_twice(lab: &Lab, client: &RabbitMqClient, reason: &str) {
 }
 
 async fn write_conflict_loses_no_message(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.apply(
         json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "another one's"},
         "metadata": {"name": "taken", "namespace": lab.namespace}}),
@@ -87,7 +87,7 @@ async fn write_conflict_loses_no_message(mut lab: Lab) {
 const LARGE_BODY_BYTES: usize = 4 << 20;
 
 async fn full_memory_budget_loses_no_message(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.settings.memory_budget = Some(64 << 20);
     lab.settings.limits.timeout = Duration::from_secs(2);
     let client = start_subscribed(&mut lab, &rabbitmq, ONE_DELIVERY).await;
@@ -110,7 +110,7 @@ async fn full_memory_budget_loses_no_message(mut lab: Lab) {
 
 /// A queue of the name exists with other arguments, so that the host cannot declare it: the message returns to its own.
 async fn unusable_delay_queue_loses_no_message(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = rabbitmq.connect().await;
     let delay_queue = format!("{QUEUE}.retry.1s");
     client.declare_queue(&delay_queue).await;

@@ -27,7 +27,7 @@ fn read_version(object: &Value) -> u64 {
 }
 
 async fn message_waits_in_its_queue_until_initialize_has_succeeded(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = rabbitmq.connect().await;
     for queue in [QUEUE, HELD_QUEUE] {
         client.declare_queue(queue).await;

@@ -36,7 +36,7 @@ fn read_samples(lab: &Lab, metric: &str, labels: &[&str]) -> Option<f64> {
 }
 
 async fn messages_are_counted_and_explained(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     declare_created(&client).await;
     for message in [
@@ -81,9 +81,10 @@ async fn messages_are_counted_and_explained(mut lab: Lab) {
     assert_eq!(published, Some(1.0));
 
     // One is the test's: what is published and what is consumed share the other.
-    let command = ["list_connections", "--no-table-headers", "name"];
+    let command = ["list_connections", "--no-table-headers", "vhost"];
     let connections = rabbitmq.control(&command).await;
-    assert_eq!(connections.lines().count(), 2, "{connections}");
+    let own = connections.lines().filter(|vhost| *vhost == rabbitmq.vhost());
+    assert_eq!(own.count(), 2, "{connections}");
 
     let question = Question {
         kind: "upstream".into(),
@@ -110,7 +111,7 @@ async fn messages_are_counted_and_explained(mut lab: Lab) {
 
 /// The plugin is one of the plugin directory, without an object.
 async fn calls_of_a_message_handler_are_traced_by_its_plugin(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let address = lab
         .admin()

@@ -73,7 +73,7 @@ async fn message_is_published_as_granted(mut lab: Lab) {
 }
 
 async fn unroutable_message_fails_its_reconcile_until_a_queue_is_bound(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     client
         .declare_exchange("events", lapin::ExchangeKind::Topic)
@@ -95,7 +95,7 @@ async fn unroutable_message_fails_its_reconcile_until_a_queue_is_bound(mut lab: 
 }
 
 async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     declare_created(&client).await;
     lab.wait_ready(&upstreams(), "broker").await;
@@ -132,7 +132,7 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
 }
 
 async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     lab.settings.record.retention = Retention::All;
     let client = start_granted(&mut lab, &rabbitmq, "[patch]", "").await;
     declare_created(&client).await;
@@ -182,7 +182,7 @@ async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
 /// The handler computes when the lead is lost, and would publish afterwards. In the next term the message is delivered
 /// again.
 async fn deposed_leader_publishes_nothing(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     declare_created(&client).await;
     let publish = |body: &str| {

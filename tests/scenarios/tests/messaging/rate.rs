@@ -28,7 +28,7 @@ async fn messages_per_second_are_printed() {
 }
 
 async fn measure(mut lab: Lab) {
-    let rabbitmq = RabbitMq::start().await;
+    let rabbitmq = RabbitMq::shared().await;
     let client = rabbitmq.connect().await;
     client
         .declare_exchange("events", lapin::ExchangeKind::Topic)
