@@ -1,6 +1,6 @@
 //! Functions that wait for a condition.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
 use ostler::testing::key::Gvk;
@@ -8,6 +8,11 @@ use serde_json::Value;
 
 use super::Lab;
 use crate::WAIT_TIMEOUT;
+
+/// Bounds of the interval of looks at a condition. Each look is a request to the API server, and the looks of all tests that wait
+/// took most of the CPU when they were as frequent as at the start.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Lab {
     /// Waits until `holds` returns true. Panics with the description and the state of all objects after
@@ -17,9 +22,12 @@ impl Lab {
         description: &str,
         mut holds: impl FnMut() -> F,
     ) {
+        let began = Instant::now();
         let waiting = async {
             while !holds().await {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                // What has been waited for is measured to a quarter.
+                let interval = began.elapsed() / 4;
+                tokio::time::sleep(interval.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL)).await;
             }
         };
         if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// Interval between two looks at all objects.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Address of the ingress controller.
 pub const INGRESS_ADDRESS: &str = "192.0.2.7";
 /// Message of a certificate that the issuer refuses.

@@ -72,7 +72,7 @@ const ID_IN_STEPS: &str = "{id}";
 /// Number of labs that share the steps.
 const LABS: usize = 4;
 /// Interval of looks at the object.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Fields of a status that differ from one event to the other. A pipeline's configuration has the name of its project.
 const VARYING_FIELDS: [&str; 13] = [
     "applicationUID",
