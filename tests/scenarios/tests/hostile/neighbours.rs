@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Mirror, greeting, greetings, object, set_grants};
 
-scenarios!(embedded hostile: neighbour_latency_stays_within_twice_the_calm_p99);
+scenarios!(alone embedded hostile: neighbour_latency_stays_within_twice_the_calm_p99);
 
 /// Changes per measurement.
 const CHANGE_COUNT: usize = 100;
