@@ -12,7 +12,6 @@ use std::{
 };
 
 use limits::every_limit_is_enforced_and_counted;
-use neighbours::slow_upstreams_of_two_plugins_do_not_delay_a_third;
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenarios};
 use serde_json::{Value, json};
@@ -36,7 +35,6 @@ scenarios!(hostile: trap_fails_only_its_own_reconcile,
     upstream_written_by_a_plugin_sends_no_ungranted_secret,
     plugin_objects_are_written_by_no_plugin,
     every_limit_is_enforced_and_counted,
-    slow_upstreams_of_two_plugins_do_not_delay_a_third,
 );
 
 fn hostile() -> Gvk {

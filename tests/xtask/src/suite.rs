@@ -87,9 +87,11 @@ impl Tier {
             Self::Hostile => arguments.extend(["--skip", "real::"]),
             Self::Pure | Self::Real | Self::Argocd => {}
         }
-        // Not the hostile tier, which measures latencies and memory.
-        if matches!(self, Self::Embedded | Self::Real) {
-            arguments.push(SCENARIO_THREADS);
+        match self {
+            Self::Embedded | Self::Real => arguments.push(SCENARIO_THREADS),
+            // It measures latencies and memory.
+            Self::Hostile => arguments.push("--test-threads=1"),
+            Self::Pure | Self::Argocd => {}
         }
         if self == Self::Real {
             // They are ignored by default, because they need the control plane that only this command starts.

@@ -28,39 +28,62 @@ mod each {
 
     /// Generates the tests of one API server.
     macro_rules! each_step {
-        ($server:ident: $start_lab:path $(, $ignored:meta)?) => {
+        ($server:ident: $start_lab:path, $ignored:meta) => {
             mod $server {
                 use super::*;
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                $(#[$ignored])?
+                #[$ignored]
                 async fn deployment_survives_a_stop_of_the_host_after_each_effect() {
-                    run_bounded(disturb_each_step($start_lab, Workflow::Deployment, Disturbance::stop)).await;
+                    run_bounded(disturb_each_step(
+                        $start_lab,
+                        Workflow::Deployment,
+                        Disturbance::stop,
+                    ))
+                    .await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                $(#[$ignored])?
+                #[$ignored]
                 async fn event_that_is_delivered_again_after_each_effect_has_none() {
-                    run_bounded(disturb_each_step($start_lab, Workflow::Deployment, Disturbance::redeliver)).await;
+                    run_bounded(disturb_each_step(
+                        $start_lab,
+                        Workflow::Deployment,
+                        Disturbance::redeliver,
+                    ))
+                    .await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                $(#[$ignored])?
+                #[$ignored]
                 async fn set_up_survives_a_stop_of_the_host_after_each_effect() {
-                    run_bounded(disturb_each_step($start_lab, Workflow::SetUp, Disturbance::stop)).await;
+                    run_bounded(disturb_each_step(
+                        $start_lab,
+                        Workflow::SetUp,
+                        Disturbance::stop,
+                    ))
+                    .await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                $(#[$ignored])?
+                #[$ignored]
                 async fn event_of_a_project_that_is_delivered_again_after_each_effect_has_none() {
-                    run_bounded(disturb_each_step($start_lab, Workflow::SetUp, Disturbance::redeliver)).await;
+                    run_bounded(disturb_each_step(
+                        $start_lab,
+                        Workflow::SetUp,
+                        Disturbance::redeliver,
+                    ))
+                    .await;
                 }
             }
         };
     }
 
-    each_step!(embedded: Lab::embedded);
-    // Not `real`, whose ignored tests are run with that tier.
+    // Neither `embedded` nor `real`, which are run with the tiers.
+    each_step!(
+        embedded_server: Lab::embedded,
+        ignore = "takes minutes: see docs/devops.md"
+    );
     each_step!(
         real_server: Lab::real,
         ignore = "takes minutes, and needs the real control plane: see docs/devops.md"

@@ -9,6 +9,12 @@ use super::{Mirror, greeting, greetings, object, set_grants};
 
 scenarios!(alone embedded hostile: neighbour_latency_stays_within_twice_the_calm_p99);
 
+mod slow_upstreams {
+    use super::{scenarios, slow_upstreams_of_two_plugins_do_not_delay_a_third};
+
+    scenarios!(alone hostile: slow_upstreams_of_two_plugins_do_not_delay_a_third);
+}
+
 /// Changes per measurement.
 const CHANGE_COUNT: usize = 100;
 /// Number of misbehaving objects.
@@ -109,7 +115,7 @@ const SLOW_RESPONSE: Duration = Duration::from_secs(3);
 const ATTEMPT_COUNT: usize = 5;
 
 /// An upstream that answers after seconds opens no circuit breaker: all reconciles of its plugins wait.
-pub async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
+async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
     set_grants(
         &mut lab,
         "    upstreams: [{}]\n  probe:\n    reconciles: [{group: tests.ostler.dev, kinds: ['*']}]\n    upstreams: [{}]\n",
