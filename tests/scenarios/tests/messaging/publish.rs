@@ -126,9 +126,17 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
     );
     assert_eq!(client.queue_depth("created").await, Some(0), "it was sent");
     let connections = rabbitmq
-        .control(&["list_connections", "--no-table-headers", "client_properties"])
+        .control(&[
+            "list_connections",
+            "--no-table-headers",
+            "vhost",
+            "client_properties",
+        ])
         .await;
-    assert_eq!(connections.lines().count(), 1, "besides the test: {connections}");
+    let own = connections
+        .lines()
+        .filter(|line| line.split_whitespace().next() == Some(rabbitmq.vhost()));
+    assert_eq!(own.count(), 1, "besides the test: {connections}");
 }
 
 async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
