@@ -12,8 +12,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::Lab;
 
-/// Serializes the tests of a binary that have a Plugin object: it is cluster-scoped and named like its component, so tests
-/// on a shared cluster would collide.
+/// Serializes the tests that have a Plugin object on the real server: it is cluster-scoped and named like its component, so
+/// they would collide.
 static PLUGIN_LOCK: Mutex<()> = Mutex::const_new(());
 
 impl Lab {
@@ -35,11 +35,15 @@ impl Lab {
             .expect("renamed");
     }
 
-    /// Locks the Plugin objects, and deletes one of this name that an earlier test has left.
-    pub async fn lock_plugin(&self, name: &str) -> MutexGuard<'static, ()> {
+    /// Locks the Plugin objects of a shared server, and deletes one of this name that an earlier test has left. An embedded
+    /// server is not shared.
+    pub async fn lock_plugin(&self, name: &str) -> Option<MutexGuard<'static, ()>> {
+        if self.embedded.is_some() {
+            return None;
+        }
         let guard = PLUGIN_LOCK.lock().await;
         self.delete_plugin(name).await;
-        guard
+        Some(guard)
     }
 
     /// Deletes a Plugin and removes its finalizers.

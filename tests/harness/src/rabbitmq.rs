@@ -55,8 +55,8 @@ pub struct Node {
     distribution: ReservedPort,
     epmd: ReservedPort,
     process: Mutex<Option<BoundProcess>>,
-    /// Number of virtual hosts that were added, and of those that brokers have had.
-    vhosts: tokio::sync::Mutex<(usize, usize)>,
+    /// Number of brokers that it has had. Virtual hosts exist for it, rounded up to whole batches.
+    broker_count: tokio::sync::Mutex<usize>,
     _epmd_process: BoundProcess,
     directory: TempDir,
 }
@@ -164,6 +164,13 @@ impl RabbitMq {
             .await;
     }
 
+    /// Returns the number of connections to it, those of the test among them.
+    pub async fn count_connections(&self) -> usize {
+        let command = ["list_connections", "--no-table-headers", "vhost"];
+        let vhosts = self.control(&command).await;
+        vhosts.lines().filter(|vhost| *vhost == self.vhost).count()
+    }
+
     /// Closes all connections from the side of the broker, as an operator does.
     pub async fn close_connections(&self, reason: &str) {
         self.control(&["close_all_connections", "--vhost", &self.vhost, reason])
@@ -185,7 +192,7 @@ impl Node {
             distribution: ReservedPort::new(),
             epmd,
             process: Mutex::default(),
-            vhosts: tokio::sync::Mutex::default(),
+            broker_count: tokio::sync::Mutex::default(),
             _epmd_process: BoundProcess::spawn(daemon, &directory.path().join("epmd.log")),
             installation,
             directory,
@@ -197,23 +204,21 @@ impl Node {
 
     /// Returns the name of a virtual host that no other broker has.
     async fn take_vhost(&self) -> String {
-        let mut vhosts = self.vhosts.lock().await;
-        let (added, taken) = &mut *vhosts;
-        if taken == added {
-            let end = *added + VHOST_BATCH;
+        let mut broker_count = self.broker_count.lock().await;
+        let number = *broker_count;
+        if number.is_multiple_of(VHOST_BATCH) {
+            let last = number + VHOST_BATCH - 1;
             let add = format!(
                 "lists:foreach(fun(N) -> \
                      V = <<\"{DEFAULT_VHOST}-\", (integer_to_binary(N))/binary>>, A = <<\".*\">>, U = <<\"{RABBITMQ_USER}\">>, \
                      ok = rabbit_vhost:add(V, U), \
                      ok = rabbit_auth_backend_internal:set_permissions(U, V, A, A, A, U) \
-                 end, lists:seq({added}, {end} - 1))."
+                 end, lists:seq({number}, {last}))."
             );
             self.control(&["eval", &add]).await;
-            *added = end;
         }
-        let vhost = format!("{DEFAULT_VHOST}-{taken}");
-        *taken += 1;
-        vhost
+        *broker_count += 1;
+        format!("{DEFAULT_VHOST}-{number}")
     }
 
     /// Returns the address of its AMQP listener, which stays the same.

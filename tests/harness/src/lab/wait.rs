@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::Lab;
 use crate::WAIT_TIMEOUT;
 
-/// Bounds of the interval of looks at a condition. Each look is a request to the API server, and the looks of all tests that wait
-/// took most of the CPU when they were as frequent as at the start.
+/// Bounds of the interval of looks at a condition. Each look is a request to the API server, which costs the other tests
+/// CPU, so they become less frequent.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -24,8 +24,7 @@ async fn broker_becomes_ready_and_recovers_from_restart(mut lab: Lab) {
     let object = lab.wait_ready(&upstreams(), "broker").await;
     assert_eq!(condition_text(&object, "Connected"), "True (Connected)");
     assert_eq!(condition_text(&object, "Authenticated"), "True (LoggedIn)");
-    let connections = rabbitmq.control(&["list_connections", "user"]).await;
-    assert_eq!(connections.matches(RABBITMQ_USER).count(), 1, "{connections}");
+    assert_eq!(rabbitmq.count_connections().await, 1);
     rabbitmq.kill();
     lab.wait_condition(&upstreams(), "broker", "Ready", "False", "ConnectionFailed")
         .await;
@@ -39,10 +38,7 @@ async fn broker_becomes_ready_and_recovers_from_restart(mut lab: Lab) {
     lab.wait_ready(&upstreams(), "broker").await;
     lab.delete(&upstreams(), "broker").await;
     lab.wait_until("its connection is closed", async || {
-        !rabbitmq
-            .control(&["list_connections", "user"])
-            .await
-            .contains(RABBITMQ_USER)
+        rabbitmq.count_connections().await == 0
     })
     .await;
 }

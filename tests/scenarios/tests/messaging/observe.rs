@@ -81,10 +81,7 @@ async fn messages_are_counted_and_explained(mut lab: Lab) {
     assert_eq!(published, Some(1.0));
 
     // One is the test's: what is published and what is consumed share the other.
-    let command = ["list_connections", "--no-table-headers", "vhost"];
-    let connections = rabbitmq.control(&command).await;
-    let own = connections.lines().filter(|vhost| *vhost == rabbitmq.vhost());
-    assert_eq!(own.count(), 2, "{connections}");
+    assert_eq!(rabbitmq.count_connections().await, 2);
 
     let question = Question {
         kind: "upstream".into(),

@@ -125,18 +125,7 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
         ("PUBLISH", "events order.created")
     );
     assert_eq!(client.queue_depth("created").await, Some(0), "it was sent");
-    let connections = rabbitmq
-        .control(&[
-            "list_connections",
-            "--no-table-headers",
-            "vhost",
-            "client_properties",
-        ])
-        .await;
-    let own = connections
-        .lines()
-        .filter(|line| line.split_whitespace().next() == Some(rabbitmq.vhost()));
-    assert_eq!(own.count(), 1, "besides the test: {connections}");
+    assert_eq!(rabbitmq.count_connections().await, 1, "only that of the test");
 }
 
 async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
