@@ -150,6 +150,22 @@ func Throttled(milliseconds uint64, reason, message string) *Failure {
 	return failure(resolution, reason, message)
 }
 
+// WithPublicMessage returns an error as the failure with a message for all who may read the object. The text of the error, which
+// may describe the inside of another system (CWE-209), is written to the log only. An error of nil stays nil.
+func WithPublicMessage(err error, message string) error {
+	if err == nil {
+		return nil
+	}
+	failed := *toFailure(err)
+	level := wit.LogLevelWarn
+	if failed.failure.Resolution.Case == wit.ReconcilerResolutionWait {
+		level = wit.LogLevelInfo
+	}
+	wit.LogWrite(level, failed.failure.Message, []struct{ F0, F1 string }{{"public_message", message}})
+	failed.failure.Message = message
+	return &failed
+}
+
 // HostError is the error of a host function.
 type HostError struct{ Cause wit.Error }
 

@@ -3,6 +3,7 @@ package ostler
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"slices"
@@ -193,6 +194,36 @@ func TestPlainErrorOfStepIsRetriedAsInReconcile(t *testing.T) {
 	failed := err.(*Failure).failure
 	if failed.Resolution.Case != wit.ReconcilerResolutionRetry || failed.Reason != "Error" || failed.Message != "A: boom" {
 		t.Errorf("%+v", failed)
+	}
+}
+
+func TestDetailOfPublicMessageIsLoggedOnly(t *testing.T) {
+	var logged []string
+	defer func(write func(wit.LogLevel, string, []struct{ F0, F1 string })) { wit.LogWrite = write }(wit.LogWrite)
+	wit.LogWrite = func(level wit.LogLevel, text string, _ []struct{ F0, F1 string }) {
+		logged = append(logged, fmt.Sprint(level == wit.LogLevelWarn, " ", text))
+	}
+	for _, test := range []struct {
+		err    error
+		isWarn bool
+	}{
+		{Terminal("Refused", "10.0.0.7 refused db-admin."), true},
+		{&HostError{wit.Error{Case: wit.ErrorUnavailable, Unavailable: "10.0.0.7 refused db-admin."}}, true},
+		{Wait("Pending", "10.0.0.7 is busy."), false},
+	} {
+		logged = nil
+		public := toFailure(WithPublicMessage(test.err, "The database is not there.")).failure
+		expected := toFailure(test.err).failure
+		expected.Message = "The database is not there."
+		if !reflect.DeepEqual(public, expected) {
+			t.Errorf("%+v, expected %+v", public, expected)
+		}
+		if expected := fmt.Sprint(test.isWarn, " ", test.err); !slices.Equal(logged, []string{expected}) {
+			t.Errorf("logged %q, expected %q", logged, expected)
+		}
+	}
+	if WithPublicMessage(nil, "x") != nil {
+		t.Error("a success became a failure")
 	}
 }
 

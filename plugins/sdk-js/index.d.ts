@@ -30,6 +30,11 @@ export function retry(reason: string, message: string): Failure;
 export function wait(reason: string, message: string): Failure;
 /** Fails permanently, until the spec, an object that was read, the configuration or the plugin changes. */
 export function terminal(reason: string, message: string): Failure;
+/**
+ * Returns the failure of an error with a message for all who may read the object, to be thrown. The text of the error, which may
+ * describe the inside of another system (CWE-209), is written to the log only. An error that is a bug stays as it is.
+ */
+export function withPublicMessage(error: unknown, message: string): unknown;
 export function throttled(milliseconds: number, reason: string, message: string): Failure;
 export function reference(apiVersion: string, kind: string, name: string, namespace?: string, cluster?: string): Reference;
 

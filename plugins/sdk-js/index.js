@@ -76,6 +76,17 @@ export class HostError extends Error {
   }
 }
 
+/**
+ * Returns the failure of an error with a message for all who may read the object, to be thrown. The text of the error, which may
+ * describe the inside of another system (CWE-209), is written to the log only. An error that is a bug stays as it is.
+ */
+export function withPublicMessage(error, message) {
+  const failed = error instanceof HostError ? error.failure() : error;
+  if (!(failed instanceof Failure)) return error;
+  log.write(failed.resolution.tag === "wait" ? "info" : "warn", failed.message, [["public_message", message]]);
+  return new Failure({ ...failed, message });
+}
+
 function text(tag, val) {
   switch (tag) {
     case "denied": return `Not permitted: ${val}`;

@@ -59,6 +59,7 @@ globalThis.stubs = {
       else objects.delete(key(ref));
     },
   },
+  log: { write: (level, message) => calls.push(`log ${level} ${message}`) },
   references: {
     hold(ref) {
       calls.push(`hold ${key(ref)}`);
@@ -67,7 +68,7 @@ globalThis.stubs = {
   },
 };
 const load = (name) => import(pathToFileURL(join(folder, name)));
-const { Failure, HostError, host, reference, wait, terminal } = await load("index.js");
+const { Failure, HostError, host, reference, wait, withPublicMessage, terminal } = await load("index.js");
 const { concurrent, dependency, OWNER_LABEL, resource, serial, step, waitForForegroundDeletion, when } =
   await load("provision.js");
 
@@ -259,4 +260,22 @@ test("a foreground deletion is waited for", () => {
   waitForForegroundDeletion({ finalizers: ["g/thing"] });
   waitForForegroundDeletion({});
   assert.throws(() => waitForForegroundDeletion({ finalizers: ["foregroundDeletion"] }), failsWith("wait", "ForegroundDeletion"));
+});
+
+test("the detail of a public message is logged only", () => {
+  const detail = "10.0.0.7 refused db-admin.";
+  const errors = [
+    [terminal("Refused", detail), "warn"],
+    [new HostError({ tag: "unavailable", val: detail }), "warn"],
+    [wait("Pending", detail), "info"],
+  ];
+  for (const [error, level] of errors) {
+    const failed = withPublicMessage(error, "The database is not there.");
+    const { resolution, reason } = error instanceof Failure ? error : error.failure();
+    assert.ok(failsWith(resolution.tag, reason)(failed));
+    assert.equal(failed.message, "The database is not there.");
+    assert.deepEqual(takeCalls(), [`log ${level} ${detail}`]);
+  }
+  const bug = new TypeError("x is undefined");
+  assert.equal(withPublicMessage(bug, "The database is not there."), bug);
 });

@@ -138,6 +138,20 @@ class HostError(Exception):
         return retry("Unavailable", message)
 
 
+def with_public_message(error, message):
+    """Returns the failure of an error with a message for all who may read the object, to be raised. The text of the error,
+    which may describe the inside of another system (CWE-209), is written to the log only. An error that is a bug stays as it
+    is."""
+    failed = error.failure() if isinstance(error, HostError) else error
+    if not isinstance(failed, Failure):
+        return error
+    level = log.Level.INFO if isinstance(failed.resolution, reconciler.Resolution_Wait) else log.Level.WARN
+    log.write(level, failed.message, [("public_message", message)])
+    public = Failure(failed.resolution, failed.reason, message)
+    public.conditions, public.status = list(failed.conditions), failed.status
+    return public
+
+
 def _text(error):
     match error:
         case types.Error_Denied(grant):

@@ -59,7 +59,7 @@ imports, modules = _fake_modules()
 sys.modules.update(modules)
 types, reconciler = imports.types, modules["wit_world.exports"].reconciler
 
-from ostler import Failure, HostError, Host, reference, terminal, wait  # noqa: E402
+from ostler import Failure, HostError, Host, reference, terminal, wait, with_public_message  # noqa: E402
 from ostler_provision import (  # noqa: E402
     OWNER_LABEL, Dependency, Resource, concurrent, serial, step, wait_for_foreground_deletion, when,
 )
@@ -354,6 +354,22 @@ class Parts(unittest.TestCase):
         with self.assertRaises(Failure) as raised:
             wait_for_foreground_deletion({"finalizers": ["foregroundDeletion"]})
         self.assertEqual(raised.exception.reason, "ForegroundDeletion")
+
+    def test_detail_of_public_message_is_logged_only(self):
+        detail = "10.0.0.7 refused db-admin."
+        unavailable = HostError(types.Error_Unavailable(detail))
+        for error, level in [
+            (terminal("Refused", detail), "WARN"), (unavailable, "WARN"), (wait("Pending", detail), "INFO"),
+        ]:
+            imports.log.reset_mock()
+            failed = with_public_message(error, "The database is not there.")
+            private = error.failure() if isinstance(error, HostError) else error
+            self.assertEqual((failed.resolution, failed.reason), (private.resolution, private.reason))
+            self.assertEqual(failed.message, "The database is not there.")
+            [written] = imports.log.write.call_args_list
+            self.assertEqual(written.args[:2], (getattr(imports.log.Level, level), detail))
+        bug = TypeError("x is None")
+        self.assertIs(with_public_message(bug, "The database is not there."), bug)
 
 
 if __name__ == "__main__":

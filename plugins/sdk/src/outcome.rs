@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution};
+use crate::{Condition, ConditionStatus, Context, Error, Failure, Level, Next, Outcome, Resolution};
 
 impl Condition {
     /// Builds a condition with the status `True`.
@@ -187,18 +187,40 @@ impl Error {
     }
 }
 
-/// Replaces the reason of a failed step.
+/// Replaces the reason or the message of a failed step.
 pub trait ResultExt<T> {
     /// Fails with this reason instead of the default one.
     ///
     /// # Errors
     /// The failure with this reason.
     fn reason(self, reason: &str) -> Result<T, Failure>;
+
+    /// Fails with a message for all who may read the object. The text of the error, which may describe the inside of another
+    /// system (CWE-209), is written to the log only: at level info while something is waited for, otherwise at level warn.
+    ///
+    /// # Errors
+    /// The failure with its resolution and reason, and with this message.
+    fn public_message(self, ctx: &Context, message: &str) -> Result<T, Failure>;
 }
 
 impl<T, E: Into<Failure>> ResultExt<T> for Result<T, E> {
     fn reason(self, reason: &str) -> Result<T, Failure> {
         self.map_err(|error| error.into().reason(reason))
+    }
+
+    fn public_message(self, ctx: &Context, message: &str) -> Result<T, Failure> {
+        self.map_err(|error| {
+            let failure = error.into();
+            let level = match failure.resolution {
+                Resolution::Wait => Level::Info,
+                _ => Level::Warn,
+            };
+            ctx.log(level, &failure.message, &[("public_message", message)]);
+            Failure {
+                message: message.into(),
+                ..failure
+            }
+        })
     }
 }
 

@@ -61,7 +61,7 @@ pub use helm::{HelmApplication, HelmDriver, read_argo_health, read_flux_health};
 pub(crate) use resource::OWNER_UID_LABEL;
 pub use resource::{OWNER_LABEL, Resource};
 
-use crate::{Condition, ConditionStatus, Context, Failure, Outcome, Resolution};
+use crate::{Condition, ConditionStatus, Context, Failure, Outcome, Resolution, ResultExt};
 
 /// A part of what an object stands for. Both functions are level-triggered: they may be called at any time and any number
 /// of times, in any state that an interrupted call has left.
@@ -118,6 +118,31 @@ pub fn concurrent(trees: Vec<StepTree>) -> StepTree {
 #[must_use]
 pub fn when(condition: bool, tree: StepTree) -> StepTree {
     StepTree(Node::Conditional(condition, Box::new(tree)))
+}
+
+/// Gives a part this message while it fails, instead of the text of its errors. Conditions are read by all who may read the
+/// object, and that text may describe the inside of another system: it is written to the log
+/// ([`ResultExt::public_message`]).
+pub fn with_public_message<'a>(message: impl Into<String>, part: impl Provision + 'a) -> impl Provision + 'a {
+    PublicMessage {
+        message: message.into(),
+        part,
+    }
+}
+
+struct PublicMessage<P> {
+    message: String,
+    part: P,
+}
+
+impl<P: Provision> Provision for PublicMessage<P> {
+    fn provision(&self, ctx: &Context) -> Result<(), Failure> {
+        self.part.provision(ctx).public_message(ctx, &self.message)
+    }
+
+    fn deprovision(&self, ctx: &Context) -> Result<(), Failure> {
+        self.part.deprovision(ctx).public_message(ctx, &self.message)
+    }
 }
 
 /// The direction of a run.

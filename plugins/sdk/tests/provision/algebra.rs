@@ -6,7 +6,7 @@ use ostler_sdk::{
     ConditionStatus, Next, Resolution,
     mock::Host,
     prelude::*,
-    provision::{Provision, StepTree, concurrent, serial, step, when},
+    provision::{Provision, StepTree, concurrent, serial, step, when, with_public_message},
 };
 use proptest::prelude::*;
 
@@ -351,4 +351,32 @@ fn conditions_and_status_of_a_failed_part_are_kept() {
     let types: Vec<&str> = failure.conditions.iter().map(|c| &*c.type_).collect();
     assert_eq!(types, ["A", "B", "FromB", "FromA"]);
     assert_eq!(failure.status.as_deref(), Some(&br#"{"by":"FromB"}"#[..]));
+}
+
+#[test]
+fn detail_of_a_public_message_is_logged_only() {
+    let calls = RefCell::default();
+    let host = Host::new();
+    let failure = call(&host, |ctx, _| {
+        let part = Part {
+            name: "A".into(),
+            end: End::Fails(Resolution::Terminal),
+            calls: &calls,
+        };
+        step("A", with_public_message("The database is not there.", part)).provision(ctx)
+    })
+    .expect_err("a failure");
+    assert_eq!(failure.resolution, Resolution::Terminal);
+    assert_eq!(
+        (&*failure.reason, &*failure.message),
+        ("Because", "A: The database is not there.")
+    );
+    let [condition] = &failure.conditions[..] else {
+        panic!("{failure:?}")
+    };
+    assert_eq!(
+        (&*condition.reason, &*condition.message),
+        ("Because", "The database is not there.")
+    );
+    assert_eq!(host.logs(), ["A fails."]);
 }
