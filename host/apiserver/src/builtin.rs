@@ -67,6 +67,7 @@ pub fn builtin_kinds() -> Vec<Kind> {
         })),
         core_kind("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"]).with_status(),
         core_kind("Endpoints", "endpoints", &["ep"]),
+        grouped_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[]),
         core_kind("Node", "nodes", &["no"]).cluster_scoped().with_status(),
         grouped_kind("events.k8s.io", "v1", "Event", "events", &["ev"]),
         grouped_kind("coordination.k8s.io", "v1", "Lease", "leases", &[])

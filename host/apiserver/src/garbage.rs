@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::api::Api;
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
+use crate::controllers;
 use crate::crd;
 use crate::deletion::DeleteOptions;
 use crate::state::State;
@@ -16,6 +17,9 @@ use crate::storage::{ObjectKey, Resource, StoredObject, WriteNotice};
 pub async fn run_collector(state: Arc<State>, mut written: mpsc::UnboundedReceiver<WriteNotice>) {
     while let Some((resource, change)) = written.recv().await {
         handle_write(&state.api, &resource, &change.object, change.deleted);
+        if state.controllers {
+            controllers::follow_write(&state.api, &resource, &change.object);
+        }
         // A burst of writes must not keep the runtime's thread from the clients.
         tokio::task::yield_now().await;
     }

@@ -10,6 +10,7 @@ mod builtin;
 mod collection;
 mod content;
 mod control;
+mod controllers;
 mod crd;
 mod deletion;
 mod discovery;

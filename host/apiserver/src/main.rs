@@ -17,6 +17,9 @@ struct Arguments {
     /// Serve HTTPS; the kubeconfig contains the certificate.
     #[arg(long)]
     tls: bool,
+    /// Report workloads as ready, as a cluster with free nodes does.
+    #[arg(long)]
+    controllers: bool,
     /// File to write a kubeconfig to.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
@@ -30,6 +33,7 @@ async fn main() -> anyhow::Result<()> {
     let server = Server::start(Options {
         listen: arguments.listen,
         tls: arguments.tls,
+        controllers: arguments.controllers,
         ..Options::default()
     })
     .await?;

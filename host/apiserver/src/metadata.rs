@@ -5,6 +5,12 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 
+/// Annotation of a workload with the behavior of its pods: one of [`BEHAVIORS`].
+pub const SIMULATE_ANNOTATION: &str = "ostler.dev/simulate";
+/// Values of the annotation. Pods that fail never become ready, and the workload says so where its kind has a condition for it. Pods that hang
+/// are started and never become ready, and Jobs with them never end.
+pub const BEHAVIORS: [&str; 2] = ["Fail", "Hang"];
+
 const SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL_RULE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
@@ -49,6 +55,15 @@ pub fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> {
                 Some(_) => {}
             }
         }
+    }
+    let simulated = &metadata["annotations"][SIMULATE_ANNOTATION];
+    if !simulated.is_null() && !BEHAVIORS.iter().any(|behavior| simulated == behavior) {
+        let path = format!("metadata.annotations[{SIMULATE_ANNOTATION}]");
+        let supported = format!(
+            "supported values: {}",
+            BEHAVIORS.map(|b| format!("{b:?}")).join(", ")
+        );
+        errors.push(FieldError::invalid(&path, simulated, supported));
     }
     for (index, owner) in metadata["ownerReferences"]
         .as_array()

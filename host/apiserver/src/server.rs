@@ -35,6 +35,9 @@ pub struct Options {
     pub history: usize,
     /// HTTPS instead of plain HTTP, with a certificate that the kubeconfig carries.
     pub tls: bool,
+    /// Stand-ins for the controllers of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, PersistentVolumeClaims and
+    /// Services, which report at once what a cluster with free nodes reports in the end. Without them these stay without status.
+    pub controllers: bool,
 }
 
 impl Default for Options {
@@ -44,6 +47,7 @@ impl Default for Options {
             bookmark_interval: Duration::from_secs(10),
             history: 10_000,
             tls: false,
+            controllers: false,
         }
     }
 }
@@ -70,6 +74,7 @@ impl Server {
             faults: Faults::default(),
             counters: Counters::default(),
             bookmark_interval: options.bookmark_interval.max(Duration::from_millis(1)),
+            controllers: options.controllers,
             address: listener.local_addr().context("reading the address listened on")?,
             tls,
         });

@@ -18,6 +18,8 @@ pub struct State {
     pub counters: Counters,
     /// See [`crate::Options::bookmark_interval`].
     pub bookmark_interval: Duration,
+    /// See [`crate::Options::controllers`].
+    pub controllers: bool,
     /// Address of the listener.
     pub address: SocketAddr,
     /// Certificate and handshake, if the server speaks HTTPS.

@@ -38,6 +38,7 @@ impl Dev {
         let options = ostler_apiserver::Options {
             listen: self.listen,
             tls: self.tls,
+            controllers: true,
             ..Default::default()
         };
         let server = ostler_apiserver::Server::start(options).await?;

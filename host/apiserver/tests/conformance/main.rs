@@ -4,6 +4,7 @@
 //! Each test has its own namespace and CRD group, so that tests run in parallel.
 
 mod apply;
+mod controllers;
 mod embedded_only;
 mod lifecycle;
 mod lists;

@@ -53,7 +53,11 @@ impl Stage {
         let config = match kubeconfig {
             Some(path) => crate::cli::load_kubeconfig(Some(path)).await?,
             None => {
-                let started = ostler_apiserver::Server::start(ostler_apiserver::Options::default()).await?;
+                let options = ostler_apiserver::Options {
+                    controllers: true,
+                    ..ostler_apiserver::Options::default()
+                };
+                let started = ostler_apiserver::Server::start(options).await?;
                 let path = directory.path().join("kubeconfig");
                 std::fs::write(&path, started.kubeconfig())?;
                 server = Some(started);
