@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::kind::Kind;
 
 /// Annotation of a workload with the behavior of its pods: one of [`BEHAVIORS`].
-pub const SIMULATE_ANNOTATION: &str = "ostler.dev/simulate";
+pub const SIMULATE_ANNOTATION: &str = "apiserver.ostler.dev/simulate";
 /// Values of the annotation. Pods that fail never become ready, and the workload says so where its kind has a condition for it. Pods that hang
 /// are started and never become ready, and Jobs with them never end.
 pub const BEHAVIORS: [&str; 2] = ["Fail", "Hang"];

@@ -15,6 +15,9 @@ use super::{
 
 /// Minimum length of a placeholder. A shorter one may occur in a body by accident.
 const MIN_PLACEHOLDER_BYTES: usize = 16;
+/// Maximum length of a placeholder. The automaton that finds placeholders takes time in the square of their length to build, where
+/// they repeat a character.
+const MAX_PLACEHOLDER_BYTES: usize = 1024;
 
 /// Maximum size of all encoded secrets of a request, each counted once.
 const MAX_SUBSTITUTED_BYTES: usize = 8 << 20;
@@ -93,6 +96,12 @@ impl RequestSecrets {
             if placeholder.len() < MIN_PLACEHOLDER_BYTES {
                 return Err(SendError::Invalid(format!(
                     "the placeholder {placeholder:?} has fewer than {MIN_PLACEHOLDER_BYTES} characters"
+                )));
+            }
+            if placeholder.len() > MAX_PLACEHOLDER_BYTES {
+                return Err(SendError::Invalid(format!(
+                    "a placeholder has {} bytes, more than {MAX_PLACEHOLDER_BYTES}",
+                    placeholder.len()
                 )));
             }
             let resolve = |secret: &SecretKey| {
@@ -228,6 +237,20 @@ mod tests {
         assert_eq!(secrets.redactor.redact_bytes(&filled), body);
         let other_escapes = String::from_utf8(filled).expect("text").replace('/', "\\/");
         assert_eq!(secrets.redactor.redact_bytes(other_escapes.as_bytes()), body);
+    }
+
+    #[test]
+    fn placeholder_above_its_limit_is_refused_before_it_is_searched() {
+        let long = Substitution {
+            placeholder: "p".repeat(1 << 20),
+            ..substitution(Encoding::Plain)
+        };
+        let error = resolve_all(&[long], "the-value", &SecretHistory::default()).err();
+        let error = error.map(|e| e.to_string());
+        assert_eq!(
+            error.as_deref(),
+            Some("a placeholder has 1048576 bytes, more than 1024")
+        );
     }
 
     #[test]

@@ -135,7 +135,7 @@ const (
 // what the host returns, the placeholder takes the place of the value again,
 // or `***`.
 type Substitution struct {
-	// At least 16 bytes that occur nowhere else in the document.
+	// 16 to 1024 bytes that occur nowhere else in the document.
 	Placeholder string
 	// The source of the value.
 	Source SecretSource

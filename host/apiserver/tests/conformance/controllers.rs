@@ -87,7 +87,7 @@ async fn deployment_becomes_available_hangs_and_fails_as_its_annotation_demands(
         ("Hang", ("True", "ReplicaSetUpdated")),
         ("Fail", ("False", "ProgressDeadlineExceeded")),
     ] {
-        let patch = json!({ "metadata": { "annotations": { "ostler.dev/simulate": behavior } } });
+        let patch = json!({ "metadata": { "annotations": { "apiserver.ostler.dev/simulate": behavior } } });
         target.patch("merge", &web, &patch).await.expect(200);
         let object = wait_until(&target, &deployments, "web", |o| {
             is_condition(o, "Progressing", progressing.0, progressing.1)
@@ -97,12 +97,12 @@ async fn deployment_becomes_available_hangs_and_fails_as_its_annotation_demands(
         assert_eq!(object["status"]["readyReplicas"], Value::Null, "{behavior}");
         assert_eq!(object["status"]["unavailableReplicas"], 3, "{behavior}");
     }
-    let unknown = json!({ "metadata": { "annotations": { "ostler.dev/simulate": "Explode" } } });
+    let unknown = json!({ "metadata": { "annotations": { "apiserver.ostler.dev/simulate": "Explode" } } });
     let refused = target.patch("merge", &web, &unknown).await.expect(422);
     let message = refused["message"].as_str().unwrap();
     assert!(
         message.contains(
-            r#"metadata.annotations[ostler.dev/simulate]: Invalid value: "Explode": supported values: "Fail", "Hang""#
+            r#"metadata.annotations[apiserver.ostler.dev/simulate]: Invalid value: "Explode": supported values: "Fail", "Hang""#
         ),
         "{message}"
     );
@@ -118,10 +118,7 @@ async fn workloads_of_each_kind_report_the_generation_that_they_observed() {
         ("ReplicaSet", "replicasets", "readyReplicas"),
     ] {
         let path = Paths(&place).group("apps", plural);
-        target
-            .post(&path, &workload(kind, &json!({})))
-            .await
-            .expect(201);
+        target.post(&path, &workload(kind, &json!({}))).await.expect(201);
         let is_ready = |o: &Value| o["status"][ready] == 1;
         wait_until(&target, &path, "web", is_ready).await;
         let patch = json!({ "spec": { "template": { "spec": { "nodeName": "other" } } } });
@@ -143,7 +140,7 @@ async fn job_completes_or_fails_and_a_hanging_one_stays_active() {
             "spec": { "completions": 2, "backoffLimit": 1,
                 "template": { "spec": { "restartPolicy": "Never", "containers": [{ "name": "j", "image": "j" }] } } } });
         if let Some(behavior) = behavior {
-            job["metadata"]["annotations"]["ostler.dev/simulate"] = behavior.into();
+            job["metadata"]["annotations"]["apiserver.ostler.dev/simulate"] = behavior.into();
         }
         job
     };
@@ -179,7 +176,10 @@ async fn service_has_the_endpoints_of_its_ready_pods() {
         o["status"]["loadBalancer"]["ingress"].is_array()
     })
     .await;
-    assert_eq!(balanced["status"]["loadBalancer"]["ingress"][0]["ip"], "192.0.2.1");
+    assert_eq!(
+        balanced["status"]["loadBalancer"]["ingress"][0]["ip"],
+        "192.0.2.1"
+    );
     let count = |o: &Value| o["endpoints"].as_array().map(Vec::len);
     wait_until(&target, &slices, "web-endpoints", |o| count(o) == Some(0)).await;
 
