@@ -1,5 +1,7 @@
 //! Access to objects through the API server, as with kubectl.
 
+use std::time::Duration;
+
 use kube::{
     api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
@@ -8,6 +10,21 @@ use ostler::testing::key::Gvk;
 use serde_json::Value;
 
 use super::Lab;
+
+/// Interval of repeats of a request that the API server throttles (429), as it does while it initializes the storage of a kind
+/// whose definition has changed.
+const THROTTLED_INTERVAL: Duration = Duration::from_millis(100);
+
+async fn repeat_throttled<T, F: Future<Output = kube::Result<T>>>(send: impl Fn() -> F) -> kube::Result<T> {
+    loop {
+        match send().await {
+            Err(kube::Error::Api(status)) if status.code == 429 => {
+                tokio::time::sleep(THROTTLED_INTERVAL).await;
+            }
+            answer => return answer,
+        }
+    }
+}
 
 impl Lab {
     /// Returns the API of a kind. An empty namespace stands for cluster-scoped kinds.
@@ -55,21 +72,16 @@ impl Lab {
 
     /// Reads an object of this test's namespace; `None` when it does not exist.
     pub async fn get(&self, gvk: &Gvk, name: &str) -> Option<Value> {
-        let found = self
-            .api(gvk, &self.namespace)
-            .get_opt(name)
-            .await
-            .expect("a response");
+        let api = self.api(gvk, &self.namespace);
+        let found = repeat_throttled(|| api.get_opt(name)).await.expect("a response");
         found.map(|object| serde_json::to_value(object).expect("JSON"))
     }
 
     /// Lists the objects of a kind in this test's namespace.
     pub async fn list(&self, gvk: &Gvk) -> Vec<Value> {
-        let list = self
-            .api(gvk, &self.namespace)
-            .list(&ListParams::default())
-            .await
-            .expect("a list");
+        let api = self.api(gvk, &self.namespace);
+        let parameters = ListParams::default();
+        let list = repeat_throttled(|| api.list(&parameters)).await.expect("a list");
         list.items
             .into_iter()
             .map(|o| serde_json::to_value(o).expect("JSON"))
