@@ -36,6 +36,9 @@ enum Message {
 /// Output of cargo for one target.
 #[derive(Debug, Deserialize)]
 pub struct Artifact {
+    /// Path of the `Cargo.toml` of its package.
+    #[serde(default)]
+    pub manifest_path: PathBuf,
     /// Target it was built from.
     pub target: Target,
     /// Files that were written.

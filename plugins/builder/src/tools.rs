@@ -20,7 +20,7 @@ pub struct BuildDir {
     pub target: PathBuf,
     /// Folder for intermediate files.
     pub work: PathBuf,
-    /// Folder of installed tools, shared by the checkout or by all plugins of this user.
+    /// Folder of installed tools, shared by all plugins of this user.
     tools: PathBuf,
     /// Name of the plugin's package.
     pub name: String,
@@ -35,14 +35,9 @@ impl BuildDir {
         let source = source
             .canonicalize()
             .with_context(|| source.display().to_string())?;
-        let (target, alone) = find_target_dir(&source);
-        let tools = if alone {
-            crate::cache_dir(&target)
-        } else {
-            target.clone()
-        };
+        let (target, _) = find_target_dir(&source);
         Ok(Self {
-            tools: tools.join("tools"),
+            tools: crate::cache_dir(&target).join("tools"),
             work: target.join("plugins").join(name),
             name: name.to_owned(),
             source,

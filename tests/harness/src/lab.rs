@@ -95,6 +95,15 @@ impl Lab {
         .await
     }
 
+    /// Starts another lab on an API server of the same kind.
+    pub async fn another(&self) -> Self {
+        if self.embedded.is_some() {
+            Self::embedded().await
+        } else {
+            Self::real().await
+        }
+    }
+
     async fn with_api_server(
         embedded: Option<ostler_apiserver::Server>,
         kubeconfig: PathBuf,

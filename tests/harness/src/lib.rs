@@ -26,7 +26,8 @@ pub use concourse_simulator as simulator;
 pub use lab::{Lab, PACK_GRANTS, find_condition};
 pub use logs::captured_logs;
 pub use ostler;
-pub use scenario::{run_alone, run_bounded};
+pub use ostler_test_macros::scenario;
+pub use scenario::{run_alone, run_bounded, run_campaign};
 pub use second::SecondCluster;
 pub use server::Concourse;
 

@@ -6,86 +6,69 @@ mod messages;
 mod tutorial;
 
 use std::{
+    fs::File,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use ostler_test_harness::{process::host_binary, workspace_root};
+use ostler_test_harness::{process::host_binary, scenario, workspace_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// Timeout of a step, long enough for a clean build on a slow and busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(900);
 
-mod embedded {
-    #[test]
-    fn tutorial_commands_print_the_documented_output() {
-        crate::author::tutorial::run_tutorial();
-    }
-
-    #[test]
-    fn failed_build_leaves_the_previous_one_serving() {
-        crate::author::failed_build_leaves_the_previous_one_serving();
-    }
-
-    #[test]
-    fn rolled_back_build_is_explained_and_undone_at_once() {
-        crate::author::rolled_back_build_is_explained_and_undone_at_once();
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn new_project_passes_its_checks_and_handles_messages_in_every_language() {
-        let terminal = crate::author::Terminal::new();
-        let projects = crate::author::check_new_projects(&terminal);
-        ostler_test_harness::run_bounded(crate::author::messages::check_handlers(&projects)).await;
-    }
-
-    #[tokio::test]
-    async fn documented_subscription_is_accepted_by_the_api_server() {
-        crate::author::messages::check_documented_plugin().await;
-    }
-
-    #[test]
-    fn invalid_arguments_are_reported_with_file_and_remedy() {
-        crate::author::invalid_arguments_are_reported_with_file_and_remedy();
-    }
-
-    #[test]
-    fn invalid_project_is_reported_with_file_field_and_remedy() {
-        crate::author::bad_input::check_projects();
-    }
-
-    #[test]
-    fn missing_toolchain_is_reported_with_its_package() {
-        crate::author::bad_input::check_missing_tools();
-    }
-
-    #[test]
-    fn project_with_finalizer_reports_invalid_source_and_cleans_up_in_every_language() {
-        crate::author::bad_input::check_sources();
-    }
+#[scenario(embedded = "it starts its own")]
+fn tutorial_commands_print_the_documented_output() {
+    tutorial::run_tutorial();
 }
 
-/// A terminal in a temporary folder.
+#[scenario(embedded = "it starts its own")]
+async fn new_rust_project_passes_its_checks_and_handles_messages() {
+    check_new_project("rust").await;
+}
+
+#[scenario(embedded = "it starts its own")]
+async fn new_go_project_passes_its_checks_and_handles_messages() {
+    check_new_project("go").await;
+}
+
+#[scenario(embedded = "it starts its own")]
+async fn new_javascript_project_passes_its_checks_and_handles_messages() {
+    check_new_project("js").await;
+}
+
+#[scenario(embedded = "it starts its own")]
+async fn new_python_project_passes_its_checks_and_handles_messages() {
+    check_new_project("python").await;
+}
+
+/// A terminal in a folder of its own.
 struct Terminal {
-    folder: TempDir,
+    folder: PathBuf,
     admin: String,
+    /// Held while the folder is in use.
+    _lock: File,
 }
+
+/// Folder of what cargo compiles in the checkout: with it, the dependencies that a project shares with it are compiled already.
+const BUILD_DIR: &str = "{cargo-cache-home}/build/ostler";
 
 impl Terminal {
-    fn new() -> Self {
+    fn new(name: &str) -> Self {
         // A port that was free a moment ago: two processes must know it before either binds it.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+        let (folder, lock) = claim_folder(name);
         Self {
-            folder: tempfile::tempdir().expect("a folder"),
+            folder,
             admin: port.expect("a port").to_string(),
+            _lock: lock,
         }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -93,14 +76,13 @@ impl Terminal {
         path.extend(std::env::split_paths(
             &std::env::var_os("PATH").unwrap_or_default(),
         ));
-        let cache = std::env::var_os("OSTLER_BUILD_CACHE").map_or_else(target_directory, PathBuf::from);
         let mut command = Command::new(program);
         command
             .current_dir(self.path())
             .env("PATH", std::env::join_paths(path).expect("a PATH"))
             .env("OSTLER_ADMIN", &self.admin)
             .env("OSTLER_SDK", workspace_root())
-            .env("OSTLER_BUILD_CACHE", cache)
+            .env("CARGO_BUILD_BUILD_DIR", BUILD_DIR)
             .env("NO_COLOR", "1")
             .env_remove("CARGO_TARGET_DIR")
             .stdin(Stdio::null());
@@ -130,12 +112,23 @@ impl Terminal {
     }
 }
 
-/// The target directory of the tests, whose built dependencies are reused.
-fn target_directory() -> PathBuf {
-    workspace_root()
-        .canonicalize()
-        .expect("the checkout")
-        .join("target")
+/// Empties a folder of this name, or of this name and a number while another process of the tests uses that. The same folders again
+/// and again, because cargo keeps the builds of each path for ever.
+fn claim_folder(name: &str) -> (PathBuf, File) {
+    let parent = std::env::temp_dir().join("ostler-author");
+    std::fs::create_dir_all(&parent).expect("a folder");
+    for number in 0.. {
+        let folder = parent.join(format!("{name}-{number}"));
+        let lock = File::create(folder.with_extension("lock")).expect("a lock");
+        if lock.try_lock().is_ok() {
+            if folder.exists() {
+                std::fs::remove_dir_all(&folder).expect("an old folder");
+            }
+            std::fs::create_dir(&folder).expect("a folder");
+            return (folder.canonicalize().expect("a path"), lock);
+        }
+    }
+    unreachable!("a number is free")
 }
 
 fn output_text(output: &Output) -> String {
@@ -192,8 +185,9 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+#[scenario(embedded = "it starts its own")]
 fn failed_build_leaves_the_previous_one_serving() {
-    let terminal = Terminal::new();
+    let terminal = Terminal::new("swapped");
     terminal.ostler(&["plugin", "new", "swapped", "--kind", "Swap.v1.example.dev"]);
     let mut dev = terminal.start(
         terminal
@@ -248,8 +242,9 @@ fn failed_build_leaves_the_previous_one_serving() {
     dev.interrupt();
 }
 
+#[scenario(embedded = "it starts its own")]
 fn rolled_back_build_is_explained_and_undone_at_once() {
-    let terminal = Terminal::new();
+    let terminal = Terminal::new("taken");
     terminal.ostler(&["plugin", "new", "taken", "--kind", "Taken.v1.example.dev"]);
     let mut dev = terminal.start(
         terminal
@@ -305,48 +300,52 @@ fn rolled_back_build_is_explained_and_undone_at_once() {
 }
 
 /// Creates a project in each language, and runs its checks. Returns them built, with a handler that also publishes.
-fn check_new_projects(terminal: &Terminal) -> Vec<messages::Project> {
-    let mut projects = Vec::new();
-    // With messages, because a project without is the tutorial's in Rust, and the example's in each other language.
-    for language in ["rust", "js", "go", "python"] {
-        let name = format!("in-{language}");
-        let kind = format!("{}Thing.v1.example.dev", language.to_uppercase());
-        let arguments = ["plugin", "new", &name, "--kind", &kind, "--language", language];
-        let made = terminal.ostler(&[&arguments[..], &["--messages"]].concat());
-        assert!(made.status.success(), "{}", output_text(&made));
-        let began = Instant::now();
-        let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
-        let all = checks.as_array().expect("checks");
-        assert!(
-            all.len() >= 6 && all.iter().all(|c| c["result"] == "passed"),
-            "{checks:#}"
-        );
-        messages::add_publish(&terminal.path().join(&name), language);
-        let built = terminal.json(&["plugin", "build", &name, "--output", "json"]);
-        let component = built["path"].as_str().expect("a path");
-        let inspected = terminal.json(&["plugin", "inspect", component, "--output", "json"]);
-        assert_eq!(inspected["messages"], true, "{inspected:#}");
-        projects.push(messages::Project {
-            folder: terminal.path().join(&name),
-            component: terminal.path().join(component),
-            kind: kind.split('.').next().expect("a kind").to_owned(),
-            name,
-        });
-        let size = all
-            .iter()
-            .find(|c| c["check"] == "build")
-            .map(|c| c["message"].to_string());
-        println!(
-            "{language}: {} in {:.1} s",
-            size.unwrap_or_default(),
-            began.elapsed().as_secs_f64()
-        );
-    }
-    projects
+async fn check_new_project(language: &str) {
+    let terminal = Terminal::new(&format!("new-{language}"));
+    let project = tokio::task::block_in_place(|| build_new_project(&terminal, language));
+    messages::check_handler(&project).await;
 }
 
+/// Creates, checks and builds a project. With messages, because a project without is the tutorial's in Rust, and the example's
+/// in each other language.
+fn build_new_project(terminal: &Terminal, language: &str) -> messages::Project {
+    let name = format!("in-{language}");
+    let kind = format!("{}Thing.v1.example.dev", language.to_uppercase());
+    let arguments = ["plugin", "new", &name, "--kind", &kind, "--language", language];
+    let made = terminal.ostler(&[&arguments[..], &["--messages"]].concat());
+    assert!(made.status.success(), "{}", output_text(&made));
+    let began = Instant::now();
+    let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
+    let all = checks.as_array().expect("checks");
+    assert!(
+        all.len() >= 6 && all.iter().all(|c| c["result"] == "passed"),
+        "{checks:#}"
+    );
+    messages::add_publish(&terminal.path().join(&name), language);
+    let built = terminal.json(&["plugin", "build", &name, "--output", "json"]);
+    let component = built["path"].as_str().expect("a path");
+    let inspected = terminal.json(&["plugin", "inspect", component, "--output", "json"]);
+    assert_eq!(inspected["messages"], true, "{inspected:#}");
+    let size = all
+        .iter()
+        .find(|c| c["check"] == "build")
+        .map(|c| c["message"].to_string());
+    println!(
+        "{language}: {} in {:.1} s",
+        size.unwrap_or_default(),
+        began.elapsed().as_secs_f64()
+    );
+    messages::Project {
+        folder: terminal.path().join(&name),
+        component: terminal.path().join(component),
+        kind: kind.split('.').next().expect("a kind").to_owned(),
+        name,
+    }
+}
+
+#[scenario(embedded = "it needs no API server")]
 fn invalid_arguments_are_reported_with_file_and_remedy() {
-    let terminal = Terminal::new();
+    let terminal = Terminal::new("arguments");
     let write = |path: &str, text: &str| {
         let path = terminal.path().join(path);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");

@@ -1,17 +1,12 @@
 //! Invalid input is refused with the name of the invalid field or file, and other objects are not affected.
 
 use ostler::testing::{key::Gvk, plugin::LoadState};
-use ostler_test_harness::{Lab, concourse::kind, scenarios};
+use ostler_test_harness::{Lab, concourse::kind, scenario};
 use serde_json::json;
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
 use wit_parser::{ManglingAndAbi, Resolve};
 
-scenarios!(
-    malformed_objects_are_rejected_by_field,
-    unusable_components_are_refused_with_the_cause,
-    invalid_configuration_is_reported_until_fixed
-);
-
+#[scenario(real = "CRDs: changes and validation")]
 async fn malformed_objects_are_rejected_by_field(lab: Lab) {
     let with = |mut object: serde_json::Value, pointer: &str, value: serde_json::Value| {
         match value {
@@ -76,6 +71,7 @@ fn of_another_world() -> Vec<u8> {
         .expect("a component")
 }
 
+#[scenario]
 async fn unusable_components_are_refused_with_the_cause(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.install_bytes("other", &of_another_world());
@@ -104,6 +100,7 @@ async fn unusable_components_are_refused_with_the_cause(mut lab: Lab) {
         .await;
 }
 
+#[scenario]
 async fn invalid_configuration_is_reported_until_fixed(mut lab: Lab) {
     std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2").expect("written");
     lab.install(&["examples/greeting"]);

@@ -7,45 +7,10 @@ use ostler::testing::{key::Gvk, upstream::StreamState};
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PACK_COMPONENTS, kind},
-    find_condition, scenarios,
+    find_condition, scenario,
     simulator::Answer,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    failed_build_shows_log_tail,
-    rerun_of_repeats_build_with_same_inputs,
-);
-
-scenarios!(
-    simulated: running_build_is_followed_by_events_without_polling,
-    canceled_build_is_aborted_or_never_triggered,
-    adopted_build_shares_event_stream,
-    vanished_build_is_triggered_again,
-    finished_build_object_is_deleted_after_ttl,
-    interrupted_stream_resumes_at_last_event,
-    stream_closes_when_object_is_deleted_paused_or_host_stops,
-    ambiguous_trigger_reports_candidates_and_accepts_build_id,
-    sample_build_becomes_ready,
-    objects_deleted_in_any_order_leave_nothing_in_concourse,
-);
-
-/// Crashes of the host at random times.
-mod crashes {
-    use super::{each_object_has_one_build_after_crashes, scenarios};
-    scenarios!(hostile: each_object_has_one_build_after_crashes);
-}
-
-/// The same, for longer.
-mod campaign {
-    use ostler_test_harness::{Lab, run_bounded};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    #[ignore = "takes four minutes: cargo test -p ostler-scenarios -- --ignored --nocapture builds::campaign::"]
-    async fn each_object_has_one_build_after_200_crashes() {
-        run_bounded(async { super::crash_host(Lab::embedded().await, 200).await }).await;
-    }
-}
 
 const JOBS: &str = "jobs:
 - {name: quick, plan: [{task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}]}
@@ -128,6 +93,7 @@ async fn wait_status(lab: &Lab, name: &str, status: &str) -> Value {
 const DELETION_ORDERS: usize = 3;
 
 /// Each run has a seed, which is printed; `DELETION_SEED=N` repeats that run.
+#[scenario(simulated)]
 async fn objects_deleted_in_any_order_leave_nothing_in_concourse(mut lab: Lab) {
     let seed = match std::env::var("DELETION_SEED") {
         Ok(seed) => seed.parse().expect("DELETION_SEED is a number"),
@@ -208,6 +174,7 @@ fn count_requests(lab: &Lab, route: &str) -> u64 {
 const READ: &str = "GET /api/v1/builds/{build}";
 const EVENTS: &str = "GET /api/v1/builds/{build}/events";
 
+#[scenario(simulated)]
 async fn running_build_is_followed_by_events_without_polling(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "b", "long", json!({"comment": "first"})).await;
@@ -243,6 +210,7 @@ async fn running_build_is_followed_by_events_without_polling(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn failed_build_shows_log_tail(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "b", "bad", json!({"logTailLines": 2})).await;
@@ -255,6 +223,7 @@ async fn failed_build_shows_log_tail(mut lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn canceled_build_is_aborted_or_never_triggered(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "b", "slow", json!({})).await;
@@ -289,6 +258,7 @@ fn build_statuses(lab: &Lab) -> Vec<String> {
         .collect()
 }
 
+#[scenario]
 async fn rerun_of_repeats_build_with_same_inputs(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "first", "quick", json!({})).await;
@@ -308,6 +278,7 @@ async fn rerun_of_repeats_build_with_same_inputs(mut lab: Lab) {
     assert!(refused.to_string().contains("mutually exclusive"), "{refused}");
 }
 
+#[scenario(simulated)]
 async fn adopted_build_shares_event_stream(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "a", "slow", json!({})).await;
@@ -331,6 +302,7 @@ async fn adopted_build_shares_event_stream(mut lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn vanished_build_is_triggered_again(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "b", "slow", json!({})).await;
@@ -354,6 +326,7 @@ async fn vanished_build_is_triggered_again(mut lab: Lab) {
     .await;
 }
 
+#[scenario(simulated)]
 async fn finished_build_object_is_deleted_after_ttl(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "b", "quick", json!({"ttlSecondsAfterFinished": 1})).await;
@@ -364,6 +337,7 @@ async fn finished_build_object_is_deleted_after_ttl(mut lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn interrupted_stream_resumes_at_last_event(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     apply_build(&lab, "b", "long", json!({})).await;
@@ -390,6 +364,7 @@ async fn interrupted_stream_resumes_at_last_event(mut lab: Lab) {
     assert_eq!(count_requests(&lab, EVENTS), 2, "opened twice");
 }
 
+#[scenario(simulated)]
 async fn stream_closes_when_object_is_deleted_paused_or_host_stops(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     for name in ["a", "b", "c"] {
@@ -426,6 +401,7 @@ async fn stream_closes_when_object_is_deleted_paused_or_host_stops(mut lab: Lab)
     .await;
 }
 
+#[scenario(simulated)]
 async fn ambiguous_trigger_reports_candidates_and_accepts_build_id(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     let faults = lab.concourse.faults();
@@ -457,6 +433,7 @@ async fn ambiguous_trigger_reports_candidates_and_accepts_build_id(mut lab: Lab)
     assert!(build["status"]["trigger"].is_null() && build["status"]["buildID"] == foreign - 1);
 }
 
+#[scenario(simulated)]
 async fn sample_build_becomes_ready(mut lab: Lab) {
     lab.start_pack().await;
     for sample in ["concourse.yaml", "concourse-build.yaml"] {
@@ -482,8 +459,15 @@ async fn sample_build_becomes_ready(mut lab: Lab) {
 }
 
 /// Hosts are dropped and responses lost at random: each object has one build, and each build has one object.
+#[scenario(hostile)]
 async fn each_object_has_one_build_after_crashes(lab: Lab) {
     crash_host(lab, 30).await;
+}
+
+/// The same, for longer.
+#[scenario(embedded = "it is about the host alone", campaign = "takes four minutes")]
+async fn each_object_has_one_build_after_200_crashes(lab: Lab) {
+    crash_host(lab, 200).await;
 }
 
 async fn crash_host(mut lab: Lab, crashes: usize) {

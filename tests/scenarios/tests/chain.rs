@@ -4,19 +4,8 @@ use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
 use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
-    find_condition, scenarios,
+    find_condition, scenario,
 };
-
-scenarios!(
-    chain_applied_parents_first_becomes_ready,
-    chain_applied_children_first_becomes_ready,
-    waiting_child_is_woken_by_its_parent,
-    unchanged_chain_writes_nothing,
-    changed_config_is_saved_once,
-    rotated_var_secret_is_saved,
-    restarted_host_writes_nothing,
-    changed_switches_are_applied_without_save,
-);
 
 /// Waits for the chain and asserts its final state, which is the same for every order.
 async fn assert_converged(lab: &Lab) {
@@ -40,12 +29,14 @@ async fn assert_converged(lab: &Lab) {
     }
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn chain_applied_parents_first_becomes_ready(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
     assert_converged(&lab).await;
 }
 
+#[scenario]
 async fn chain_applied_children_first_becomes_ready(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.pipeline_object()).await;
@@ -65,6 +56,7 @@ async fn chain_applied_children_first_becomes_ready(mut lab: Lab) {
     assert_converged(&lab).await;
 }
 
+#[scenario]
 async fn waiting_child_is_woken_by_its_parent(mut lab: Lab) {
     lab.start_pack().await;
     for object in [
@@ -95,6 +87,7 @@ async fn waiting_child_is_woken_by_its_parent(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn unchanged_chain_writes_nothing(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -181,6 +174,7 @@ async fn versions(lab: &Lab) -> Vec<String> {
     versions
 }
 
+#[scenario]
 async fn changed_config_is_saved_once(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -225,6 +219,7 @@ async fn changed_config_is_saved_once(mut lab: Lab) {
 }
 
 /// The digests of secrets are the same in each process.
+#[scenario(real = "server-side apply and conflicts")]
 async fn restarted_host_writes_nothing(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -248,6 +243,7 @@ async fn restarted_host_writes_nothing(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn rotated_var_secret_is_saved(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -267,6 +263,7 @@ async fn rotated_var_secret_is_saved(mut lab: Lab) {
     assert!(!pipeline.contains("registry-pass-000"), "no secret in the object");
 }
 
+#[scenario]
 async fn changed_switches_are_applied_without_save(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;

@@ -17,6 +17,7 @@ use ostler_test_harness::{
     Lab,
     probe::{config_map, kind, write},
     proxy::Proxy,
+    scenario,
 };
 use serde_json::{Value, json};
 
@@ -25,50 +26,9 @@ const OBJECT_COUNT: usize = 500;
 /// Edits and deletions per run.
 const EDIT_COUNT: usize = 100;
 
-mod hostile {
-    mod embedded {
-        use ostler_test_harness::run_bounded;
-
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn objects_converge_under_random_faults() {
-            run_bounded(async {
-                super::super::objects_converge_under_random_faults(
-                    ostler_test_harness::Lab::embedded().await,
-                    50,
-                )
-                .await
-            })
-            .await;
-        }
-
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn throttled_write_does_not_block_the_worker() {
-            run_bounded(async {
-                super::super::throttled_write_does_not_block_the_worker(
-                    ostler_test_harness::Lab::embedded().await,
-                )
-                .await
-            })
-            .await;
-        }
-    }
-    mod real {
-        use ostler_test_harness::run_bounded;
-
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        #[ignore = "needs the real control plane: cargo xtask test real"]
-        async fn objects_converge_under_random_faults() {
-            run_bounded(async {
-                super::super::objects_converge_under_random_faults(ostler_test_harness::Lab::real().await, 10)
-                    .await
-            })
-            .await;
-        }
-    }
-}
-
 /// Writes of one object are answered with 429 Too Many Requests. Other objects are not delayed, although all share one
 /// worker.
+#[scenario(embedded = "it injects faults into the API server", hostile)]
 async fn throttled_write_does_not_block_the_worker(mut lab: Lab) {
     lab.settings.workers = 1;
     lab.install(&["tests/probe"]);
@@ -190,8 +150,19 @@ impl Drop for Differences {
     }
 }
 
+#[scenario(hostile)]
+async fn objects_converge_under_random_faults(lab: Lab) {
+    check_convergence(lab, 10).await;
+}
+
+/// The same, for longer.
+#[scenario(embedded = "it is about the host alone", hostile, campaign = "takes a minute")]
+async fn objects_converge_under_fifty_runs_of_random_faults(lab: Lab) {
+    check_convergence(lab, 50).await;
+}
+
 /// One host executes all runs, so that each run starts from the state that the previous ones left.
-async fn objects_converge_under_random_faults(mut lab: Lab, runs: u64) {
+async fn check_convergence(mut lab: Lab, runs: u64) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
     lab.install(&["tests/probe"]);

@@ -23,23 +23,9 @@ use ostler::{
 use ostler_test_harness::{
     Lab, SecondCluster, find_condition,
     probe::{config_map, kind, write},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    objects_of_another_cluster_are_read_written_and_watched,
-    use_of_a_cluster_needs_a_grant_and_an_allowed_namespace,
-    dead_cluster_costs_its_own_objects_only,
-    rotated_credentials_end_no_watch,
-    plan_shows_changes_on_another_cluster_and_makes_none,
-    plan_names_only_the_lost_clusters_that_it_uses,
-    owned_objects_of_another_cluster_are_gone_before_their_owner,
-    owner_and_cluster_stay_while_the_cluster_is_away,
-    cluster_that_is_gone_for_good_is_let_go_by_its_annotation,
-    object_of_another_owner_is_not_taken_over,
-    owned_object_that_its_plugin_deletes_leaves_the_inventory,
-);
 
 /// Finalizer of a Cluster that is in use.
 const PROTECTION: &str = "ostler.dev/cluster-protection";
@@ -109,6 +95,7 @@ fn on_east(lab: &Lab, step: Value) -> Value {
     on_cluster(lab, "east", step)
 }
 
+#[scenario]
 async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -194,6 +181,7 @@ async fn objects_of_another_cluster_are_read_written_and_watched(mut lab: Lab) {
     assert!(names.contains(&far), "{names:?}");
 }
 
+#[scenario]
 async fn use_of_a_cluster_needs_a_grant_and_an_allowed_namespace(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -221,6 +209,7 @@ async fn use_of_a_cluster_needs_a_grant_and_an_allowed_namespace(mut lab: Lab) {
         .await;
 }
 
+#[scenario]
 async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -253,6 +242,7 @@ async fn dead_cluster_costs_its_own_objects_only(mut lab: Lab) {
     wait_not_ready(&lab, &kind(), "dead-29", "Cluster").await;
 }
 
+#[scenario]
 async fn rotated_credentials_end_no_watch(mut lab: Lab) {
     let east = SecondCluster::start_embedded(&lab).await;
     lab.start_probe().await;
@@ -295,6 +285,7 @@ async fn rotated_credentials_end_no_watch(mut lab: Lab) {
     assert_eq!(count_watches(), watches, "nothing is listed or watched again");
 }
 
+#[scenario]
 async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.install(&["tests/probe"]);
@@ -329,6 +320,7 @@ async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
     );
 }
 
+#[scenario]
 async fn plan_names_only_the_lost_clusters_that_it_uses(lab: Lab) {
     lab.install(&["tests/probe"]);
     for name in ["used", "unused"] {
@@ -382,6 +374,7 @@ async fn wait_objects_remain(lab: &Lab, name: &str, message: &str) {
     .await;
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -439,6 +432,7 @@ async fn owned_objects_of_another_cluster_are_gone_before_their_owner(mut lab: L
     );
 }
 
+#[scenario]
 async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -479,6 +473,7 @@ async fn owner_and_cluster_stay_while_the_cluster_is_away(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn cluster_that_is_gone_for_good_is_let_go_by_its_annotation(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -501,6 +496,7 @@ async fn cluster_that_is_gone_for_good_is_let_go_by_its_annotation(mut lab: Lab)
     .await;
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -521,6 +517,7 @@ async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
     assert!(east.config_map(&lab, "a").await.is_none());
 }
 
+#[scenario]
 async fn owned_object_that_its_plugin_deletes_leaves_the_inventory(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;

@@ -6,17 +6,16 @@ use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PACK_COMPONENTS, kind},
     process::Process,
-    scenarios,
+    scenario,
 };
 use serde_json::json;
-
-scenarios!(hostile: host_killed_twenty_times_writes_everything_once);
 
 /// Starts the only host, without leader election: it need not wait for the lease of the killed one.
 fn start(lab: &Lab) -> Process {
     Process::start(lab, "host", &["--leader-elect=false"])
 }
 
+#[scenario(hostile)]
 async fn host_killed_twenty_times_writes_everything_once(lab: Lab) {
     if !lab.concourse.is_simulated("saves are counted") {
         return;

@@ -7,37 +7,10 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab,
     concourse::kind,
-    find_condition, probe, scenarios,
+    find_condition, probe, scenario,
     simulator::{Answer, Options, Simulator},
 };
 use serde_json::json;
-
-scenarios!(
-    chain_deleted_children_first_is_gone,
-    parents_deleted_first_wait_for_their_children,
-    chain_deleted_at_once_is_gone,
-    pipeline_without_parents_is_orphaned_with_event,
-    deletion_waits_for_unreachable_concourse_and_names_remedies,
-    parked_deletion_names_remedies_at_its_deadline,
-    chain_that_wrote_nothing_is_deleted_without_concourse,
-    suspended_pipeline_can_be_deleted,
-    paused_pipeline_can_be_deleted,
-    reclaim_policy_orphan_keeps_pipeline,
-    deletion_policy_annotation_keeps_pipeline,
-    force_delete_annotation_removes_object_with_event,
-    phase_reports_progress_ready_and_termination,
-    object_that_left_the_selection_is_cleaned_up_when_deleted,
-    credentials_deleted_first_stay_until_the_cleanup,
-    namespace_deletion_leaves_nothing_in_concourse,
-    namespace_deleted_at_the_first_write_leaves_nothing_in_concourse,
-    restart_in_the_middle_of_a_deletion_leaves_nothing_behind,
-);
-
-scenarios!(
-    simulated: responses_of_a_proxy_do_not_end_a_deletion,
-    responses_of_a_proxy_create_nothing,
-    instance_with_another_url_keeps_pipelines_of_both_servers,
-);
 
 fn assert_gone_from_concourse(lab: &Lab) {
     assert_eq!(
@@ -54,6 +27,7 @@ async fn start_with_chain(mut lab: Lab) -> Lab {
     lab
 }
 
+#[scenario]
 async fn chain_deleted_children_first_is_gone(lab: Lab) {
     let lab = start_with_chain(lab).await;
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
@@ -65,6 +39,7 @@ async fn chain_deleted_children_first_is_gone(lab: Lab) {
         .await;
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn parents_deleted_first_wait_for_their_children(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.delete(&kind("Instance"), "ci").await;
@@ -87,6 +62,7 @@ async fn parents_deleted_first_wait_for_their_children(lab: Lab) {
     assert_gone_from_concourse(&lab);
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn chain_deleted_at_once_is_gone(lab: Lab) {
     let lab = start_with_chain(lab).await;
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
@@ -98,6 +74,7 @@ async fn chain_deleted_at_once_is_gone(lab: Lab) {
     assert_gone_from_concourse(&lab);
 }
 
+#[scenario]
 async fn pipeline_without_parents_is_orphaned_with_event(lab: Lab) {
     let lab = start_with_chain(lab).await;
     // A user force-deletes the parents: the host removes their finalizers without a cleanup.
@@ -126,6 +103,7 @@ async fn pipeline_without_parents_is_orphaned_with_event(lab: Lab) {
     );
 }
 
+#[scenario]
 async fn deletion_waits_for_unreachable_concourse_and_names_remedies(mut lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
@@ -149,6 +127,7 @@ async fn deletion_waits_for_unreachable_concourse_and_names_remedies(mut lab: La
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
+#[scenario]
 async fn parked_deletion_names_remedies_at_its_deadline(mut lab: Lab) {
     lab.settings.deletion_deadline = std::time::Duration::from_secs(2);
     lab.start_probe().await;
@@ -166,6 +145,7 @@ async fn parked_deletion_names_remedies_at_its_deadline(mut lab: Lab) {
     lab.wait_gone(&probe::kind(), "p").await;
 }
 
+#[scenario]
 async fn chain_that_wrote_nothing_is_deleted_without_concourse(mut lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
@@ -190,6 +170,7 @@ async fn chain_that_wrote_nothing_is_deleted_without_concourse(mut lab: Lab) {
     }
 }
 
+#[scenario(simulated)]
 async fn responses_of_a_proxy_do_not_end_a_deletion(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.apply(lab.pack_object(
@@ -218,6 +199,7 @@ async fn responses_of_a_proxy_do_not_end_a_deletion(lab: Lab) {
     assert_gone_from_concourse(&lab);
 }
 
+#[scenario(simulated)]
 async fn responses_of_a_proxy_create_nothing(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.password_secret(lab.concourse.password())).await;
@@ -244,6 +226,7 @@ async fn responses_of_a_proxy_create_nothing(mut lab: Lab) {
 }
 
 /// The second server has a team and a pipeline of the same names and IDs, which belong to others.
+#[scenario(simulated)]
 async fn instance_with_another_url_keeps_pipelines_of_both_servers(lab: Lab) {
     let lab = start_with_chain(lab).await;
     let other = start_second_server().await;
@@ -315,6 +298,7 @@ async fn start_second_server() -> Simulator {
     Simulator::start(options).await.expect("the simulator starts")
 }
 
+#[scenario]
 async fn suspended_pipeline_can_be_deleted(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"suspend": true}}))
@@ -326,6 +310,7 @@ async fn suspended_pipeline_can_be_deleted(lab: Lab) {
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
+#[scenario]
 async fn paused_pipeline_can_be_deleted(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.patch(
@@ -350,6 +335,7 @@ async fn paused_pipeline_can_be_deleted(lab: Lab) {
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
+#[scenario]
 async fn reclaim_policy_orphan_keeps_pipeline(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.patch(
@@ -363,6 +349,7 @@ async fn reclaim_policy_orphan_keeps_pipeline(lab: Lab) {
     assert!(lab.concourse.pipeline("platform", "app").is_some());
 }
 
+#[scenario]
 async fn deletion_policy_annotation_keeps_pipeline(lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
@@ -379,6 +366,7 @@ async fn deletion_policy_annotation_keeps_pipeline(lab: Lab) {
     lab.wait_gone(&kind("Pipeline"), "app").await;
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn force_delete_annotation_removes_object_with_event(lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
@@ -404,6 +392,7 @@ async fn force_delete_annotation_removes_object_with_event(lab: Lab) {
 }
 
 /// The host keeps `status.phase` for a kind that requests it.
+#[scenario]
 async fn phase_reports_progress_ready_and_termination(mut lab: Lab) {
     lab.start_probe().await;
     let phase = async |phase: &str| {
@@ -427,6 +416,7 @@ async fn phase_reports_progress_ready_and_termination(mut lab: Lab) {
     lab.wait_gone(&probe::kind(), "p").await;
 }
 
+#[scenario]
 async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab) {
     lab.start_probe().await;
     let selected = Gvk::new("tests.ostler.dev", "v1alpha1", "SelectedProbe");
@@ -493,12 +483,14 @@ async fn wait_all_gone(lab: &Lab) {
     assert_gone_from_concourse(lab);
 }
 
+#[scenario]
 async fn credentials_deleted_first_stay_until_the_cleanup(lab: Lab) {
     let lab = start_with_protected_chain(lab).await;
     delete_credentials_first(&lab).await;
     wait_all_gone(&lab).await;
 }
 
+#[scenario]
 async fn restart_in_the_middle_of_a_deletion_leaves_nothing_behind(lab: Lab) {
     if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
@@ -517,6 +509,7 @@ async fn restart_in_the_middle_of_a_deletion_leaves_nothing_behind(lab: Lab) {
     wait_all_gone(&lab).await;
 }
 
+#[scenario(real = "deletion of a namespace")]
 async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
     let lab = start_with_protected_chain(lab).await;
     delete_namespace(&lab).await;
@@ -524,6 +517,7 @@ async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
 }
 
 /// The reconciler of Upstreams is busy, so that it protects nothing before the first write.
+#[scenario(real = "deletion of a namespace")]
 async fn namespace_deleted_at_the_first_write_leaves_nothing_in_concourse(mut lab: Lab) {
     lab.start_pack().await;
     let upstream = Gvk::new("ostler.dev", "v1alpha1", "Upstream");

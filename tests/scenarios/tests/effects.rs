@@ -3,20 +3,9 @@
 use ostler_test_harness::{
     Lab, find_condition,
     probe::{config_map, kind, write},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    unchanged_apply_sends_no_write,
-    restarted_host_sends_no_apply_again,
-    defaulted_fields_cause_no_writes,
-    patch_of_a_version_that_was_overtaken_is_a_conflict,
-    field_no_longer_applied_is_removed,
-    conflicting_writers_are_throttled,
-    denied_write_is_retried_after_grant,
-    revoked_grant_applies_while_another_component_compiles,
-);
 
 async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
     let before = lab
@@ -34,6 +23,7 @@ async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
     lab.wait_idle().await;
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn unchanged_apply_sends_no_write(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("p", json!([write("apply", "child", "1")]), json!([]))
@@ -62,6 +52,7 @@ async fn unchanged_apply_sends_no_write(mut lab: Lab) {
 }
 
 /// A new leader, or a host after a restart, finds 300 children as they were applied.
+#[scenario]
 async fn restarted_host_sends_no_apply_again(mut lab: Lab) {
     lab.start_probe().await;
     let names = ["a", "b", "c"];
@@ -92,6 +83,7 @@ async fn restarted_host_sends_no_apply_again(mut lab: Lab) {
 }
 
 /// The API server defaults a Service's ports and assigns a cluster IP; the CRD of a probe defaults its steps.
+#[scenario(real = "server-side apply and conflicts")]
 async fn defaulted_fields_cause_no_writes(mut lab: Lab) {
     lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply], namespaces: ['*']}]}}",
@@ -116,6 +108,7 @@ async fn defaulted_fields_cause_no_writes(mut lab: Lab) {
     assert_eq!(lab.api_writes(), before);
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn field_no_longer_applied_is_removed(mut lab: Lab) {
     lab.start_probe().await;
     let with = |data: Value| {
@@ -134,6 +127,7 @@ async fn field_no_longer_applied_is_removed(mut lab: Lab) {
 }
 
 /// A patch is a command, which must not be carried out on what another client has written meanwhile.
+#[scenario(real = "server-side apply and conflicts")]
 async fn patch_of_a_version_that_was_overtaken_is_a_conflict(mut lab: Lab) {
     lab.start_probe().await;
     let version = async |value: &str| {
@@ -158,6 +152,7 @@ async fn patch_of_a_version_that_was_overtaken_is_a_conflict(mut lab: Lab) {
 }
 
 /// Two probes apply different values of one field, which would never end without loop detection.
+#[scenario(real = "server-side apply and conflicts")]
 async fn conflicting_writers_are_throttled(mut lab: Lab) {
     lab.start_probe().await;
     let fight = |value: &str| {
@@ -195,6 +190,7 @@ async fn conflicting_writers_are_throttled(mut lab: Lab) {
 }
 
 /// A missing grant is terminal; adding the grant wakes the object.
+#[scenario]
 async fn denied_write_is_retried_after_grant(mut lab: Lab) {
     let file = lab.path().join("grants.yaml");
     let grants = |verbs: &str| {
@@ -242,6 +238,7 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
 }
 
 /// A component of an interpreter takes minutes to compile. Nothing that an administrator revokes may wait for that.
+#[scenario]
 async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
     let at = |name: &str| lab.path().join(name);
     let [grants_file, code, compiler] = ["grants.yaml", "compiled", "compiler"].map(at);

@@ -5,20 +5,9 @@ use std::time::Duration;
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PIPELINE_YAML, kind},
-    find_condition, scenarios,
+    find_condition, scenario,
     simulator::Answer,
 };
-
-scenarios!(
-    simulated:
-    server_error_is_reported_and_retried,
-    refused_login_is_reported_and_renewed,
-    hanging_request_ends_at_reconcile_timeout,
-    invalid_response_is_reported_and_retried,
-    unreachable_concourse_is_retried_with_backoff,
-    wrong_password_fails_authentication_until_corrected,
-    unavailable_responses_are_retried
-);
 
 /// Starts the pack and applies everything but the Team, so that its first request hits the fault.
 async fn start_without_team(lab: &mut Lab) {
@@ -50,6 +39,7 @@ async fn assert_reported_and_recovered(lab: &Lab, reason: &str, words: &str) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
+#[scenario(simulated)]
 async fn server_error_is_reported_and_retried(mut lab: Lab) {
     start_without_team(&mut lab).await;
     lab.concourse.faults().fail_next(
@@ -61,6 +51,7 @@ async fn server_error_is_reported_and_retried(mut lab: Lab) {
     assert_reported_and_recovered(&lab, "CreateOrUpdateFailed", "500").await;
 }
 
+#[scenario(simulated)]
 async fn refused_login_is_reported_and_renewed(mut lab: Lab) {
     start_without_team(&mut lab).await;
     let before = lab.concourse.counters().logins;
@@ -77,6 +68,7 @@ async fn refused_login_is_reported_and_renewed(mut lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn hanging_request_ends_at_reconcile_timeout(mut lab: Lab) {
     lab.settings.limits.timeout = Duration::from_secs(2);
     start_without_team(&mut lab).await;
@@ -93,6 +85,7 @@ async fn hanging_request_ends_at_reconcile_timeout(mut lab: Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
+#[scenario(simulated)]
 async fn invalid_response_is_reported_and_retried(mut lab: Lab) {
     start_without_team(&mut lab).await;
     lab.concourse.faults().fail_next(
@@ -111,6 +104,7 @@ async fn invalid_response_is_reported_and_retried(mut lab: Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
+#[scenario(simulated)]
 async fn unreachable_concourse_is_retried_with_backoff(mut lab: Lab) {
     start_without_team(&mut lab).await;
     lab.concourse.faults().set_outage(true);
@@ -132,6 +126,7 @@ async fn unreachable_concourse_is_retried_with_backoff(mut lab: Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
+#[scenario(simulated)]
 async fn wrong_password_fails_authentication_until_corrected(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.password_secret("not-the-right-password")).await;
@@ -151,6 +146,7 @@ async fn wrong_password_fails_authentication_until_corrected(mut lab: Lab) {
     lab.wait_ready(&kind("Instance"), "ci").await;
 }
 
+#[scenario(simulated)]
 async fn unavailable_responses_are_retried(mut lab: Lab) {
     start_without_team(&mut lab).await;
     lab.concourse.faults().fail_next(

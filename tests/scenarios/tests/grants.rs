@@ -6,13 +6,6 @@ mod shipped;
 
 use std::time::Duration;
 
-use installed::{
-    installed_plugin_runs_with_exactly_its_rights,
-    plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespaces,
-    plugin_is_not_moved_away_from_objects_with_its_finalizer,
-    upgrade_takes_no_rights_from_the_build_that_serves, upgrade_with_new_permissions_needs_consent,
-    upgrade_without_the_signature_that_the_plugin_requires_is_refused,
-};
 use ostler::testing::{
     grants::Grants,
     key::Gvk,
@@ -22,28 +15,9 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
     probe::{config_map, kind, write},
-    read_component, scenarios,
+    read_component, scenario,
 };
 use serde_json::{Value, json};
-use shipped::shipped_roles_are_exactly_what_the_pack_needs;
-
-scenarios!(
-    plugin_with_service_account_is_limited_by_rbac,
-    plugin_writes_its_own_object_by_no_served_version,
-    rbac_rule_with_resource_names_covers_these_objects_only,
-    kind_without_grant_is_not_reconciled,
-    narrowed_namespaces_are_the_only_ones_reconciled,
-    shipped_roles_are_exactly_what_the_pack_needs,
-    installed_plugin_runs_with_exactly_its_rights,
-    upgrade_with_new_permissions_needs_consent,
-    plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespaces,
-    plugin_is_not_moved_away_from_objects_with_its_finalizer,
-    upgrade_takes_no_rights_from_the_build_that_serves,
-    upgrade_without_the_signature_that_the_plugin_requires_is_refused,
-    permission_missing_in_manifest_is_denied_despite_grant,
-    secret_values_are_readable_only_with_read_secrets_grant,
-    namespaced_grant_does_not_cover_cluster_scoped_kinds,
-);
 
 const ACCOUNT_NAME: &str = "prober";
 
@@ -102,6 +76,7 @@ async fn wait_refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
     .await;
 }
 
+#[scenario(real = "RBAC and impersonation")]
 async fn plugin_with_service_account_is_limited_by_rbac(mut lab: Lab) {
     as_service_account(&mut lab);
     lab.apply_config_map("seen", "x", "1").await;
@@ -204,6 +179,7 @@ async fn plugin_with_service_account_is_limited_by_rbac(mut lab: Lab) {
 }
 
 /// The CRD of the probes serves another version, in which the grants cover each write to a Probe.
+#[scenario(real = "RBAC and impersonation")]
 async fn plugin_writes_its_own_object_by_no_served_version(mut lab: Lab) {
     let text = "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: [Probe, SelectedProbe]}], \
          kubernetes: [{group: tests.ostler.dev, kinds: [Probe], verbs: [get, apply, create, patch]}]}}";
@@ -263,6 +239,7 @@ async fn plugin_writes_its_own_object_by_no_served_version(mut lab: Lab) {
     lab.apply(crd).await;
 }
 
+#[scenario(real = "RBAC and impersonation")]
 async fn rbac_rule_with_resource_names_covers_these_objects_only(mut lab: Lab) {
     as_service_account(&mut lab);
     lab.apply_config_map("mine", "x", "1").await;
@@ -303,6 +280,7 @@ async fn wait_kinds_not_granted(lab: &Lab, state: LoadState, words: &[&str]) {
     .await;
 }
 
+#[scenario]
 async fn kind_without_grant_is_not_reconciled(mut lab: Lab) {
     let file = lab.path().join("grants.yaml");
     let granting = |kinds: &str| {
@@ -347,6 +325,7 @@ async fn kind_without_grant_is_not_reconciled(mut lab: Lab) {
     wait_refused(&lab, "revoked", "PermissionDenied", &["may not reconcile Probe"]).await;
 }
 
+#[scenario]
 async fn narrowed_namespaces_are_the_only_ones_reconciled(mut lab: Lab) {
     let other = format!("{}-other", lab.namespace);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}}))
@@ -372,6 +351,7 @@ async fn narrowed_namespaces_are_the_only_ones_reconciled(mut lab: Lab) {
     assert_eq!(watched, [&*lab.namespace]);
 }
 
+#[scenario]
 async fn permission_missing_in_manifest_is_denied_despite_grant(mut lab: Lab) {
     set_grants(&mut lab, "");
     lab.apply_config_map("seen", "x", "1").await;
@@ -412,6 +392,7 @@ async fn permission_missing_in_manifest_is_denied_despite_grant(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn secret_values_are_readable_only_with_read_secrets_grant(mut lab: Lab) {
     const SECRET_VALUE: &str = "an-heirloom-to-be-hidden";
     set_grants(&mut lab, "");
@@ -470,6 +451,7 @@ async fn secret_values_are_readable_only_with_read_secrets_grant(mut lab: Lab) {
     assert!(captured_logs().contains(warning), "no warning in the log");
 }
 
+#[scenario]
 async fn namespaced_grant_does_not_cover_cluster_scoped_kinds(mut lab: Lab) {
     let grants = format!(
         "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], kubernetes: [{{kinds: [Namespace], verbs: [apply, create, hold], namespaces: [{}]}}]}}}}",

@@ -11,31 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use limits::every_limit_is_enforced_and_counted;
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenarios};
+use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenario};
 use serde_json::{Value, json};
 use server::Mirror;
-
-scenarios!(hostile: trap_fails_only_its_own_reconcile,
-    panic_fails_only_its_own_reconcile,
-    randomly_trapping_objects_become_ready_by_retries,
-    endless_loop_ends_at_cpu_limit,
-    endless_allocation_ends_at_memory_limit,
-    endless_recursion_traps,
-    malformed_status_is_refused,
-    excess_host_calls_and_log_lines_are_dropped,
-    tight_writing_loop_is_throttled_to_one_per_second,
-    forged_status_fields_are_ignored,
-    oversized_events_and_log_lines_are_cut_and_escaped,
-    access_outside_the_grant_is_denied,
-    names_with_path_characters_are_refused,
-    smuggled_headers_and_paths_are_refused,
-    mirrored_secrets_return_as_placeholders,
-    upstream_written_by_a_plugin_sends_no_ungranted_secret,
-    plugin_objects_are_written_by_no_plugin,
-    every_limit_is_enforced_and_counted,
-);
 
 fn hostile() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
@@ -109,10 +88,12 @@ async fn expect_isolated_failure(lab: &mut Lab, behaviour: &str, reason: &str, w
     lab.wait_ready(&hostile(), "bad").await;
 }
 
+#[scenario(hostile)]
 async fn trap_fails_only_its_own_reconcile(mut lab: Lab) {
     expect_isolated_failure(&mut lab, "trap", "PluginTrapped", "unreachable").await;
 }
 
+#[scenario(hostile)]
 async fn panic_fails_only_its_own_reconcile(mut lab: Lab) {
     let message = "The plugin trapped: as requested";
     expect_isolated_failure(&mut lab, "panic", "PluginTrapped", message).await;
@@ -140,6 +121,7 @@ fn find_reconcile_id(line: &str) -> &str {
 }
 
 /// Two of three calls trap, so that each object succeeds after some retries.
+#[scenario(hostile)]
 async fn randomly_trapping_objects_become_ready_by_retries(mut lab: Lab) {
     lab.settings.backoff = lab.settings.backoff.with_max(Duration::from_millis(50));
     lab.install(&["hostile/hostile", "examples/greeting"]);
@@ -154,22 +136,27 @@ async fn randomly_trapping_objects_become_ready_by_retries(mut lab: Lab) {
     }
 }
 
+#[scenario(hostile)]
 async fn endless_loop_ends_at_cpu_limit(mut lab: Lab) {
     expect_isolated_failure(&mut lab, "loop", "PluginTimeout", "does it loop?").await;
 }
 
+#[scenario(hostile)]
 async fn endless_allocation_ends_at_memory_limit(mut lab: Lab) {
     expect_isolated_failure(&mut lab, "grow", "PluginOutOfMemory", "64MiB").await;
 }
 
+#[scenario(hostile)]
 async fn endless_recursion_traps(mut lab: Lab) {
     expect_isolated_failure(&mut lab, "recurse", "PluginTrapped", "trapped").await;
 }
 
+#[scenario(hostile)]
 async fn malformed_status_is_refused(mut lab: Lab) {
     expect_isolated_failure(&mut lab, "nonsense", "InvalidStatus", "not a JSON object").await;
 }
 
+#[scenario(hostile)]
 async fn excess_host_calls_and_log_lines_are_dropped(mut lab: Lab) {
     lab.settings.limits.host_calls = 100;
     lab.install(&["hostile/hostile"]);
@@ -182,6 +169,7 @@ async fn excess_host_calls_and_log_lines_are_dropped(mut lab: Lab) {
 }
 
 /// An object that writes and requeues itself immediately each time is reconciled once per second.
+#[scenario(hostile)]
 async fn tight_writing_loop_is_throttled_to_one_per_second(mut lab: Lab) {
     set_grants(
         &mut lab,
@@ -213,6 +201,7 @@ async fn tight_writing_loop_is_throttled_to_one_per_second(mut lab: Lab) {
     assert!(find_condition(&good, "HotLoop").is_null(), "{good:#}");
 }
 
+#[scenario(hostile)]
 async fn forged_status_fields_are_ignored(mut lab: Lab) {
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
@@ -227,6 +216,7 @@ async fn forged_status_fields_are_ignored(mut lab: Lab) {
     assert_eq!(status["conditions"].as_array().map(Vec::len), Some(1));
 }
 
+#[scenario(hostile)]
 async fn oversized_events_and_log_lines_are_cut_and_escaped(mut lab: Lab) {
     set_grants(&mut lab, "    events: true\n");
     lab.install(&["hostile/hostile"]);
@@ -256,6 +246,7 @@ async fn oversized_events_and_log_lines_are_cut_and_escaped(mut lab: Lab) {
     );
 }
 
+#[scenario(hostile)]
 async fn access_outside_the_grant_is_denied(mut lab: Lab) {
     let here = lab.namespace.clone();
     let entry = format!(
@@ -287,6 +278,7 @@ async fn access_outside_the_grant_is_denied(mut lab: Lab) {
     assert!(there.get_opt("planted").await.expect("an answer").is_none());
 }
 
+#[scenario(hostile)]
 async fn names_with_path_characters_are_refused(mut lab: Lab) {
     let entry = "    kubernetes:
     - {group: '*', kinds: ['*'], verbs: [get, list, apply, create, delete, hold], namespaces: ['*']}
@@ -311,6 +303,7 @@ async fn names_with_path_characters_are_refused(mut lab: Lab) {
     assert!(secret.is_some(), "the Secret is still there");
 }
 
+#[scenario(hostile)]
 async fn smuggled_headers_and_paths_are_refused(mut lab: Lab) {
     set_grants(&mut lab, "    upstreams: [{}]\n");
     let (mirror, elsewhere) = (Mirror::start(None).await, Mirror::start(None).await);
@@ -334,6 +327,7 @@ async fn smuggled_headers_and_paths_are_refused(mut lab: Lab) {
     assert!(elsewhere.seen().is_empty());
 }
 
+#[scenario(hostile)]
 async fn mirrored_secrets_return_as_placeholders(mut lab: Lab) {
     const SECRET_VALUE: &str = "gold, silver & \"jewels\" of 2026";
     set_grants(
@@ -398,6 +392,7 @@ fn set_probe_grants(lab: &mut Lab, entry: &str) {
 
 /// A plugin without a grant for Secrets has the host log in to a server of its own, and redirects an Upstream with a
 /// Secret to it.
+#[scenario(hostile)]
 async fn upstream_written_by_a_plugin_sends_no_ungranted_secret(mut lab: Lab) {
     set_probe_grants(
         &mut lab,
@@ -461,6 +456,7 @@ async fn upstream_written_by_a_plugin_sends_no_ungranted_secret(mut lab: Lab) {
     );
 }
 
+#[scenario(hostile)]
 async fn plugin_objects_are_written_by_no_plugin(mut lab: Lab) {
     set_probe_grants(
         &mut lab,

@@ -6,9 +6,7 @@ mod resources;
 mod workers;
 
 use ostler::testing::{dispatcher::Cause, queue::Priority};
-use ostler_test_harness::{Lab, concourse::kind, scenarios};
-
-scenarios!(simulated: samples_become_ready);
+use ostler_test_harness::{Lab, concourse::kind, scenario};
 
 /// Ends the poll interval of an object now, and waits until the queue is empty.
 pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {
@@ -36,6 +34,7 @@ pub fn requests(lab: &Lab, part: &str) -> Vec<String> {
     of_part.map(|r| format!("{} {}", r.method, r.path)).collect()
 }
 
+#[scenario(simulated)]
 async fn samples_become_ready(mut lab: Lab) {
     lab.concourse.set_worker("worker-1", "running");
     lab.start_pack().await;

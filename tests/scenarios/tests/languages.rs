@@ -1,5 +1,5 @@
 //! The same examples in four languages have the same observable behaviour. The cost per language is measured by
-//! `cargo test --release -p ostler-scenarios -- --ignored --nocapture languages::figures`.
+//! `cargo test --release -p ostler-scenario -- --ignored --nocapture languages::figures`.
 
 mod site;
 
@@ -29,48 +29,45 @@ use ostler::testing::{
     plugin_policy::PluginPolicy,
     trap::Trap,
 };
-use ostler_test_harness::{Lab, probe::config_map, read_component, scenarios, workspace_root};
+use ostler_test_harness::{Lab, probe::config_map, read_component, scenario, workspace_root};
 use serde_json::{Value, json};
 
-scenarios!(
-    bookmark_in_rust_behaves_as_documented,
-    bookmark_in_javascript_behaves_as_documented,
-    bookmark_in_python_behaves_as_documented,
-    bookmark_in_go_behaves_as_documented,
-    site_in_rust_is_provisioned_and_deprovisioned_in_order,
-    site_in_javascript_is_provisioned_and_deprovisioned_in_order,
-    site_in_python_is_provisioned_and_deprovisioned_in_order,
-    site_in_go_is_provisioned_and_deprovisioned_in_order,
-);
-
+#[scenario]
 async fn bookmark_in_rust_behaves_as_documented(lab: Lab) {
     check_bookmark("bookmark-rust", lab).await;
 }
 
+#[scenario]
 async fn bookmark_in_javascript_behaves_as_documented(lab: Lab) {
     check_bookmark("bookmark-js", lab).await;
 }
 
+#[scenario]
 async fn bookmark_in_python_behaves_as_documented(lab: Lab) {
     check_bookmark("bookmark-python", lab).await;
 }
 
+#[scenario]
 async fn bookmark_in_go_behaves_as_documented(lab: Lab) {
     check_bookmark("bookmark-go", lab).await;
 }
 
+#[scenario]
 async fn site_in_rust_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
     site::check_site("site-rust", lab).await;
 }
 
+#[scenario]
 async fn site_in_javascript_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
     site::check_site("site-js", lab).await;
 }
 
+#[scenario]
 async fn site_in_python_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
     site::check_site("site-python", lab).await;
 }
 
+#[scenario]
 async fn site_in_go_is_provisioned_and_deprovisioned_in_order(lab: Lab) {
     site::check_site("site-go", lab).await;
 }
@@ -314,17 +311,9 @@ async fn measure_call(engine: &Engine, compiled: &Compiled) -> Duration {
     took
 }
 
-mod without_server {
-    mod embedded {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn uncaught_exception_is_reported_with_its_file_and_line() {
-            ostler_test_harness::run_bounded(crate::languages::check_uncaught_exceptions()).await;
-        }
-    }
-}
-
 /// The object has no spec, which the schema of the kind would refuse. Rust and Go parse it into types, and return a failure.
-async fn check_uncaught_exceptions() {
+#[scenario(embedded = "it needs no API server")]
+async fn uncaught_exception_is_reported_with_its_file_and_line() {
     for (name, source, statement, message) in [
         (
             "bookmark-js",

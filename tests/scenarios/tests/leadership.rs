@@ -20,38 +20,10 @@ use ostler_test_harness::{
     Lab, find_condition, probe,
     process::{Process, ProcessOptions, Signal, host_binary},
     proxy::Proxy,
-    read_component, scenarios,
+    read_component, scenario,
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::AbortHandle};
-
-scenarios!(
-    terminated_leader_hands_over_without_waiting_for_expiry,
-    standby_takes_over_when_the_lease_of_a_crashed_leader_expires,
-    leader_resumed_after_a_stop_writes_nothing,
-    disconnected_leader_stops_before_the_standby_starts,
-    lease_is_renewed_under_cpu_load,
-    restart_and_failover_keep_digests_of_secrets,
-    drain_finishes_running_reconciles_before_release,
-    drain_abandons_reconciles_after_the_grace_period,
-    second_signal_exits_without_draining
-);
-
-/// Tests with faults that only the embedded API server can inject.
-mod with_faults {
-    mod embedded {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn leader_that_cannot_renew_stops_writing() {
-            let test = async {
-                crate::leadership::leader_that_cannot_renew_stops_writing(
-                    ostler_test_harness::Lab::embedded().await,
-                )
-                .await
-            };
-            ostler_test_harness::run_bounded(test).await;
-        }
-    }
-}
 
 /// Successful reconciles of Probes.
 const RECONCILED_PROBES: &str = "controller_runtime_reconcile_total{controller=\"probe\",result=\"success\"}";
@@ -182,6 +154,7 @@ async fn start_two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (
     (a, b)
 }
 
+#[scenario(real = "leases")]
 async fn terminated_leader_hands_over_without_waiting_for_expiry(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
     let (mut a, _b) = start_two(&lab, LONG_TIMING, &writers).await;
@@ -208,6 +181,7 @@ async fn terminated_leader_hands_over_without_waiting_for_expiry(lab: Lab) {
     assert_eq!(of("leaseTransitions"), [0, 0, 1]);
 }
 
+#[scenario(real = "leases")]
 async fn standby_takes_over_when_the_lease_of_a_crashed_leader_expires(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
     let (mut a, _b) = start_two(&lab, SHORT_TIMING, &writers).await;
@@ -248,6 +222,7 @@ async fn check_standby_takes_over(lab: &Lab, writers: &History<String>, mut b: P
     assert_eq!(distinct_writers(writers), ["a", "b", "a"]);
 }
 
+#[scenario(real = "leases")]
 async fn leader_resumed_after_a_stop_writes_nothing(lab: Lab) {
     let writers = writers(&lab);
     let (a, b) = start_two(&lab, SHORT_TIMING, &writers).await;
@@ -261,6 +236,7 @@ async fn leader_resumed_after_a_stop_writes_nothing(lab: Lab) {
 }
 
 /// The leader's renewals are lost without an error: it stops by its own clock, before another candidate may start.
+#[scenario(real = "leases")]
 async fn disconnected_leader_stops_before_the_standby_starts(lab: Lab) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     lab.write_kubeconfig("a", proxy.address());
@@ -286,6 +262,7 @@ async fn disconnected_leader_stops_before_the_standby_starts(lab: Lab) {
     check_standby_takes_over(&lab, &writers, b).await;
 }
 
+#[scenario(embedded = "it injects faults into the API server")]
 async fn leader_that_cannot_renew_stops_writing(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
     let (a, _b) = start_two(&lab, SHORT_TIMING, &writers).await;
@@ -318,6 +295,7 @@ async fn leader_that_cannot_renew_stops_writing(lab: Lab) {
 
 /// A plugin puts the digest of a Secret into an object and into its status: neither changes with the process, and a plan
 /// shows no change.
+#[scenario]
 async fn restart_and_failover_keep_digests_of_secrets(lab: Lab) {
     const GRANTS: &str = "plugins:
   probe:
@@ -410,6 +388,7 @@ async fn wait_single_writer(lab: &Lab, writers: &History<String>) {
     assert_eq!(writing.len(), 1, "one of them: {writing:?}");
 }
 
+#[scenario]
 async fn lease_is_renewed_under_cpu_load(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
     let a = start_candidate_with(&lab, "a", SHORT_TIMING, &["--workers=32"]).await;
@@ -453,6 +432,7 @@ async fn start_waiting_host(lab: &Lab, behaviour: &str, grace: &str) -> Process 
     process
 }
 
+#[scenario]
 async fn drain_finishes_running_reconciles_before_release(lab: Lab) {
     let _silent = start_silent_upstream(&lab).await;
     let mut a = start_waiting_host(&lab, "patient", "600").await;
@@ -469,6 +449,7 @@ async fn drain_finishes_running_reconciles_before_release(lab: Lab) {
     assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
 }
 
+#[scenario]
 async fn drain_abandons_reconciles_after_the_grace_period(lab: Lab) {
     let _silent = start_silent_upstream(&lab).await;
     let mut a = start_waiting_host(&lab, "stubborn", "1").await;
@@ -488,6 +469,7 @@ async fn drain_abandons_reconciles_after_the_grace_period(lab: Lab) {
     );
 }
 
+#[scenario]
 async fn second_signal_exits_without_draining(lab: Lab) {
     let _silent = start_silent_upstream(&lab).await;
     let mut a = start_waiting_host(&lab, "stubborn", "600").await;

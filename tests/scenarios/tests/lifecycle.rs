@@ -9,17 +9,9 @@ use ostler::testing::{
     plugin::HookState,
 };
 use ostler_test_harness::{
-    Lab, PACK_GRANTS, find_condition, process::LIFECYCLE_GRANTS, read_component, scenarios, with_note,
+    Lab, PACK_GRANTS, find_condition, process::LIFECYCLE_GRANTS, read_component, scenario, with_note,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    hooks_run_once_per_build_before_the_first_reconcile,
-    objects_wait_while_initialize_fails,
-    upgrade_that_changes_spec_is_refused_and_holds_up_no_other_object,
-    revoked_grant_stops_upgrades,
-    cluster_scoped_kind_is_reconciled_and_cleaned_up_on_a_confined_host
-);
 
 const UPGRADES: &str = "tests.ostler.dev/upgrades";
 
@@ -85,6 +77,7 @@ async fn upgrades(lab: &Lab, name: &str) -> Value {
     object["metadata"]["annotations"][UPGRADES].clone()
 }
 
+#[scenario(real = "CRDs: changes and validation")]
 async fn hooks_run_once_per_build_before_the_first_reconcile(mut lab: Lab) {
     let config = json!({"namespace": lab.namespace});
     prepare(&mut lab, &config);
@@ -122,6 +115,7 @@ async fn hooks_run_once_per_build_before_the_first_reconcile(mut lab: Lab) {
     assert_eq!(*generation, 1, "its spec is unchanged");
 }
 
+#[scenario]
 async fn objects_wait_while_initialize_fails(mut lab: Lab) {
     prepare(&mut lab, &json!({"failure": "the migration is not finished"}));
     lab.start_host().await;
@@ -155,6 +149,7 @@ async fn objects_wait_while_initialize_fails(mut lab: Lab) {
     assert_ne!(explained(&lab, "waiting").next.place, "held");
 }
 
+#[scenario(real = "CRDs: changes and validation")]
 async fn upgrade_that_changes_spec_is_refused_and_holds_up_no_other_object(mut lab: Lab) {
     prepare(&mut lab, &json!({}));
     beat(&lab, "plain", "count").await;
@@ -184,6 +179,7 @@ async fn upgrade_that_changes_spec_is_refused_and_holds_up_no_other_object(mut l
 }
 
 /// Also a build that was initialized while it was granted its kinds.
+#[scenario]
 async fn revoked_grant_stops_upgrades(mut lab: Lab) {
     prepare(&mut lab, &json!({}));
     let revoked = LIFECYCLE_GRANTS.replace(
@@ -218,6 +214,7 @@ async fn revoked_grant_stops_upgrades(mut lab: Lab) {
 }
 
 /// Its watch is not one per namespace, as those of the other kinds of such a host are.
+#[scenario(real = "CRDs: changes and validation")]
 async fn cluster_scoped_kind_is_reconciled_and_cleaned_up_on_a_confined_host(mut lab: Lab) {
     assert!(!lab.settings.namespaces.is_empty(), "it is confined");
     prepare(&mut lab, &json!({}));

@@ -18,47 +18,9 @@ use ostler_test_harness::{
     proxy::Proxy,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq},
     replicas::Replicas,
+    scenario,
 };
 use serde_json::{Value, json};
-
-mod hostile {
-    mod embedded {
-        use super::super::{Extent, LONG_TIMEOUT, Lab, SHORT_TIMEOUT, check_chaos};
-
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn messages_are_handled_once_and_in_order_under_random_faults() {
-            let extent = Extent {
-                messages: 200,
-                faults: 20,
-            };
-            check_chaos(Lab::embedded().await, extent, SHORT_TIMEOUT).await;
-        }
-
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        #[ignore = "takes a quarter of an hour"]
-        async fn thousand_messages_are_handled_once_and_in_order_under_two_hundred_faults() {
-            let extent = Extent {
-                messages: 1000,
-                faults: 200,
-            };
-            check_chaos(Lab::embedded().await, extent, LONG_TIMEOUT).await;
-        }
-    }
-
-    mod real {
-        use super::super::{Extent, Lab, SHORT_TIMEOUT, check_chaos};
-
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        #[ignore = "needs the real control plane: cargo xtask test real"]
-        async fn messages_are_handled_once_and_in_order_under_random_faults() {
-            let extent = Extent {
-                messages: 100,
-                faults: 10,
-            };
-            check_chaos(Lab::real().await, extent, SHORT_TIMEOUT).await;
-        }
-    }
-}
 
 /// Number of messages and of faults.
 #[derive(Clone, Copy)]
@@ -67,10 +29,6 @@ struct Extent {
     faults: usize,
 }
 
-/// Timeout of the run in the suite.
-const SHORT_TIMEOUT: Duration = Duration::from_mins(10);
-/// Timeout of the whole run.
-const LONG_TIMEOUT: Duration = Duration::from_mins(120);
 /// Queues, each with a subscription of its own. A key's messages are all in one of them.
 const QUEUE_COUNT: usize = 2;
 /// Keys, within which the order counts.
@@ -304,7 +262,30 @@ async fn check_effects(lab: &Lab, messages: &[Planned]) {
     }
 }
 
-async fn check_chaos(lab: Lab, extent: Extent, timeout: Duration) {
+#[scenario(hostile)]
+async fn messages_are_handled_once_and_in_order_under_random_faults(lab: Lab) {
+    let extent = Extent {
+        messages: 100,
+        faults: 10,
+    };
+    check_chaos(lab, extent).await;
+}
+
+/// The same, for longer.
+#[scenario(
+    embedded = "it is about host and broker",
+    hostile,
+    campaign = "takes a quarter of an hour"
+)]
+async fn thousand_messages_are_handled_once_and_in_order_under_two_hundred_faults(lab: Lab) {
+    let extent = Extent {
+        messages: 1000,
+        faults: 200,
+    };
+    check_chaos(lab, extent).await;
+}
+
+async fn check_chaos(lab: Lab, extent: Extent) {
     let seed = match std::env::var("CHAOS_SEED") {
         Ok(seed) => seed.parse().expect("CHAOS_SEED is a number"),
         Err(_) => fastrand::u64(..),
@@ -329,8 +310,7 @@ async fn check_chaos(lab: Lab, extent: Extent, timeout: Duration) {
         check_effects(&lab, &messages).await;
         print_figures(&messages, &faults, started.elapsed());
     };
-    let ended = tokio::time::timeout(timeout, run).await;
-    ended.unwrap_or_else(|_| panic!("the run did not end within {timeout:?}"));
+    run.await;
 }
 
 fn print_figures(messages: &[Planned], faults: &[(usize, Fault)], elapsed: Duration) {

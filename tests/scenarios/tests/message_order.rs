@@ -6,16 +6,9 @@ use ostler_test_harness::{
     probe::{config_map, write},
     process::{Process, ProcessOptions, Signal},
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    denied_message_is_handled_in_its_place_once_it_is_granted,
-    suspended_plugin_handles_its_message_in_its_place_when_it_resumes,
-    waiting_message_occupies_no_worker,
-    orderly_leader_change_loses_and_doubles_no_message,
-);
 
 /// Installs the probe, and applies the Upstream of the broker that the tests share, which has these queues.
 async fn prepare(lab: &Lab, queues: &[&str]) -> (RabbitMq, RabbitMqClient) {
@@ -121,6 +114,7 @@ async fn check_order(lab: &Lab, client: &RabbitMqClient, queue: &str) {
 }
 
 /// The new grants replace the consumer that waits, although its message is not due for an hour.
+#[scenario]
 async fn denied_message_is_handled_in_its_place_once_it_is_granted(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = start(&mut lab, &["orders"], &["Secret"]).await;
@@ -130,6 +124,7 @@ async fn denied_message_is_handled_in_its_place_once_it_is_granted(mut lab: Lab)
     check_order(&lab, &client, &queue).await;
 }
 
+#[scenario]
 async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = start(&mut lab, &["orders"], &["Secret"]).await;
@@ -146,6 +141,7 @@ async fn suspended_plugin_handles_its_message_in_its_place_when_it_resumes(mut l
 }
 
 /// With one worker the message of another queue is handled while one waits.
+#[scenario]
 async fn waiting_message_occupies_no_worker(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
     lab.settings.workers = 1;
@@ -178,6 +174,7 @@ fn start_candidate(lab: &Lab, name: &str) -> Process {
 
 /// The leader that ends lets the handlers of its messages end, and the next one gets the others. Each message has an effect
 /// that is counted, a message of its own, so that one handled twice shows.
+#[scenario]
 async fn orderly_leader_change_loses_and_doubles_no_message(lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
     let (_broker, client) = prepare(&lab, &["orders", "effects"]).await;

@@ -23,20 +23,8 @@ use ostler::testing::{
     log_ring::LogLine,
     queue::Priority,
 };
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, probe, process, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, probe, process, scenario};
 use serde_json::{Value, json};
-
-scenarios!(
-    metrics_follow_controller_runtime_names,
-    unchanged_status_is_not_written,
-    traps_and_plugin_metrics_are_counted,
-    events_of_one_object_are_rate_limited,
-    leadership_is_reported_in_metrics_and_status,
-    kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready,
-    explain_follows_an_object_from_waiting_to_deletion,
-    status_and_explain_commands_print_tables_and_json,
-    logs_and_watched_explanations_follow_an_object
-);
 
 /// The admin server of the lab's host.
 async fn serve_admin(lab: &Lab) -> (Admin, String) {
@@ -99,6 +87,7 @@ impl Samples {
     }
 }
 
+#[scenario]
 async fn metrics_follow_controller_runtime_names(mut lab: Lab) {
     lab.settings.api_server = "api.test:6443".into();
     lab.start_pack().await;
@@ -239,6 +228,7 @@ fn greeting(lab: &Lab, name: &str) -> Value {
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}})
 }
 
+#[scenario]
 async fn unchanged_status_is_not_written(mut lab: Lab) {
     let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
     lab.install(&["examples/greeting"]);
@@ -283,6 +273,7 @@ async fn apply_hostile(lab: &Lab, behaviour: &str) {
     .await;
 }
 
+#[scenario]
 async fn traps_and_plugin_metrics_are_counted(mut lab: Lab) {
     lab.settings.limits.cpu_time = std::time::Duration::from_millis(200);
     lab.install(&["hostile/hostile"]);
@@ -330,6 +321,7 @@ async fn traps_and_plugin_metrics_are_counted(mut lab: Lab) {
     assert!(admin.status().errors.iter().any(|e| e.object.ends_with("/loop")));
 }
 
+#[scenario]
 async fn events_of_one_object_are_rate_limited(mut lab: Lab) {
     let grants = format!(
         "{PACK_GRANTS}\n  hostile:\n    reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}]\n    events: true\n"
@@ -350,6 +342,7 @@ async fn events_of_one_object_are_rate_limited(mut lab: Lab) {
     assert_eq!(dropped, 15.0);
 }
 
+#[scenario]
 async fn leadership_is_reported_in_metrics_and_status(mut lab: Lab) {
     let read = Kubeconfig::read_from(&lab.kubeconfig).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
@@ -408,6 +401,7 @@ fn question(lab: &Lab, kind: &str, name: &str) -> Question {
     }
 }
 
+#[scenario]
 async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     lab.start_pack().await;
     let (admin, _) = serve_admin(&lab).await;
@@ -585,6 +579,7 @@ impl Drop for Follower {
     }
 }
 
+#[scenario]
 async fn logs_and_watched_explanations_follow_an_object(mut lab: Lab) {
     // Not those of the lab, with which it may read Secrets: the text of its lines would be withheld.
     lab.settings.grants = Grants::parse(
@@ -670,6 +665,7 @@ async fn logs_and_watched_explanations_follow_an_object(mut lab: Lab) {
     );
 }
 
+#[scenario]
 async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
     lab.start_pack().await;
     let (_, url) = serve_admin(&lab).await;
@@ -718,6 +714,7 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
     );
 }
 
+#[scenario(real = "CRDs: changes and validation")]
 async fn kind_that_is_not_served_fails_its_reader_and_leaves_the_host_ready(mut lab: Lab) {
     lab.settings.grants = Grants::parse(
         "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], kubernetes: [{group: absent.dev, kinds: [Absent], verbs: [get, list], namespaces: ['*']}]}}",

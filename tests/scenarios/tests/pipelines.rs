@@ -7,23 +7,9 @@ use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
-    find_condition, scenarios, workspace_root,
+    find_condition, scenario, workspace_root,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    instanced_pipelines_of_one_name_are_independent,
-    instanced_pipelines_are_renamed_together,
-    new_name_renames_pipeline_and_refuses_taken_one,
-    archived_pipeline_costs_no_write_and_is_restored,
-    given_vars_are_interpolated_and_others_kept,
-    k8s_configs_become_pipeline_resources,
-    status_shows_jobs_and_resources_at_two_reads_per_poll,
-    save_of_another_user_is_reverted,
-    instance_status_shows_wall_and_workers,
-    suspended_chain_can_be_deleted,
-    samples_become_ready,
-);
 
 const PLAIN: &str =
     "jobs:\n- name: hello\n  plan:\n  - task: say\n    config: {platform: linux, run: {path: echo}}\n";
@@ -64,6 +50,7 @@ fn find_pipeline_id(lab: &Lab, name: &str) -> Option<u64> {
     lab.concourse.pipeline("platform", name).map(|p| p.id)
 }
 
+#[scenario]
 async fn instanced_pipelines_of_one_name_are_independent(mut lab: Lab) {
     start_with_team(&mut lab).await;
     let config = format!("{PLAIN}display: {{background_image: 'https://x/((branch))/((size.x))'}}\n");
@@ -124,6 +111,7 @@ async fn instanced_pipelines_of_one_name_are_independent(mut lab: Lab) {
     assert!(one(&lab).is_none(), "the created instance is deleted");
 }
 
+#[scenario]
 async fn instanced_pipelines_are_renamed_together(mut lab: Lab) {
     start_with_team(&mut lab).await;
     for name in ["one", "two"] {
@@ -157,6 +145,7 @@ async fn instanced_pipelines_are_renamed_together(mut lab: Lab) {
     assert_eq!([at("app", "one"), at("app", "two")], [None, None]);
 }
 
+#[scenario]
 async fn new_name_renames_pipeline_and_refuses_taken_one(mut lab: Lab) {
     start_with_team(&mut lab).await;
     lab.apply(pipeline_object(&lab, "app", PLAIN, json!({}))).await;
@@ -191,6 +180,7 @@ async fn new_name_renames_pipeline_and_refuses_taken_one(mut lab: Lab) {
     assert!(find_pipeline_id(&lab, "shop").is_none() && find_pipeline_id(&lab, "other").is_some());
 }
 
+#[scenario]
 async fn archived_pipeline_costs_no_write_and_is_restored(mut lab: Lab) {
     start_with_team(&mut lab).await;
     lab.apply(pipeline_object(&lab, "app", PLAIN, json!({}))).await;
@@ -229,6 +219,7 @@ async fn archived_pipeline_costs_no_write_and_is_restored(mut lab: Lab) {
     assert_eq!(found.config["jobs"][0]["name"], "hello");
 }
 
+#[scenario]
 async fn given_vars_are_interpolated_and_others_kept(mut lab: Lab) {
     start_with_team(&mut lab).await;
     lab.apply(lab.registry_secret("registry-pass-0001")).await;
@@ -275,6 +266,7 @@ jobs:
     .await;
 }
 
+#[scenario]
 async fn k8s_configs_become_pipeline_resources(mut lab: Lab) {
     start_with_team(&mut lab).await;
     let config = "jobs:\n- {name: deploy, plan: [{get: app-config}, {get: certs}]}\n";
@@ -318,6 +310,7 @@ async fn k8s_configs_become_pipeline_resources(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn status_shows_jobs_and_resources_at_two_reads_per_poll(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -362,6 +355,7 @@ fn count_reads_and_reconciles(lab: &Lab) -> (u64, u64) {
     (reads as u64, facts.map_or(0, |facts| facts.reconciles))
 }
 
+#[scenario]
 async fn save_of_another_user_is_reverted(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -376,6 +370,7 @@ async fn save_of_another_user_is_reverted(mut lab: Lab) {
     assert!(PIPELINE_YAML.contains("name: build"));
 }
 
+#[scenario]
 async fn instance_status_shows_wall_and_workers(mut lab: Lab) {
     if !lab
         .concourse
@@ -410,6 +405,7 @@ async fn instance_status_shows_wall_and_workers(mut lab: Lab) {
     assert!(status["workerCount"].as_i64() >= Some(2), "{status}");
 }
 
+#[scenario]
 async fn suspended_chain_can_be_deleted(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -432,6 +428,7 @@ async fn suspended_chain_can_be_deleted(mut lab: Lab) {
     );
 }
 
+#[scenario]
 async fn samples_become_ready(mut lab: Lab) {
     lab.start_pack().await;
     let given = BTreeMap::from([

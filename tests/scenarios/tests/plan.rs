@@ -18,11 +18,9 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab, PACK_GRANTS, concourse,
     probe::{kind, write},
-    process, scenarios, workspace_root,
+    process, scenario, workspace_root,
 };
 use serde_json::{Value, json};
-
-scenarios!(plan_command_prints_diff_and_sets_exit_code);
 
 /// Settings of a plan with the lab's plugins.
 fn settings(lab: &Lab) -> Settings {
@@ -145,6 +143,7 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
         .expect("it runs")
 }
 
+#[scenario]
 async fn plan_command_prints_diff_and_sets_exit_code(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let grants = format!(

@@ -6,7 +6,6 @@ mod rollback;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use canary::{canary_reconciles_its_share_and_is_promoted, canary_with_more_failures_is_rolled_back};
 use ostler::testing::{
     engine::CompileCache,
     key::Gvk,
@@ -17,38 +16,9 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab, find_condition, read_component,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
-    scenarios, with_note, workspace_root,
-};
-use revocation::{
-    serving_build_is_stopped_when_a_config_map_loses_its_key,
-    serving_build_is_stopped_when_its_key_or_digest_is_revoked,
-};
-use rollback::{
-    restarted_host_does_not_try_a_rolled_back_build,
-    restarted_host_pulls_the_build_before_the_rolled_back_one, trapping_build_is_rolled_back,
-    trapping_build_of_a_file_is_rolled_back,
+    scenario, with_note, workspace_root,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    plugin_object_takes_over_plugin_of_directory,
-    changed_grants_apply_without_reload,
-    changed_grants_apply_while_a_build_is_pulled,
-    invalid_config_is_refused_with_its_field,
-    objects_of_suspended_plugin_wait,
-    refused_plugin_objects_name_the_cause,
-    canary_reconciles_its_share_and_is_promoted,
-    canary_with_more_failures_is_rolled_back,
-    trapping_build_is_rolled_back,
-    restarted_host_does_not_try_a_rolled_back_build,
-    restarted_host_pulls_the_build_before_the_rolled_back_one,
-    trapping_build_of_a_file_is_rolled_back,
-    deleted_plugin_stays_while_objects_need_cleanup,
-    deletion_policy_orphan_releases_objects_of_plugin,
-    signed_component_is_pulled_from_a_private_registry,
-    serving_build_is_stopped_when_its_key_or_digest_is_revoked,
-    serving_build_is_stopped_when_a_config_map_loses_its_key
-);
 
 fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
@@ -173,6 +143,7 @@ fn builds(lab: &Lab) -> Vec<(String, String)> {
     builds
 }
 
+#[scenario]
 async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     let text =
@@ -245,6 +216,7 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
     lab.wait_ready(&greeting(), "again").await;
 }
 
+#[scenario]
 async fn changed_grants_apply_without_reload(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     lab.install(&["examples/greeting"]);
@@ -300,6 +272,7 @@ async fn expect_denied(lab: &Lab, name: &str) {
     .await;
 }
 
+#[scenario]
 async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     // A registry that accepts connections and never responds.
@@ -332,6 +305,7 @@ async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
     lab.delete_plugin("greeting").await;
 }
 
+#[scenario]
 async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
     let _lock = lab.lock_plugin("lifecycle").await;
     lab.install(&["tests/lifecycle"]);
@@ -371,6 +345,7 @@ async fn invalid_config_is_refused_with_its_field(mut lab: Lab) {
     lab.delete_plugin("lifecycle").await;
 }
 
+#[scenario]
 async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     lab.install(&["examples/greeting", "hostile/hostile"]);
@@ -406,6 +381,7 @@ async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
     lab.delete_plugin("greeting").await;
 }
 
+#[scenario]
 async fn refused_plugin_objects_name_the_cause(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
     // Rejected by the schema of the CRD.
@@ -494,6 +470,7 @@ fn probe() -> Gvk {
     ostler_test_harness::probe::kind()
 }
 
+#[scenario]
 async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
     lab.install(&["tests/probe"]);
@@ -524,6 +501,7 @@ async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
         .await;
 }
 
+#[scenario]
 async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
     lab.install(&["tests/probe"]);
@@ -565,6 +543,7 @@ async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
 const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
 const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
 
+#[scenario]
 async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     let mut registry = Registry::start_private();

@@ -6,17 +6,8 @@ use kube::{
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use ostler::testing::{grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, SecondCluster, find_condition, scenarios, workspace_root};
+use ostler_test_harness::{Lab, SecondCluster, find_condition, scenario, workspace_root};
 use serde_json::{Value, json};
-
-scenarios!(
-    service_is_installed_on_the_granted_cluster_and_removed,
-    drift_on_the_workload_cluster_is_put_right_without_a_poll,
-    change_of_the_config_reaches_every_service,
-    service_is_removed_without_its_access_request_and_its_config,
-    restart_of_the_host_in_a_deletion_leaves_nothing,
-    service_on_an_onboarding_cluster_is_installed_and_removed,
-);
 
 const MANIFEST: &str = include_str!("../../../plugins/providers/foo-service/plugin.yaml");
 
@@ -222,6 +213,7 @@ async fn check_clean(lab: &Lab, workload: &Workload) {
     }
 }
 
+#[scenario]
 async fn service_is_installed_on_the_granted_cluster_and_removed(mut lab: Lab) {
     let workload = start(&mut lab).await;
     apply_service(&lab, "greeter").await;
@@ -240,6 +232,7 @@ async fn service_is_installed_on_the_granted_cluster_and_removed(mut lab: Lab) {
     check_clean(&lab, &workload).await;
 }
 
+#[scenario]
 async fn drift_on_the_workload_cluster_is_put_right_without_a_poll(mut lab: Lab) {
     let workload = start(&mut lab).await;
     apply_service(&lab, "greeter").await;
@@ -260,6 +253,7 @@ async fn drift_on_the_workload_cluster_is_put_right_without_a_poll(mut lab: Lab)
     .await;
 }
 
+#[scenario]
 async fn change_of_the_config_reaches_every_service(mut lab: Lab) {
     let workload = start(&mut lab).await;
     let names = ["a", "b", "c"];
@@ -278,6 +272,7 @@ async fn change_of_the_config_reaches_every_service(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn service_is_removed_without_its_access_request_and_its_config(mut lab: Lab) {
     let workload = start(&mut lab).await;
     apply_service(&lab, "greeter").await;
@@ -299,6 +294,7 @@ async fn service_is_removed_without_its_access_request_and_its_config(mut lab: L
     check_clean(&lab, &workload).await;
 }
 
+#[scenario]
 async fn restart_of_the_host_in_a_deletion_leaves_nothing(mut lab: Lab) {
     let workload = start(&mut lab).await;
     apply_service(&lab, "greeter").await;
@@ -352,6 +348,7 @@ async fn serve_on(lab: &Lab, onboarding: &SecondCluster) -> Api<DynamicObject> {
     api
 }
 
+#[scenario]
 async fn service_on_an_onboarding_cluster_is_installed_and_removed(mut lab: Lab) {
     let onboarding = SecondCluster::start(&lab).await;
     let on_onboarding = serve_on(&lab, &onboarding).await;

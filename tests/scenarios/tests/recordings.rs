@@ -4,7 +4,6 @@ mod commands;
 
 use std::sync::Arc;
 
-use commands::{record_and_replay_commands_report_differences, trace_streams_live_host_calls};
 use ostler::testing::{
     engine::Engine,
     grants::Grants,
@@ -15,24 +14,9 @@ use ostler::testing::{
     recording::{Retention, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, read_component, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, read_component, scenario};
 use serde_json::{Value, json};
 use wasmparser::{Parser, Payload, TypeRef};
-
-scenarios!(
-    failed_reconcile_is_recorded_and_replays_identically,
-    recordings_beyond_the_count_are_evicted,
-    recording_of_a_secret_reader_omits_values,
-    new_build_is_tested_with_recordings,
-    trace_streams_live_host_calls,
-    javascript_component_replays_identically,
-    python_component_replays_identically,
-    record_and_replay_commands_report_differences,
-);
-mod pack {
-    ostler_test_harness::scenarios!(simulated: recordings_of_the_pack_have_no_secret_and_replay);
-    use super::recordings_of_the_pack_have_no_secret_and_replay;
-}
 
 /// Grants of the probe without access to Secrets.
 const NO_SECRETS: &str = "
@@ -136,6 +120,7 @@ fn make_trapping(wasm: &[u8]) -> Vec<u8> {
     panic!("no `reconcile` in the component");
 }
 
+#[scenario]
 async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
     start_probe_host(&mut lab).await;
     lab.apply(failing_probe(&lab, "bad")).await;
@@ -226,6 +211,7 @@ async fn failed_reconcile_is_recorded_and_replays_identically(mut lab: Lab) {
     assert_eq!(changes[0].replayed, Some(json!("elsewhere")));
 }
 
+#[scenario]
 async fn recordings_beyond_the_count_are_evicted(mut lab: Lab) {
     lab.settings.record.max_count = 5;
     // One worker, so that reconciles end in the order in which they started.
@@ -245,6 +231,7 @@ async fn recordings_beyond_the_count_are_evicted(mut lab: Lab) {
     assert!(at.iter().max() == at.first(), "the newest recordings are kept");
 }
 
+#[scenario]
 async fn recording_of_a_secret_reader_omits_values(mut lab: Lab) {
     // The lab's default grants let the probe read Secrets.
     lab.install(&["tests/probe"]);
@@ -279,6 +266,7 @@ async fn recording_of_a_secret_reader_omits_values(mut lab: Lab) {
     assert!(error.contains("readSecrets"), "{error}");
 }
 
+#[scenario]
 async fn new_build_is_tested_with_recordings(mut lab: Lab) {
     let wasm = read_component("examples/greeting");
     lab.install(&["examples/greeting"]);
@@ -350,10 +338,12 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
         .await;
 }
 
+#[scenario]
 async fn javascript_component_replays_identically(lab: Lab) {
     replay_bookmark("bookmark-js", lab).await;
 }
 
+#[scenario]
 async fn python_component_replays_identically(lab: Lab) {
     replay_bookmark("bookmark-python", lab).await;
 }
@@ -404,6 +394,7 @@ async fn replay_bookmark(plugin: &str, mut lab: Lab) {
     }
 }
 
+#[scenario(simulated)]
 async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
     lab.settings.record.retention = Retention::All;
     lab.settings.record.max_count = 500;

@@ -5,26 +5,9 @@ use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
     probe::{config_map, kind},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    held_objects_are_deleted_after_their_holders,
-    held_secret_is_deleted_after_its_holder,
-    hold_not_renewed_is_released,
-    cycle_of_holds_is_reported_with_its_path,
-    hold_of_force_removed_holder_is_released,
-    hold_of_holder_deleted_without_host_is_released,
-    force_deleted_held_object_is_removed,
-);
-
-/// The requests of the embedded server can be refused.
-mod faults {
-    use super::hold_of_gone_holder_is_released_after_a_failed_discovery;
-
-    ostler_test_harness::scenarios!(embedded: hold_of_gone_holder_is_released_after_a_failed_discovery);
-}
 
 fn hold_step(kind: &str, name: &str) -> Value {
     let api_version = if kind == "Probe" || kind == "Hostile" {
@@ -42,6 +25,7 @@ fn count_holders(object: &Value) -> usize {
 }
 
 /// A holds B, and B holds C. Deleted together, A goes first, then B, then C.
+#[scenario(real = "finalizers and garbage collection")]
 async fn held_objects_are_deleted_after_their_holders(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("c", json!([]), json!([])).await;
@@ -83,6 +67,7 @@ async fn held_objects_are_deleted_after_their_holders(mut lab: Lab) {
     }
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn held_secret_is_deleted_after_its_holder(mut lab: Lab) {
     lab.start_probe().await;
     let secret = ostler::testing::key::Gvk::new("", "v1", "Secret");
@@ -108,6 +93,7 @@ async fn held_secret_is_deleted_after_its_holder(mut lab: Lab) {
 }
 
 /// A reconcile declares all of its holds: those that it does not declare again are released.
+#[scenario]
 async fn hold_not_renewed_is_released(mut lab: Lab) {
     lab.start_probe().await;
     for name in ["x", "y"] {
@@ -147,6 +133,7 @@ async fn hold_not_renewed_is_released(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn cycle_of_holds_is_reported_with_its_path(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("a", json!([]), json!([])).await;
@@ -164,6 +151,7 @@ async fn cycle_of_holds_is_reported_with_its_path(mut lab: Lab) {
 }
 
 /// The plugin reconciles no object of the held kind, so that only a watch for the holds sees its deletion.
+#[scenario(embedded = "it injects faults into the API server")]
 async fn hold_of_gone_holder_is_released_after_a_failed_discovery(mut lab: Lab) {
     let grants = "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: [Probe, SelectedProbe]}], \
          kubernetes: [{group: tests.ostler.dev, kinds: [Hostile], verbs: [hold]}]}}";
@@ -204,6 +192,7 @@ async fn hold_of_gone_holder_is_released_after_a_failed_discovery(mut lab: Lab) 
     lab.wait_gone(&hostile, "x").await;
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn hold_of_force_removed_holder_is_released(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("x", "a", "1").await;
@@ -224,6 +213,7 @@ async fn hold_of_force_removed_holder_is_released(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn hold_of_holder_deleted_without_host_is_released(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("x", "a", "1").await;
@@ -240,6 +230,7 @@ async fn hold_of_holder_deleted_without_host_is_released(mut lab: Lab) {
     lab.wait_gone(&config_map(), "x").await;
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn force_deleted_held_object_is_removed(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("b", json!([]), json!([])).await;

@@ -14,6 +14,7 @@ use ostler_test_harness::{
     process::host_binary,
     read_component as component,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    scenario,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -185,354 +186,342 @@ fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
     json!({"mediaType": media_type, "digest": Digest::of_bytes(bytes).to_string(), "size": bytes.len()})
 }
 
-mod real {
-    use super::*;
+#[scenario(embedded = "it needs a registry, and no API server")]
+fn push_signs_and_verify_accepts_the_key() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let tag = format!("{}/plugins/greeting:0.1.0", registry.address());
+    let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+    let (pinned, digest) = (text(&pushed["reference"]), text(&pushed["digest"]));
+    assert_eq!(pinned, format!("{tag}@{digest}"));
+    assert_eq!(
+        (text(&pushed["name"]), &pushed["existed"]),
+        ("greeting", &json!(false))
+    );
+    let ours = workspace.public("ours").fingerprint().to_string();
+    assert_eq!(text(&pushed["signedBy"]), ours);
+    // A repeated push changes nothing, and prints only the pinned reference to stdout, for scripts.
+    let again = workspace.ostler(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+    assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), pinned);
+    assert!(stderr(&again).contains("was there already"), "{}", stderr(&again));
 
-    #[test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    fn push_signs_and_verify_accepts_the_key() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_public());
-        let tag = format!("{}/plugins/greeting:0.1.0", registry.address());
-        let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
-        let (pinned, digest) = (text(&pushed["reference"]), text(&pushed["digest"]));
-        assert_eq!(pinned, format!("{tag}@{digest}"));
-        assert_eq!(
-            (text(&pushed["name"]), &pushed["existed"]),
-            ("greeting", &json!(false))
-        );
-        let ours = workspace.public("ours").fingerprint().to_string();
-        assert_eq!(text(&pushed["signedBy"]), ours);
-        // A repeated push changes nothing, and prints only the pinned reference to stdout, for scripts.
-        let again = workspace.ostler(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
-        assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), pinned);
-        assert!(stderr(&again).contains("was there already"), "{}", stderr(&again));
+    let verified = workspace.json(&["verify", pinned, "--key", "ours.pub"]);
+    assert_eq!(
+        (&verified["verified"], &verified["fits"]),
+        (&json!(true), &json!(true))
+    );
+    assert_eq!(verified["signedBy"], json!([ours]));
+    assert_eq!(text(&verified["digest"]), digest);
+    assert_eq!(verified["size"], component(GREETING_COMPONENT).len());
+    let wrong = workspace.expect_failure(&["verify", pinned, "--key", "theirs.pub"]);
+    assert!(
+        wrong.contains("none by a key of the policy") && wrong.contains(digest),
+        "{wrong}"
+    );
+    let any = workspace.json(&["verify", &tag, "--key", "theirs.pub", "--key", "ours.pub"]);
+    assert_eq!(any["signedBy"], json!([ours]));
+    let all = [
+        "verify",
+        pinned,
+        "--key",
+        "theirs.pub",
+        "--key",
+        "ours.pub",
+        "--require-all",
+    ];
+    let missing = workspace.expect_failure(&all);
+    assert!(missing.contains("must be signed by every key"), "{missing}");
+    // The second signature is added beside the first.
+    workspace.json(&["push", "greeting.wasm", &tag, "--sign", "theirs.key"]);
+    assert_eq!(workspace.json(&all)["verified"], json!(true));
+}
 
-        let verified = workspace.json(&["verify", pinned, "--key", "ours.pub"]);
-        assert_eq!(
-            (&verified["verified"], &verified["fits"]),
-            (&json!(true), &json!(true))
-        );
-        assert_eq!(verified["signedBy"], json!([ours]));
-        assert_eq!(text(&verified["digest"]), digest);
-        assert_eq!(verified["size"], component(GREETING_COMPONENT).len());
-        let wrong = workspace.expect_failure(&["verify", pinned, "--key", "theirs.pub"]);
-        assert!(
-            wrong.contains("none by a key of the policy") && wrong.contains(digest),
-            "{wrong}"
-        );
-        let any = workspace.json(&["verify", &tag, "--key", "theirs.pub", "--key", "ours.pub"]);
-        assert_eq!(any["signedBy"], json!([ours]));
-        let all = [
-            "verify",
-            pinned,
-            "--key",
-            "theirs.pub",
-            "--key",
-            "ours.pub",
-            "--require-all",
-        ];
-        let missing = workspace.expect_failure(&all);
-        assert!(missing.contains("must be signed by every key"), "{missing}");
-        // The second signature is added beside the first.
-        workspace.json(&["push", "greeting.wasm", &tag, "--sign", "theirs.key"]);
-        assert_eq!(workspace.json(&all)["verified"], json!(true));
+#[scenario(embedded = "it needs a registry, and no API server")]
+fn push_and_verify_errors_name_the_cause() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let tag = format!("{}/plugins/greeting:1", registry.address());
+    workspace.write("module.wasm", b"\0asm\x01\0\0\0");
+    for (arguments, expected) in [
+        (vec!["push", "module.wasm", &tag], "module.wasm: a core module"),
+        (
+            vec!["push", "nowhere.wasm", &tag],
+            "reading the component nowhere.wasm",
+        ),
+        (
+            vec!["push", "greeting.wasm", &tag, "--sign", "ours.pub"],
+            "the key ours.pub: no PEM PRIVATE KEY",
+        ),
+        (vec!["verify", &tag, "--key", "ours.pub"], "has no tag 1"),
+        (
+            vec!["verify", "greeting.wasm", "--key", "ours.pub"],
+            "give --signature",
+        ),
+        (vec!["verify", "module.wasm"], "a core module"),
+        (
+            vec!["verify", "nowhere.wasm"],
+            "there is no file nowhere.wasm: \"nowhere.wasm\" is no reference",
+        ),
+    ] {
+        let error = workspace.expect_failure(&arguments);
+        assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+    // A file and its detached signature, as written by `cosign sign-blob`.
+    let key = SigningKey::from_pem(&private_key_pem(1)).expect("a key");
+    workspace.write(
+        "greeting.sig",
+        BASE64_STANDARD.encode(key.sign_message(&component(GREETING_COMPONENT)).expect("signed")),
+    );
+    let file = ["verify", "greeting.wasm", "--signature", "greeting.sig", "--key"];
+    assert_eq!(
+        workspace.json(&[&file[..], &["ours.pub"]].concat())["verified"],
+        json!(true)
+    );
+    let wrong = workspace.expect_failure(&[&file[..], &["theirs.pub"]].concat());
+    assert!(wrong.contains("is not its signature"), "{wrong}");
+}
 
-    #[test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    fn push_and_verify_errors_name_the_cause() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_public());
-        let tag = format!("{}/plugins/greeting:1", registry.address());
-        workspace.write("module.wasm", b"\0asm\x01\0\0\0");
-        for (arguments, expected) in [
-            (vec!["push", "module.wasm", &tag], "module.wasm: a core module"),
-            (
-                vec!["push", "nowhere.wasm", &tag],
-                "reading the component nowhere.wasm",
-            ),
-            (
-                vec!["push", "greeting.wasm", &tag, "--sign", "ours.pub"],
-                "the key ours.pub: no PEM PRIVATE KEY",
-            ),
-            (vec!["verify", &tag, "--key", "ours.pub"], "has no tag 1"),
-            (
-                vec!["verify", "greeting.wasm", "--key", "ours.pub"],
-                "give --signature",
-            ),
-            (vec!["verify", "module.wasm"], "a core module"),
-            (
-                vec!["verify", "nowhere.wasm"],
-                "there is no file nowhere.wasm: \"nowhere.wasm\" is no reference",
-            ),
-        ] {
-            let error = workspace.expect_failure(&arguments);
-            assert!(error.contains(expected), "{arguments:?}: {error}");
-        }
-        // A file and its detached signature, as written by `cosign sign-blob`.
-        let key = SigningKey::from_pem(&private_key_pem(1)).expect("a key");
+#[scenario(embedded = "it needs a registry, and no API server")]
+fn private_registry_needs_credentials() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_private());
+    let tag = format!("{}/plugins/greeting:1", registry.address());
+    let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
+    assert!(error.contains("refuses access without credentials"), "{error}");
+    let login = |password: &str| {
+        let auth = BASE64_STANDARD.encode(format!("{REGISTRY_USER}:{password}"));
         workspace.write(
-            "greeting.sig",
-            BASE64_STANDARD.encode(key.sign_message(&component(GREETING_COMPONENT)).expect("signed")),
+            "config.json",
+            json!({"auths": {registry.address(): {"auth": auth}}}).to_string(),
         );
-        let file = ["verify", "greeting.wasm", "--signature", "greeting.sig", "--key"];
-        assert_eq!(
-            workspace.json(&[&file[..], &["ours.pub"]].concat())["verified"],
-            json!(true)
-        );
-        let wrong = workspace.expect_failure(&[&file[..], &["theirs.pub"]].concat());
-        assert!(wrong.contains("is not its signature"), "{wrong}");
-    }
+    };
+    login("not-the-passphrase");
+    let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
+    assert!(error.contains("refuses the user \"robot\""), "{error}");
+    assert!(!error.contains("not-the-passphrase"), "{error}");
+    login(REGISTRY_PASSWORD);
+    let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+    let verified = workspace.json(&["verify", text(&pushed["reference"]), "--key", "ours.pub"]);
+    assert_eq!(verified["verified"], json!(true));
+}
 
-    #[test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    fn private_registry_needs_credentials() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_private());
-        let tag = format!("{}/plugins/greeting:1", registry.address());
-        let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
-        assert!(error.contains("refuses access without credentials"), "{error}");
-        let login = |password: &str| {
-            let auth = BASE64_STANDARD.encode(format!("{REGISTRY_USER}:{password}"));
-            workspace.write(
-                "config.json",
-                json!({"auths": {registry.address(): {"auth": auth}}}).to_string(),
-            );
-        };
-        login("not-the-passphrase");
-        let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
-        assert!(error.contains("refuses the user \"robot\""), "{error}");
-        assert!(!error.contains("not-the-passphrase"), "{error}");
-        login(REGISTRY_PASSWORD);
-        let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
-        let verified = workspace.json(&["verify", text(&pushed["reference"]), "--key", "ours.pub"]);
-        assert_eq!(verified["verified"], json!(true));
-    }
+#[scenario(embedded = "it needs a registry, and no API server")]
+async fn pull_uses_the_cache_while_the_registry_is_down() {
+    let (workspace, mut registry) = (Workspace::new(), Registry::start_public());
+    let tag = format!("{}/plugins/greeting:1", registry.address());
+    let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
+    let pinned = text(&pushed["reference"]);
+    let ours = SignaturePolicy::any_of(vec![workspace.public("ours")]);
+    let theirs = SignaturePolicy::any_of(vec![workspace.public("theirs")]);
+    let cache = workspace.at("cache");
+    let first = pull(&store(&cache), pinned, &ours).await.expect("pulled");
+    assert_eq!(
+        (first.cached, &first.wasm),
+        (false, &component(GREETING_COMPONENT))
+    );
+    let by_tag = pull(&store(&cache).with_tags(), &tag, &ours)
+        .await
+        .expect("pulled");
+    assert_eq!((by_tag.offline, by_tag.cached), (None, true));
 
-    #[tokio::test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn pull_uses_the_cache_while_the_registry_is_down() {
-        let (workspace, mut registry) = (Workspace::new(), Registry::start_public());
-        let tag = format!("{}/plugins/greeting:1", registry.address());
-        let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
-        let pinned = text(&pushed["reference"]);
-        let ours = SignaturePolicy::any_of(vec![workspace.public("ours")]);
-        let theirs = SignaturePolicy::any_of(vec![workspace.public("theirs")]);
-        let cache = workspace.at("cache");
-        let first = pull(&store(&cache), pinned, &ours).await.expect("pulled");
-        assert_eq!(
-            (first.cached, &first.wasm),
-            (false, &component(GREETING_COMPONENT))
-        );
-        let by_tag = pull(&store(&cache).with_tags(), &tag, &ours)
-            .await
-            .expect("pulled");
-        assert_eq!((by_tag.offline, by_tag.cached), (None, true));
+    registry.stop();
+    let kept = pull(&store(&cache), pinned, &ours).await.expect("from the cache");
+    assert_eq!(
+        (kept.cached, kept.wasm, kept.signers),
+        (true, first.wasm, first.signers)
+    );
+    let by_tag = pull(&store(&cache).with_tags(), &tag, &ours)
+        .await
+        .expect("from the cache");
+    let warning = by_tag.offline.expect("a warning");
+    assert!(warning.contains(registry.address()), "{warning}");
+    assert_eq!(by_tag.digest, text(&pushed["digest"]));
+    // A cached signature of another key does not satisfy the policy.
+    let error = pull(&store(&cache), pinned, &theirs)
+        .await
+        .expect_err("not theirs");
+    assert!(error.is_transient(), "{error}");
+    let permissive = pull(&store(&cache), pinned, &theirs.permissive())
+        .await
+        .expect("from the cache");
+    let unknown = permissive.unsigned.expect("a warning").to_string();
+    assert!(unknown.contains("could not be found out"), "{unknown}");
+    let error = pull(&store(&workspace.at("empty")), pinned, &ours)
+        .await
+        .expect_err("nothing there");
+    assert_eq!(error.reason(), "PullFailed");
+    // A broken cache entry is ignored, and replaced once the registry is up again.
+    let layer = cache
+        .join("blobs/sha256")
+        .join(Digest::of_bytes(&component(GREETING_COMPONENT)).hex());
+    std::fs::write(&layer, b"\0asm\x0d\0\x01\0").expect("broken");
+    let error = pull(&store(&cache), pinned, &ours).await.expect_err("broken");
+    assert_eq!(error.reason(), "PullFailed");
+    registry.restart();
+    let restored = pull(&store(&cache), pinned, &ours).await.expect("pulled again");
+    assert_eq!(
+        (restored.cached, restored.wasm),
+        (false, component(GREETING_COMPONENT))
+    );
+}
 
-        registry.stop();
-        let kept = pull(&store(&cache), pinned, &ours).await.expect("from the cache");
-        assert_eq!(
-            (kept.cached, kept.wasm, kept.signers),
-            (true, first.wasm, first.signers)
-        );
-        let by_tag = pull(&store(&cache).with_tags(), &tag, &ours)
-            .await
-            .expect("from the cache");
-        let warning = by_tag.offline.expect("a warning");
-        assert!(warning.contains(registry.address()), "{warning}");
-        assert_eq!(by_tag.digest, text(&pushed["digest"]));
-        // A cached signature of another key does not satisfy the policy.
-        let error = pull(&store(&cache), pinned, &theirs)
-            .await
-            .expect_err("not theirs");
-        assert!(error.is_transient(), "{error}");
-        let permissive = pull(&store(&cache), pinned, &theirs.permissive())
-            .await
-            .expect("from the cache");
-        let unknown = permissive.unsigned.expect("a warning").to_string();
-        assert!(unknown.contains("could not be found out"), "{unknown}");
-        let error = pull(&store(&workspace.at("empty")), pinned, &ours)
-            .await
-            .expect_err("nothing there");
-        assert_eq!(error.reason(), "PullFailed");
-        // A broken cache entry is ignored, and replaced once the registry is up again.
-        let layer = cache
-            .join("blobs/sha256")
-            .join(Digest::of_bytes(&component(GREETING_COMPONENT)).hex());
-        std::fs::write(&layer, b"\0asm\x0d\0\x01\0").expect("broken");
-        let error = pull(&store(&cache), pinned, &ours).await.expect_err("broken");
-        assert_eq!(error.reason(), "PullFailed");
-        registry.restart();
-        let restored = pull(&store(&cache), pinned, &ours).await.expect("pulled again");
-        assert_eq!(
-            (restored.cached, restored.wasm),
-            (false, component(GREETING_COMPONENT))
-        );
-    }
-
-    #[tokio::test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn tampered_blob_is_refused() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_public());
-        let tag = format!("{}/plugins/greeting:1", registry.address());
-        let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
-        let wasm = Digest::of_bytes(&component(GREETING_COMPONENT));
-        for digest in [wasm.as_str(), text(&pushed["digest"])] {
-            let file = registry.blob_path(digest);
-            let good = std::fs::read(&file).expect("on its disk");
-            let mut bad = good.clone();
-            *bad.last_mut().expect("not empty") ^= 1;
-            std::fs::write(&file, &bad).expect("changed");
-            let error = pull(
-                &store(&workspace.at("cache")),
-                text(&pushed["reference"]),
-                &SignaturePolicy::none(),
-            )
-            .await;
-            let error = error.expect_err("changed");
-            // docker-registry itself validates manifests, so their reason varies.
-            let expected = ["DigestMismatch", "PullFailed", "NotFound"];
-            assert!(expected.contains(&error.reason()), "{error}");
-            if digest == wasm.as_str() {
-                assert_eq!(error.reason(), "DigestMismatch", "{error}");
-            }
-            std::fs::write(&file, good).expect("restored");
-        }
-        let pulled = pull(
+#[scenario(embedded = "it needs a registry, and no API server")]
+async fn tampered_blob_is_refused() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let tag = format!("{}/plugins/greeting:1", registry.address());
+    let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
+    let wasm = Digest::of_bytes(&component(GREETING_COMPONENT));
+    for digest in [wasm.as_str(), text(&pushed["digest"])] {
+        let file = registry.blob_path(digest);
+        let good = std::fs::read(&file).expect("on its disk");
+        let mut bad = good.clone();
+        *bad.last_mut().expect("not empty") ^= 1;
+        std::fs::write(&file, &bad).expect("changed");
+        let error = pull(
             &store(&workspace.at("cache")),
             text(&pushed["reference"]),
             &SignaturePolicy::none(),
         )
         .await;
-        assert!(!pulled.expect("restored").cached);
+        let error = error.expect_err("changed");
+        // docker-registry itself validates manifests, so their reason varies.
+        let expected = ["DigestMismatch", "PullFailed", "NotFound"];
+        assert!(expected.contains(&error.reason()), "{error}");
+        if digest == wasm.as_str() {
+            assert_eq!(error.reason(), "DigestMismatch", "{error}");
+        }
+        std::fs::write(&file, good).expect("restored");
     }
+    let pulled = pull(
+        &store(&workspace.at("cache")),
+        text(&pushed["reference"]),
+        &SignaturePolicy::none(),
+    )
+    .await;
+    assert!(!pulled.expect("restored").cached);
+}
 
-    #[tokio::test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn copied_signature_of_another_component_is_refused() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_public());
-        let place = format!("{}/plugins/greeting", registry.address());
-        let good = workspace.json(&[
-            "push",
-            "greeting.wasm",
-            &format!("{place}:good"),
-            "--sign",
-            "ours.key",
-        ]);
-        workspace.write("probe.wasm", component("tests/probe"));
-        let evil = workspace.json(&["push", "probe.wasm", &format!("{place}:evil")]);
-        let ours = SignaturePolicy::any_of(vec![workspace.public("ours")]);
-        let pull = async || pull(&store(&workspace.at("cache")), text(&evil["reference"]), &ours).await;
-        assert_eq!(pull().await.expect_err("not signed").reason(), "SignatureMissing");
-        // An attacker with write access to the registry copies the signature.
-        let sig = |pushed: &Value| {
-            let digest = text(&pushed["digest"]).replace(':', "-");
-            format!(
-                "http://{}/v2/plugins/greeting/manifests/{digest}.sig",
-                registry.address()
-            )
-        };
-        let http = http();
-        let copied = http
-            .get(sig(&good))
+#[scenario(embedded = "it needs a registry, and no API server")]
+async fn copied_signature_of_another_component_is_refused() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let place = format!("{}/plugins/greeting", registry.address());
+    let good = workspace.json(&[
+        "push",
+        "greeting.wasm",
+        &format!("{place}:good"),
+        "--sign",
+        "ours.key",
+    ]);
+    workspace.write("probe.wasm", component("tests/probe"));
+    let evil = workspace.json(&["push", "probe.wasm", &format!("{place}:evil")]);
+    let ours = SignaturePolicy::any_of(vec![workspace.public("ours")]);
+    let pull = async || pull(&store(&workspace.at("cache")), text(&evil["reference"]), &ours).await;
+    assert_eq!(pull().await.expect_err("not signed").reason(), "SignatureMissing");
+    // An attacker with write access to the registry copies the signature.
+    let sig = |pushed: &Value| {
+        let digest = text(&pushed["digest"]).replace(':', "-");
+        format!(
+            "http://{}/v2/plugins/greeting/manifests/{digest}.sig",
+            registry.address()
+        )
+    };
+    let http = http();
+    let copied = http
+        .get(sig(&good))
+        .header("accept", MANIFEST_TYPE)
+        .send()
+        .await
+        .expect("an answer");
+    let copied = copied.bytes().await.expect("a manifest");
+    let put = http
+        .put(sig(&evil))
+        .header("content-type", MANIFEST_TYPE)
+        .body(copied);
+    assert!(put.send().await.expect("an answer").status().is_success());
+    let error = pull().await.expect_err("copied");
+    assert_eq!(error.reason(), "InvalidSignature");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("is of {}", text(&good["digest"]))),
+        "{error}"
+    );
+}
+
+#[scenario(embedded = "it needs a registry, and no API server")]
+async fn artifact_of_another_type_is_named() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let blobs: [&[u8]; 2] = [b"{}", b"a layer"];
+    let artifact = |config: &str, layer: &str| {
+        json!({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": descriptor(config, blobs[0]),
+            "layers": [descriptor(layer, blobs[1])]})
+    };
+    let image = artifact(
+        "application/vnd.oci.image.config.v1+json",
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+    );
+    let chart = artifact(
+        "application/vnd.cncf.helm.config.v1+json",
+        "application/vnd.cncf.helm.chart.content.v1.tar+gzip",
+    );
+    let text = artifact("application/vnd.wasm.config.v0+json", "text/plain");
+    for (manifest, expected) in [
+        (image, "a container image"),
+        (chart, "a Helm chart"),
+        (text, "a layer of type \"text/plain\""),
+    ] {
+        let reference = upload_manifest(&registry, "other/thing", &manifest, &blobs).await;
+        let error = pull(
+            &store(&workspace.at("cache")),
+            &reference,
+            &SignaturePolicy::none(),
+        )
+        .await
+        .expect_err(expected);
+        assert_eq!(error.reason(), "NotAComponent");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[scenario(embedded = "it needs a registry, and no API server")]
+async fn pushed_artifact_follows_the_wasm_oci_layout() {
+    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let tag = format!("{}/plugins/greeting:1", registry.address());
+    let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
+    let base = format!("http://{}/v2/plugins/greeting", registry.address());
+    let get = async |path: String| {
+        let answer = http()
+            .get(path)
             .header("accept", MANIFEST_TYPE)
             .send()
             .await
             .expect("an answer");
-        let copied = copied.bytes().await.expect("a manifest");
-        let put = http
-            .put(sig(&evil))
-            .header("content-type", MANIFEST_TYPE)
-            .body(copied);
-        assert!(put.send().await.expect("an answer").status().is_success());
-        let error = pull().await.expect_err("copied");
-        assert_eq!(error.reason(), "InvalidSignature");
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("is of {}", text(&good["digest"]))),
-            "{error}"
-        );
-    }
-
-    #[tokio::test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn artifact_of_another_type_is_named() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_public());
-        let blobs: [&[u8]; 2] = [b"{}", b"a layer"];
-        let artifact = |config: &str, layer: &str| {
-            json!({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": descriptor(config, blobs[0]),
-                "layers": [descriptor(layer, blobs[1])]})
-        };
-        let image = artifact(
-            "application/vnd.oci.image.config.v1+json",
-            "application/vnd.oci.image.layer.v1.tar+gzip",
-        );
-        let chart = artifact(
-            "application/vnd.cncf.helm.config.v1+json",
-            "application/vnd.cncf.helm.chart.content.v1.tar+gzip",
-        );
-        let text = artifact("application/vnd.wasm.config.v0+json", "text/plain");
-        for (manifest, expected) in [
-            (image, "a container image"),
-            (chart, "a Helm chart"),
-            (text, "a layer of type \"text/plain\""),
-        ] {
-            let reference = upload_manifest(&registry, "other/thing", &manifest, &blobs).await;
-            let error = pull(
-                &store(&workspace.at("cache")),
-                &reference,
-                &SignaturePolicy::none(),
-            )
-            .await
-            .expect_err(expected);
-            assert_eq!(error.reason(), "NotAComponent");
-            assert!(error.to_string().contains(expected), "{error}");
-        }
-    }
-
-    #[tokio::test]
-    #[ignore = "needs docker-registry: cargo xtask test real"]
-    async fn pushed_artifact_follows_the_wasm_oci_layout() {
-        let (workspace, registry) = (Workspace::new(), Registry::start_public());
-        let tag = format!("{}/plugins/greeting:1", registry.address());
-        let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
-        let base = format!("http://{}/v2/plugins/greeting", registry.address());
-        let get = async |path: String| {
-            let answer = http()
-                .get(path)
-                .header("accept", MANIFEST_TYPE)
-                .send()
-                .await
-                .expect("an answer");
-            serde_json::from_slice::<Value>(&answer.bytes().await.expect("a body")).expect("JSON")
-        };
-        let manifest = get(format!("{base}/manifests/1")).await;
-        assert_eq!(text(&manifest["mediaType"]), MANIFEST_TYPE);
-        assert_eq!(
-            text(&manifest["config"]["mediaType"]),
-            "application/vnd.wasm.config.v0+json"
-        );
-        assert_eq!(
-            manifest["layers"],
-            json!([descriptor("application/wasm", &component(GREETING_COMPONENT))])
-        );
-        let annotations = &manifest["annotations"];
-        assert_eq!(text(&annotations["org.opencontainers.image.title"]), "greeting");
-        assert_eq!(annotations["org.opencontainers.image.version"], pushed["version"]);
-        let config = get(format!("{base}/blobs/{}", text(&manifest["config"]["digest"]))).await;
-        assert_eq!(
-            (text(&config["architecture"]), text(&config["os"])),
-            ("wasm", "wasip2")
-        );
-        assert_eq!(
-            config["layerDigests"],
-            json!([Digest::of_bytes(&component(GREETING_COMPONENT)).to_string()])
-        );
-        let exports = config["component"]["exports"].as_array().expect("a list");
-        assert!(
-            exports
-                .iter()
-                .any(|e| text(e).starts_with("ostler:plugin/reconciler@")),
-            "{exports:?}"
-        );
-    }
+        serde_json::from_slice::<Value>(&answer.bytes().await.expect("a body")).expect("JSON")
+    };
+    let manifest = get(format!("{base}/manifests/1")).await;
+    assert_eq!(text(&manifest["mediaType"]), MANIFEST_TYPE);
+    assert_eq!(
+        text(&manifest["config"]["mediaType"]),
+        "application/vnd.wasm.config.v0+json"
+    );
+    assert_eq!(
+        manifest["layers"],
+        json!([descriptor("application/wasm", &component(GREETING_COMPONENT))])
+    );
+    let annotations = &manifest["annotations"];
+    assert_eq!(text(&annotations["org.opencontainers.image.title"]), "greeting");
+    assert_eq!(annotations["org.opencontainers.image.version"], pushed["version"]);
+    let config = get(format!("{base}/blobs/{}", text(&manifest["config"]["digest"]))).await;
+    assert_eq!(
+        (text(&config["architecture"]), text(&config["os"])),
+        ("wasm", "wasip2")
+    );
+    assert_eq!(
+        config["layerDigests"],
+        json!([Digest::of_bytes(&component(GREETING_COMPONENT)).to_string()])
+    );
+    let exports = config["component"]["exports"].as_array().expect("a list");
+    assert!(
+        exports
+            .iter()
+            .any(|e| text(e).starts_with("ostler:plugin/reconciler@")),
+        "{exports:?}"
+    );
 }

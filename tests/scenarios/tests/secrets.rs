@@ -3,17 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use ostler::testing::{dispatcher::Cause, queue::Priority};
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenarios};
-
-scenarios!(
-    simulated:
-    rotated_password_is_used_immediately,
-    secrets_stay_out_of_memory_logs_objects_and_events,
-    concurrent_teams_share_one_login
-);
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenario};
 
 const NEW_PASSWORD: &str = "a-rotated-passphrase-of-2026";
 
+#[scenario(simulated)]
 async fn rotated_password_is_used_immediately(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -38,6 +32,7 @@ async fn rotated_password_is_used_immediately(mut lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn secrets_stay_out_of_memory_logs_objects_and_events(mut lab: Lab) {
     let seen = Arc::new(Mutex::new((0u32, Vec::new())));
     let looking = seen.clone();
@@ -89,6 +84,7 @@ async fn secrets_stay_out_of_memory_logs_objects_and_events(mut lab: Lab) {
     }
 }
 
+#[scenario(simulated)]
 async fn concurrent_teams_share_one_login(mut lab: Lab) {
     lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;

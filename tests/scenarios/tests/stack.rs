@@ -5,23 +5,8 @@ use std::time::Duration;
 use argocd_simulator::Controller;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, find_condition, scenarios, workspace_root};
+use ostler_test_harness::{Lab, find_condition, scenario, workspace_root};
 use serde_json::{Value, json};
-
-scenarios!(
-    stack_is_made_in_order_and_deleted_in_the_reverse_order,
-    step_that_is_switched_off_is_removed,
-    terminal_error_is_shown_beside_a_wait,
-    restart_in_the_middle_continues_in_both_directions,
-    pause_stops_provisioning_and_not_the_deletion,
-    references_are_finalizers_on_the_referenced_object,
-    reference_is_added_and_removed_by_uid,
-    upgrade_touches_metadata_only,
-    initialize_creates_defaults_that_stacks_follow,
-    yield_comes_back_at_the_interval_of_the_plugin,
-    foreground_deletion_is_waited_for,
-    chart_is_deployed_and_uninstalled_by_argo_cd,
-);
 
 const MANIFEST: &str = include_str!("../../../plugins/examples/stack/plugin.yaml");
 const SAMPLE: &str = include_str!("../../../deploy/examples/stack.yaml");
@@ -165,6 +150,7 @@ async fn uid(lab: &Lab, kind: &Gvk, name: &str) -> String {
     object["metadata"]["uid"].as_str().expect("a uid").to_owned()
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn stack_is_made_in_order_and_deleted_in_the_reverse_order(mut lab: Lab) {
     start(&mut lab).await;
     let local = SAMPLE.replace(
@@ -247,6 +233,7 @@ async fn stack_is_made_in_order_and_deleted_in_the_reverse_order(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn step_that_is_switched_off_is_removed(mut lab: Lab) {
     start(&mut lab).await;
     make_ready(&lab, "shop", json!({ "host": "shop.example.com" })).await;
@@ -275,6 +262,7 @@ async fn step_that_is_switched_off_is_removed(mut lab: Lab) {
     assert_eq!(ingress["spec"]["rules"][0]["host"], "b.example.com");
 }
 
+#[scenario]
 async fn terminal_error_is_shown_beside_a_wait(mut lab: Lab) {
     start(&mut lab).await;
     lab.apply(json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "shop", "namespace": lab.namespace },
@@ -306,6 +294,7 @@ async fn terminal_error_is_shown_beside_a_wait(mut lab: Lab) {
     lab.wait_ready(&stacks(), "shop").await;
 }
 
+#[scenario]
 async fn restart_in_the_middle_continues_in_both_directions(mut lab: Lab) {
     start(&mut lab).await;
     lab.apply(stack(&lab, "shop", json!({ "host": "shop.example.com" })))
@@ -347,6 +336,7 @@ async fn restart_in_the_middle_continues_in_both_directions(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn pause_stops_provisioning_and_not_the_deletion(mut lab: Lab) {
     start(&mut lab).await;
     make_ready(&lab, "shop", json!({})).await;
@@ -382,6 +372,7 @@ async fn pause_stops_provisioning_and_not_the_deletion(mut lab: Lab) {
     assert_eq!(lab.get(&deployments(), "shop").await, None);
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn references_are_finalizers_on_the_referenced_object(mut lab: Lab) {
     start(&mut lab).await;
     lab.apply(stack(&lab, "web", json!({ "dependsOn": ["db"] })))
@@ -425,6 +416,7 @@ async fn references_are_finalizers_on_the_referenced_object(mut lab: Lab) {
     assert_eq!(lab.get(&deployments(), "db").await, None);
 }
 
+#[scenario]
 async fn reference_is_added_and_removed_by_uid(mut lab: Lab) {
     start(&mut lab).await;
     make_ready(&lab, "db", json!({})).await;
@@ -452,6 +444,7 @@ async fn reference_is_added_and_removed_by_uid(mut lab: Lab) {
     assert!(lab.get(&stacks(), "web").await.is_some());
 }
 
+#[scenario]
 async fn upgrade_touches_metadata_only(mut lab: Lab) {
     prepare(&mut lab, &json!({}));
     let mut old = stack(&lab, "shop", json!({ "host": "shop.example.com" }));
@@ -468,6 +461,7 @@ async fn upgrade_touches_metadata_only(mut lab: Lab) {
     assert_eq!(upgraded["spec"], stored["spec"]);
 }
 
+#[scenario]
 async fn initialize_creates_defaults_that_stacks_follow(mut lab: Lab) {
     let config = json!({ "defaultsNamespace": lab.namespace });
     prepare(&mut lab, &config);
@@ -495,6 +489,7 @@ async fn replicas(lab: &Lab) -> Value {
     deployment["spec"]["replicas"].clone()
 }
 
+#[scenario]
 async fn yield_comes_back_at_the_interval_of_the_plugin(mut lab: Lab) {
     prepare_as(&mut lab, &json!({}), json!({ "waitInterval": "100ms" }));
     // That of the host would not pass in this test.
@@ -545,6 +540,7 @@ async fn wait_for_garbage_collector(lab: &Lab) {
     panic!("the garbage collector carries out no foreground deletion");
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn foreground_deletion_is_waited_for(mut lab: Lab) {
     prepare_as(&mut lab, &json!({}), json!({ "waitInterval": "100ms" }));
     wait_for_garbage_collector(&lab).await;
@@ -562,6 +558,7 @@ async fn foreground_deletion_is_waited_for(mut lab: Lab) {
     lab.wait_gone(&stacks(), "shop").await;
 }
 
+#[scenario]
 async fn chart_is_deployed_and_uninstalled_by_argo_cd(mut lab: Lab) {
     for name in ["applications", "appprojects"] {
         let path = workspace_root().join(format!("tests/argocd/crds/{name}.yaml"));

@@ -5,17 +5,9 @@ use std::sync::Arc;
 use axum::{Router, http::Method};
 use kube::api::{Patch, PatchParams};
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, probe, scenarios};
+use ostler_test_harness::{Lab, probe, scenario};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
-
-scenarios!(
-    checkpoint_after_spec_edit_keeps_the_observed_generation,
-    checkpoint_over_another_leaders_conflicts,
-    post_of_a_stale_version_is_not_sent,
-    deeply_nested_object_is_reported_and_its_neighbours_go_on,
-    built_in_kinds_are_ready_by_their_own_rules,
-);
 
 /// An upstream that answers a request only when the test permits it.
 struct HeldUpstream {
@@ -65,6 +57,7 @@ fn checkpoint(seen: &str) -> Value {
     json!({"do": "checkpoint", "object": json!({"seen": [seen]}).to_string()})
 }
 
+#[scenario]
 async fn checkpoint_after_spec_edit_keeps_the_observed_generation(mut lab: Lab) {
     lab.start_probe().await;
     let mut upstream = HeldUpstream::start(&lab).await;
@@ -87,6 +80,7 @@ async fn checkpoint_after_spec_edit_keeps_the_observed_generation(mut lab: Lab) 
     assert_eq!(ready["status"]["seen"], json!(["200"]));
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn checkpoint_over_another_leaders_conflicts(mut lab: Lab) {
     lab.start_probe().await;
     let mut upstream = HeldUpstream::start(&lab).await;
@@ -110,6 +104,7 @@ async fn checkpoint_over_another_leaders_conflicts(mut lab: Lab) {
 }
 
 /// The leader before has sent the POST and recorded it, and the cache of this host does not have that status yet.
+#[scenario(real = "server-side apply and conflicts")]
 async fn post_of_a_stale_version_is_not_sent(mut lab: Lab) {
     lab.start_probe().await;
     let mut upstream = HeldUpstream::start(&lab).await;
@@ -145,6 +140,7 @@ async fn post_of_a_stale_version_is_not_sent(mut lab: Lab) {
     assert_eq!(sent, [Method::POST]);
 }
 
+#[scenario]
 async fn deeply_nested_object_is_reported_and_its_neighbours_go_on(mut lab: Lab) {
     // The embedded server parses with the host's own library, which refuses such an object.
     if lab.embedded.is_some() {
@@ -207,6 +203,7 @@ fn http_request(path: &str, body: String) -> axum::http::Request<Vec<u8>> {
         .expect("a request")
 }
 
+#[scenario]
 async fn built_in_kinds_are_ready_by_their_own_rules(mut lab: Lab) {
     lab.start_probe().await;
     let labels = json!({"app": "web"});

@@ -11,15 +11,8 @@ use ostler::testing::{
     recording::{Retention, format::Recording},
     replay::replay,
 };
-use ostler_test_harness::{Lab, captured_logs, find_condition, probe::kind, read_component, scenarios};
+use ostler_test_harness::{Lab, captured_logs, find_condition, probe::kind, read_component, scenario};
 use serde_json::{Value, json};
-
-scenarios!(
-    secret_is_written_rotated_and_hidden,
-    missing_secret_is_waited_for_and_missing_grant_denied,
-    unchanged_object_is_not_written_by_the_next_leader,
-    recording_has_the_placeholder_and_replays,
-);
 
 const OLD_VALUE: &str = "an-inserted-value-0001";
 const NEW_VALUE: &str = "an-inserted-value-0002";
@@ -79,6 +72,7 @@ fn encode(text: &str) -> String {
     BASE64_STANDARD.encode(text)
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn secret_is_written_rotated_and_hidden(mut lab: Lab) {
     let found = Arc::new(Mutex::new((0u32, 0u32)));
     let counts = found.clone();
@@ -129,6 +123,7 @@ async fn secret_is_written_rotated_and_hidden(mut lab: Lab) {
     );
 }
 
+#[scenario]
 async fn missing_secret_is_waited_for_and_missing_grant_denied(mut lab: Lab) {
     start(&mut lab, "elsewhere").await;
     lab.apply(source(&lab, OLD_VALUE)).await;
@@ -151,6 +146,7 @@ async fn missing_secret_is_waited_for_and_missing_grant_denied(mut lab: Lab) {
     wait_copied(&lab, NEW_VALUE).await;
 }
 
+#[scenario]
 async fn unchanged_object_is_not_written_by_the_next_leader(mut lab: Lab) {
     start(&mut lab, "Same").await;
     lab.apply(source(&lab, OLD_VALUE)).await;
@@ -169,6 +165,7 @@ async fn unchanged_object_is_not_written_by_the_next_leader(mut lab: Lab) {
     );
 }
 
+#[scenario]
 async fn recording_has_the_placeholder_and_replays(mut lab: Lab) {
     lab.settings.record.retention = Retention::All;
     // The values of a plugin that reads Secrets are not recorded.

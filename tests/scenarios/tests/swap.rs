@@ -1,13 +1,8 @@
 //! Hot swap of a plugin under load: no edit is lost, no call fails, and an invalid build never serves.
 
 use ostler::testing::{key::Gvk, plugin::LoadState};
-use ostler_test_harness::{Lab, read_component, scenarios, with_note};
+use ostler_test_harness::{Lab, read_component, scenario, with_note};
 use serde_json::{Value, json};
-
-scenarios!(
-    ten_swaps_under_load_lose_no_edit,
-    invalid_build_is_refused_and_the_previous_one_serves
-);
 
 const OBJECT_COUNT: usize = 200;
 const SWAP_COUNT: usize = 10;
@@ -17,6 +12,7 @@ fn greeting(lab: &Lab, i: usize, name: &str) -> Value {
         "metadata": {"name": format!("g{i}"), "namespace": lab.namespace}, "spec": {"name": name}})
 }
 
+#[scenario]
 async fn ten_swaps_under_load_lose_no_edit(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
@@ -73,6 +69,7 @@ fn resident_kib() -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0)
 }
 
+#[scenario]
 async fn invalid_build_is_refused_and_the_previous_one_serves(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;

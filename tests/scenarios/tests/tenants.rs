@@ -27,16 +27,10 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab, captured_logs,
     concourse::{PACK_COMPONENTS, kind},
-    find_condition, scenarios,
+    find_condition, scenario,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-
-scenarios!(
-    hostile: tenant_cannot_use_objects_and_secrets_of_others,
-    tenant_cannot_redirect_requests_to_refused_addresses,
-    tenant_that_floods_does_not_delay_its_neighbours,
-);
 
 /// Value of the variable of the platform team's pipeline.
 const REGISTRY_PASSWORD: &str = "registry-pass-0001";
@@ -171,6 +165,7 @@ async fn start_with_tenant(lab: &mut Lab) -> Tenant {
     tenant
 }
 
+#[scenario(hostile)]
 async fn tenant_cannot_use_objects_and_secrets_of_others(mut lab: Lab) {
     let tenant = start_with_tenant(&mut lab).await;
     let home = lab.namespace.clone();
@@ -274,6 +269,7 @@ impl Redirector {
     }
 }
 
+#[scenario(hostile)]
 async fn tenant_cannot_redirect_requests_to_refused_addresses(mut lab: Lab) {
     // The host of the tests allows 127.0.0.1 only, so 127.0.0.2 stands for an address of the cluster.
     let inner = Redirector::start("127.0.0.2:0", None).await;
@@ -351,6 +347,7 @@ async fn apply_flood(lab: &Lab, tenant: &Tenant, silent: SocketAddr) {
     tenant.apply(burdened).await;
 }
 
+#[scenario(hostile)]
 async fn tenant_that_floods_does_not_delay_its_neighbours(mut lab: Lab) {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("an address");

@@ -10,11 +10,9 @@ use opentelemetry_proto::tonic::{
     collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
     trace::v1::{Span, status::StatusCode},
 };
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, process, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, process, scenario};
 use prost::Message;
 use serde_json::Value;
-
-scenarios!(otlp_trace_has_a_span_per_reconcile_and_host_call);
 
 /// Receives traces like an OpenTelemetry collector.
 #[derive(Clone, Default)]
@@ -89,6 +87,7 @@ impl Drop for Process {
     }
 }
 
+#[scenario]
 async fn otlp_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     let receiver = Receiver::default();
     let endpoint = receiver.start().await;

@@ -2,24 +2,9 @@
 
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
-    ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenarios, simulator::Answer,
+    ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenario, simulator::Answer,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    simulated: reachable_upstream_becomes_ready,
-    upstream_with_wrong_password_recovers_by_rotation,
-    upstream_waits_for_its_secret,
-    secret_is_sent_to_the_origins_of_its_annotation_only,
-    failed_plugin_request_updates_upstream_status,
-);
-
-scenarios!(
-    unreachable_upstream_recovers,
-    disallowed_address_is_never_connected,
-    messaging_upstream_that_is_absent_is_not_ready,
-    invalid_upstream_is_rejected_by_field,
-);
 
 fn upstreams() -> Gvk {
     ostler::testing::upstream::upstream_gvk()
@@ -44,6 +29,7 @@ fn condition_text(object: &Value, kind: &str) -> String {
     format!("{} ({})", text("status"), text("reason"))
 }
 
+#[scenario(simulated)]
 async fn reachable_upstream_becomes_ready(mut lab: Lab) {
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     lab.start_host().await;
@@ -77,6 +63,7 @@ async fn reachable_upstream_becomes_ready(mut lab: Lab) {
     .await;
 }
 
+#[scenario(simulated)]
 async fn upstream_with_wrong_password_recovers_by_rotation(mut lab: Lab) {
     lab.apply(lab.password_secret("not-the-password")).await;
     lab.start_host().await;
@@ -115,6 +102,7 @@ async fn upstream_with_wrong_password_recovers_by_rotation(mut lab: Lab) {
     }
 }
 
+#[scenario(simulated)]
 async fn secret_is_sent_to_the_origins_of_its_annotation_only(mut lab: Lab) {
     let confined = |origins: &str| {
         let mut secret = lab.password_secret(ADMIN_PASSWORD);
@@ -148,6 +136,7 @@ async fn secret_is_sent_to_the_origins_of_its_annotation_only(mut lab: Lab) {
     assert_eq!(lab.concourse.counters().logins, 1);
 }
 
+#[scenario(simulated)]
 async fn upstream_waits_for_its_secret(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
@@ -165,6 +154,7 @@ async fn upstream_waits_for_its_secret(mut lab: Lab) {
     assert_eq!(lab.concourse.counters().logins, 1);
 }
 
+#[scenario]
 async fn unreachable_upstream_recovers(mut lab: Lab) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -183,6 +173,7 @@ async fn unreachable_upstream_recovers(mut lab: Lab) {
 }
 
 /// A plugin's request that is refused, and later accepted, changes the status without a check by the host.
+#[scenario(simulated)]
 async fn failed_plugin_request_updates_upstream_status(mut lab: Lab) {
     lab.start_pack().await;
     for object in [lab.password_secret(ADMIN_PASSWORD), lab.instance_object()] {
@@ -202,6 +193,7 @@ async fn failed_plugin_request_updates_upstream_status(mut lab: Lab) {
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 
+#[scenario]
 async fn disallowed_address_is_never_connected(mut lab: Lab) {
     lab.settings.network.clear();
     lab.start_host().await;
@@ -236,6 +228,7 @@ async fn is_pending(future: impl Future) -> bool {
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
+#[scenario]
 async fn messaging_upstream_that_is_absent_is_not_ready(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(upstream(&lab, json!({"url": "amqp://127.0.0.1:9/vhost"})))
@@ -247,6 +240,7 @@ async fn messaging_upstream_that_is_absent_is_not_ready(mut lab: Lab) {
     assert_eq!(condition_text(&object, "Authenticated"), "True (NoCredentials)");
 }
 
+#[scenario(real = "CRDs: changes and validation")]
 async fn invalid_upstream_is_rejected_by_field(lab: Lab) {
     let secret = json!({"name": "s", "key": "k"});
     let url = "https://ci.example";

@@ -12,26 +12,9 @@ use ostler_test_harness::{
     Lab,
     probe::{config_map, kind},
     proxy::Proxy,
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
-
-scenarios!(
-    read_of_absent_object_wakes_on_creation,
-    list_wakes_by_label_and_field,
-    metadata_read_stores_metadata_only,
-    unused_watch_is_stopped,
-    needed_scope_without_a_watch_is_watched_again,
-    list_of_600_objects_is_complete,
-    reconcile_now_annotation_requests_one_reconcile,
-    broken_watch_misses_no_change_and_wakes_only_its_readers,
-    silent_watch_is_resumed_after_the_idle_timeout,
-    many_selectors_share_few_watches,
-    cluster_scoped_kind_is_listed_on_a_confined_host,
-    deletion_is_visible_at_once_and_does_not_wake_its_author,
-    status_follows_a_status_subresource_that_comes_and_goes,
-    made_up_holds_cost_few_requests,
-);
 
 fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
     let on = |cause: &Cause| match cause {
@@ -50,6 +33,7 @@ fn watches(lab: &Lab) -> Vec<Scope> {
         .collect()
 }
 
+#[scenario(real = "watches and lists")]
 async fn read_of_absent_object_wakes_on_creation(mut lab: Lab) {
     lab.start_probe().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "later"});
@@ -65,6 +49,7 @@ async fn read_of_absent_object_wakes_on_creation(mut lab: Lab) {
     assert_eq!(woken_by(&lab, "p"), ["later"; 3]);
 }
 
+#[scenario(real = "watches and lists")]
 async fn list_wakes_by_label_and_field(mut lab: Lab) {
     lab.start_probe().await;
     let labels = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
@@ -88,6 +73,7 @@ async fn list_wakes_by_label_and_field(mut lab: Lab) {
     assert_eq!(since, ["z"], "an object in no list enqueues nothing");
 }
 
+#[scenario(real = "watches and lists")]
 async fn metadata_read_stores_metadata_only(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("m", "a", &"x".repeat(10_000)).await;
@@ -109,6 +95,7 @@ async fn metadata_read_stores_metadata_only(mut lab: Lab) {
     lab.wait_seen("p", &["absent"]).await;
 }
 
+#[scenario(real = "watches and lists")]
 async fn unused_watch_is_stopped(mut lab: Lab) {
     lab.settings.watch_linger = Duration::from_millis(200);
     // Grants without `hold`, since kinds that may be held are always watched.
@@ -151,6 +138,7 @@ async fn unused_watch_is_stopped(mut lab: Lab) {
 
 /// A list of more than one page: a streaming list if the server supports it, else page by page.
 /// What the host finds to be unneeded may become needed before it stops the watch, as here everything was.
+#[scenario(real = "watches and lists")]
 async fn needed_scope_without_a_watch_is_watched_again(mut lab: Lab) {
     lab.settings.watch_linger = Duration::from_millis(200);
     lab.start_probe().await;
@@ -174,6 +162,7 @@ async fn needed_scope_without_a_watch_is_watched_again(mut lab: Lab) {
     lab.wait_seen("p", &["absent"]).await;
 }
 
+#[scenario(real = "watches and lists")]
 async fn list_of_600_objects_is_complete(mut lab: Lab) {
     let api = lab.api(&config_map(), &lab.namespace);
     for i in 0..600 {
@@ -198,6 +187,7 @@ async fn list_of_600_objects_is_complete(mut lab: Lab) {
     lab.wait_seen("p", &["m597,m599"]).await;
 }
 
+#[scenario]
 async fn reconcile_now_annotation_requests_one_reconcile(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("p", json!([{"do": "park"}]), json!([])).await;
@@ -230,6 +220,7 @@ async fn reconcile_now_annotation_requests_one_reconcile(mut lab: Lab) {
 
 /// The API server is down for a while and the watch's resourceVersion expires: changes in between are seen, and unchanged
 /// objects enqueue nothing.
+#[scenario(real = "watches and lists")]
 async fn broken_watch_misses_no_change_and_wakes_only_its_readers(mut lab: Lab) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
@@ -271,6 +262,7 @@ async fn broken_watch_misses_no_change_and_wakes_only_its_readers(mut lab: Lab) 
 }
 
 /// The connections of the host die without a word: changes are seen once the watches count as dead.
+#[scenario(real = "watches and lists")]
 async fn silent_watch_is_resumed_after_the_idle_timeout(mut lab: Lab) {
     lab.settings.watch_idle_timeout = Duration::from_secs(3);
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
@@ -294,6 +286,7 @@ async fn silent_watch_is_resumed_after_the_idle_timeout(mut lab: Lab) {
 }
 
 /// Each of 200 objects lists by a label of its own.
+#[scenario(real = "watches and lists")]
 async fn many_selectors_share_few_watches(mut lab: Lab) {
     lab.start_probe().await;
     for i in 0..200 {
@@ -316,6 +309,7 @@ async fn many_selectors_share_few_watches(mut lab: Lab) {
     }
 }
 
+#[scenario(real = "watches and lists")]
 async fn cluster_scoped_kind_is_listed_on_a_confined_host(mut lab: Lab) {
     lab.settings.namespaces.push("default".into());
     lab.settings.grants = ostler::testing::grants::Grants::parse(
@@ -337,6 +331,7 @@ async fn cluster_scoped_kind_is_listed_on_a_confined_host(mut lab: Lab) {
     assert_eq!(scopes.len(), 1, "{scopes:?}");
 }
 
+#[scenario(real = "watches and lists")]
 async fn deletion_is_visible_at_once_and_does_not_wake_its_author(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_config_map("m", "a", "1").await;
@@ -364,6 +359,7 @@ async fn deletion_is_visible_at_once_and_does_not_wake_its_author(mut lab: Lab) 
 }
 
 /// The CRD of the probes loses its status subresource while the host runs, and gains it again.
+#[scenario(real = "CRDs: changes and validation")]
 async fn status_follows_a_status_subresource_that_comes_and_goes(mut lab: Lab) {
     let crd_kind = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let file = ostler_test_harness::workspace_root().join("tests/probe/crd.yaml");
@@ -406,6 +402,7 @@ async fn status_follows_a_status_subresource_that_comes_and_goes(mut lab: Lab) {
 }
 
 /// The annotation of an object claims 10,000 holds of kinds and objects that there are not.
+#[scenario]
 async fn made_up_holds_cost_few_requests(mut lab: Lab) {
     lab.start_probe().await;
     lab.apply_probe("p", json!([]), json!([])).await;
@@ -452,6 +449,8 @@ async fn made_up_holds_cost_few_requests(mut lab: Lab) {
 }
 
 /// 50 watches, each of a namespace, as Secrets are watched.
+/// The embedded API server speaks HTTP/1.1, where each watch has a connection.
+#[scenario(real_only = "watches and lists")]
 async fn many_watches_share_one_connection(mut lab: Lab) {
     let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
@@ -494,35 +493,19 @@ async fn many_watches_share_one_connection(mut lab: Lab) {
     assert!(opened <= 5, "{opened} connections for 50 watches");
 }
 
-mod http2 {
-    mod real {
-        /// The embedded API server speaks HTTP/1.1, where each watch has a connection.
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        #[ignore = "needs the real control plane: cargo xtask test real"]
-        async fn many_watches_share_one_connection() {
-            let lab = ostler_test_harness::Lab::real().await;
-            ostler_test_harness::run_bounded(super::super::many_watches_share_one_connection(lab)).await;
-        }
-    }
-}
-
-mod tls {
-    mod embedded {
-        /// The embedded API server serves HTTPS to the host and to any other client of its kubeconfig.
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn embedded_server_speaks_https() {
-            let options = ostler_apiserver::Options {
-                tls: true,
-                ..Default::default()
-            };
-            let lab = ostler_test_harness::Lab::embedded_with(options).await;
-            let url = lab
-                .embedded
-                .as_ref()
-                .map(|server| server.url())
-                .unwrap_or_default();
-            assert!(url.starts_with("https://"), "{url}");
-            super::super::read_of_absent_object_wakes_on_creation(lab).await;
-        }
-    }
+/// The embedded API server serves HTTPS to the host and to any other client of its kubeconfig.
+#[scenario(embedded = "it is about the embedded API server")]
+async fn embedded_server_speaks_https() {
+    let options = ostler_apiserver::Options {
+        tls: true,
+        ..Default::default()
+    };
+    let lab = Lab::embedded_with(options).await;
+    let url = lab
+        .embedded
+        .as_ref()
+        .map(|server| server.url())
+        .unwrap_or_default();
+    assert!(url.starts_with("https://"), "{url}");
+    read_of_absent_object_wakes_on_creation(lab).await;
 }

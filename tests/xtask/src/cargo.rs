@@ -1,12 +1,10 @@
 //! Runs of cargo in the workspace.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::mpsc,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -16,7 +14,7 @@ use serde::Deserialize;
 use crate::{
     paths,
     process::{Child, check_interrupt},
-    progress::{Step, print_result, print_status},
+    progress::{Step, print_result},
 };
 
 /// Returns a command of the cargo that runs this process, in the workspace.
@@ -93,21 +91,45 @@ fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTree
     Ok(found)
 }
 
-/// Builds the tests of the whole workspace and the binaries they run. In one run, so that dependencies are built once,
-/// with one set of features.
-pub fn build_tests() -> Result<BTreeMap<String, PathBuf>> {
+/// A test executable.
+#[derive(Clone, Debug)]
+pub struct TestExecutable {
+    /// Name of its target.
+    pub name: String,
+    /// Its path.
+    pub path: PathBuf,
+    /// Folder of its package, in which cargo would run it.
+    pub folder: PathBuf,
+}
+
+/// Builds tests of the workspace and the binaries they run. Returns both. Always for the whole workspace, so that the features of
+/// dependencies are the same whatever is built; `targets` are names of integration tests, or none for all tests.
+pub fn build_tests(targets: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
     let step = Step::new("Building the host and the tests");
     let mut command = cargo_command();
     command.args(["test", "--workspace", "--no-run"]);
-    let found = find_executables(run_build(command, &step)?);
+    for target in targets {
+        command.args(["--test", target]);
+    }
+    let (tests, others): (Vec<_>, Vec<_>) = run_build(command, &step)?
+        .into_iter()
+        .partition(Artifact::is_test);
+    let tests = tests.into_iter().filter_map(|artifact| {
+        Some(TestExecutable {
+            folder: artifact.manifest_path.parent()?.to_owned(),
+            name: artifact.target.name,
+            path: artifact.executable?,
+        })
+    });
+    let tests = tests.collect();
     step.finish("");
-    Ok(found)
+    Ok((find_executables(others), tests))
 }
 
-/// Returns the binaries among the artifacts by name, without tests.
+/// Returns the binaries among the artifacts by name.
 fn find_executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
-    let binaries = artifacts.into_iter().filter(|a| !a.is_test());
-    binaries
+    artifacts
+        .into_iter()
         .filter_map(|a| Some((a.target.name, a.executable?)))
         .collect()
 }
@@ -162,76 +184,6 @@ fn read_output(cargo: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<String>
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Timeout between two lines of test output. No single test takes as long.
-const OUTPUT_TIMEOUT: Duration = Duration::from_mins(15);
-
-/// Runs `cargo test` and passes its output on. `each` receives every line of stdout. Returns whether all tests passed.
-pub fn run_tests(command: Command, each: impl FnMut(&str)) -> Result<bool> {
-    run_tests_within(OUTPUT_TIMEOUT, command, each)
-}
-
-fn run_tests_within(timeout: Duration, mut command: Command, mut each: impl FnMut(&str)) -> Result<bool> {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = Child::spawn("cargo test", command)?;
-    let stderr = BufReader::new(child.stderr.take().context("piped")?);
-    let stdout = BufReader::new(child.stdout.take().context("piped")?);
-    // Neither thread is joined: a process that a test has left behind may keep the pipes open.
-    std::thread::spawn(|| {
-        for line in stderr.lines().map_while(Result::ok) {
-            print_status(&line);
-        }
-    });
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in stdout.lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    let (mut last_output, mut slow) = (Instant::now(), BTreeSet::new());
-    loop {
-        match lines.recv_timeout(Duration::from_secs(1)) {
-            Ok(line) => {
-                last_output = Instant::now();
-                track_slow_tests(&mut slow, &line);
-                each(&line);
-                print_result(&line);
-            }
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) if child.has_ended() => break,
-            Err(mpsc::RecvTimeoutError::Timeout) if last_output.elapsed() > timeout => {
-                let slow: Vec<_> = slow.into_iter().collect();
-                bail!(
-                    "the tests printed nothing for {} s and were terminated; not finished: {}",
-                    timeout.as_secs(),
-                    if slow.is_empty() {
-                        "unknown".to_owned()
-                    } else {
-                        slow.join(", ")
-                    }
-                );
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-        }
-    }
-    let status = child.wait()?;
-    check_interrupt()?;
-    Ok(status.success())
-}
-
-/// Updates the set of slow tests from the runner's lines about tests that take long or end.
-fn track_slow_tests(slow: &mut BTreeSet<String>, line: &str) {
-    let Some(test) = line.strip_prefix("test ") else {
-        return;
-    };
-    if let Some((name, _)) = test.split_once(" has been running for over ") {
-        slow.insert(name.to_owned());
-    } else if let Some((name, _)) = test.split_once(" ... ") {
-        slow.remove(name);
-    }
-}
-
 /// A package of the workspace, from `cargo metadata`.
 #[derive(Debug, Deserialize)]
 pub struct Package {
@@ -273,33 +225,6 @@ pub fn list_packages() -> Result<Vec<Package>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shell_command(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn hanging_tests_are_terminated_and_named() {
-        let messages = "echo 'test a has been running for over 60 seconds'; \
-            echo 'test b has been running for over 60 seconds'; echo 'test a ... ok'; sleep 600";
-        let error = run_tests_within(Duration::from_secs(2), shell_command(messages), |_| {}).unwrap_err();
-        assert!(error.to_string().ends_with("not finished: b"), "{error}");
-    }
-
-    #[test]
-    fn process_left_behind_by_a_test_does_not_block_the_run() {
-        let (mut lines, began) = (Vec::new(), Instant::now());
-        let passed = run_tests_within(
-            Duration::from_secs(60),
-            shell_command("echo one; setsid sleep 40 & exit 3"),
-            |l| lines.push(l.to_owned()),
-        );
-        assert!(!passed.unwrap());
-        assert_eq!(lines, ["one"]);
-        assert!(began.elapsed() < Duration::from_secs(30));
-    }
 
     #[test]
     fn workspace_lists_this_package() {

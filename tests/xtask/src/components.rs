@@ -1,7 +1,7 @@
 //! Builds of the workspace's plugins into components.
 
 use std::{
-    fmt,
+    fmt, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -12,6 +12,7 @@ use ostler_builder::{
     rust::{self, Optimize},
     toolchain::Toolchain,
 };
+use sha2::{Digest, Sha256};
 
 use crate::{cargo, paths, progress, progress::Step};
 
@@ -121,7 +122,7 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
                 guest.name
             )
         })?;
-        let component = finish_component(guest, module)?;
+        let component = finish_unless_current(guest, module)?;
         if let Some(violation) = component.size_violation() {
             match &toolchain {
                 // Its precompiled standard library is larger, so this is only a warning.
@@ -178,7 +179,7 @@ pub fn list_guests() -> Result<Vec<Guest>> {
             )
         })
         .collect::<Result<_>>()?;
-    for entry in std::fs::read_dir(paths::workspace_root().join("plugins").join(EXAMPLES_PACK))? {
+    for entry in fs::read_dir(paths::workspace_root().join("plugins").join(EXAMPLES_PACK))? {
         let folder = entry?.path();
         let language = ostler_builder::detect_language(&folder)?;
         if language != Language::Rust {
@@ -210,21 +211,40 @@ fn build_command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -
     command
 }
 
-fn finish_component(guest: Guest, module: &Path) -> Result<Component> {
-    let mut component = rust::finish_component(module, guest.optimize)
-        .with_context(|| format!("encoding the component of {}", guest.name))?;
-    if let Some(manifest) = manifest::read_manifest(&guest.folder)? {
-        component::append_section(&mut component, manifest::MANIFEST_SECTION, &manifest);
-    }
+/// Makes a component of a module, unless there is one of the same module, manifest and program: wasm-opt takes a second for each.
+fn finish_unless_current(guest: Guest, module: &Path) -> Result<Component> {
     let path = component_path(&guest.pack, &guest.name)?;
-    let changed = paths::replace_file(&path, &component)?;
+    let manifest = manifest::read_manifest(&guest.folder)?;
+    let mut digest = Sha256::new();
+    digest.update(fs::read(module).with_context(|| format!("reading {}", module.display()))?);
+    digest.update(manifest.as_deref().unwrap_or_default());
+    digest.update(program_version()?);
+    let digest = format!("{:x}", digest.finalize());
+    let marker = path.with_extension("inputs");
+    let is_current = path.is_file() && fs::read_to_string(&marker).is_ok_and(|made_of| made_of == digest);
+    let mut changed = false;
+    if !is_current {
+        let mut component = rust::finish_component(module, guest.optimize)
+            .with_context(|| format!("encoding the component of {}", guest.name))?;
+        if let Some(manifest) = manifest {
+            component::append_section(&mut component, manifest::MANIFEST_SECTION, &manifest);
+        }
+        changed = paths::replace_file(&path, &component)?;
+        paths::replace_file(&marker, digest.as_bytes())?;
+    }
     Ok(Component {
+        bytes: usize::try_from(fs::metadata(&path)?.len())?,
         name: guest.name,
         pack: guest.pack,
         path,
-        bytes: component.len(),
         changed,
     })
+}
+
+/// Returns a text that changes whenever this program does, which encodes the components.
+fn program_version() -> Result<String> {
+    let metadata = fs::metadata(std::env::current_exe()?)?;
+    Ok(format!("{:?} {}", metadata.modified()?, metadata.len()))
 }
 
 #[cfg(test)]

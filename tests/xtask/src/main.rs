@@ -45,11 +45,7 @@ enum Command {
     /// Run Ostler with the plugins of a pack on an embedded API server, and watch objects become Ready.
     Demo(demo::Options),
     /// Build what the tests need and run them.
-    Test {
-        /// Tiers to run (default: all but argocd).
-        #[arg(value_enum)]
-        tiers: Vec<suite::Tier>,
-    },
+    Test(suite::Options),
     /// Benchmark Ostler and other operators with the same work on a real control plane.
     Bench(bench::Options),
     /// Build the plugins into WebAssembly components in target/components.
@@ -97,7 +93,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(options) => return demo::run_demo(&options),
-        Command::Test { tiers } => return suite::run_tiers(&tiers),
+        Command::Test(options) => return suite::run_suite(&options),
         Command::Bench(options) => return bench::run_bench(&options),
         Command::Components { packs } => {
             for component in

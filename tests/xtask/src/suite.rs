@@ -1,412 +1,295 @@
-//! The test suite, by tiers.
+//! The test suite: which tests run, in which order, and again.
+
+mod environment;
+mod report;
+mod runner;
+mod selection;
 
 use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process::{Command, ExitCode},
+    path::Path,
+    process::{Command, ExitCode, Stdio},
     thread,
 };
 
-use anyhow::{Context, Result, anyhow};
-use clap::ValueEnum;
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::{Args, ValueEnum};
 
+pub use self::environment::SECOND_KUBECONFIG_VARIABLE;
+use self::{
+    environment::{ARGO_CD_VARIABLE, KUBECONFIG_VARIABLE, Variables},
+    report::{Output, Report, Results},
+    selection::{Placement, Selection, Tier},
+};
 use crate::{
-    argocd, cargo, components,
+    argocd,
+    cargo::{self, TestExecutable},
     control_plane::{self, ControlPlane},
-    paths, powerdns,
+    paths,
     progress::{print_result, print_status},
-    rabbitmq, registry,
 };
 
-/// A tier of tests, selected by the module a test is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Tier {
-    /// Logic only: unit and property tests, including those of the plugins.
-    Pure,
-    /// The whole host with real components on the embedded API server.
-    Embedded,
-    /// Misbehaving components, and faults at random points.
-    Hostile,
-    /// The scenarios of the embedded tier on a real control plane.
-    Real,
-    /// The scenarios of the DevOps pack with a real Argo CD on a real control plane. Its build takes 8 minutes.
-    Argocd,
+/// Options of `cargo xtask test`.
+#[derive(Args)]
+pub struct Options {
+    /// Tiers in full: pure, embedded, hostile, real, argocd or all; without any, what a change must pass. Then parts of test
+    /// names: `embedded deletion::`.
+    #[arg(value_name = "TIER|NAME")]
+    words: Vec<String>,
+    /// Run the selected tests this many times, to find those that fail by chance.
+    #[arg(long, default_value_t = 1)]
+    repeat: u32,
 }
 
-/// The tiers of a change.
-const DEFAULT_TIERS: [Tier; 4] = [Tier::Pure, Tier::Embedded, Tier::Hostile, Tier::Real];
-/// Modules of the scenarios in which Argo CD has a part. A real one takes seconds for what the simulator does at once, and each
-/// test has one of its own, with 300 MB.
-const ARGO_CD_MODULES: [&str; 4] = [
-    "devops::argo::real::",
-    "devops::events::real::",
-    "devops::steps::real::",
-    "devops::whole::real::",
-];
-/// Threads of the scenarios of a tier, which wait most of their time: for time limits, and for the servers they start.
+/// Threads of scenarios, which wait most of their time: for time limits, and for the servers they start.
 const SCENARIO_THREADS: &str = "--test-threads=5";
+/// Maximum number of failed scenarios that run again. More have a common cause.
+const MAX_RERUNS: usize = 20;
 
-impl Tier {
-    /// Returns the module of the tier's tests. Pure tests are in none of these modules, and the others have none of their own.
-    fn module_prefix(self) -> Option<&'static str> {
-        match self {
-            Self::Pure | Self::Argocd => None,
-            Self::Embedded => Some("embedded::"),
-            Self::Hostile => Some("hostile::"),
-            Self::Real => Some("real::"),
-        }
-    }
-
-    /// Returns whether its scenarios run on the real control plane.
-    fn needs_control_plane(self) -> bool {
-        matches!(self, Self::Real | Self::Argocd)
-    }
-
-    /// Returns the arguments of cargo that run exactly this tier.
-    fn cargo_arguments(self) -> Vec<&'static str> {
-        if self == Self::Argocd {
-            let mut arguments = vec!["test", "--workspace", "--test", "scenarios", "--no-fail-fast"];
-            arguments.extend(["--", "--include-ignored", "--test-threads=1"]);
-            arguments.extend(ARGO_CD_MODULES);
-            return arguments;
-        }
-        let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
-        match self.module_prefix() {
-            // Documentation tests are pure, too.
-            None => {
-                arguments.push("--");
-                for other in DEFAULT_TIERS.iter().filter_map(|tier| tier.module_prefix()) {
-                    arguments.extend(["--skip", other]);
-                }
-            }
-            Some(module) => arguments.extend(["--lib", "--bins", "--tests", module, "--"]),
-        }
-        // Hostile scenarios exist in an embedded and a real version.
-        match self {
-            Self::Embedded => arguments.extend(["--skip", "hostile::"]),
-            Self::Hostile => arguments.extend(["--skip", "real::"]),
-            Self::Pure | Self::Real | Self::Argocd => {}
-        }
-        match self {
-            Self::Embedded | Self::Real => arguments.push(SCENARIO_THREADS),
-            // It measures latencies and memory.
-            Self::Hostile => arguments.push("--test-threads=1"),
-            Self::Pure | Self::Argocd => {}
-        }
-        if self == Self::Real {
-            // They are ignored by default, because they need the control plane that only this command starts.
-            arguments.push("--include-ignored");
-        }
-        arguments
-    }
-}
-
-/// Builds what the tiers need, runs them, and prints the totals.
-pub fn run_tiers(tiers: &[Tier]) -> Result<ExitCode> {
-    let mut tiers = if tiers.is_empty() {
-        DEFAULT_TIERS.to_vec()
-    } else {
-        tiers.to_vec()
-    };
-    tiers.sort_unstable();
-    tiers.dedup();
-    let real = tiers.iter().any(|tier| tier.needs_control_plane());
-
-    thread::scope(|scope| {
+/// Builds what the selected tests need, runs them, and prints the results.
+pub fn run_suite(options: &Options) -> Result<ExitCode> {
+    let selection = Selection::parse(&options.words)?;
+    let report = thread::scope(|scope| -> Result<Report> {
         // The Go build takes minutes and runs beside the Rust build.
-        let control_plane = real.then(|| scope.spawn(control_plane::build_binary));
-        let environment = prepare_environment(&tiers)?;
-        let mut totals = Totals::default();
-        let mut passed = true;
-        for tier in tiers.iter().filter(|tier| !tier.needs_control_plane()) {
-            passed &= run_tier(*tier, &environment, &mut totals)?;
-        }
+        let control_plane = selection
+            .needs_control_plane()
+            .then(|| scope.spawn(control_plane::build_binary));
+        let (variables, executables) = environment::prepare(&selection)?;
+        let executables = executables.into_iter().map(ListedExecutable::list);
+        let mut suite = Suite {
+            executables: executables.collect::<Result<_>>()?,
+            selection: &selection,
+            repeat: options.repeat,
+            variables,
+            report: Report::default(),
+        };
+        ensure!(
+            suite.is_selected_any(),
+            "no test of these tiers has {} in its name",
+            selection.filters().join(" or ")
+        );
+        suite.run_stage(&[Tier::Pure])?;
+        suite.run_stage(&[Tier::Embedded, Tier::Hostile])?;
         if let Some(building) = control_plane {
             let binary = building
                 .join()
                 .map_err(|_| anyhow!("the build of the control plane panicked"))??;
-            for tier in tiers.iter().filter(|tier| tier.needs_control_plane()) {
-                let mut environment = environment.clone();
-                if *tier == Tier::Argocd {
-                    // Not for the other tiers, which have the simulator.
-                    environment.insert(ARGO_CD_VARIABLE, argocd::build_programs()?);
-                }
-                // Each has its own: the CRDs of the real Argo CD have schemas.
-                let mut running = ControlPlane::start(&binary)?;
-                environment.insert(KUBECONFIG_VARIABLE, running.kubeconfig());
-                environment.insert(SECOND_KUBECONFIG_VARIABLE, running.start_second_cluster()?);
-                passed &= run_tier(*tier, &environment, &mut totals)?;
+            // Each has a control plane of its own: the CRDs of the real Argo CD have schemas.
+            for tier in [Tier::Real, Tier::Argocd] {
+                suite.run_on_control_plane(tier, &binary)?;
             }
         }
-        // A tier can fail without a failed test: by a crash, or documentation that does not compile.
-        if !passed && totals.failed == 0 {
-            totals.failed = 1;
-        }
-        for line in totals.failures.excerpts() {
-            print_result(&line);
-        }
-        print_result(&totals.summary());
-        Ok(if passed {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        Ok(suite.report)
+    })?;
+    report.write_flaky(&paths::target_dir().join("flaky.json"))?;
+    for line in report.lines() {
+        print_result(&line);
+    }
+    Ok(if report.is_success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
-/// Environment variable of the real control plane's kubeconfig.
-const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
-/// Environment variable of the kubeconfig of its second API server, which is another cluster.
-pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
-/// Environment variable of the folder with the real Argo CD.
-const ARGO_CD_VARIABLE: &str = "OSTLER_TEST_ARGOCD";
-
-/// Something outside of the test binaries that scenarios need, and find by an environment variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dependency {
-    Components,
-    Host,
-    Registry,
-    RabbitMq,
-    PowerDns,
+/// A test executable and its tests.
+struct ListedExecutable {
+    executable: TestExecutable,
+    tests: Vec<String>,
 }
 
-impl Dependency {
-    /// Returns the dependencies of a tier. The servers belong to each tier with scenarios: without them those
-    /// about OCI, messages and DNS fail.
-    fn of_tier(tier: Tier) -> &'static [Self] {
-        match tier {
-            Tier::Pure => &[Self::Host],
-            Tier::Embedded | Tier::Hostile | Tier::Real | Tier::Argocd => &[
-                Self::Components,
-                Self::Registry,
-                Self::RabbitMq,
-                Self::PowerDns,
-                Self::Host,
-            ],
+impl ListedExecutable {
+    fn list(executable: TestExecutable) -> Result<Self> {
+        let output = Self::command(&executable)
+            .args(["--list", "--format", "terse"])
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| executable.path.display().to_string())?;
+        ensure!(
+            output.status.success(),
+            "{} --list: {}",
+            executable.path.display(),
+            output.status
+        );
+        let text = String::from_utf8(output.stdout)?;
+        let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(Self {
+            tests: tests.map(str::to_owned).collect(),
+            executable,
+        })
+    }
+
+    /// Returns the command of an executable as cargo would run it.
+    fn command(executable: &TestExecutable) -> Command {
+        let mut command = Command::new(&executable.path);
+        command
+            .current_dir(&executable.folder)
+            .env("CARGO_MANIFEST_DIR", &executable.folder);
+        command
+    }
+}
+
+/// A run of the suite.
+struct Suite<'a> {
+    selection: &'a Selection,
+    repeat: u32,
+    variables: Variables,
+    executables: Vec<ListedExecutable>,
+    report: Report,
+}
+
+impl Suite<'_> {
+    fn is_selected_any(&self) -> bool {
+        let mut tests = self.executables.iter().flat_map(|listed| &listed.tests);
+        self.selection.is_unfiltered()
+            || tests.any(|test| {
+                Tier::value_variants()
+                    .iter()
+                    .any(|tier| self.selection.selects(test, *tier))
+            })
+    }
+
+    /// Runs the tests of a tier on a control plane that it starts, or on the one of the environment.
+    fn run_on_control_plane(&mut self, tier: Tier, binary: &Path) -> Result<()> {
+        if self.select(&[tier]).is_empty() {
+            return Ok(());
         }
-    }
-
-    /// Returns the environment variable that the harness reads.
-    fn variable(self) -> &'static str {
-        match self {
-            Self::Components => "OSTLER_COMPONENTS",
-            Self::Host => "OSTLER_BIN",
-            Self::Registry => "OSTLER_TEST_REGISTRY",
-            Self::RabbitMq => "OSTLER_TEST_RABBITMQ",
-            Self::PowerDns => "OSTLER_TEST_POWERDNS",
+        if tier == Tier::Argocd {
+            // Not for the other tiers, which have the simulator.
+            self.variables.insert(ARGO_CD_VARIABLE, argocd::build_programs()?);
         }
-    }
-}
-
-/// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by
-/// which the tests find them.
-fn prepare_environment(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>> {
-    let needs = |dependency: Dependency| {
-        let mut tiers = tiers.iter();
-        tiers.any(|tier| Dependency::of_tier(*tier).contains(&dependency))
-    };
-    let mut environment = BTreeMap::new();
-    // First, because they fail within seconds where a package can't be fetched.
-    if needs(Dependency::Registry) {
-        environment.insert(Dependency::Registry.variable(), registry::find_or_fetch()?);
-    }
-    if needs(Dependency::RabbitMq) {
-        environment.insert(Dependency::RabbitMq.variable(), rabbitmq::find_or_fetch()?);
-    }
-    if needs(Dependency::PowerDns) {
-        environment.insert(Dependency::PowerDns.variable(), powerdns::find_or_fetch()?);
-    }
-    if needs(Dependency::Components) {
-        components::build_components(|_| true)?;
-        let folder = paths::create_target_subdir("components")?;
-        environment.insert(Dependency::Components.variable(), folder);
-    }
-    let mut binaries = cargo::build_tests()?;
-    if let Some(binary) = binaries.remove("ostler") {
-        environment.insert(Dependency::Host.variable(), binary);
-    }
-    Ok(environment)
-}
-
-fn run_tier(tier: Tier, environment: &BTreeMap<&str, PathBuf>, totals: &mut Totals) -> Result<bool> {
-    let name = tier.to_possible_value().context("a tier has a name")?;
-    print_status(&format!("── {} ──", name.get_name()));
-    let mut command: Command = cargo::cargo_command();
-    command.args(tier.cargo_arguments()).envs(environment);
-    cargo::run_tests(command, |line| totals.add_line(line))
-}
-
-/// Sums over the last lines of all test binaries.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Totals {
-    passed: u64,
-    failed: u64,
-    failures: Failures,
-}
-
-/// Output of failed tests, repeated at the end because thousands of lines follow it.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Failures {
-    /// Header lines such as `---- name stdout ----`, each with the output of that test.
-    outputs: Vec<(String, Vec<String>)>,
-    reading: bool,
-}
-
-/// Number of lines repeated from the panic of a failed test on, and from the end of its output.
-const EXCERPT_LINES: usize = 10;
-
-impl Failures {
-    fn add_line(&mut self, line: &str) {
-        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
-            self.outputs.push((line.to_owned(), Vec::new()));
-            self.reading = true;
-        } else if line == "failures:" || line.starts_with("test result: ") {
-            self.reading = false;
-        } else if let (true, Some((_, lines))) = (self.reading, self.outputs.last_mut()) {
-            lines.push(line.to_owned());
+        // Set by a person who has started one by `cargo xtask control-plane`.
+        if std::env::var_os(KUBECONFIG_VARIABLE).is_some() {
+            return self.run_stage(&[tier]);
         }
+        let mut running = ControlPlane::start(binary)?;
+        self.variables.insert(KUBECONFIG_VARIABLE, running.kubeconfig());
+        self.variables
+            .insert(SECOND_KUBECONFIG_VARIABLE, running.start_second_cluster()?);
+        self.run_stage(&[tier])
     }
 
-    fn excerpts(&self) -> Vec<String> {
-        let mut excerpts = Vec::new();
-        for (name, lines) in &self.outputs {
-            excerpts.push(name.clone());
-            let panicked = lines.iter().position(|l| l.contains("panicked at")).unwrap_or(0);
-            let end = lines.len().min(panicked + EXCERPT_LINES);
-            let last = end.max(lines.len().saturating_sub(EXCERPT_LINES));
-            excerpts.extend(lines[panicked..end].iter().cloned());
-            if last > end {
-                excerpts.push("…".to_owned());
+    /// Runs the selected tests of some tiers, beside each other where they may.
+    fn run_stage(&mut self, tiers: &[Tier]) -> Result<()> {
+        let selected = self.select(tiers);
+        if selected.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = tiers.iter().filter_map(ValueEnum::to_possible_value).collect();
+        let names: Vec<_> = names.iter().map(|name| name.get_name()).collect();
+        for _ in 0..self.repeat {
+            print_status(&format!("── {} ──", names.join(", ")));
+            for (executable, tests) in &selected {
+                let (alone, others): (Vec<_>, Vec<_>) = tests
+                    .iter()
+                    .map(String::as_str)
+                    .partition(|test| Placement::parse(test).alone);
+                let threads = match tiers {
+                    // A real Argo CD has 300 MB, and each test has one of its own.
+                    [Tier::Argocd] => Some("--test-threads=1"),
+                    [Tier::Pure] => None,
+                    _ => Some(SCENARIO_THREADS),
+                };
+                self.run_tests(executable, &others, threads)?;
+                self.run_tests(executable, &alone, Some("--test-threads=1"))?;
             }
-            excerpts.extend(lines[last..].iter().cloned());
-        }
-        excerpts
-    }
-}
-
-impl Totals {
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-    fn add_line(&mut self, line: &str) {
-        self.failures.add_line(line);
-        let Some(counts) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        let counts = counts.split_once(". ").map_or(counts, |(_, counts)| counts);
-        for count in counts.split("; ") {
-            match count.split_once(' ') {
-                Some((n, "passed")) => self.passed += n.parse().unwrap_or(0),
-                Some((n, "failed")) => self.failed += n.parse().unwrap_or(0),
-                _ => {}
+            if tiers == [Tier::Pure] && self.selection.is_unfiltered() {
+                self.run_documentation_tests()?;
             }
         }
+        Ok(())
     }
 
-    fn summary(&self) -> String {
-        format!("{} passed, {} failed", self.passed, self.failed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn result_lines_are_summed() {
-        let mut totals = Totals::default();
-        totals.add_line("running 2 tests");
-        totals.add_line(
-            "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.01s",
-        );
-        totals.add_line("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
-        assert_eq!(totals.summary(), "13 passed, 2 failed");
+    /// Returns the selected tests of some tiers by executable.
+    fn select(&self, tiers: &[Tier]) -> Vec<(TestExecutable, Vec<String>)> {
+        let is_selected = |test: &&String| tiers.iter().any(|tier| self.selection.selects(test, *tier));
+        let selected = self.executables.iter().map(|listed| {
+            let tests: Vec<_> = listed.tests.iter().filter(is_selected).cloned().collect();
+            (listed.executable.clone(), tests)
+        });
+        selected.filter(|(_, tests)| !tests.is_empty()).collect()
     }
 
-    #[test]
-    fn failed_test_is_excerpted_from_its_panic() {
-        let mut totals = Totals::default();
-        let noise = (0..100).map(|n| format!("noise {n}"));
-        let said = ["running 2 tests", "", "failures:", "", "---- real::x stdout ----"];
-        for line in said.map(str::to_owned).into_iter().chain(noise) {
-            totals.add_line(&line);
+    /// Runs tests of an executable. A scenario that fails runs again, alone.
+    fn run_tests(
+        &mut self,
+        executable: &TestExecutable,
+        tests: &[&str],
+        threads: Option<&str>,
+    ) -> Result<()> {
+        if tests.is_empty() {
+            return Ok(());
         }
-        for line in [
-            "thread 'real::x' panicked at a.rs:1:1:",
-            "no",
-            "failures:",
-            "    real::x",
-        ] {
-            totals.add_line(line);
+        let (results, succeeded) = self.run_executable(executable, tests, threads, |_| {})?;
+        self.report.add_passed(results.passed);
+        let reruns = results.failures.len() <= MAX_RERUNS;
+        if !succeeded && (results.failures.is_empty() || !results.is_complete) {
+            self.report.add_failure(Output {
+                test: executable.name.clone(),
+                lines: vec!["it ended before its tests did: see above".to_owned()],
+            });
         }
-        let excerpts = totals.failures.excerpts();
-        assert_eq!(
-            excerpts,
-            [
-                "---- real::x stdout ----",
-                "thread 'real::x' panicked at a.rs:1:1:",
-                "no"
-            ]
-        );
-    }
-
-    /// The variables of a real Concourse are set by the person who runs the tests.
-    #[test]
-    fn every_variable_of_the_harness_is_set_in_every_tier_with_scenarios() {
-        let mut folders = vec![paths::workspace_root().join("tests/harness/src")];
-        let mut read = std::collections::BTreeSet::new();
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let text = std::fs::read_to_string(path).unwrap();
-                let names = text.split("\"OSTLER_").skip(1);
-                let names = names.filter_map(|rest| Some(format!("OSTLER_{}", rest.split_once('"')?.0)));
-                read.extend(names.filter(|name| name.chars().all(|c| c.is_ascii_uppercase() || c == '_')));
+        for failed in results.failures {
+            // A pure test has nothing to wait for. When it fails by chance, its inputs are random, and it fails for some of them.
+            if !reruns || Placement::parse(&failed.test).server.is_none() {
+                self.report.add_failure(failed);
+                continue;
+            }
+            print_status(&format!("── {} again, alone ──", failed.test));
+            let mut lines = Vec::new();
+            let alone = [failed.test.as_str()];
+            let (_, passed) = self.run_executable(executable, &alone, Some("--test-threads=1"), |line| {
+                lines.push(line.to_owned())
+            })?;
+            if passed {
+                self.report.add_flaky(failed, lines);
+            } else {
+                self.report.add_failure(failed);
             }
         }
-        read.retain(|name| !name.starts_with("OSTLER_CONCOURSE_"));
-        assert!(read.remove(KUBECONFIG_VARIABLE));
-        assert!(read.remove(SECOND_KUBECONFIG_VARIABLE));
-        assert!(read.remove(ARGO_CD_VARIABLE));
-        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real, Tier::Argocd] {
-            let set = Dependency::of_tier(tier).iter().map(|d| d.variable().to_owned());
-            assert_eq!(read, set.collect(), "{tier:?}");
-        }
+        Ok(())
     }
 
-    #[test]
-    fn every_test_belongs_to_exactly_one_tier() {
-        let pure = Tier::Pure.cargo_arguments();
-        for tier in [Tier::Embedded, Tier::Hostile, Tier::Real] {
-            let module = tier.module_prefix().unwrap();
-            assert!(pure.windows(2).any(|pair| pair == ["--skip", module]));
-            assert!(tier.cargo_arguments().contains(&module));
+    fn run_executable(
+        &self,
+        executable: &TestExecutable,
+        tests: &[&str],
+        threads: Option<&str>,
+        mut each: impl FnMut(&str),
+    ) -> Result<(Results, bool)> {
+        let mut command = ListedExecutable::command(executable);
+        command
+            .args(threads)
+            .arg("--exact")
+            .args(tests)
+            .envs(&self.variables);
+        // Scenarios on a real control plane and campaigns are ignored in a plain `cargo test`. Pure tests that are ignored are
+        // measurements.
+        if tests.iter().all(|test| Placement::parse(test).server.is_some()) {
+            command.arg("--include-ignored");
         }
-        let with_ignored = |tier: &&Tier| tier.cargo_arguments().contains(&"--include-ignored");
-        assert_eq!(
-            Tier::value_variants()
-                .iter()
-                .filter(with_ignored)
-                .collect::<Vec<_>>(),
-            [&Tier::Real, &Tier::Argocd]
-        );
+        let mut results = Results::default();
+        let succeeded = runner::run_tests(command, |line| {
+            results.add_line(line);
+            each(line);
+        })?;
+        Ok((results, succeeded))
     }
 
-    /// A filter that matches no test would pass.
-    #[test]
-    fn modules_with_argo_cd_have_scenarios() {
-        let folder = paths::workspace_root().join("tests/scenarios/tests/devops");
-        for module in ARGO_CD_MODULES {
-            let name = module
-                .strip_prefix("devops::")
-                .and_then(|name| name.strip_suffix("::real::"))
-                .unwrap();
-            let text = std::fs::read_to_string(folder.join(format!("{name}.rs"))).unwrap();
-            assert!(text.contains("\nscenarios!("), "{name}");
+    fn run_documentation_tests(&mut self) -> Result<()> {
+        let mut command = cargo::cargo_command();
+        command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+        let mut results = Results::default();
+        let succeeded = runner::run_tests(command, |line| results.add_line(line))?;
+        self.report.add_passed(results.passed);
+        if !succeeded && results.failures.is_empty() {
+            self.report.add_failure(Output {
+                test: "documentation".to_owned(),
+                lines: vec!["it does not compile: see above".to_owned()],
+            });
         }
-        assert!(!DEFAULT_TIERS.contains(&Tier::Argocd));
+        for failed in results.failures {
+            self.report.add_failure(failed);
+        }
+        Ok(())
     }
 }

@@ -15,21 +15,21 @@ mod target;
 /// Declares every test for both servers.
 macro_rules! conformance {
     ($($module:ident::$name:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
+        $(mod $name {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn embedded() {
                 let (server, target) = crate::target::embedded().await;
                 crate::$module::$name(&target).await;
                 server.shutdown().await;
-            })*
-        }
-        mod real {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            }
+
+            // By default, because the comparison is what these tests are for.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             #[ignore = "needs the real control plane: cargo xtask test real"]
-            async fn $name() {
+            async fn real_default() {
                 crate::$module::$name(&crate::target::real()).await;
-            })*
-        }
+            }
+        })*
     };
 }
 

@@ -5,6 +5,8 @@
 
 use std::{fs, path::Path};
 
+use ostler_test_harness::scenario;
+
 use crate::author::{Terminal, output_text};
 
 /// Runs a command that must fail with this exit code, and checks that its output has all words.
@@ -23,8 +25,9 @@ fn write(folder: &Path, path: &str, text: &str) {
 }
 
 /// Files of a project that are wrong before anything is built.
-pub fn check_projects() {
-    let terminal = Terminal::new();
+#[scenario(embedded = "it needs no API server")]
+fn invalid_project_is_reported_with_file_field_and_remedy() {
+    let terminal = Terminal::new("projects");
     let manifest = |text: &str| ("plugin.yaml", text.to_owned());
     let crd = |text: &str| ("crds/x.yaml", text.to_owned());
     let rows = [
@@ -114,8 +117,9 @@ pub fn check_projects() {
 }
 
 /// A machine without the compiler of a language.
-pub fn check_missing_tools() {
-    let terminal = Terminal::new();
+#[scenario(embedded = "it needs no API server")]
+fn missing_toolchain_is_reported_with_its_package() {
+    let terminal = Terminal::new("missing-tools");
     for (marker, text, words) in [
         (
             "Cargo.toml",
@@ -166,88 +170,89 @@ struct Edit {
     words: &'static [&'static str],
 }
 
-/// Projects with a finalizer in each language: edits that the compiler refuses, and the checks of the sound project, one of
-/// which is that nothing is left of a deleted sample.
-pub fn check_sources() {
-    let terminal = Terminal::new();
-    for (language, source, edits) in [
-        (
-            "rust",
-            "src/lib.rs",
-            &[Edit {
-                good: "ctx.delete(&map)",
-                bad: "ctx.dlete(&map)",
-                words: &["src/lib.rs:", "dlete"],
-            }][..],
-        ),
-        (
-            "go",
-            "main.go",
-            &[Edit {
-                good: "err := ostler.Apply(",
-                bad: "err := ostler.Aply(",
-                words: &["main.go:", "Aply"],
-            }],
-        ),
-        (
-            "js",
-            "index.js",
-            &[
-                Edit {
-                    good: "import { awaitChange, plugin,",
-                    bad: "import { awaitChange, parkd, plugin,",
-                    words: &["parkd", "ostler/index.js"],
-                },
-                Edit {
-                    good: "  host.apply({",
-                    bad: "  host.apply(({",
-                    words: &["/index.js:"],
-                },
-            ],
-        ),
-        (
-            "python",
-            "main.py",
-            &[Edit {
-                good: "def reconcile(self, object, host):",
-                bad: "def reconcile(self, object, host)",
-                words: &["main.py\", line", "SyntaxError"],
-            }],
-        ),
-    ] {
-        // Its own name: the tests share a target directory, in which cargo tells packages apart by their names.
-        let name = format!("finalized-in-{language}");
-        let kind = "Thing.v1.example.dev";
-        let arguments = [
-            "plugin",
-            "new",
-            &name,
-            "--kind",
-            kind,
-            "--language",
-            language,
-            "--finalizer",
-        ];
-        let made = terminal.ostler(&arguments);
-        assert!(made.status.success(), "{}", output_text(&made));
-        let folder = terminal.path().join(&name);
-        let sound = fs::read_to_string(folder.join(source)).expect("a source");
-        for Edit { good, bad, words } in edits {
-            assert!(sound.contains(good), "{good} in\n{sound}");
-            write(&folder, source, &sound.replace(good, bad));
-            check_message(&terminal, &["plugin", "build", &name], words);
-        }
-        write(&folder, source, &sound);
-        if language == "rust" {
-            check_changed_types(&terminal, &name);
-        }
-        let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
-        let all = checks.as_array().expect("checks");
-        assert!(
-            all.len() >= 6 && all.iter().all(|check| check["result"] == "passed"),
-            "{checks:#}"
-        );
+#[scenario(embedded = "it starts its own")]
+fn rust_project_with_finalizer_reports_invalid_source_and_cleans_up() {
+    let edits = [Edit {
+        good: "ctx.delete(&map)",
+        bad: "ctx.dlete(&map)",
+        words: &["src/lib.rs:", "dlete"],
+    }];
+    check_sources("rust", "src/lib.rs", &edits);
+}
+
+#[scenario(embedded = "it starts its own")]
+fn go_project_with_finalizer_reports_invalid_source_and_cleans_up() {
+    let edits = [Edit {
+        good: "err := ostler.Apply(",
+        bad: "err := ostler.Aply(",
+        words: &["main.go:", "Aply"],
+    }];
+    check_sources("go", "main.go", &edits);
+}
+
+#[scenario(embedded = "it starts its own")]
+fn javascript_project_with_finalizer_reports_invalid_source_and_cleans_up() {
+    let edits = [
+        Edit {
+            good: "import { awaitChange, plugin,",
+            bad: "import { awaitChange, parkd, plugin,",
+            words: &["parkd", "ostler/index.js"],
+        },
+        Edit {
+            good: "  host.apply({",
+            bad: "  host.apply(({",
+            words: &["/index.js:"],
+        },
+    ];
+    check_sources("js", "index.js", &edits);
+}
+
+#[scenario(embedded = "it starts its own")]
+fn python_project_with_finalizer_reports_invalid_source_and_cleans_up() {
+    let edits = [Edit {
+        good: "def reconcile(self, object, host):",
+        bad: "def reconcile(self, object, host)",
+        words: &["main.py\", line", "SyntaxError"],
+    }];
+    check_sources("python", "main.py", &edits);
+}
+
+/// Checks a new project with a finalizer: edits that the compiler refuses, and the checks of the sound project, one of which is
+/// that nothing is left of a deleted sample.
+fn check_sources(language: &str, source: &str, edits: &[Edit]) {
+    let terminal = Terminal::new(&format!("finalized-{language}"));
+    // Its own name: the tests share a target directory, in which cargo tells packages apart by their names.
+    let name = format!("finalized-in-{language}");
+    let kind = "Thing.v1.example.dev";
+    let arguments = [
+        "plugin",
+        "new",
+        &name,
+        "--kind",
+        kind,
+        "--language",
+        language,
+        "--finalizer",
+    ];
+    let made = terminal.ostler(&arguments);
+    assert!(made.status.success(), "{}", output_text(&made));
+    let folder = terminal.path().join(&name);
+    let sound = fs::read_to_string(folder.join(source)).expect("a source");
+    for Edit { good, bad, words } in edits {
+        assert!(sound.contains(good), "{good} in\n{sound}");
+        write(&folder, source, &sound.replace(good, bad));
+        check_message(&terminal, &["plugin", "build", &name], words);
     }
+    write(&folder, source, &sound);
+    if language == "rust" {
+        check_changed_types(&terminal, &name);
+    }
+    let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
+    let all = checks.as_array().expect("checks");
+    assert!(
+        all.len() >= 6 && all.iter().all(|check| check["result"] == "passed"),
+        "{checks:#}"
+    );
 }
 
 /// Types that are newer than the CRD.

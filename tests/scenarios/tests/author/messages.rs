@@ -1,21 +1,15 @@
-//! The message handlers of new projects, which also publish, on a host and a real RabbitMQ.
+//! The message handler of a new project, which also publishes, on a host and a real RabbitMQ.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab,
     rabbitmq::{RabbitMq, RabbitMqClient},
-    workspace_root,
+    scenario, workspace_root,
 };
 use serde_json::{Value, json};
 
-/// User of the broker for the handlers.
-const HANDLER_USER: &str = "handlers";
 /// Password of that user.
 const HANDLER_PASSWORD: &str = "handlers-pass-0003";
 
@@ -92,8 +86,8 @@ fn replace_once(path: &Path, from: &str, to: &str) {
 }
 
 /// Checks that the Plugin in docs/messaging.md has the fields of the CRD, which the API server prunes and validates.
-pub async fn check_documented_plugin() {
-    let lab = Lab::embedded().await;
+#[scenario(real = "CRDs: changes and validation")]
+async fn documented_subscription_is_accepted_by_the_api_server(lab: Lab) {
     let page = std::fs::read_to_string(workspace_root().join("docs/messaging.md")).expect("the page");
     let (_, rest) = page.split_once("```yaml\n").expect("a YAML block");
     let (yaml, _) = rest.split_once("```").expect("its end");
@@ -104,9 +98,9 @@ pub async fn check_documented_plugin() {
     assert_eq!(*subscriptions, documented["spec"]["subscriptions"]);
 }
 
-/// Checks that each project creates one object of a message that is published twice, reconciles it, publishes the message, and
+/// Checks that a project creates one object of a message that is published twice, reconciles it, publishes the message, and
 /// rejects garbage.
-pub async fn check_handlers(projects: &[Project]) {
+pub async fn check_handler(project: &Project) {
     let (mut lab, broker) = tokio::join!(Lab::embedded(), RabbitMq::shared());
     let client = broker.connect().await;
     client.declare_exchange(ANSWERS, lapin::ExchangeKind::Topic).await;
@@ -118,78 +112,67 @@ pub async fn check_handlers(projects: &[Project]) {
         r"^(amq\.default|answers)$",
         r"^in-",
     ];
-    broker
-        .create_user(HANDLER_USER, HANDLER_PASSWORD, permissions)
-        .await;
-    let mut grants = "plugins:\n".to_owned();
-    for project in projects {
-        let (name, queue) = (&project.name, &project.name);
-        let wasm = std::fs::read(&project.component).expect("the component");
-        lab.install_bytes(name, &wasm);
-        for crd in std::fs::read_dir(project.folder.join("crds")).expect("CRDs") {
-            let text = std::fs::read_to_string(crd.expect("an entry").path()).expect("a CRD");
-            lab.apply_yaml(&text).await;
-        }
-        write!(
-            grants,
-            "  {name}:\n    reconciles: [{{group: example.dev, kinds: ['*']}}]\n    kubernetes:\n    \
-             - {{kinds: [ConfigMap], verbs: [apply]}}\n    - {{group: example.dev, kinds: ['*'], verbs: [create]}}\n    \
-             messages: [{{exchanges: [{ANSWERS}], routingKeys: [{name}]}}]\n    \
-             subscriptions:\n    - {{upstream: {{namespace: {}, name: rabbitmq}}, queue: {queue}}}\n",
-            lab.namespace
-        )
-        .expect("a string");
-        client.declare_queue(queue).await;
-        let message = json!({"name": "asked-for", "message": format!("Grüße in {name}")}).to_string();
-        for _ in 0..DELIVERIES {
-            client.publish(queue, message.as_bytes()).await;
-        }
-        client.publish(queue, b"{").await;
+    // The tests share a node, and with it its users.
+    let user = format!("handler-{}", project.name);
+    broker.create_user(&user, HANDLER_PASSWORD, permissions).await;
+    let (name, queue) = (&project.name, &project.name);
+    let wasm = std::fs::read(&project.component).expect("the component");
+    lab.install_bytes(name, &wasm);
+    for crd in std::fs::read_dir(project.folder.join("crds")).expect("CRDs") {
+        let text = std::fs::read_to_string(crd.expect("an entry").path()).expect("a CRD");
+        lab.apply_yaml(&text).await;
     }
+    let grants = format!(
+        "plugins:\n  {name}:\n    reconciles: [{{group: example.dev, kinds: ['*']}}]\n    kubernetes:\n    \
+         - {{kinds: [ConfigMap], verbs: [apply]}}\n    - {{group: example.dev, kinds: ['*'], verbs: [create]}}\n    \
+         messages: [{{exchanges: [{ANSWERS}], routingKeys: [{name}]}}]\n    \
+         subscriptions:\n    - {{upstream: {{namespace: {}, name: rabbitmq}}, queue: {queue}}}\n",
+        lab.namespace
+    );
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
+    client.declare_queue(queue).await;
+    let message = json!({"name": "asked-for", "message": format!("Grüße in {name}")}).to_string();
+    for _ in 0..DELIVERIES {
+        client.publish(queue, message.as_bytes()).await;
+    }
+    client.publish(queue, b"{").await;
     lab.apply(json!({"apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": "rabbitmq", "namespace": lab.namespace}, "stringData": {"password": HANDLER_PASSWORD}}))
         .await;
     lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
         "metadata": {"name": "rabbitmq", "namespace": lab.namespace},
-        "spec": {"url": broker.url(), "auth": {"basic": {"username": HANDLER_USER,
+        "spec": {"url": broker.url(), "auth": {"basic": {"username": user,
             "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}}}}))
         .await;
     lab.start_host().await;
-    for project in projects {
-        let kind = Gvk::new("example.dev", "v1", &project.kind);
-        let object = lab.wait_ready(&kind, "asked-for").await;
-        assert_eq!(
-            object["spec"]["message"],
-            format!("Grüße in {}", project.name),
-            "{object:#}"
-        );
-        let letter = client
-            .wait_message(&format!("{}.dead-letter", project.name))
-            .await;
-        assert_eq!(letter.data, b"{", "{}", project.name);
-        let depth = async || client.queue_depth(&project.name).await == Some(0);
-        lab.wait_until("the queue is empty", depth).await;
-    }
-    check_answers(&client, projects).await;
+    let kind = Gvk::new("example.dev", "v1", &project.kind);
+    let object = lab.wait_ready(&kind, "asked-for").await;
+    assert_eq!(
+        object["spec"]["message"],
+        format!("Grüße in {name}"),
+        "{object:#}"
+    );
+    let letter = client.wait_message(&format!("{queue}.dead-letter")).await;
+    assert_eq!(letter.data, b"{", "{name}");
+    let depth = async || client.queue_depth(queue).await == Some(0);
+    lab.wait_until("the queue is empty", depth).await;
+    check_answers(&client, name).await;
     let logs = ostler_test_harness::captured_logs();
     assert!(!logs.contains(HANDLER_PASSWORD), "a password in the log");
 }
 
-/// Checks that each project has published what it was sent, persistent and with its message-id.
-async fn check_answers(client: &RabbitMqClient, projects: &[Project]) {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    while counts.len() < projects.len() || counts.values().any(|count| *count < DELIVERIES) {
+/// Checks that a project has published what it was sent, persistent and with its message-id.
+async fn check_answers(client: &RabbitMqClient, name: &str) {
+    for _ in 0..DELIVERIES {
         let answer = client.wait_message(ANSWERS).await;
-        let name = answer.routing_key.to_string();
+        assert_eq!(answer.routing_key.to_string(), name);
         let body: Value = serde_json::from_slice(&answer.data).expect("JSON");
         assert_eq!(
             body,
             json!({"name": "asked-for", "message": format!("Grüße in {name}")})
         );
         let id = answer.properties.message_id().as_ref().map(ToString::to_string);
-        assert_eq!(id.as_deref(), Some(ANSWER_ID), "{name}");
-        assert_eq!(*answer.properties.delivery_mode(), Some(2), "{name}");
-        *counts.entry(name).or_default() += 1;
+        assert_eq!(id.as_deref(), Some(ANSWER_ID));
+        assert_eq!(*answer.properties.delivery_mode(), Some(2));
     }
 }

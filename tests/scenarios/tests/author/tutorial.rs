@@ -69,7 +69,7 @@ pub fn run_tutorial() {
         blocks.iter().filter(|b| !b.expected.is_empty()).count() >= 5,
         "{blocks:#?}"
     );
-    let terminal = Terminal::new();
+    let terminal = Terminal::new("tutorial");
     let mut beside: Option<Running> = None;
     let (began, mut lines) = (Instant::now(), 0);
     for block in &blocks {

@@ -17,11 +17,10 @@ use ostler_test_harness::{
     PACK_GRANTS,
     cgroup::MemoryCgroup,
     process::{Process, ProcessOptions},
+    scenario,
 };
 
 use super::*;
-
-scenarios!(embedded hostile: hostile_clusters_cost_their_own_objects_only);
 
 /// Memory limit of the pod in `deploy/`.
 const POD_BYTES: usize = 512 << 20;
@@ -195,6 +194,7 @@ async fn answer(State(attacker): State<Arc<Attacker>>, method: Method, uri: Uri)
     }
 }
 
+#[scenario(embedded = "its hostile clusters are servers of its own", hostile)]
 async fn hostile_clusters_cost_their_own_objects_only(lab: Lab) {
     let Some(cgroup) = MemoryCgroup::create_or_skip(POD_BYTES) else {
         return;

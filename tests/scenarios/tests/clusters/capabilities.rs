@@ -4,13 +4,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use ostler::testing::grants::Grants;
 
 use super::*;
-
-scenarios!(
-    required_object_of_another_cluster_wakes_when_it_becomes_ready,
-    requirements_and_writes_of_another_cluster_need_a_grant,
-    object_of_another_cluster_is_patched_and_kept_so,
-    object_is_created_on_another_cluster_once,
-);
+use ostler_test_harness::scenario;
 
 /// Grants of a probe that reads Probes of other clusters, which nothing reconciles there.
 const PROBES_OF_CLUSTERS: &str = "plugins:
@@ -54,6 +48,7 @@ async fn set_conditions(probes: &Api<DynamicObject>, name: &str, conditions: &[(
     patched.expect("patched");
 }
 
+#[scenario]
 async fn required_object_of_another_cluster_wakes_when_it_becomes_ready(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     let probes = install_probe_kind(&lab, &east).await;
@@ -92,6 +87,7 @@ async fn required_object_of_another_cluster_wakes_when_it_becomes_ready(mut lab:
     }
 }
 
+#[scenario]
 async fn requirements_and_writes_of_another_cluster_need_a_grant(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -116,6 +112,7 @@ async fn requirements_and_writes_of_another_cluster_need_a_grant(mut lab: Lab) {
     assert!(secrets.get_opt("made").await.expect("a response").is_none());
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn object_of_another_cluster_is_patched_and_kept_so(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -162,6 +159,7 @@ async fn object_of_another_cluster_is_patched_and_kept_so(mut lab: Lab) {
         .await;
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn object_is_created_on_another_cluster_once(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;

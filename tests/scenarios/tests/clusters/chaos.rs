@@ -3,8 +3,7 @@
 //! and none is left after their deletion.
 //!
 //! Each run has a seed, which it prints and which decides about all edits and kills; `CHAOS_SEED=N` repeats that run. A
-//! hundred kills over two hundred objects are
-//! `cargo test -p ostler-scenarios -- --ignored --nocapture clusters::chaos::campaign::`.
+//! hundred kills over two hundred objects are `cargo xtask test all clusters::chaos::hundred`.
 
 use std::{
     collections::BTreeMap,
@@ -15,29 +14,12 @@ use kube::api::ListParams;
 use ostler_test_harness::{
     WAIT_TIMEOUT,
     replicas::{REPLICA_NAMES, Replicas},
+    scenario,
 };
 
 use super::*;
 
-scenarios!(hostile: owned_objects_are_exact_after_random_kills);
-
-/// The same, for longer.
-mod campaign {
-    use super::{CAMPAIGN_TIMEOUT, Extent, Lab, check_chaos};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    #[ignore = "takes minutes: cargo test -p ostler-scenarios -- --ignored --nocapture clusters::chaos::campaign::"]
-    async fn hundred_kills_over_two_hundred_owned_objects_leak_none() {
-        let extent = Extent {
-            owners: 50,
-            kills: 100,
-        };
-        let run = async { check_chaos(Lab::embedded().await, extent).await };
-        let ended = tokio::time::timeout(CAMPAIGN_TIMEOUT, run).await;
-        ended.unwrap_or_else(|_| panic!("the run did not end within {CAMPAIGN_TIMEOUT:?}"));
-    }
-}
-
+#[scenario(hostile)]
 async fn owned_objects_are_exact_after_random_kills(lab: Lab) {
     let extent = Extent {
         owners: 10,
@@ -46,8 +28,15 @@ async fn owned_objects_are_exact_after_random_kills(lab: Lab) {
     check_chaos(lab, extent).await;
 }
 
-/// Timeout of the whole run.
-const CAMPAIGN_TIMEOUT: Duration = Duration::from_mins(60);
+/// The same, for longer.
+#[scenario(embedded = "it is about the host alone", hostile, campaign = "takes minutes")]
+async fn hundred_kills_over_two_hundred_owned_objects_leak_none(lab: Lab) {
+    let extent = Extent {
+        owners: 50,
+        kills: 100,
+    };
+    check_chaos(lab, extent).await;
+}
 
 /// Numbers of owners, each of as many objects as [`OWNABLE`] has, and of kills.
 #[derive(Clone, Copy)]

@@ -1,16 +1,11 @@
 //! Ten clusters of which five are dead: objects of the others are reconciled as if there were only these. The latencies are
-//! printed by `cargo test -p ostler-scenarios -- --ignored --nocapture clusters::fleet::latencies`.
+//! printed by `cargo test -p ostler-scenario -- --ignored --nocapture clusters::fleet::latencies`.
 
 use std::time::{Duration, Instant};
 
-use ostler_test_harness::run_bounded;
+use ostler_test_harness::{run_bounded, scenario};
 
 use super::*;
-
-scenarios!(embedded:
-    objects_of_other_clusters_do_not_wait_for_five_dead_ones,
-    objects_of_other_clusters_do_not_wait_for_one_that_goes_silent,
-);
 
 /// Number of clusters that respond, and of those that don't.
 const CLUSTER_COUNT: usize = 5;
@@ -82,6 +77,7 @@ async fn apply_stuck(lab: &Lab, cluster: &str, value: &str) {
     }
 }
 
+#[scenario(embedded = "it needs several clusters")]
 async fn objects_of_other_clusters_do_not_wait_for_five_dead_ones(mut lab: Lab) {
     lab.start_probe().await;
     let dead = start_dead(&lab, DEAD_LATENCY, 60).await;
@@ -125,6 +121,7 @@ async fn objects_of_other_clusters_do_not_wait_for_five_dead_ones(mut lab: Lab) 
 /// Timeout of the requests to a cluster that goes silent. A plugin whose calls all wait for it would do nothing else for so long.
 const SILENT_TIMEOUT_SECONDS: u32 = 60;
 
+#[scenario(embedded = "it needs several clusters")]
 async fn objects_of_other_clusters_do_not_wait_for_one_that_goes_silent(mut lab: Lab) {
     lab.start_probe().await;
     let responding = start_responding(&lab).await;

@@ -11,20 +11,11 @@ use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab, SecondCluster, find_condition,
     probe::{config_map, kind, write},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
 
 use super::{apply_cluster, apply_kubeconfig, cluster_kind};
-
-scenarios!(
-    objects_of_the_home_cluster_are_reconciled_there_and_cleaned_up,
-    object_of_the_home_cluster_holds_nothing_and_fails_with_the_reason,
-    home_cluster_that_is_away_keeps_its_objects_waiting,
-    rotated_credentials_of_the_home_cluster_end_no_watch,
-    plugin_shows_a_missing_home_cluster_and_keeps_it,
-    plan_shows_what_objects_of_the_home_cluster_would_change,
-);
 
 const PROBE_CRD: &str = include_str!("../../../probe/crd.yaml");
 const FINALIZER: &str = "tests.ostler.dev/probe";
@@ -168,6 +159,7 @@ fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     finalizers.is_some_and(|all| all.iter().any(|f| f == finalizer))
 }
 
+#[scenario]
 async fn objects_of_the_home_cluster_are_reconciled_there_and_cleaned_up(mut lab: Lab) {
     // The same kind and name on the platform cluster is none of the plugin's.
     lab.apply_probe("p", json!([write("apply", "stranger", "1")]), json!([]))
@@ -273,6 +265,7 @@ async fn objects_of_the_home_cluster_are_reconciled_there_and_cleaned_up(mut lab
     assert!(lab.get(&config_map(), "stranger").await.is_none());
 }
 
+#[scenario]
 async fn object_of_the_home_cluster_holds_nothing_and_fails_with_the_reason(mut lab: Lab) {
     let onboarding = start(&mut lab).await;
     lab.apply_config_map("held", "a", "1").await;
@@ -307,6 +300,7 @@ async fn object_of_the_home_cluster_holds_nothing_and_fails_with_the_reason(mut 
     onboarding.wait_gone(&lab, "p").await;
 }
 
+#[scenario]
 async fn home_cluster_that_is_away_keeps_its_objects_waiting(mut lab: Lab) {
     let onboarding = start(&mut lab).await;
     let steps = |value: &str| json!([on_platform(write("apply", "far", value))]);
@@ -341,6 +335,7 @@ async fn home_cluster_that_is_away_keeps_its_objects_waiting(mut lab: Lab) {
     onboarding.wait_seen(&lab, "p", &[r#"{"v":"2"}"#]).await;
 }
 
+#[scenario]
 async fn rotated_credentials_of_the_home_cluster_end_no_watch(mut lab: Lab) {
     let server = SecondCluster::start_embedded(&lab).await;
     let onboarding = Onboarding::with_kinds(&lab, server).await;
@@ -373,6 +368,7 @@ async fn rotated_credentials_of_the_home_cluster_end_no_watch(mut lab: Lab) {
     elsewhere.wait_seen(&lab, "q", &[r#"{"v":"3"}"#]).await;
 }
 
+#[scenario]
 async fn plugin_shows_a_missing_home_cluster_and_keeps_it(mut lab: Lab) {
     let onboarding = Onboarding::start(&lab).await;
     lab.install(&["tests/probe"]);
@@ -429,6 +425,7 @@ async fn plugin_shows_a_missing_home_cluster_and_keeps_it(mut lab: Lab) {
     lab.wait_gone(&cluster_kind(), "onboarding").await;
 }
 
+#[scenario]
 async fn plan_shows_what_objects_of_the_home_cluster_would_change(mut lab: Lab) {
     use ostler::{
         Settings,

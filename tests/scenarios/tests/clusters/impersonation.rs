@@ -3,12 +3,7 @@
 use ostler::testing::{grants::Grants, scope::Projection};
 
 use super::*;
-
-scenarios!(
-    impersonated_user_is_limited_by_rbac_of_the_cluster,
-    service_accounts_of_plugins_are_limited_by_rbac_of_the_cluster,
-    cluster_is_used_from_the_namespaces_that_it_allows,
-);
+use ostler_test_harness::scenario;
 
 /// The API group of roles and their bindings.
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
@@ -54,6 +49,7 @@ fn config_maps(verbs: &[&str]) -> Value {
     json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs})
 }
 
+#[scenario(real = "RBAC and impersonation")]
 async fn impersonated_user_is_limited_by_rbac_of_the_cluster(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.start_probe().await;
@@ -92,6 +88,7 @@ async fn impersonated_user_is_limited_by_rbac_of_the_cluster(mut lab: Lab) {
     assert!(cached.is_none(), "the objects that the other user has read");
 }
 
+#[scenario(real = "RBAC and impersonation")]
 async fn service_accounts_of_plugins_are_limited_by_rbac_of_the_cluster(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     let grants = format!(
@@ -173,6 +170,7 @@ async fn service_accounts_of_plugins_are_limited_by_rbac_of_the_cluster(mut lab:
     assert_eq!(east.config_map(&lab, "made").await, None);
 }
 
+#[scenario]
 async fn cluster_is_used_from_the_namespaces_that_it_allows(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     let others = ["listed", "unlisted"].map(|name| format!("{}-{name}", lab.namespace));

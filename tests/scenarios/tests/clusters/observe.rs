@@ -14,14 +14,9 @@ use ostler::testing::{
     recording::{comparison::Change, format::Recording, trace::TraceLine, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
-use ostler_test_harness::read_component;
+use ostler_test_harness::{read_component, scenario};
 
 use super::*;
-
-scenarios!(
-    reconcile_on_another_cluster_is_recorded_and_replays,
-    metrics_traces_and_explanations_name_the_cluster,
-);
 
 /// Grants of the probe without access to Secrets, whose values a recording would lack.
 const CONFIG_MAPS_ONLY: &str = "plugins:
@@ -82,6 +77,7 @@ fn rename_cluster(recording: &mut Recording, step: usize, cluster: &str) {
     }
 }
 
+#[scenario]
 async fn reconcile_on_another_cluster_is_recorded_and_replays(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     start_recorded(&mut lab, &east, &[json!({"do": "park"})]).await;
@@ -150,6 +146,7 @@ async fn trace_reconcile(lab: &Lab, url: &str) -> Vec<TraceLine> {
     lines
 }
 
+#[scenario]
 async fn metrics_traces_and_explanations_name_the_cluster(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     start_recorded(&mut lab, &east, &[]).await;

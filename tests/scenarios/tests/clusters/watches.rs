@@ -3,8 +3,7 @@
 use ostler::testing::scope::{Projection, Scope};
 
 use super::*;
-
-scenarios!(unused_watch_of_another_cluster_is_stopped);
+use ostler_test_harness::scenario;
 
 /// The scopes that are watched on the cluster `east`; none without a connection.
 fn list_watches(lab: &Lab) -> Vec<Scope> {
@@ -14,6 +13,7 @@ fn list_watches(lab: &Lab) -> Vec<Scope> {
     watched.into_iter().flatten().map(|(scope, _)| scope).collect()
 }
 
+#[scenario(real = "watches and lists")]
 async fn unused_watch_of_another_cluster_is_stopped(mut lab: Lab) {
     let east = SecondCluster::start(&lab).await;
     lab.settings.watch_linger = Duration::from_millis(200);

@@ -2,19 +2,13 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, scenarios};
+use ostler_test_harness::{Lab, scenario};
 use serde_json::{Value, json};
 
 use super::{
     argo_cd::{ArgoCd, REVISION},
     kind, object, secret, start,
 };
-
-scenarios!(
-    password_of_a_repository_is_written_and_rotated,
-    setting_is_followed_by_argo_and_deleted_in_order,
-    deployment_syncs_once_and_is_cleaned_up_after_its_time,
-);
 
 pub const COMPONENTS: [&str; 2] = ["devops/devops-argo", "devops/devops-deployment"];
 
@@ -41,6 +35,7 @@ pub fn setting(lab: &Lab, argo_cd: &ArgoCd, lifetime: &str) -> Value {
     object(lab, "ArgoSetting", "shop", spec)
 }
 
+#[scenario(argocd)]
 async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
     let argo_cd = ArgoCd::start(&lab).await;
     start(&mut lab, &COMPONENTS).await;
@@ -75,6 +70,7 @@ async fn setting_is_followed_by_argo_and_deleted_in_order(mut lab: Lab) {
     assert_eq!(lab.get(&argo("AppProject"), "shop").await, None);
 }
 
+#[scenario(argocd)]
 async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
     let argo_cd = ArgoCd::start(&lab).await;
     start(&mut lab, &COMPONENTS).await;
@@ -104,6 +100,7 @@ async fn deployment_syncs_once_and_is_cleaned_up_after_its_time(mut lab: Lab) {
     );
 }
 
+#[scenario(argocd)]
 async fn password_of_a_repository_is_written_and_rotated(mut lab: Lab) {
     // It releases the AppProject in the end.
     let _argo_cd = ArgoCd::start(&lab).await;

@@ -12,7 +12,7 @@ use devops_simulators::{
     git::GIT_PASSWORD,
 };
 use ostler::testing::{dispatcher::Cause, queue::Priority};
-use ostler_test_harness::{Lab, captured_logs, scenarios};
+use ostler_test_harness::{Lab, captured_logs, scenario};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,13 +20,6 @@ use super::{
     gate::{Gate, Step},
     kind, object, secret, start,
 };
-
-scenarios!(
-    setting_with_a_server_is_followed_and_deleted_in_order,
-    deployment_by_the_api_syncs_once_although_answers_are_lost,
-    deployment_by_the_api_syncs_once_although_the_host_stops,
-    secrets_of_a_server_stay_out_of_memory_logs_and_objects,
-);
 
 const URL: &str = "https://git.example.com/apps.git";
 const APPLICATION: &str = "/api/v1/applications/web?project=shop";
@@ -87,6 +80,7 @@ fn is_there(argo: &Argo, path: &str) -> bool {
     argo.send("GET", path, &Value::Null).0 == 200
 }
 
+#[scenario]
 async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
     let argo = Argo::start().await;
     start_with_settle(&mut lab).await;
@@ -156,6 +150,7 @@ async fn apply_record(lab: &Lab) {
     lab.apply(object(lab, "DeploymentRecord", "d-1", spec)).await;
 }
 
+#[scenario]
 async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab) {
     let argo = Argo::start().await;
     let faults = argo.faults();
@@ -172,6 +167,7 @@ async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab
     deploy(&lab, &argo).await;
 }
 
+#[scenario]
 async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) {
     let (argo, gate) = (Argo::start().await, Arc::new(Gate::default()));
     argo.observe(gate.clone());
@@ -193,6 +189,7 @@ async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) 
     deploy(&lab, &argo).await;
 }
 
+#[scenario]
 async fn secrets_of_a_server_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
     const SECRETS: [&str; 2] = [ARGO_TOKEN, GIT_PASSWORD];
     let seen = Arc::new(Mutex::new((0_u32, Vec::new())));

@@ -6,7 +6,7 @@ use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use ostler_test_harness::{
     Lab,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
 
@@ -15,12 +15,6 @@ use super::{
     argo_cd::{self, ArgoCd},
     kind, object, secret, start,
 };
-
-scenarios!(
-    events_become_objects_and_what_is_wrong_is_dead_lettered,
-    deployment_of_an_unknown_project_fails_with_a_final_heartbeat,
-    final_heartbeat_is_published_until_it_is_confirmed,
-);
 
 /// The queues that `deploy/devops-grants.yaml` names.
 pub const EVENTS: &str = "devops-events";
@@ -105,6 +99,7 @@ async fn wait_object(lab: &Lab, kind_name: &str, name: &str) -> Value {
     lab.get(&kind(kind_name), name).await.expect("it exists")
 }
 
+#[scenario(argocd)]
 async fn events_become_objects_and_what_is_wrong_is_dead_lettered(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_with_broker(&mut lab, &rabbitmq, &["devops/devops-events"]).await;
@@ -215,6 +210,7 @@ fn read_heartbeat(message: Delivery, id: &str) -> (String, Value) {
     (message_id, body)
 }
 
+#[scenario(argocd)]
 async fn deployment_of_an_unknown_project_fails_with_a_final_heartbeat(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let components = ["devops/devops-events", "devops/devops-deployment"];
@@ -248,6 +244,7 @@ async fn deployment_of_an_unknown_project_fails_with_a_final_heartbeat(mut lab: 
         .await;
 }
 
+#[scenario(argocd)]
 async fn final_heartbeat_is_published_until_it_is_confirmed(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let argo_cd = ArgoCd::start(&lab).await;

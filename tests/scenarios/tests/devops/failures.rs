@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 
 use argocd_simulator::{Source, World};
 use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
-use ostler_test_harness::{Lab, find_condition, scenarios};
+use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::json;
 
 use super::{
@@ -15,11 +15,6 @@ use super::{
     pack::{HOST, PIPELINE, PackLab, ZONE, application},
     whole::start_with_dns,
 };
-
-scenarios!(
-    failed_build_or_sync_ends_its_deployment_with_heartbeat_and_event,
-    failed_certificate_or_dns_record_ends_its_deployment_with_heartbeat_and_event,
-);
 
 /// The application of the deployments.
 const APPLICATION: &str = "shop-alpha";
@@ -144,6 +139,7 @@ async fn delete(lab: &Lab, id: &str) {
     }
 }
 
+#[scenario]
 async fn failed_build_or_sync_ends_its_deployment_with_heartbeat_and_event(lab: Lab) {
     let mut pack = PackLab::start(lab, false).await;
     pack.start_host().await;
@@ -275,6 +271,7 @@ async fn wait_address_fails(lab: &Lab, id: &str, reason: &str, message: &str) {
     .await;
 }
 
+#[scenario]
 async fn failed_certificate_or_dns_record_ends_its_deployment_with_heartbeat_and_event(lab: Lab) {
     let mut pack = PackLab::start(lab, true).await;
     let dns = start_with_dns(&mut pack).await;

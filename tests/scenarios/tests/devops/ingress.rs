@@ -2,12 +2,10 @@
 
 use kube::api::{Patch, PatchParams};
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, scenarios, workspace_root};
+use ostler_test_harness::{Lab, scenario, workspace_root};
 use serde_json::{Value, json};
 
 use super::{kind, object, secret, start};
-
-scenarios!(address_becomes_live_and_leaves_nothing_behind);
 
 fn record() -> Gvk {
     Gvk::new("dns.ostler.dev", "v1alpha1", "DnsRecord")
@@ -31,6 +29,7 @@ async fn set_status(lab: &Lab, gvk: &Gvk, status: Value) {
         .expect("the status is written");
 }
 
+#[scenario]
 async fn address_becomes_live_and_leaves_nothing_behind(mut lab: Lab) {
     let crds = workspace_root().join("crds/dns.ostler.dev_dnsrecords.yaml");
     let names: &[&str] = if crds.is_file() {

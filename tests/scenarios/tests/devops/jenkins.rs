@@ -8,17 +8,10 @@ use devops_simulators::{
     jenkins::{JENKINS_TOKEN, JENKINS_USER, Jenkins},
 };
 use ostler::testing::{dispatcher::Cause, queue::Priority};
-use ostler_test_harness::{Lab, captured_logs, scenarios};
+use ostler_test_harness::{Lab, captured_logs, scenario};
 use serde_json::json;
 
 use super::{argo_cd::MANIFEST, kind, object, secret, start};
-
-scenarios!(
-    pipelines_follow_the_repository_and_are_deleted_with_the_setting,
-    rotated_password_of_git_is_followed,
-    secrets_of_jenkins_stay_out_of_memory_logs_and_objects,
-    lost_answers_of_jenkins_leave_one_of_each_item,
-);
 
 const COMPONENTS: [&str; 2] = ["devops/devops-git", "devops/devops-jenkins"];
 const REGISTRY_PASSWORD: &str = "registry<pass>&word-0042";
@@ -78,6 +71,7 @@ fn poll(lab: &Lab, kind_name: &str, name: &str) {
         .enqueue(&key, Priority::High, Cause::Poll);
 }
 
+#[scenario]
 async fn pipelines_follow_the_repository_and_are_deleted_with_the_setting(mut lab: Lab) {
     let servers = Servers::start().await;
     start(&mut lab, &COMPONENTS).await;
@@ -137,6 +131,7 @@ async fn pipelines_follow_the_repository_and_are_deleted_with_the_setting(mut la
     assert!(servers.jenkins.items().is_empty());
 }
 
+#[scenario]
 async fn rotated_password_of_git_is_followed(mut lab: Lab) {
     let servers = Servers::start().await;
     start(&mut lab, &COMPONENTS).await;
@@ -164,6 +159,7 @@ async fn rotated_password_of_git_is_followed(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn secrets_of_jenkins_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
     const SECRETS: [&str; 3] = [GIT_PASSWORD, JENKINS_TOKEN, REGISTRY_PASSWORD];
     let seen = Arc::new(Mutex::new((0_u32, Vec::new())));
@@ -205,6 +201,7 @@ async fn secrets_of_jenkins_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn lost_answers_of_jenkins_leave_one_of_each_item(mut lab: Lab) {
     let servers = Servers::start().await;
     let faults = servers.jenkins.faults();

@@ -7,13 +7,11 @@ use devops_simulators::{
 use ostler_test_harness::{
     Lab, find_condition,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
 
 use super::{jenkins::Servers, kind, object, secret, start};
-
-scenarios!(project_validates_before_its_other_settings_are_applied_and_edits_flow_down,);
 
 const COMPONENTS: [&str; 4] = [
     "devops/devops-git",
@@ -35,6 +33,7 @@ fn project(lab: &Lab, servers: &Servers, registry: &Registry) -> Value {
     object(lab, "DevOpsProject", "shop", spec)
 }
 
+#[scenario]
 async fn project_validates_before_its_other_settings_are_applied_and_edits_flow_down(mut lab: Lab) {
     let (servers, registry) = (Servers::start().await, Registry::start_private());
     start(&mut lab, &COMPONENTS).await;

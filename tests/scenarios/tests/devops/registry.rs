@@ -6,17 +6,11 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, find_condition,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
 
 use super::{kind, object, secret, start};
-
-scenarios!(
-    login_at_a_real_registry_is_checked_and_rotation_is_followed,
-    password_goes_to_a_token_server_of_the_same_origin_only,
-    pull_secret_is_written_and_follows_the_password,
-);
 
 const COMPONENTS: [&str; 1] = ["devops/devops-registry"];
 
@@ -26,6 +20,7 @@ fn registry_object(lab: &Lab, registry: &Registry) -> Value {
     object(lab, "ContainerRegistry", "images", spec)
 }
 
+#[scenario]
 async fn login_at_a_real_registry_is_checked_and_rotation_is_followed(mut lab: Lab) {
     let registry = Registry::start_private();
     start(&mut lab, &COMPONENTS).await;
@@ -55,6 +50,7 @@ async fn login_at_a_real_registry_is_checked_and_rotation_is_followed(mut lab: L
     lab.wait_gone(&kind("ContainerRegistry"), "images").await;
 }
 
+#[scenario]
 async fn password_goes_to_a_token_server_of_the_same_origin_only(mut lab: Lab) {
     let tokens = TokenServer::start().await;
     let registry = Registry::start_with_token_server(&tokens.realm());
@@ -94,6 +90,7 @@ async fn password_goes_to_a_token_server_of_the_same_origin_only(mut lab: Lab) {
     lab.wait_ready(&images_kind, "images").await;
 }
 
+#[scenario]
 async fn pull_secret_is_written_and_follows_the_password(mut lab: Lab) {
     let tokens = TokenServer::start().await;
     let registry = Registry::start_with_token_server(&tokens.realm());

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ostler_test_harness::{Lab, WAIT_TIMEOUT, run_bounded, scenarios};
+use ostler_test_harness::{Lab, WAIT_TIMEOUT, scenario};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -13,82 +13,6 @@ use super::{
     pack::PackLab,
     workflow::{Workflow, list_objects},
 };
-
-// On both API servers, one deployment and one project are disturbed by all their steps.
-scenarios!(
-    deployment_survives_stops_of_the_host_after_all_its_effects,
-    event_that_is_delivered_again_after_all_effects_has_none,
-    set_up_survives_stops_of_the_host_after_all_its_effects,
-    event_of_a_project_that_is_delivered_again_after_all_effects_has_none,
-);
-
-/// A deployment or a project for each step, which takes minutes.
-mod each {
-    use super::*;
-
-    /// Generates the tests of one API server.
-    macro_rules! each_step {
-        ($server:ident: $start_lab:path, $ignored:meta) => {
-            mod $server {
-                use super::*;
-
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                #[$ignored]
-                async fn deployment_survives_a_stop_of_the_host_after_each_effect() {
-                    run_bounded(disturb_each_step(
-                        $start_lab,
-                        Workflow::Deployment,
-                        Disturbance::stop,
-                    ))
-                    .await;
-                }
-
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                #[$ignored]
-                async fn event_that_is_delivered_again_after_each_effect_has_none() {
-                    run_bounded(disturb_each_step(
-                        $start_lab,
-                        Workflow::Deployment,
-                        Disturbance::redeliver,
-                    ))
-                    .await;
-                }
-
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                #[$ignored]
-                async fn set_up_survives_a_stop_of_the_host_after_each_effect() {
-                    run_bounded(disturb_each_step(
-                        $start_lab,
-                        Workflow::SetUp,
-                        Disturbance::stop,
-                    ))
-                    .await;
-                }
-
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                #[$ignored]
-                async fn event_of_a_project_that_is_delivered_again_after_each_effect_has_none() {
-                    run_bounded(disturb_each_step(
-                        $start_lab,
-                        Workflow::SetUp,
-                        Disturbance::redeliver,
-                    ))
-                    .await;
-                }
-            }
-        };
-    }
-
-    // Neither `embedded` nor `real`, which are run with the tiers.
-    each_step!(
-        embedded_server: Lab::embedded,
-        ignore = "takes minutes: see docs/devops.md"
-    );
-    each_step!(
-        real_server: Lab::real,
-        ignore = "takes minutes, and needs the real control plane: see docs/devops.md"
-    );
-}
 
 /// Stands for the ID of an event in the names of its effects.
 const ID_IN_STEPS: &str = "{id}";
@@ -146,20 +70,44 @@ impl Disturbance {
     }
 }
 
+#[scenario(argocd)]
 async fn deployment_survives_stops_of_the_host_after_all_its_effects(lab: Lab) {
     disturb_all_steps(lab, Workflow::Deployment, Disturbance::stop).await;
 }
 
+#[scenario(argocd)]
 async fn event_that_is_delivered_again_after_all_effects_has_none(lab: Lab) {
     disturb_all_steps(lab, Workflow::Deployment, Disturbance::redeliver).await;
 }
 
+#[scenario(argocd)]
 async fn set_up_survives_stops_of_the_host_after_all_its_effects(lab: Lab) {
     disturb_all_steps(lab, Workflow::SetUp, Disturbance::stop).await;
 }
 
+#[scenario(argocd)]
 async fn event_of_a_project_that_is_delivered_again_after_all_effects_has_none(lab: Lab) {
     disturb_all_steps(lab, Workflow::SetUp, Disturbance::redeliver).await;
+}
+
+#[scenario(campaign = "takes minutes: see docs/devops.md")]
+async fn deployment_survives_a_stop_of_the_host_after_each_effect(lab: Lab) {
+    disturb_each_step(lab, Workflow::Deployment, Disturbance::stop).await;
+}
+
+#[scenario(campaign = "takes minutes: see docs/devops.md")]
+async fn event_that_is_delivered_again_after_each_effect_has_none(lab: Lab) {
+    disturb_each_step(lab, Workflow::Deployment, Disturbance::redeliver).await;
+}
+
+#[scenario(campaign = "takes minutes: see docs/devops.md")]
+async fn set_up_survives_a_stop_of_the_host_after_each_effect(lab: Lab) {
+    disturb_each_step(lab, Workflow::SetUp, Disturbance::stop).await;
+}
+
+#[scenario(campaign = "takes minutes: see docs/devops.md")]
+async fn event_of_a_project_that_is_delivered_again_after_each_effect_has_none(lab: Lab) {
+    disturb_each_step(lab, Workflow::SetUp, Disturbance::redeliver).await;
 }
 
 /// Publishes one event, with a disturbance after each effect that it has.
@@ -171,13 +119,13 @@ async fn disturb_all_steps(lab: Lab, workflow: Workflow, disturb: fn(Vec<Step>) 
 
 /// Publishes an event for each effect that it has once, with a disturbance after it. The labs share the work, because the pack
 /// is idle most of the time.
-async fn disturb_each_step<F: Future<Output = Lab>>(
-    start_lab: fn() -> F,
-    workflow: Workflow,
-    disturb: fn(Vec<Step>) -> Disturbance,
-) {
-    let run = async |first: usize| {
-        let mut pack = PackLab::start(start_lab().await, false).await;
+async fn disturb_each_step(lab: Lab, workflow: Workflow, disturb: fn(Vec<Step>) -> Disturbance) {
+    let mut labs = vec![lab];
+    while labs.len() < LABS {
+        labs.push(labs[0].another().await);
+    }
+    let run = async |(first, lab): (usize, Lab)| {
+        let mut pack = PackLab::start(lab, false).await;
         let model = Model::observe(&mut pack, workflow).await;
         for (number, step) in model.steps.iter().enumerate().skip(first).step_by(LABS) {
             let steps = std::slice::from_ref(step);
@@ -186,7 +134,7 @@ async fn disturb_each_step<F: Future<Output = Lab>>(
                 .await;
         }
     };
-    futures::future::join_all((0..LABS).map(run)).await;
+    futures::future::join_all(labs.into_iter().enumerate().map(run)).await;
 }
 
 /// An event without disturbances.

@@ -11,7 +11,7 @@ use ostler_test_harness::{
     powerdns::{POWERDNS_KEY, PowerDns},
     rabbitmq::RABBITMQ_PASSWORD,
     registry::REGISTRY_PASSWORD,
-    scenarios,
+    scenario,
 };
 use serde_json::{Value, json};
 
@@ -22,11 +22,6 @@ use super::{
     pack::{HOST, PIPELINE, PackLab, ZONE, app_project, application},
     secret,
 };
-
-scenarios!(
-    events_set_up_a_project_and_deploy_it_until_nothing_is_left,
-    secrets_stay_out_of_memory_logs_recordings_and_objects,
-);
 
 /// Type of A records.
 const A: u16 = 1;
@@ -126,6 +121,7 @@ impl Foreign {
     }
 }
 
+#[scenario(argocd)]
 async fn events_set_up_a_project_and_deploy_it_until_nothing_is_left(lab: Lab) {
     let mut pack = PackLab::start(lab, true).await;
     let dns = start_with_dns(&mut pack).await;
@@ -215,6 +211,7 @@ fn assert_order_of_deletions(effects: &[String]) {
     assert_eq!(deletions, expected);
 }
 
+#[scenario(argocd)]
 async fn secrets_stay_out_of_memory_logs_recordings_and_objects(lab: Lab) {
     let needles: Vec<String> = SECRETS.iter().flat_map(|secret| spell(secret)).collect();
     let found = Arc::new(Mutex::new((0_u32, Vec::new())));

@@ -1,16 +1,8 @@
 use ostler::testing::{dispatcher::Cause, key::Gvk};
-use ostler_test_harness::{Lab, scenarios};
+use ostler_test_harness::{Lab, scenario};
 use serde_json::json;
 
 use crate::dns::{DnsLab, ZONE, kind, secret_kind};
-
-scenarios!(
-    deleted_record_is_gone_with_its_mark,
-    provider_deleted_first_waits_for_its_records,
-    namespace_deletion_leaves_nothing_in_dns,
-    deletion_waits_for_an_unreachable_server,
-    orphaned_record_stays_with_its_mark,
-);
 
 async fn start_with_records(lab: Lab) -> DnsLab {
     let dns = DnsLab::start_with_provider(lab).await;
@@ -31,6 +23,7 @@ async fn assert_only_foreign_records_remain(dns: &DnsLab) {
     );
 }
 
+#[scenario]
 async fn deleted_record_is_gone_with_its_mark(lab: Lab) {
     let dns = start_with_records(lab).await;
     for name in ["app", "www"] {
@@ -46,6 +39,7 @@ async fn deleted_record_is_gone_with_its_mark(lab: Lab) {
     );
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn provider_deleted_first_waits_for_its_records(lab: Lab) {
     let dns = start_with_records(lab).await;
     dns.lab.delete(&secret_kind(), "powerdns").await;
@@ -64,6 +58,7 @@ async fn provider_deleted_first_waits_for_its_records(lab: Lab) {
     assert_only_foreign_records_remain(&dns).await;
 }
 
+#[scenario(real = "deletion of a namespace")]
 async fn namespace_deletion_leaves_nothing_in_dns(lab: Lab) {
     let dns = start_with_records(lab).await;
     let namespaces = dns.lab.api(&Gvk::new("", "v1", "Namespace"), "");
@@ -80,6 +75,7 @@ async fn namespace_deletion_leaves_nothing_in_dns(lab: Lab) {
     assert_only_foreign_records_remain(&dns).await;
 }
 
+#[scenario]
 async fn deletion_waits_for_an_unreachable_server(lab: Lab) {
     let dns = start_with_records(lab).await;
     dns.front.set_down(true);
@@ -96,6 +92,7 @@ async fn deletion_waits_for_an_unreachable_server(lab: Lab) {
     assert_eq!(dns.dns.resolve("app.example.test", 1).await.answers(), 0);
 }
 
+#[scenario]
 async fn orphaned_record_stays_with_its_mark(lab: Lab) {
     let dns = start_with_records(lab).await;
     let before = dns.dns.record_sets(ZONE).await;

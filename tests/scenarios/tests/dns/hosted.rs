@@ -4,22 +4,10 @@ use std::collections::BTreeSet;
 
 use dns_simulators::{Cloudflare, Fault, GoDaddy, Simulator};
 use ostler::testing::{dispatcher::Cause, grants::Grants, queue::Priority};
-use ostler_test_harness::{Lab, find_condition, scenarios};
+use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
 
 use crate::dns::{ZONE, grants, kind};
-
-scenarios!(
-    cloudflare_records_come_and_go_with_their_marks,
-    cloudflare_leaves_foreign_records_alone,
-    cloudflare_records_share_the_search_for_their_zone,
-    cloudflare_lost_response_doubles_nothing,
-    godaddy_records_come_and_go_with_their_marks,
-    godaddy_leaves_foreign_records_alone,
-    godaddy_write_interrupted_after_the_mark_is_finished,
-    godaddy_limit_is_waited_for,
-    godaddy_refusal_names_the_cause,
-);
 
 const TOKEN: &str = "cloudflare-token-0001";
 const KEYS: &str = "godaddy-key-0001:godaddy-secret-0001";
@@ -105,6 +93,7 @@ async fn poll(lab: &Lab, kind_name: &str, name: &str) {
     lab.wait_idle().await;
 }
 
+#[scenario]
 async fn cloudflare_records_come_and_go_with_their_marks(mut lab: Lab) {
     let server = start_cloudflare(&mut lab).await;
     apply_every_type(&lab).await;
@@ -151,6 +140,7 @@ async fn cloudflare_records_come_and_go_with_their_marks(mut lab: Lab) {
     assert!(server.records().is_empty(), "{:?}", server.records());
 }
 
+#[scenario]
 async fn cloudflare_leaves_foreign_records_alone(mut lab: Lab) {
     let server = start_cloudflare(&mut lab).await;
     server.put_record(&json!({"type": "A", "name": "app.example.test", "content": "198.51.100.1", "ttl": 1}));
@@ -162,6 +152,7 @@ async fn cloudflare_leaves_foreign_records_alone(mut lab: Lab) {
     assert_eq!(server.records(), ["app.example.test A 1 198.51.100.1"]);
 }
 
+#[scenario]
 async fn cloudflare_records_share_the_search_for_their_zone(mut lab: Lab) {
     let server = start_cloudflare(&mut lab).await;
     let names: Vec<String> = (0..10).map(|number| format!("app-{number}")).collect();
@@ -182,6 +173,7 @@ async fn cloudflare_records_share_the_search_for_their_zone(mut lab: Lab) {
     assert_eq!(reads.len(), 20, "two for each record: {requests:?}");
 }
 
+#[scenario]
 async fn cloudflare_lost_response_doubles_nothing(mut lab: Lab) {
     let server = start_cloudflare(&mut lab).await;
     server.fail_next(1, "/batch", Fault::LoseResponse);
@@ -197,6 +189,7 @@ async fn cloudflare_lost_response_doubles_nothing(mut lab: Lab) {
     assert!(server.records().is_empty());
 }
 
+#[scenario]
 async fn godaddy_records_come_and_go_with_their_marks(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
     server.put_record(
@@ -230,6 +223,7 @@ async fn godaddy_records_come_and_go_with_their_marks(mut lab: Lab) {
     assert_eq!(server.records(), ["@ SRV 600 ldap.example.test"]);
 }
 
+#[scenario]
 async fn godaddy_leaves_foreign_records_alone(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
     server.put_record(&json!({"type": "A", "name": "app", "data": "198.51.100.1", "ttl": 600}));
@@ -241,6 +235,7 @@ async fn godaddy_leaves_foreign_records_alone(mut lab: Lab) {
     assert_eq!(server.records(), ["app A 600 198.51.100.1"]);
 }
 
+#[scenario]
 async fn godaddy_write_interrupted_after_the_mark_is_finished(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
     server.fail_next(
@@ -267,6 +262,7 @@ async fn godaddy_write_interrupted_after_the_mark_is_finished(mut lab: Lab) {
     assert!(server.records().is_empty());
 }
 
+#[scenario]
 async fn godaddy_limit_is_waited_for(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
     server.set_quota(2, 2);
@@ -279,6 +275,7 @@ async fn godaddy_limit_is_waited_for(mut lab: Lab) {
     lab.wait_ready(&kind("DnsRecord"), "app").await;
 }
 
+#[scenario]
 async fn godaddy_refusal_names_the_cause(mut lab: Lab) {
     let server = start_godaddy(&mut lab).await;
     server.put_record(&json!({"type": "CNAME", "name": "app", "data": "other.example.test", "ttl": 600}));

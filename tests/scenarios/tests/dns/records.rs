@@ -1,21 +1,8 @@
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, find_condition, powerdns::POWERDNS_KEY, scenarios};
+use ostler_test_harness::{Lab, find_condition, powerdns::POWERDNS_KEY, scenario};
 use serde_json::json;
 
 use crate::dns::{DnsLab, ZONE, kind, secret_kind};
-
-scenarios!(
-    records_of_every_type_are_served,
-    changed_values_are_served,
-    unchanged_records_write_nothing,
-    foreign_record_is_left_alone_until_it_is_handed_over,
-    two_objects_of_one_name_do_not_fight,
-    drift_is_corrected_at_the_poll,
-    ten_records_cost_few_requests,
-    rotated_credentials_are_used,
-    samples_become_ready,
-    shipped_accounts_are_enough,
-);
 
 const DEPLOYMENT: &str = include_str!("../../../../deploy/dns.yaml");
 
@@ -26,6 +13,7 @@ fn mark(lab: &Lab, name: &str) -> String {
     )
 }
 
+#[scenario]
 async fn records_of_every_type_are_served(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     let long = "k".repeat(300);
@@ -69,6 +57,7 @@ async fn records_of_every_type_are_served(lab: Lab) {
     assert_eq!(warnings.count(), 0, "{events:?}");
 }
 
+#[scenario]
 async fn changed_values_are_served(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     let name = dns.apply_visible(dns.record("app", "A", &["192.0.2.1"])).await;
@@ -89,6 +78,7 @@ async fn changed_values_are_served(lab: Lab) {
     assert!(error.contains("immutable"), "{error}");
 }
 
+#[scenario]
 async fn unchanged_records_write_nothing(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     let name = dns.apply_visible(dns.record("app", "A", &["192.0.2.1"])).await;
@@ -107,6 +97,7 @@ async fn unchanged_records_write_nothing(lab: Lab) {
     assert_eq!(dns.lab.api_writes(), writes, "writes to the API server");
 }
 
+#[scenario]
 async fn foreign_record_is_left_alone_until_it_is_handed_over(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     dns.dns
@@ -149,6 +140,7 @@ async fn foreign_record_is_left_alone_until_it_is_handed_over(lab: Lab) {
     assert!(dns.dns.resolve("app.example.test", 1).await.has(&[192, 0, 2, 1]));
 }
 
+#[scenario]
 async fn two_objects_of_one_name_do_not_fight(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     dns.apply_visible(dns.record("app", "A", &["192.0.2.1"])).await;
@@ -168,6 +160,7 @@ async fn two_objects_of_one_name_do_not_fight(lab: Lab) {
     assert!(dns.dns.resolve("app.example.test", 1).await.has(&[192, 0, 2, 2]));
 }
 
+#[scenario]
 async fn drift_is_corrected_at_the_poll(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     let name = dns.apply_visible(dns.record("app", "A", &["192.0.2.1"])).await;
@@ -200,6 +193,7 @@ async fn drift_is_corrected_at_the_poll(lab: Lab) {
     );
 }
 
+#[scenario]
 async fn ten_records_cost_few_requests(lab: Lab) {
     let dns = DnsLab::start_with_provider(lab).await;
     dns.front.take_requests();
@@ -222,6 +216,7 @@ async fn ten_records_cost_few_requests(lab: Lab) {
     assert_eq!(dns.dns.record_sets(ZONE).await.len(), 20);
 }
 
+#[scenario]
 async fn rotated_credentials_are_used(lab: Lab) {
     let dns = DnsLab::start(lab).await;
     dns.lab.apply(dns.secret("another-key-0002")).await;
@@ -250,6 +245,7 @@ async fn rotated_credentials_are_used(lab: Lab) {
     assert!(dns.lab.get(&secret_kind(), "powerdns").await.is_some());
 }
 
+#[scenario]
 async fn samples_become_ready(lab: Lab) {
     let dns = DnsLab::start(lab).await;
     apply_samples(&dns).await;
@@ -257,6 +253,7 @@ async fn samples_become_ready(lab: Lab) {
 }
 
 /// Plugins act as their service accounts, with the roles of `deploy/`.
+#[scenario(real = "RBAC and impersonation")]
 async fn shipped_accounts_are_enough(mut lab: Lab) {
     let namespace = lab.namespace.clone();
     let local = DEPLOYMENT

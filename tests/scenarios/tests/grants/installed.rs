@@ -14,7 +14,7 @@ use ostler::testing::{
     manifest::{self, Manifest},
     plugin::install::host_objects,
 };
-use ostler_test_harness::{Lab, process::host_binary, read_component, registry::Registry};
+use ostler_test_harness::{Lab, process::host_binary, read_component, registry::Registry, scenario};
 use serde_json::{Value, json};
 
 use crate::grants::shipped::{Rights, bound_rules, client_as_host};
@@ -153,6 +153,7 @@ async fn list_installed(lab: &Lab) -> Vec<Value> {
 
 /// Installs a plugin by the command, runs the host as its service account, and uninstalls the plugin: no request is refused,
 /// no rule is unused, and nothing is left.
+#[scenario(real = "RBAC and impersonation")]
 pub async fn installed_plugin_runs_with_exactly_its_rights(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
@@ -230,6 +231,7 @@ pub async fn installed_plugin_runs_with_exactly_its_rights(mut lab: Lab) {
 }
 
 /// A build that asks for more is not installed over another one without consent, and one that asks for less loses rules.
+#[scenario]
 pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
@@ -309,6 +311,7 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
 }
 
 /// The roles of one namespace do not allow the list of all objects with the finalizer.
+#[scenario(real = "RBAC and impersonation")]
 pub async fn plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespaces(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
@@ -338,6 +341,7 @@ pub async fn plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespace
 }
 
 /// After the change no build would remove the finalizers of objects in the former namespace.
+#[scenario]
 pub async fn plugin_is_not_moved_away_from_objects_with_its_finalizer(lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
@@ -379,6 +383,7 @@ pub async fn plugin_is_not_moved_away_from_objects_with_its_finalizer(lab: Lab) 
 }
 
 /// The former build runs until the new one is loaded, which may take its time or fail.
+#[scenario(real = "RBAC and impersonation")]
 pub async fn upgrade_takes_no_rights_from_the_build_that_serves(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
@@ -433,6 +438,7 @@ const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8Z
 const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
 
 /// The host would refuse the new build, after the roles were changed for it.
+#[scenario]
 pub async fn upgrade_without_the_signature_that_the_plugin_requires_is_refused(lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;

@@ -6,7 +6,7 @@ use ostler::testing::{
     grants::{Grants, ServiceAccount},
     plugin::install::{host_objects, render_yaml},
 };
-use ostler_test_harness::{deploy::render_rights, workspace_root};
+use ostler_test_harness::{deploy::render_rights, scenario, workspace_root};
 use serde_json::Value;
 
 const UPDATE_COMMAND: &str = "UPDATE_DEPLOY=1 cargo test -p ostler-scenarios grants::manifests";
@@ -74,29 +74,24 @@ fn check_file(file: &str, title: &str, objects: &[Value]) {
     );
 }
 
-/// In the tier that has the components.
-mod embedded {
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn manifests_have_the_derived_rights() {
-        check_file(
-            "rbac.yaml",
-            "The rights of the host, without those for its plugins.",
-            &host_objects(&host()),
-        );
-        for pack in PACKS {
-            let text = std::fs::read_to_string(deploy_path(pack.grants)).expect("grants");
-            let grants = Grants::parse(&text, pack.grants).expect("grants");
-            let names: Value = serde_saphyr::from_str(&text).expect("YAML");
-            let names = names["plugins"].as_object().expect("plugins").keys();
-            // A component is in the folder of its pack, which is the first part of its name.
-            let components: Vec<String> = names
-                .map(|name| format!("{}/{name}", name.split('-').next().unwrap_or_default()))
-                .collect();
-            let components: Vec<&str> = components.iter().map(String::as_str).collect();
-            let objects = render_rights(&components, &grants, pack.namespace, &host()).await;
-            check_file(pack.file, &format!("The rights of the {}.", pack.title), &objects);
-        }
+#[scenario(embedded = "it needs no API server")]
+async fn manifests_have_the_derived_rights() {
+    check_file(
+        "rbac.yaml",
+        "The rights of the host, without those for its plugins.",
+        &host_objects(&host()),
+    );
+    for pack in PACKS {
+        let text = std::fs::read_to_string(deploy_path(pack.grants)).expect("grants");
+        let grants = Grants::parse(&text, pack.grants).expect("grants");
+        let names: Value = serde_saphyr::from_str(&text).expect("YAML");
+        let names = names["plugins"].as_object().expect("plugins").keys();
+        // A component is in the folder of its pack, which is the first part of its name.
+        let components: Vec<String> = names
+            .map(|name| format!("{}/{name}", name.split('-').next().unwrap_or_default()))
+            .collect();
+        let components: Vec<&str> = components.iter().map(String::as_str).collect();
+        let objects = render_rights(&components, &grants, pack.namespace, &host()).await;
+        check_file(pack.file, &format!("The rights of the {}.", pack.title), &objects);
     }
 }

@@ -11,6 +11,7 @@ use ostler::testing::grants::Grants;
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     concourse::{PACK_COMPONENTS, PIPELINE_YAML, kind},
+    scenario,
 };
 use serde_json::{Value, json};
 
@@ -263,6 +264,7 @@ fn localize(lab: &Lab) -> Vec<Value> {
 }
 
 /// Runs the pack with the identities and rights of `deploy/`: no request is refused, and no rule is without use.
+#[scenario(real = "RBAC and impersonation")]
 pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     if !lab.concourse.is_simulated("it sets workers") {
         return;

@@ -6,7 +6,7 @@ use ostler::testing::{
     limits::Limit,
     metrics::{Format, Scraped},
 };
-use ostler_test_harness::Lab;
+use ostler_test_harness::{Lab, scenario};
 
 use super::{Mirror, apply_attack, greeting, greetings, hostile, object, set_grants};
 
@@ -57,6 +57,7 @@ fn read_sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     value.unwrap_or(0.0)
 }
 
+#[scenario(hostile)]
 pub async fn every_limit_is_enforced_and_counted(mut lab: Lab) {
     for limit in Limit::ALL {
         let known = EXCEEDED_BY.iter().any(|(l, _)| l == limit) || *limit == Limit::TableElements;

@@ -10,16 +10,11 @@ use ostler_test_harness::{
     Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
     process::{Process, ProcessOptions, host_binary},
-    scenarios,
+    scenario,
 };
 use serde_json::Value;
 
 use super::{Mirror, greeting, greetings, neighbours::measure_p99, object};
-
-scenarios!(
-    embedded hostile: host_in_512_mib_survives_all_attacks_on_its_memory,
-    compiler_in_512_mib_has_half_of_them_and_the_lowest_priority,
-);
 
 /// Memory limit of the pod in `deploy/`.
 const POD_BYTES: usize = 512 << 20;
@@ -65,6 +60,7 @@ async fn apply_attackers(lab: &Lab, calm: bool) {
     }
 }
 
+#[scenario(embedded = "it measures the host alone", hostile)]
 async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
     let Some(cgroup) = MemoryCgroup::create_or_skip(POD_BYTES) else {
         return;
@@ -133,6 +129,7 @@ async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
 const EMPTY_COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 
 /// The compiler sets its limits before it reads the component, which therefore is sent last.
+#[scenario(embedded = "it measures the host alone", hostile)]
 async fn compiler_in_512_mib_has_half_of_them_and_the_lowest_priority(lab: Lab) {
     let Some(cgroup) = MemoryCgroup::create_or_skip(POD_BYTES) else {
         return;

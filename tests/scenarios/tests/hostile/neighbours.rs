@@ -2,18 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ostler_test_harness::{Lab, find_condition, scenarios};
+use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::json;
 
 use super::{Mirror, greeting, greetings, object, set_grants};
-
-scenarios!(alone embedded hostile: neighbour_latency_stays_within_twice_the_calm_p99);
-
-mod slow_upstreams {
-    use super::{scenarios, slow_upstreams_of_two_plugins_do_not_delay_a_third};
-
-    scenarios!(alone hostile: slow_upstreams_of_two_plugins_do_not_delay_a_third);
-}
 
 /// Changes per measurement.
 const CHANGE_COUNT: usize = 100;
@@ -60,6 +52,7 @@ pub async fn measure_p99(lab: &Lab, round: &mut u32) -> Duration {
     took[CHANGE_COUNT - 2]
 }
 
+#[scenario(embedded = "it measures the host alone", hostile, alone)]
 async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
     set_grants(
         &mut lab,
@@ -115,6 +108,7 @@ const SLOW_RESPONSE: Duration = Duration::from_secs(3);
 const ATTEMPT_COUNT: usize = 5;
 
 /// An upstream that answers after seconds opens no circuit breaker: all reconciles of its plugins wait.
+#[scenario(hostile, alone)]
 async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
     set_grants(
         &mut lab,

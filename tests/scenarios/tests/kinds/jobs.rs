@@ -3,29 +3,12 @@ use ostler::testing::dispatcher::Cause;
 use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
-    find_condition, scenarios,
+    find_condition, scenario,
     simulator::Answer,
 };
 use serde_json::{Value, json};
 
 use crate::kinds::{person::Person, poll, reconciles, requests};
-
-scenarios!(
-    job_waits_for_pipeline_and_is_woken_by_it,
-    drifted_pause_is_restored,
-    job_missing_from_config_is_waited_for,
-    builds_beyond_history_limits_are_deleted,
-    deletion_unpauses_owned_pause,
-    deletion_keeps_pause_of_another_user,
-    chain_with_job_deleted_at_once_is_gone,
-    job_name_and_pipeline_ref_are_immutable,
-);
-
-scenarios!(
-    simulated: unchanged_jobs_of_a_pipeline_share_one_read,
-    job_in_archived_pipeline_waits_without_requests,
-    pause_with_lost_response_stays_owned,
-);
 
 fn job(lab: &Lab, name: &str, spec: Value) -> Value {
     let mut spec = spec;
@@ -43,6 +26,7 @@ async fn is_paused(person: &Person, job: &str) -> bool {
     person.get(&format!("/jobs/{job}")).await["paused"] == true
 }
 
+#[scenario]
 async fn job_waits_for_pipeline_and_is_woken_by_it(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(job(&lab, "build", json!({}))).await;
@@ -69,6 +53,7 @@ async fn job_waits_for_pipeline_and_is_woken_by_it(mut lab: Lab) {
     assert_eq!(find_condition(&ready, "LastBuildSucceeded")["reason"], "NoBuild");
 }
 
+#[scenario]
 async fn drifted_pause_is_restored(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
@@ -101,6 +86,7 @@ fn forget_shared_list(lab: &Lab) {
     clients.drop_idle(std::time::Duration::ZERO);
 }
 
+#[scenario(simulated)]
 async fn unchanged_jobs_of_a_pipeline_share_one_read(lab: Lab) {
     const JOBS: u64 = 25;
     let lab = start_with_chain(lab).await;
@@ -136,6 +122,7 @@ async fn unchanged_jobs_of_a_pipeline_share_one_read(lab: Lab) {
     assert_eq!(lab.api_writes(), writes, "writes to the API server");
 }
 
+#[scenario]
 async fn job_missing_from_config_is_waited_for(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "deploy", json!({"paused": true}))).await;
@@ -152,6 +139,7 @@ async fn job_missing_from_config_is_waited_for(lab: Lab) {
     assert!(is_paused(&Person::log_in(&lab).await, "deploy").await);
 }
 
+#[scenario(simulated)]
 async fn job_in_archived_pipeline_waits_without_requests(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "test", json!({}))).await;
@@ -174,6 +162,7 @@ async fn job_in_archived_pipeline_waits_without_requests(lab: Lab) {
     lab.wait_ready(&kind("Job"), "test").await;
 }
 
+#[scenario]
 async fn builds_beyond_history_limits_are_deleted(mut lab: Lab) {
     // Without the reconciler of Builds, so that the test can set their status.
     lab.install(&[
@@ -237,6 +226,7 @@ async fn builds_beyond_history_limits_are_deleted(mut lab: Lab) {
     assert!(names().await.iter().any(|n| n == "bad-5"));
 }
 
+#[scenario]
 async fn deletion_unpauses_owned_pause(lab: Lab) {
     let lab = start_with_chain(lab).await;
     let person = Person::log_in(&lab).await;
@@ -256,6 +246,7 @@ async fn deletion_unpauses_owned_pause(lab: Lab) {
     }
 }
 
+#[scenario(simulated)]
 async fn pause_with_lost_response_stays_owned(lab: Lab) {
     let lab = start_with_chain(lab).await;
     let path = "/jobs/test/pause";
@@ -273,6 +264,7 @@ async fn pause_with_lost_response_stays_owned(lab: Lab) {
     );
 }
 
+#[scenario]
 async fn deletion_keeps_pause_of_another_user(lab: Lab) {
     let lab = start_with_chain(lab).await;
     let person = Person::log_in(&lab).await;
@@ -284,6 +276,7 @@ async fn deletion_keeps_pause_of_another_user(lab: Lab) {
     assert!(is_paused(&person, "test").await);
 }
 
+#[scenario(real = "finalizers and garbage collection")]
 async fn chain_with_job_deleted_at_once_is_gone(lab: Lab) {
     let lab = start_with_chain(lab).await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
@@ -303,6 +296,7 @@ async fn chain_with_job_deleted_at_once_is_gone(lab: Lab) {
     assert!(lab.concourse.team("platform").is_none());
 }
 
+#[scenario(real = "CRDs: changes and validation")]
 async fn job_name_and_pipeline_ref_are_immutable(lab: Lab) {
     let mut wrong = job(&lab, "test", json!({"jobName": "-x"}));
     lab.try_apply(wrong.clone())

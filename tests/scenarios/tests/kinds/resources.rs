@@ -1,24 +1,12 @@
 use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
-    find_condition, scenarios,
+    find_condition, scenario,
     simulator::Answer,
 };
 use serde_json::{Value, json};
 
 use crate::kinds::{person::Person, poll, reconciles, requests};
-
-scenarios!(
-    simulated: version_is_pinned_restored_and_unpinned,
-    pin_of_another_user_is_kept,
-    pin_in_config_takes_precedence,
-    versions_are_disabled_and_enabled_again,
-    check_now_annotation_starts_and_follows_check,
-    unchanged_resource_costs_two_reads_and_no_write_per_poll,
-    resource_in_archived_pipeline_waits_without_requests,
-    pin_with_lost_response_stays_owned,
-    deletion_undoes_pin_and_disabled_versions,
-);
 
 fn resource(lab: &Lab, spec: Value) -> Value {
     let mut spec = spec;
@@ -51,6 +39,7 @@ async fn find_version(person: &Person, name: &str) -> (Value, bool) {
     (found[0]["id"].clone(), found[0]["enabled"] == true)
 }
 
+#[scenario(simulated)]
 async fn version_is_pinned_restored_and_unpinned(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     lab.apply(resource(
@@ -103,6 +92,7 @@ async fn version_is_pinned_restored_and_unpinned(lab: Lab) {
     assert_eq!(ready["status"]["pinned"], false);
 }
 
+#[scenario(simulated)]
 async fn pin_of_another_user_is_kept(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     let theirs = find_version(&person, "a").await.0;
@@ -120,6 +110,7 @@ async fn pin_of_another_user_is_kept(lab: Lab) {
     assert_eq!(read_pinned_ref(&person).await, "a");
 }
 
+#[scenario(simulated)]
 async fn pin_in_config_takes_precedence(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     let pinning = PIPELINE_YAML.replace("type: git\n", "type: git\n  version: {ref: a}\n");
@@ -143,6 +134,7 @@ async fn pin_in_config_takes_precedence(lab: Lab) {
     assert_eq!(read_pinned_ref(&person).await, "b");
 }
 
+#[scenario(simulated)]
 async fn versions_are_disabled_and_enabled_again(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     let theirs = find_version(&person, "c").await.0;
@@ -174,6 +166,7 @@ async fn versions_are_disabled_and_enabled_again(lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn check_now_annotation_starts_and_follows_check(lab: Lab) {
     let (lab, _) = start_with_chain(lab).await;
     lab.apply(resource(&lab, json!({}))).await;
@@ -226,6 +219,7 @@ async fn check_now_annotation_starts_and_follows_check(lab: Lab) {
     assert_eq!(checks(), 2);
 }
 
+#[scenario(simulated)]
 async fn unchanged_resource_costs_two_reads_and_no_write_per_poll(lab: Lab) {
     let (lab, _) = start_with_chain(lab).await;
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
@@ -247,6 +241,7 @@ async fn unchanged_resource_costs_two_reads_and_no_write_per_poll(lab: Lab) {
     assert_eq!(lab.api_writes(), writes, "writes to the API server");
 }
 
+#[scenario(simulated)]
 async fn resource_in_archived_pipeline_waits_without_requests(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     lab.apply(resource(&lab, json!({}))).await;
@@ -277,6 +272,7 @@ async fn resource_in_archived_pipeline_waits_without_requests(lab: Lab) {
     assert_eq!(read_pinned_ref(&person).await, "b");
 }
 
+#[scenario(simulated)]
 async fn pin_with_lost_response_stays_owned(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     lab.concourse
@@ -295,6 +291,7 @@ async fn pin_with_lost_response_stays_owned(lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn deletion_undoes_pin_and_disabled_versions(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     lab.apply(resource(

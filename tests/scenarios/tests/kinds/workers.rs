@@ -1,16 +1,7 @@
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, find_condition, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, find_condition, scenario};
 use serde_json::{Value, json};
 
 use crate::kinds::{poll, reconciles, requests};
-
-scenarios!(
-    simulated: workers_share_one_list,
-    draining_workers_land_once,
-    removed_worker_retires_once,
-    stalled_worker_is_reported_and_pruned,
-    missing_worker_is_reported_until_it_registers,
-    deletion_leaves_worker_running,
-);
 
 async fn start_with_workers(mut lab: Lab, lifecycle: &str, names: &[&str]) -> Lab {
     lab.start_pack().await;
@@ -31,6 +22,7 @@ fn find_worker_state(lab: &Lab, name: &str) -> Option<Value> {
     found.map(|w| w["state"].clone())
 }
 
+#[scenario(simulated)]
 async fn workers_share_one_list(lab: Lab) {
     let names: Vec<String> = (0..20).map(|number| format!("worker-{number}")).collect();
     for name in &names {
@@ -61,6 +53,7 @@ async fn workers_share_one_list(lab: Lab) {
     assert!(lists.len() <= 2, "{} lists", lists.len());
 }
 
+#[scenario(simulated)]
 async fn draining_workers_land_once(lab: Lab) {
     lab.concourse.set_worker_team("w2", "main");
     let lab = start_with_workers(lab, "Draining", &["w1", "w2"]).await;
@@ -83,6 +76,7 @@ async fn draining_workers_land_once(lab: Lab) {
         .await;
 }
 
+#[scenario(simulated)]
 async fn removed_worker_retires_once(lab: Lab) {
     let lab = start_with_workers(lab, "Running", &["w1"]).await;
     lab.wait_ready(&kind("Worker"), "w1").await;
@@ -101,6 +95,7 @@ async fn removed_worker_retires_once(lab: Lab) {
     );
 }
 
+#[scenario(simulated)]
 async fn stalled_worker_is_reported_and_pruned(lab: Lab) {
     lab.concourse.set_worker("w1", "stalled");
     let lab = start_with_workers(lab, "Running", &["w1"]).await;
@@ -116,6 +111,7 @@ async fn stalled_worker_is_reported_and_pruned(lab: Lab) {
     assert_eq!(requests(&lab, "/workers/w1/"), ["PUT /api/v1/workers/w1/prune"]);
 }
 
+#[scenario(simulated)]
 async fn missing_worker_is_reported_until_it_registers(lab: Lab) {
     let lab = start_with_workers(lab, "Running", &["w9"]).await;
     let missing = lab
@@ -132,6 +128,7 @@ async fn missing_worker_is_reported_until_it_registers(lab: Lab) {
     lab.wait_ready(&kind("Worker"), "w9").await;
 }
 
+#[scenario(simulated)]
 async fn deletion_leaves_worker_running(lab: Lab) {
     let lab = start_with_workers(lab, "Running", &["w1"]).await;
     lab.wait_ready(&kind("Worker"), "w1").await;

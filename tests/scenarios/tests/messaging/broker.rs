@@ -1,14 +1,8 @@
 //! The broker as an Upstream: its health, its password and its TLS.
 
-use ostler_test_harness::{captured_logs, find_condition, scenarios};
+use ostler_test_harness::{captured_logs, find_condition, scenario};
 
 use super::*;
-
-scenarios!(
-    broker_becomes_ready_and_recovers_from_restart,
-    rotated_password_of_broker_is_used_at_once,
-    broker_with_own_authority_is_verified,
-);
 
 fn condition_text(object: &Value, kind: &str) -> String {
     let found = find_condition(object, kind);
@@ -16,6 +10,7 @@ fn condition_text(object: &Value, kind: &str) -> String {
     format!("{} ({})", text("status"), text("reason"))
 }
 
+#[scenario]
 async fn broker_becomes_ready_and_recovers_from_restart(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     lab.apply(secret(&lab, "password", RABBITMQ_PASSWORD)).await;
@@ -43,6 +38,7 @@ async fn broker_becomes_ready_and_recovers_from_restart(mut lab: Lab) {
     .await;
 }
 
+#[scenario]
 async fn rotated_password_of_broker_is_used_at_once(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.apply(secret(&lab, "password", "not-the-password")).await;
@@ -65,6 +61,7 @@ async fn rotated_password_of_broker_is_used_at_once(mut lab: Lab) {
     }
 }
 
+#[scenario]
 async fn broker_with_own_authority_is_verified(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.apply(secret(&lab, "password", RABBITMQ_PASSWORD)).await;

@@ -4,20 +4,11 @@ use std::sync::Mutex;
 
 use lapin::types::{AMQPValue, FieldTable};
 use ostler::testing::{engine::Inspector, plugin::LoadState, recording::Retention};
-use ostler_test_harness::{read_component, scenarios, with_note};
+use ostler_test_harness::{read_component, scenario, with_note};
 
 use super::*;
 
-scenarios!(
-    message_is_acknowledged_after_its_effects,
-    message_is_delivered_again_after_its_delay,
-    ordered_subscription_keeps_the_order_of_retried_messages,
-    messages_survive_restarts_of_broker_and_host,
-    message_is_recorded_and_replays,
-    password_of_the_broker_is_redacted_in_messages,
-    build_that_traps_on_messages_is_rolled_back,
-);
-
+#[scenario]
 async fn message_is_acknowledged_after_its_effects(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -44,6 +35,7 @@ async fn message_is_acknowledged_after_its_effects(mut lab: Lab) {
     wait_drained(&lab, &rabbitmq).await;
 }
 
+#[scenario]
 async fn message_is_delivered_again_after_its_delay(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -71,6 +63,7 @@ async fn message_is_delivered_again_after_its_delay(mut lab: Lab) {
     wait_drained(&lab, &rabbitmq).await;
 }
 
+#[scenario]
 async fn ordered_subscription_keeps_the_order_of_retried_messages(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, ", ordered: true").await;
@@ -94,6 +87,7 @@ async fn ordered_subscription_keeps_the_order_of_retried_messages(mut lab: Lab) 
     wait_drained(&lab, &rabbitmq).await;
 }
 
+#[scenario]
 async fn messages_survive_restarts_of_broker_and_host(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let client = start_subscribed(&mut lab, &rabbitmq, ", prefetch: 4").await;
@@ -124,6 +118,7 @@ async fn messages_survive_restarts_of_broker_and_host(mut lab: Lab) {
     wait_drained(&lab, &rabbitmq).await;
 }
 
+#[scenario]
 async fn message_is_recorded_and_replays(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.settings.record.retention = Retention::All;
@@ -151,6 +146,7 @@ async fn message_is_recorded_and_replays(mut lab: Lab) {
 }
 
 /// The publisher has put it into the body, a property and a header. The handler writes the body into an object.
+#[scenario]
 async fn password_of_the_broker_is_redacted_in_messages(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let found = Arc::new(Mutex::new((0_u32, 0_u32)));
@@ -202,6 +198,7 @@ async fn password_of_the_broker_is_redacted_in_messages(mut lab: Lab) {
 }
 
 /// Three messages on which the new build traps are enough. Each traps once.
+#[scenario]
 async fn build_that_traps_on_messages_is_rolled_back(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.settings.record.retention = Retention::All;

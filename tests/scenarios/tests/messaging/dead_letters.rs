@@ -1,18 +1,11 @@
 //! Dead letters: rejections, and messages beyond `maxDeliveries`, with the reason in a header.
 
 use ostler::testing::upstream::HandleResult;
-use ostler_test_harness::scenarios;
+use ostler_test_harness::scenario;
 
 use super::*;
 
-scenarios!(
-    rejected_message_is_dead_lettered_with_its_reason,
-    garbage_is_dead_lettered_to_its_target,
-    message_beyond_max_deliveries_is_dead_lettered_with_its_reason,
-    message_larger_than_its_limit_is_dead_lettered,
-    dead_letter_without_a_target_stays_in_its_queue,
-);
-
+#[scenario]
 async fn rejected_message_is_dead_lettered_with_its_reason(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -31,6 +24,7 @@ async fn rejected_message_is_dead_lettered_with_its_reason(mut lab: Lab) {
     wait_drained(&lab, &rabbitmq).await;
 }
 
+#[scenario]
 async fn garbage_is_dead_lettered_to_its_target(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let settings = ", deadLetter: {routingKey: poison}";
@@ -62,6 +56,7 @@ fn letter_facts(letter: &lapin::message::Delivery) -> [String; 3] {
     })
 }
 
+#[scenario]
 async fn message_beyond_max_deliveries_is_dead_lettered_with_its_reason(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let settings = ", retry: {initialDelay: 1s, maxDelay: 1s, maxDeliveries: 2}";
@@ -96,6 +91,7 @@ async fn message_beyond_max_deliveries_is_dead_lettered_with_its_reason(mut lab:
     wait_drained(&lab, &rabbitmq).await;
 }
 
+#[scenario]
 async fn message_larger_than_its_limit_is_dead_lettered(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.settings.limits.bytes_from_host = 64 << 10;
@@ -110,6 +106,7 @@ async fn message_larger_than_its_limit_is_dead_lettered(mut lab: Lab) {
 }
 
 /// Neither an exchange that does not exist nor one without a queue takes the message.
+#[scenario]
 async fn dead_letter_without_a_target_stays_in_its_queue(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let settings = ", deadLetter: {exchange: failed, routingKey: poison}";

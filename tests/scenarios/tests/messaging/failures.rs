@@ -3,17 +3,11 @@
 use std::time::Duration;
 
 use ostler::testing::upstream::HandleResult;
-use ostler_test_harness::scenarios;
+use ostler_test_harness::scenario;
 
 use super::*;
 
-scenarios!(
-    write_conflict_loses_no_message,
-    full_memory_budget_loses_no_message,
-    missing_grant_loses_no_message,
-    unusable_delay_queue_loses_no_message,
-);
-
+#[scenario]
 async fn missing_grant_loses_no_message(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let file = lab.path().join("grants.yaml");
@@ -62,6 +56,7 @@ async fn wait_retried_twice(lab: &Lab, client: &RabbitMqClient, reason: &str) {
     );
 }
 
+#[scenario(real = "server-side apply and conflicts")]
 async fn write_conflict_loses_no_message(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.apply(
@@ -86,6 +81,7 @@ async fn write_conflict_loses_no_message(mut lab: Lab) {
 /// Bytes of a message that the free part of its call has no room for.
 const LARGE_BODY_BYTES: usize = 4 << 20;
 
+#[scenario]
 async fn full_memory_budget_loses_no_message(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.settings.memory_budget = Some(64 << 20);
@@ -109,6 +105,7 @@ async fn full_memory_budget_loses_no_message(mut lab: Lab) {
 }
 
 /// A queue of the name exists with other arguments, so that the host cannot declare it: the message returns to its own.
+#[scenario]
 async fn unusable_delay_queue_loses_no_message(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = rabbitmq.connect().await;

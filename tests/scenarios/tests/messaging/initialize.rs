@@ -1,11 +1,9 @@
 //! A plugin whose `initialize` fails: its queues are not consumed until it has succeeded.
 
 use ostler::testing::plugin::HookState;
-use ostler_test_harness::{process::LIFECYCLE_GRANTS, scenarios};
+use ostler_test_harness::{process::LIFECYCLE_GRANTS, scenario};
 
 use super::*;
-
-scenarios!(message_waits_in_its_queue_until_initialize_has_succeeded);
 
 /// The queue of the plugin `lifecycle`.
 const HELD_QUEUE: &str = "held";
@@ -26,6 +24,7 @@ fn read_version(object: &Value) -> u64 {
     version.and_then(|text| text.parse().ok()).expect("a number")
 }
 
+#[scenario]
 async fn message_waits_in_its_queue_until_initialize_has_succeeded(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = rabbitmq.connect().await;

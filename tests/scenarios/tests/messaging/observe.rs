@@ -6,14 +6,9 @@ use ostler::testing::{
     metrics::{Format, Scraped},
     recording::trace::TraceLine,
 };
-use ostler_test_harness::scenarios;
+use ostler_test_harness::scenario;
 
 use super::*;
-
-scenarios!(
-    messages_are_counted_and_explained,
-    calls_of_a_message_handler_are_traced_by_its_plugin,
-);
 
 /// Sums the samples of a metric that have all of these labels; none without such a sample.
 fn read_samples(lab: &Lab, metric: &str, labels: &[&str]) -> Option<f64> {
@@ -35,6 +30,7 @@ fn read_samples(lab: &Lab, metric: &str, labels: &[&str]) -> Option<f64> {
     samples.reduce(|sum, value| sum + value)
 }
 
+#[scenario]
 async fn messages_are_counted_and_explained(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -107,6 +103,7 @@ async fn messages_are_counted_and_explained(mut lab: Lab) {
 }
 
 /// The plugin is one of the plugin directory, without an object.
+#[scenario]
 async fn calls_of_a_message_handler_are_traced_by_its_plugin(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;

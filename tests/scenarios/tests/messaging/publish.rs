@@ -7,18 +7,11 @@ use ostler::testing::{
     recording::Retention,
     upstream::HandleResult,
 };
-use ostler_test_harness::{find_condition, probe, scenarios};
+use ostler_test_harness::{find_condition, probe, scenario};
 
 use super::*;
 
-scenarios!(
-    deposed_leader_publishes_nothing,
-    message_is_published_as_granted,
-    unroutable_message_fails_its_reconcile_until_a_queue_is_bound,
-    planned_message_is_shown_and_not_sent,
-    replayed_message_and_patch_are_compared_and_not_sent,
-);
-
+#[scenario]
 async fn message_is_published_as_granted(mut lab: Lab) {
     let rabbitmq = RabbitMq::start().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -72,6 +65,7 @@ async fn message_is_published_as_granted(mut lab: Lab) {
     while client.wait_message("created").await.data != b"late" {}
 }
 
+#[scenario]
 async fn unroutable_message_fails_its_reconcile_until_a_queue_is_bound(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -94,6 +88,7 @@ async fn unroutable_message_fails_its_reconcile_until_a_queue_is_bound(mut lab: 
     assert_eq!(client.wait_message("lost").await.data, b"b");
 }
 
+#[scenario]
 async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
@@ -128,6 +123,7 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
     assert_eq!(rabbitmq.count_connections().await, 1, "only that of the test");
 }
 
+#[scenario]
 async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     lab.settings.record.retention = Retention::All;
@@ -178,6 +174,7 @@ async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
 
 /// The handler computes when the lead is lost, and would publish afterwards. In the next term the message is delivered
 /// again.
+#[scenario]
 async fn deposed_leader_publishes_nothing(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;

@@ -14,21 +14,15 @@ use ostler_test_harness::{
     probe::{kind, write},
     process, read_component,
     registry::Registry,
-    scenarios, with_note,
+    scenario, with_note,
 };
 use serde_json::{Value, json};
 
 use super::{file, plan_request, planned, probe, settings, settled};
 
-scenarios!(
-    new_build_is_planned_with_its_changes,
-    replacing_build_inherits_grants_and_config,
-    plan_uses_plugin_objects,
-    plan_runs_hooks,
-);
-
 /// A rebuilt component without changes plans nothing, one with another message plans a diff, and one that does not load
 /// fails the plan.
+#[scenario]
 async fn new_build_is_planned_with_its_changes(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let same = lab.path().join("same.wasm");
@@ -96,6 +90,7 @@ async fn new_build_is_planned_with_its_changes(mut lab: Lab) {
 }
 
 /// A build that requests fewer permissions than the one it replaces gets only those, and inherits its configuration.
+#[scenario]
 async fn replacing_build_inherits_grants_and_config(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let modest = |text: &str| {
@@ -129,6 +124,7 @@ config: {schema: {type: object, required: [word], properties: {word: {type: stri
 }
 
 /// `Plugin` objects configure the plugins of a plan as they do those of a host.
+#[scenario]
 async fn plan_uses_plugin_objects(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let plugins = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
@@ -264,6 +260,7 @@ fn replace_text(wasm: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 /// A plan shows the upgrades of stored objects by the hooks, and reports a hook that fails.
+#[scenario]
 async fn plan_runs_hooks(mut lab: Lab) {
     let grants = format!("{PACK_GRANTS}{}", process::LIFECYCLE_GRANTS);
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");

@@ -12,21 +12,13 @@ use ostler::testing::{
     key::Gvk,
     plan::{PlanRequest, PlannedObject, Verdict, plan},
 };
-use ostler_test_harness::{Lab, probe::write, scenarios};
+use ostler_test_harness::{Lab, probe::write, scenario};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{plan_request, planned, planned_with, probe, refused_with, settings, snapshot};
-scenarios!(
-    secret_values_are_redacted_in_plan,
-    inserted_secret_is_not_shown_in_plan,
-    missing_grant_is_reported_by_plan,
-    rejected_object_fails_plan_or_its_reconcile,
-    closed_fence_allows_dry_runs_only,
-    unchecked_change_is_marked,
-    changed_upstream_receives_nothing_from_plan,
-);
 
+#[scenario]
 async fn secret_values_are_redacted_in_plan(lab: Lab) {
     const WORD: &str = "plan-secret-0001";
     lab.install(&["tests/probe"]);
@@ -72,6 +64,7 @@ async fn secret_values_are_redacted_in_plan(lab: Lab) {
     }
 }
 
+#[scenario]
 async fn inserted_secret_is_not_shown_in_plan(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.settings.grants = Grants::parse(
@@ -101,6 +94,7 @@ async fn inserted_secret_is_not_shown_in_plan(mut lab: Lab) {
     assert_eq!(lab.get(&Gvk::new("", "v1", "Secret"), "copy").await, None);
 }
 
+#[scenario]
 async fn missing_grant_is_reported_by_plan(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.settings.grants = Grants::parse(
@@ -125,6 +119,7 @@ async fn missing_grant_is_reported_by_plan(mut lab: Lab) {
     assert!(text.contains("verbs: [apply]"), "{text}");
 }
 
+#[scenario(real = "dry run")]
 async fn rejected_object_fails_plan_or_its_reconcile(lab: Lab) {
     lab.install(&["tests/probe"]);
     // An invalid object of a file fails the plan.
@@ -148,6 +143,7 @@ async fn rejected_object_fails_plan_or_its_reconcile(lab: Lab) {
 }
 
 /// The client of a plan refuses every write that is not a dry run, regardless of the layers above it.
+#[scenario(real = "dry run")]
 async fn closed_fence_allows_dry_runs_only(lab: Lab) {
     lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
@@ -183,6 +179,7 @@ async fn closed_fence_allows_dry_runs_only(lab: Lab) {
 }
 
 /// The server cannot dry-run a write in a namespace that exists in the plan only, so the change is marked as unchecked.
+#[scenario]
 async fn unchecked_change_is_marked(lab: Lab) {
     lab.install(&["tests/probe"]);
     let new = format!("{}-new", lab.namespace);
@@ -240,6 +237,7 @@ async fn token_server() -> (String, Arc<AtomicUsize>) {
 
 /// A plan of files connects only to Upstreams that exist live with this url, tls and auth: the author of the files would
 /// choose where the live password is sent to.
+#[scenario]
 async fn changed_upstream_receives_nothing_from_plan(lab: Lab) {
     lab.install(&["tests/probe"]);
     let ((live, live_connections), (other, other_connections)) = (token_server().await, token_server().await);

@@ -4,21 +4,12 @@ use ostler::testing::{
     grants::Grants,
     plan::{Action, PlanRequest, Verdict},
 };
-use ostler_test_harness::{Lab, probe::write, scenarios};
+use ostler_test_harness::{Lab, probe::write, scenario};
 use serde_json::json;
 
 use super::{file, plan_request, planned, planned_with, probe, settled, snapshot, would_be};
-scenarios!(
-    plan_without_changes_is_empty,
-    edit_is_planned_as_diff,
-    new_object_is_planned_with_its_dependents,
-    second_write_is_planned_on_top_of_the_first,
-    patch_is_planned_and_not_sent,
-    deletion_is_planned_with_its_cleanup,
-    reads_and_lists_return_planned_objects,
-    paged_list_includes_planned_object,
-);
 
+#[scenario]
 async fn plan_without_changes_is_empty(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let before = snapshot(&lab).await;
@@ -43,6 +34,7 @@ async fn plan_without_changes_is_empty(mut lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
 }
 
+#[scenario(real = "dry run")]
 async fn edit_is_planned_as_diff(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let before = snapshot(&lab).await;
@@ -80,6 +72,7 @@ async fn edit_is_planned_as_diff(mut lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
 }
 
+#[scenario]
 async fn new_object_is_planned_with_its_dependents(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     // The first probe creates the second, which creates a ConfigMap.
@@ -129,6 +122,7 @@ async fn new_object_is_planned_with_its_dependents(mut lab: Lab) {
 }
 
 /// Finalizer, spec, status and hold are planned on top of each other, and a field that is no longer applied is removed.
+#[scenario]
 async fn second_write_is_planned_on_top_of_the_first(mut lab: Lab) {
     let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "1", "b": "2"}});
     settled(
@@ -154,6 +148,7 @@ async fn second_write_is_planned_on_top_of_the_first(mut lab: Lab) {
     assert_eq!(p["status"]["seen"][2], r#"{"a":"3"}"#, "{}", report.text());
 }
 
+#[scenario]
 async fn deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     let steps = json!([write("apply", "child", "1")]);
     settled(&mut lab, steps, json!([write("force", "left", "behind")])).await;
@@ -211,6 +206,7 @@ async fn deletion_is_planned_with_its_cleanup(mut lab: Lab) {
 }
 
 /// Lists and reads of other objects return planned objects.
+#[scenario]
 async fn reads_and_lists_return_planned_objects(lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.apply_config_map("there", "x", "1").await;
@@ -248,6 +244,7 @@ async fn reads_and_lists_return_planned_objects(lab: Lab) {
 }
 
 /// A list of more than one page includes the planned object.
+#[scenario]
 async fn paged_list_includes_planned_object(lab: Lab) {
     const COUNT: usize = 520;
     lab.install(&["tests/probe"]);
@@ -263,6 +260,7 @@ async fn paged_list_includes_planned_object(lab: Lab) {
     assert_eq!(seen, format!("{},new", names.join(",")), "{}", report.text());
 }
 
+#[scenario(real = "dry run")]
 async fn patch_is_planned_and_not_sent(mut lab: Lab) {
     settled(&mut lab, json!([]), json!([])).await;
     lab.apply_config_map("target", "x", "1").await;

@@ -4,16 +4,14 @@ use ostler::testing::plan::{Action, Change, PlanRequest, Verdict};
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{self, PIPELINE_YAML},
-    scenarios,
+    scenario,
 };
 use serde_json::json;
 
 use super::{plan_request, planned, planned_with, snapshot};
-scenarios!(chain_is_planned_from_files);
-
-scenarios!(simulated: planned_request_is_shown_and_not_sent);
 
 /// The plan of an edited team reads from Concourse and writes nothing.
+#[scenario(simulated)]
 async fn planned_request_is_shown_and_not_sent(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply_chain().await;
@@ -47,6 +45,7 @@ async fn planned_request_is_shown_and_not_sent(mut lab: Lab) {
 }
 
 /// In an empty cluster the whole chain is planned from files, as far as no response is needed.
+#[scenario]
 async fn chain_is_planned_from_files(lab: Lab) {
     lab.install(&concourse::PACK_COMPONENTS);
     let before = snapshot(&lab).await;

@@ -1,6 +1,6 @@
 //! Canary builds: their share of the objects, promotion and rollback.
 
-use ostler_test_harness::{Lab, read_component, with_note};
+use ostler_test_harness::{Lab, read_component, scenario, with_note};
 use serde_json::{Value, json};
 
 use super::{
@@ -17,6 +17,7 @@ async fn wait_canary_state(lab: &Lab, state: &str, objects: &str) -> Value {
     plugin(lab, "hostile").await
 }
 
+#[scenario]
 pub async fn canary_reconciles_its_share_and_is_promoted(mut lab: Lab) {
     const OBJECT_COUNT: usize = 40;
     let _lock = lab.lock_plugin("hostile").await;
@@ -103,6 +104,7 @@ pub async fn canary_reconciles_its_share_and_is_promoted(mut lab: Lab) {
     lab.delete_plugin("hostile").await;
 }
 
+#[scenario]
 pub async fn canary_with_more_failures_is_rolled_back(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
     let stable = read_component("hostile/hostile");

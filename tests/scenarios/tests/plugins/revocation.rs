@@ -1,6 +1,7 @@
 //! Revocation of a key or a digest while the build that it concerns serves.
 
 use super::*;
+use ostler_test_harness::scenario;
 
 /// The public key of another seed than [`PRIVATE_KEY`].
 const OTHER_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=\n-----END PUBLIC KEY-----\n";
@@ -21,6 +22,7 @@ async fn push_signed(registry: &Registry) -> PushedComponent {
     pushed
 }
 
+#[scenario]
 pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     let registry = Registry::start_public();
@@ -94,6 +96,7 @@ async fn write_keys(lab: &Lab, key: &str) {
         .await;
 }
 
+#[scenario]
 pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     let registry = Registry::start_public();

@@ -2,7 +2,7 @@
 
 use kube::api::{Patch, PatchParams};
 use ostler::testing::plugin::LoadState;
-use ostler_test_harness::{Lab, read_component, with_note};
+use ostler_test_harness::{Lab, read_component, scenario, with_note};
 use serde_json::{Value, json};
 
 use super::{
@@ -35,6 +35,7 @@ async fn install_brittle(lab: &Lab, sound: &[u8], good: &str) {
     }
 }
 
+#[scenario]
 pub async fn trapping_build_is_rolled_back(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
     let sound = read_component("hostile/hostile");
@@ -86,6 +87,7 @@ pub async fn trapping_build_is_rolled_back(mut lab: Lab) {
 }
 
 /// A restarted host has loaded nothing but the build that the one before it has rolled back.
+#[scenario]
 pub async fn restarted_host_does_not_try_a_rolled_back_build(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
     let sound = read_component("hostile/hostile");
@@ -147,6 +149,7 @@ fn oci_spec(pushed: &PushedComponent) -> Value {
     spec
 }
 
+#[scenario]
 pub async fn restarted_host_pulls_the_build_before_the_rolled_back_one(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
     let mut registry = Registry::start_public();
@@ -204,6 +207,7 @@ pub async fn restarted_host_pulls_the_build_before_the_rolled_back_one(mut lab: 
     lab.delete_plugin("hostile").await;
 }
 
+#[scenario]
 pub async fn trapping_build_of_a_file_is_rolled_back(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
     let sound = read_component("hostile/hostile");

@@ -11,7 +11,7 @@ use ostler::testing::{
     queue::Priority,
     recording::{format::Recording, trace::TraceLine},
 };
-use ostler_test_harness::{Lab, process, read_component};
+use ostler_test_harness::{Lab, process, read_component, scenario};
 use serde_json::{Value, json};
 
 use super::{failing_probe, probe, probe_with_steps, start_probe_host};
@@ -27,6 +27,7 @@ async fn serve_admin(lab: &Lab) -> String {
     format!("http://{}", address.expect("it binds"))
 }
 
+#[scenario]
 pub async fn trace_streams_live_host_calls(mut lab: Lab) {
     start_probe_host(&mut lab).await;
     let url = serve_admin(&lab).await;
@@ -125,6 +126,7 @@ async fn ostler(folder: &Path, arguments: &[&str]) -> Output {
         .expect("it ends")
 }
 
+#[scenario]
 pub async fn record_and_replay_commands_report_differences(mut lab: Lab) {
     start_probe_host(&mut lab).await;
     let url = serve_admin(&lab).await;

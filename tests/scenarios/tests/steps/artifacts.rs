@@ -1,17 +1,10 @@
 //! Artifacts: a Step takes what another one has made, from its pod of the moment.
 
 use kubelet_simulator::{Course, pod_ip};
-use ostler_test_harness::{Lab, scenarios};
+use ostler_test_harness::{Lab, scenario};
 use serde_json::{Value, json};
 
 use crate::steps::{StepsLab, ended_with, pods, steps};
-
-scenarios!(
-    samples_run_with_the_shipped_grants,
-    artifact_is_fetched_from_the_pod_of_its_producer,
-    fetcher_follows_a_producer_that_runs_again,
-    missing_key_is_named_until_it_is_there,
-);
 
 /// The sources in the annotation of a pod, which the kubelet passes on to the fetcher.
 fn sources(pod: &Value) -> Value {
@@ -20,6 +13,7 @@ fn sources(pod: &Value) -> Value {
 }
 
 /// The examples of `deploy/`.
+#[scenario(real = "RBAC and impersonation")]
 async fn samples_run_with_the_shipped_grants(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let samples = include_str!("../../../../deploy/examples/steps.yaml");
@@ -42,6 +36,7 @@ async fn samples_run_with_the_shipped_grants(lab: Lab) {
     }
 }
 
+#[scenario]
 async fn artifact_is_fetched_from_the_pod_of_its_producer(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let (lab, kubelet) = (&steps_lab.lab, &steps_lab.kubelet);
@@ -78,6 +73,7 @@ async fn artifact_is_fetched_from_the_pod_of_its_producer(lab: Lab) {
     assert!(steps_lab.pod("build-1").await.is_none());
 }
 
+#[scenario]
 async fn fetcher_follows_a_producer_that_runs_again(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let (lab, kubelet) = (&steps_lab.lab, &steps_lab.kubelet);
@@ -101,6 +97,7 @@ async fn fetcher_follows_a_producer_that_runs_again(lab: Lab) {
     assert_eq!(steps_lab.status("test").await["attempt"], 1);
 }
 
+#[scenario]
 async fn missing_key_is_named_until_it_is_there(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let lab = &steps_lab.lab;

@@ -1,16 +1,11 @@
 //! Deletion: of Steps in the reverse order of use, of their pods before them, and of Steps that have expired.
 
 use kubelet_simulator::Course;
-use ostler_test_harness::{Lab, scenarios};
+use ostler_test_harness::{Lab, scenario};
 
 use crate::steps::{StepsLab, pods, steps};
 
-scenarios!(
-    deleted_steps_go_in_the_reverse_order_of_use,
-    expired_step_goes_with_its_pod,
-    pod_is_removed_when_it_is_retained_no_more,
-);
-
+#[scenario(real = "finalizers and garbage collection")]
 async fn deleted_steps_go_in_the_reverse_order_of_use(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let (lab, kubelet) = (&steps_lab.lab, &steps_lab.kubelet);
@@ -38,6 +33,7 @@ async fn deleted_steps_go_in_the_reverse_order_of_use(lab: Lab) {
     assert!(lab.list(&pods()).await.is_empty());
 }
 
+#[scenario]
 async fn expired_step_goes_with_its_pod(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     for (name, course) in [
@@ -55,6 +51,7 @@ async fn expired_step_goes_with_its_pod(lab: Lab) {
     }
 }
 
+#[scenario]
 async fn pod_is_removed_when_it_is_retained_no_more(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let mut step = steps_lab.producer("build");

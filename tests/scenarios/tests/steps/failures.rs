@@ -4,19 +4,11 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kubelet_simulator::Course;
 use ostler::testing::key::Gvk;
 use ostler_apiserver::{Effect, Fault, Match};
-use ostler_test_harness::{Lab, find_condition, scenarios};
+use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
 use steps_protocol::{ErrorReason, Report};
 
 use crate::steps::{StepsLab, end, pods, steps};
-
-scenarios!(
-    process_that_fails_ends_its_step_with_a_remedy,
-    pod_that_cannot_start_is_named_until_its_cause_is_mended,
-    step_that_does_not_start_in_time_ends_without_its_pod,
-    pod_beyond_the_quota_waits_for_room,
-    pod_that_violates_pod_security_is_named,
-);
 
 fn failed(exit_code: i32, report: Report) -> Course {
     end(Report {
@@ -29,6 +21,7 @@ fn error(reason: ErrorReason, message: &str) -> String {
     Report::of_error(reason, message).encode()
 }
 
+#[scenario]
 async fn process_that_fails_ends_its_step_with_a_remedy(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let killed = Report {
@@ -115,6 +108,7 @@ async fn process_that_fails_ends_its_step_with_a_remedy(lab: Lab) {
     }
 }
 
+#[scenario]
 async fn pod_that_cannot_start_is_named_until_its_cause_is_mended(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let waiting = |reason, message: &str| Course::Waiting(reason, message.into());
@@ -168,6 +162,7 @@ async fn pod_that_cannot_start_is_named_until_its_cause_is_mended(lab: Lab) {
     }
 }
 
+#[scenario]
 async fn step_that_does_not_start_in_time_ends_without_its_pod(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let message = "0/1 nodes are available: 1 node(s) had untolerated taint.";
@@ -228,6 +223,7 @@ fn refuse_pods(lab: &Lab, message: &str) -> bool {
     true
 }
 
+#[scenario(real = "quotas and admission")]
 async fn pod_beyond_the_quota_waits_for_room(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let lab = &steps_lab.lab;
@@ -260,6 +256,7 @@ async fn pod_beyond_the_quota_waits_for_room(lab: Lab) {
     assert_eq!(steps_lab.status("a").await["attempt"], 1);
 }
 
+#[scenario(real = "quotas and admission")]
 async fn pod_that_violates_pod_security_is_named(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let lab = &steps_lab.lab;

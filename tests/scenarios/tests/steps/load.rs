@@ -1,11 +1,9 @@
 //! The cost of many Steps.
 
 use ostler::testing::scope::Scope;
-use ostler_test_harness::{Lab, scenarios};
+use ostler_test_harness::{Lab, scenario};
 
 use crate::steps::{StepsLab, pods, steps};
-
-scenarios!(pods_are_watched_by_their_label_alone,);
 
 /// Most requests of the host for a Step without inputs: its finalizer, its pod, statuses and Events.
 const MAX_REQUESTS_PER_STEP: u64 = 10;
@@ -36,6 +34,7 @@ async fn run_steps(steps_lab: &StepsLab, prefix: &str, count: usize) {
     steps_lab.lab.wait_idle().await;
 }
 
+#[scenario(real = "watches and lists")]
 async fn pods_are_watched_by_their_label_alone(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let lab = &steps_lab.lab;

@@ -1,18 +1,10 @@
 //! The host or the pod ends at each phase of a Step.
 
 use kubelet_simulator::Course;
-use ostler_test_harness::{Lab, scenarios};
+use ostler_test_harness::{Lab, scenario};
 use serde_json::json;
 
 use crate::steps::{StepsLab, ended_with, pods, steps};
-
-scenarios!(
-    process_that_ends_while_the_host_is_stopped_is_reported,
-    host_restarted_in_a_deletion_finishes_it,
-    pod_deleted_at_any_phase_ends_its_step,
-    pod_deleted_at_any_phase_is_replaced_by_policy,
-    artifacts_of_a_deleted_pod_are_gone,
-);
 
 /// The phases before the end, with what the Step shows of each.
 fn phases() -> [(&'static str, Course, &'static str); 3] {
@@ -23,6 +15,7 @@ fn phases() -> [(&'static str, Course, &'static str); 3] {
     ]
 }
 
+#[scenario]
 async fn process_that_ends_while_the_host_is_stopped_is_reported(lab: Lab) {
     let mut steps_lab = StepsLab::start(lab).await;
     for (name, course, _) in phases() {
@@ -70,6 +63,7 @@ async fn process_that_ends_while_the_host_is_stopped_is_reported(lab: Lab) {
     assert_eq!(steps_lab.lab.list(&pods()).await.len(), names.len());
 }
 
+#[scenario]
 async fn host_restarted_in_a_deletion_finishes_it(lab: Lab) {
     let mut steps_lab = StepsLab::start(lab).await;
     steps_lab.kubelet.direct("a-1", Course::Running);
@@ -92,6 +86,7 @@ async fn host_restarted_in_a_deletion_finishes_it(lab: Lab) {
     assert!(steps_lab.pod("a-1").await.is_none());
 }
 
+#[scenario]
 async fn pod_deleted_at_any_phase_ends_its_step(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     for (name, course, reason) in phases() {
@@ -119,6 +114,7 @@ async fn pod_deleted_at_any_phase_ends_its_step(lab: Lab) {
         .await;
 }
 
+#[scenario]
 async fn pod_deleted_at_any_phase_is_replaced_by_policy(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     for (name, course, reason) in phases() {
@@ -140,6 +136,7 @@ async fn pod_deleted_at_any_phase_is_replaced_by_policy(lab: Lab) {
     }
 }
 
+#[scenario]
 async fn artifacts_of_a_deleted_pod_are_gone(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
     let lab = &steps_lab.lab;

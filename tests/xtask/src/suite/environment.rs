@@ -1,0 +1,106 @@
+//! What scenarios need outside of their executables, and find by environment variables.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use anyhow::Result;
+
+use super::selection::{Selection, Tier};
+use crate::{
+    cargo::{self, TestExecutable},
+    components, paths, powerdns, rabbitmq, registry,
+};
+
+/// Environment variable of the real control plane's kubeconfig.
+pub const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
+/// Environment variable of the kubeconfig of its second API server, which is another cluster.
+pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
+/// Environment variable of the folder with the real Argo CD.
+pub const ARGO_CD_VARIABLE: &str = "OSTLER_TEST_ARGOCD";
+
+const COMPONENTS_VARIABLE: &str = "OSTLER_COMPONENTS";
+const HOST_VARIABLE: &str = "OSTLER_BIN";
+const REGISTRY_VARIABLE: &str = "OSTLER_TEST_REGISTRY";
+const RABBITMQ_VARIABLE: &str = "OSTLER_TEST_RABBITMQ";
+const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
+
+/// Integration tests with scenarios, and one of the host, with which cargo builds its binary.
+const SCENARIO_TARGETS: [&str; 3] = ["scenarios", "conformance", "layout"];
+
+/// Values of environment variables.
+pub type Variables = BTreeMap<&'static str, PathBuf>;
+
+/// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by which the tests
+/// find them, and the executables of the tests.
+pub fn prepare(selection: &Selection) -> Result<(Variables, Vec<TestExecutable>)> {
+    let mut variables = Variables::new();
+    if selection.has_scenarios() {
+        // First, because they fail within seconds where a package can't be fetched.
+        variables.insert(REGISTRY_VARIABLE, registry::find_or_fetch()?);
+        variables.insert(RABBITMQ_VARIABLE, rabbitmq::find_or_fetch()?);
+        variables.insert(POWERDNS_VARIABLE, powerdns::find_or_fetch()?);
+        // The bench builds its own, with another profile and so with all dependencies again.
+        components::build_components(|guest| guest.pack != "bench")?;
+        variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
+    }
+    let targets = if selection.includes(Tier::Pure) {
+        &[][..]
+    } else {
+        &SCENARIO_TARGETS
+    };
+    let (mut binaries, executables) = cargo::build_tests(targets)?;
+    if let Some(binary) = binaries.remove("ostler") {
+        variables.insert(HOST_VARIABLE, binary);
+    }
+    Ok((variables, executables))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The variables of a real Concourse are set by the person who runs the tests.
+    #[test]
+    fn every_variable_of_the_harness_is_set() {
+        let mut folders = vec![paths::workspace_root().join("tests/harness/src")];
+        let mut read = BTreeSet::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(path).unwrap();
+                let names = text.split("\"OSTLER_").skip(1);
+                let names = names.filter_map(|rest| Some(format!("OSTLER_{}", rest.split_once('"')?.0)));
+                read.extend(names.filter(|name| name.chars().all(|c| c.is_ascii_uppercase() || c == '_')));
+            }
+        }
+        read.retain(|name| !name.starts_with("OSTLER_CONCOURSE_"));
+        let set = [
+            KUBECONFIG_VARIABLE,
+            SECOND_KUBECONFIG_VARIABLE,
+            ARGO_CD_VARIABLE,
+            COMPONENTS_VARIABLE,
+            HOST_VARIABLE,
+            REGISTRY_VARIABLE,
+            RABBITMQ_VARIABLE,
+            POWERDNS_VARIABLE,
+        ];
+        assert_eq!(read, set.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn every_target_with_scenarios_is_an_integration_test() {
+        let root = paths::workspace_root();
+        for (target, path) in SCENARIO_TARGETS.into_iter().zip([
+            "tests/scenarios/tests/main.rs",
+            "host/apiserver/tests/conformance/main.rs",
+            "host/tests/layout.rs",
+        ]) {
+            assert!(root.join(path).is_file(), "{target}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Results of the tests: what libtest prints, summed over all executables and repetitions.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::paths;
+
+/// Number of lines repeated from the panic of a failed test on, and from the end of its output.
+const EXCERPT_LINES: usize = 10;
+
+/// Results of one executable, from the lines of libtest.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Results {
+    /// Number of tests that passed.
+    pub passed: u64,
+    /// Tests that failed, in the order in which their output is printed.
+    pub failures: Vec<Output>,
+    /// True after the line with the totals, which an executable that crashes does not print.
+    pub is_complete: bool,
+    reading: bool,
+}
+
+/// Name and output of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Name of the test.
+    pub test: String,
+    /// Its output.
+    pub lines: Vec<String>,
+}
+
+impl Output {
+    /// Returns the lines from its panic on, and its last ones.
+    fn excerpt(&self) -> Vec<String> {
+        let lines = &self.lines;
+        let panicked = lines.iter().position(|l| l.contains("panicked at")).unwrap_or(0);
+        let end = lines.len().min(panicked + EXCERPT_LINES);
+        let last = end.max(lines.len().saturating_sub(EXCERPT_LINES));
+        let mut excerpt = lines[panicked..end].to_vec();
+        if last > end {
+            excerpt.push("…".to_owned());
+        }
+        excerpt.extend_from_slice(&lines[last..]);
+        excerpt
+    }
+}
+
+impl Results {
+    /// Adds a line of libtest.
+    pub fn add_line(&mut self, line: &str) {
+        let header = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" ----"));
+        if let Some((test, "stdout")) = header.and_then(|header| header.rsplit_once(' ')) {
+            self.failures.push(Output {
+                test: test.to_owned(),
+                lines: Vec::new(),
+            });
+            self.reading = true;
+        } else if let Some(totals) = line.strip_prefix("test result: ") {
+            self.reading = false;
+            self.is_complete = true;
+            self.passed += count_of(totals, "passed");
+        } else if line == "failures:" || line == "successes:" {
+            self.reading = false;
+        } else if let (true, Some(output)) = (self.reading, self.failures.last_mut()) {
+            output.lines.push(line.to_owned());
+        }
+    }
+}
+
+/// Finds a count in the rest of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn count_of(totals: &str, what: &str) -> u64 {
+    let counts = totals.split_once(". ").map_or(totals, |(_, counts)| counts);
+    let mut counts = counts.split("; ").filter_map(|count| count.split_once(' '));
+    let found = counts.find(|(_, word)| *word == what);
+    found.map_or(0, |(n, _)| n.parse().unwrap_or(0))
+}
+
+/// A test that failed and passed when it ran again.
+#[derive(Debug, PartialEq, Eq)]
+struct Flaky {
+    failed: Output,
+    passed: Vec<String>,
+}
+
+/// Results of the whole suite.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    passed: u64,
+    failed: Vec<Output>,
+    flaky: Vec<Flaky>,
+}
+
+impl Report {
+    /// Adds tests that passed.
+    pub fn add_passed(&mut self, count: u64) {
+        self.passed += count;
+    }
+
+    /// Adds a test that failed.
+    pub fn add_failure(&mut self, output: Output) {
+        self.failed.push(output);
+    }
+
+    /// Adds a test that failed, and passed when it ran again, alone.
+    pub fn add_flaky(&mut self, failed: Output, passed: Vec<String>) {
+        self.flaky.push(Flaky { failed, passed });
+    }
+
+    /// Returns whether no test failed.
+    pub fn is_success(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// Returns the last lines of the command: an excerpt of each failure, because thousands of lines follow it, and the totals.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for flaky in &self.flaky {
+            lines.push(format!("---- {}: failed ----", flaky.failed.test));
+            lines.extend(flaky.failed.excerpt());
+            lines.push(format!("---- {}: passed alone ----", flaky.failed.test));
+            let from = flaky.passed.len().saturating_sub(EXCERPT_LINES);
+            lines.extend_from_slice(&flaky.passed[from..]);
+        }
+        for failed in &self.failed {
+            lines.push(format!("---- {} ----", failed.test));
+            lines.extend(failed.excerpt());
+        }
+        let names = |outputs: &mut dyn Iterator<Item = &Output>| {
+            let names: BTreeSet<_> = outputs.map(|output| output.test.clone()).collect();
+            names.into_iter().collect::<Vec<_>>()
+        };
+        for name in names(&mut self.flaky.iter().map(|flaky| &flaky.failed)) {
+            lines.push(format!("flaky: {name}"));
+        }
+        for name in names(&mut self.failed.iter()) {
+            lines.push(format!("failed: {name}"));
+        }
+        lines.push(self.summary());
+        lines
+    }
+
+    fn summary(&self) -> String {
+        let mut summary = format!("{} passed, {} failed", self.passed, self.failed.len());
+        if !self.flaky.is_empty() {
+            summary.push_str(&format!(", {} flaky", self.flaky.len()));
+        }
+        summary
+    }
+
+    /// Writes the flaky tests with both outputs. The file is an empty list without any.
+    pub fn write_flaky(&self, path: &Path) -> Result<()> {
+        let tests: Vec<_> = self
+            .flaky
+            .iter()
+            .map(|flaky| {
+                json!({"test": flaky.failed.test, "failed": flaky.failed.lines, "passed": flaky.passed})
+            })
+            .collect();
+        paths::replace_file(path, &serde_json::to_vec_pretty(&tests)?)
+            .with_context(|| path.display().to_string())?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> Results {
+        let mut results = Results::default();
+        for line in lines {
+            results.add_line(line);
+        }
+        results
+    }
+
+    #[test]
+    fn result_line_completes_the_counts() {
+        let results = read(&[
+            "running 2 tests",
+            "test a ... ok",
+            "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.01s",
+        ]);
+        assert_eq!((results.passed, results.is_complete), (12, true));
+        assert!(!read(&["running 2 tests", "test a ... ok"]).is_complete);
+    }
+
+    #[test]
+    fn output_of_a_failed_test_is_kept() {
+        let results = read(&[
+            "running 2 tests",
+            "test x::real ... FAILED",
+            "",
+            "failures:",
+            "",
+            "---- x::real stdout ----",
+            "noise",
+            "thread 'x::real' panicked at a.rs:1:1:",
+            "no",
+            "failures:",
+            "    x::real",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
+        ]);
+        let output = Output {
+            test: "x::real".into(),
+            lines: ["noise", "thread 'x::real' panicked at a.rs:1:1:", "no"]
+                .map(str::to_owned)
+                .into(),
+        };
+        assert_eq!((results.passed, results.failures), (1, vec![output]));
+    }
+
+    fn long_output(test: &str) -> Output {
+        let noise = (0..100).map(|n| format!("noise {n}"));
+        let end = ["thread 'x' panicked at a.rs:1:1:", "no"].map(str::to_owned);
+        Output {
+            test: test.into(),
+            lines: noise.chain(end).collect(),
+        }
+    }
+
+    #[test]
+    fn flaky_and_failed_tests_are_named_before_the_totals() {
+        let mut report = Report::default();
+        report.add_passed(7);
+        report.add_flaky(long_output("a"), vec!["calm".into()]);
+        report.add_failure(long_output("b"));
+        let panicked = "thread 'x' panicked at a.rs:1:1:";
+        let expected = [
+            "---- a: failed ----",
+            panicked,
+            "no",
+            "---- a: passed alone ----",
+            "calm",
+            "---- b ----",
+            panicked,
+            "no",
+            "flaky: a",
+            "failed: b",
+            "7 passed, 1 failed, 1 flaky",
+        ];
+        assert_eq!(report.lines(), expected);
+        assert!(!report.is_success());
+    }
+
+    #[test]
+    fn flaky_tests_are_written_with_both_outputs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flaky.json");
+        let mut report = Report::default();
+        let read = || serde_json::from_slice::<serde_json::Value>(&std::fs::read(&path).unwrap()).unwrap();
+        report.write_flaky(&path).unwrap();
+        assert_eq!(read(), json!([]));
+        let failed = Output {
+            test: "a".into(),
+            lines: vec!["no".into()],
+        };
+        report.add_flaky(failed, vec!["calm".into()]);
+        report.write_flaky(&path).unwrap();
+        assert_eq!(
+            read(),
+            json!([{"test": "a", "failed": ["no"], "passed": ["calm"]}])
+        );
+        assert!(report.is_success());
+    }
+}
