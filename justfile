@@ -7,9 +7,9 @@ _default:
 demo *options:
     cargo xtask demo {{options}}
 
-# Everything, or one tier: pure, embedded, hostile, real, argocd
-test *tiers:
-    cargo xtask test {{tiers}}
+# What a change must pass, or tiers and parts of test names: embedded deletion::
+test *tests:
+    cargo xtask test {{tests}}
 
 # Measure Ostler beside other operators: target/bench/report.json, docs/benchmarks.md
 bench *options:

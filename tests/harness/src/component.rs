@@ -68,6 +68,11 @@ pub fn workspace_root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
+/// Returns the folder of compiled components, which all checkouts of a user share: that of one in Python takes half a minute.
+pub fn compiled_dir() -> PathBuf {
+    ostler_builder::cache_dir(&workspace_root().join("target")).join("compiled")
+}
+
 /// Reads a built component, named `PACK/NAME`.
 pub fn read_component(component: &str) -> Vec<u8> {
     let root = std::env::var_os("OSTLER_COMPONENTS")

@@ -11,7 +11,7 @@ use ostler::testing::{
 };
 use serde_json::Value;
 
-use crate::{read_component, workspace_root};
+use crate::{compiled_dir, read_component, workspace_root};
 
 /// The objects with the rights of components (`PACK/NAME`), as plugins of that name in these grants, for objects in a
 /// namespace.
@@ -23,7 +23,7 @@ pub async fn render_rights(
 ) -> Vec<Value> {
     let limits = Limits::default();
     let cache = CompileCache {
-        directory: workspace_root().join("target/compiled"),
+        directory: compiled_dir(),
         compiler: None,
     };
     let engine = Arc::new(Engine::new(4, limits.memory, Some(cache), None).expect("an engine"));

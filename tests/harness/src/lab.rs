@@ -24,7 +24,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use self::wait::find_condition;
-use crate::{component::workspace_root, logs, server::Concourse};
+use crate::{component::compiled_dir, logs, server::Concourse};
 
 /// Grants the tests run with: those of deploy/grants.yaml for the packs and the examples, with servers on loopback and the
 /// identity of the host.
@@ -134,7 +134,7 @@ impl Lab {
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
             workers: 8,
             cache: Some(CompileCache {
-                directory: workspace_root().join("target/compiled"),
+                directory: compiled_dir(),
                 compiler: None,
             }),
             ..Settings::default()

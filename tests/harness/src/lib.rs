@@ -21,7 +21,7 @@ mod scenario;
 mod second;
 mod server;
 
-pub use component::{read_component, with_note, workspace_root};
+pub use component::{compiled_dir, read_component, with_note, workspace_root};
 pub use concourse_simulator as simulator;
 pub use lab::{Lab, PACK_GRANTS, find_condition};
 pub use logs::captured_logs;

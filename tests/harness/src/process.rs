@@ -9,7 +9,7 @@ use std::{
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, workspace_root};
+use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, compiled_dir};
 
 /// A host process, killed when dropped.
 pub struct Process {
@@ -84,7 +84,7 @@ impl Process {
             .arg("--grants")
             .arg(grants)
             .arg("--cache-dir")
-            .arg(workspace_root().join("target/compiled"))
+            .arg(compiled_dir())
             .arg("--ready-file")
             .arg(&ready)
             .args([

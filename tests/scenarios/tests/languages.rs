@@ -29,7 +29,7 @@ use ostler::testing::{
     plugin_policy::PluginPolicy,
     trap::Trap,
 };
-use ostler_test_harness::{Lab, probe::config_map, read_component, scenario, workspace_root};
+use ostler_test_harness::{Lab, compiled_dir, probe::config_map, read_component, scenario, workspace_root};
 use serde_json::{Value, json};
 
 #[scenario]
@@ -329,7 +329,7 @@ async fn uncaught_exception_is_reported_with_its_file_and_line() {
         ),
     ] {
         let cache = CompileCache {
-            directory: workspace_root().join("target/compiled"),
+            directory: compiled_dir(),
             compiler: None,
         };
         let engine = Engine::new(2, measuring_limits().memory, Some(cache), None).expect("an engine");
@@ -381,7 +381,7 @@ mod figures {
 
     fn engine(cached: bool, inspector: Option<Inspector>) -> Engine {
         let cache = CompileCache {
-            directory: workspace_root().join("target/compiled"),
+            directory: compiled_dir(),
             compiler: None,
         };
         Engine::new(2, measuring_limits().memory, cached.then_some(cache), inspector).expect("an engine")

@@ -4,7 +4,7 @@
 //! objects, and those of an ordered subscription are handled in the order of the queue.
 //!
 //! Each run has a seed, which it prints; `CHAOS_SEED=N` repeats that run. The whole is
-//! `cargo test -p ostler-scenarios -- --ignored --nocapture message_chaos::`.
+//! `cargo xtask test all message_chaos::thousand`.
 
 use std::{
     collections::BTreeMap,

@@ -16,9 +16,9 @@ use ostler::testing::{
     plan::{PlanRequest, Report, plan},
 };
 use ostler_test_harness::{
-    Lab, PACK_GRANTS, concourse,
+    Lab, PACK_GRANTS, compiled_dir, concourse,
     probe::{kind, write},
-    process, scenario, workspace_root,
+    process, scenario,
 };
 use serde_json::{Value, json};
 
@@ -136,7 +136,7 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
         .arg("--plugin-selector")
         .arg(format!("lab={}", lab.namespace))
         .arg("--cache-dir")
-        .arg(workspace_root().join("target/compiled"))
+        .arg(compiled_dir())
         .args(arguments)
         .stdin(Stdio::null())
         .output()

@@ -115,7 +115,7 @@ async fn otlp_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
         .arg(ostler_test_harness::workspace_root().join("tests/grants.yaml"))
         .args(["--allow-network", "127.0.0.1"])
         .arg("--cache-dir")
-        .arg(ostler_test_harness::workspace_root().join("target/compiled"))
+        .arg(ostler_test_harness::compiled_dir())
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")
         .stdin(Stdio::null())

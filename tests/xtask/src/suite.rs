@@ -38,6 +38,9 @@ pub struct Options {
     /// Run the selected tests this many times, to find those that fail by chance.
     #[arg(long, default_value_t = 1)]
     repeat: u32,
+    /// Show the output of tests that pass, too: what they measure.
+    #[arg(long)]
+    nocapture: bool,
 }
 
 /// Threads of scenarios, which wait most of their time: for time limits, and for the servers they start.
@@ -58,7 +61,7 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
         let mut suite = Suite {
             executables: executables.collect::<Result<_>>()?,
             selection: &selection,
-            repeat: options.repeat,
+            options,
             variables,
             report: Report::default(),
         };
@@ -131,7 +134,7 @@ impl ListedExecutable {
 /// A run of the suite.
 struct Suite<'a> {
     selection: &'a Selection,
-    repeat: u32,
+    options: &'a Options,
     variables: Variables,
     executables: Vec<ListedExecutable>,
     report: Report,
@@ -176,7 +179,7 @@ impl Suite<'_> {
         }
         let names: Vec<_> = tiers.iter().filter_map(ValueEnum::to_possible_value).collect();
         let names: Vec<_> = names.iter().map(|name| name.get_name()).collect();
-        for _ in 0..self.repeat {
+        for _ in 0..self.options.repeat {
             print_status(&format!("── {} ──", names.join(", ")));
             for (executable, tests) in &selected {
                 let (alone, others): (Vec<_>, Vec<_>) = tests
@@ -266,6 +269,9 @@ impl Suite<'_> {
         // measurements.
         if tests.iter().all(|test| Placement::parse(test).server.is_some()) {
             command.arg("--include-ignored");
+        }
+        if self.options.nocapture {
+            command.arg("--nocapture");
         }
         let mut results = Results::default();
         let succeeded = runner::run_tests(command, |line| {

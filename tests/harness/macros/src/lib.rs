@@ -1,6 +1,8 @@
 //! `#[scenario]`: the test functions of a scenario, one for each API server it runs on.
 
 mod arguments;
+#[cfg(test)]
+mod table;
 
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, Span, TokenStream as Tokens};

@@ -96,6 +96,19 @@ impl Lab {
             .expect("deletion is accepted");
     }
 
+    /// Deletes an object that may be gone already, because its owner was deleted before.
+    pub async fn delete_if_present(&self, gvk: &Gvk, name: &str) {
+        match self
+            .api(gvk, &self.namespace)
+            .delete(name, &DeleteParams::default())
+            .await
+        {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("deletion of {}/{name}: {error}", gvk.kind),
+        }
+    }
+
     /// Merge-patches an object.
     pub async fn patch(&self, gvk: &Gvk, name: &str, patch: Value) -> Value {
         let api = self.api(gvk, &self.namespace);

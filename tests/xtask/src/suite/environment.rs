@@ -1,6 +1,12 @@
 //! What scenarios need outside of their executables, and find by environment variables.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Result;
 
@@ -26,6 +32,9 @@ const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
 /// Integration tests with scenarios, and one of the host, with which cargo builds its binary.
 const SCENARIO_TARGETS: [&str; 3] = ["scenarios", "conformance", "layout"];
 
+/// Age at which a file in the folder of compiled components is removed. Its name is a digest, and most components change.
+const MAX_COMPILED_AGE: Duration = Duration::from_hours(7 * 24);
+
 /// Values of environment variables.
 pub type Variables = BTreeMap<&'static str, PathBuf>;
 
@@ -39,6 +48,10 @@ pub fn prepare(selection: &Selection) -> Result<(Variables, Vec<TestExecutable>)
         variables.insert(RABBITMQ_VARIABLE, rabbitmq::find_or_fetch()?);
         variables.insert(POWERDNS_VARIABLE, powerdns::find_or_fetch()?);
         // The bench builds its own, with another profile and so with all dependencies again.
+        prune_compiled(
+            &ostler_builder::cache_dir(&paths::target_dir()).join("compiled"),
+            MAX_COMPILED_AGE,
+        )?;
         components::build_components(|guest| guest.pack != "bench")?;
         variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
     }
@@ -52,6 +65,27 @@ pub fn prepare(selection: &Selection) -> Result<(Variables, Vec<TestExecutable>)
         variables.insert(HOST_VARIABLE, binary);
     }
     Ok((variables, executables))
+}
+
+/// Removes old files from a folder and those below it, which all checkouts of a user share.
+fn prune_compiled(folder: &Path, max_age: Duration) -> Result<()> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let (path, metadata) = match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
+            Ok(found) => found,
+            // Another process has removed it.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if metadata.is_dir() {
+            prune_compiled(&path, max_age)?;
+        } else if metadata.modified()?.elapsed().is_ok_and(|age| age > max_age) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -90,6 +124,27 @@ mod tests {
             POWERDNS_VARIABLE,
         ];
         assert_eq!(read, set.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn compiled_component_is_removed_when_it_is_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("code-0");
+        fs::create_dir(&below).unwrap();
+        let (old, new) = (below.join("old.cwasm"), below.join("new.cwasm"));
+        for path in [&old, &new] {
+            fs::write(path, "").unwrap();
+        }
+        let hour_ago = std::time::SystemTime::now() - Duration::from_hours(1);
+        fs::File::options()
+            .write(true)
+            .open(&old)
+            .unwrap()
+            .set_modified(hour_ago)
+            .unwrap();
+        prune_compiled(folder.path(), Duration::from_mins(30)).unwrap();
+        assert!(!old.exists() && new.exists());
+        prune_compiled(&folder.path().join("absent"), Duration::ZERO).unwrap();
     }
 
     #[test]
