@@ -17,7 +17,7 @@ use crate::{
 
 /// A Go program in `tests/NAME`.
 pub struct GoProgram<'a> {
-    /// Name of its folder, of that in `target`, and of the binary.
+    /// Name of its folder, of that in the build cache of the user, and of the binary.
     pub name: &'a str,
     /// Description of the build, for the progress.
     pub title: &'a str,
@@ -43,7 +43,9 @@ impl GoProgram<'_> {
             );
         }
         let key = format!("{:x}", key.finalize());
-        let folder = paths::create_target_subdir(self.name)?.join(&key[..16]);
+        // For all checkouts of the user.
+        let cache = ostler_builder::cache_dir(&paths::target_dir());
+        let folder = cache.join(self.name).join(&key[..16]);
         let binary = folder.join(self.name);
         if binary.is_file() {
             return Ok(binary);

@@ -9,6 +9,7 @@ use std::{
     path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
+    time::Instant,
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -179,8 +180,10 @@ impl Suite<'_> {
         }
         let names: Vec<_> = tiers.iter().filter_map(ValueEnum::to_possible_value).collect();
         let names: Vec<_> = names.iter().map(|name| name.get_name()).collect();
+        let title = names.join(", ");
         for _ in 0..self.options.repeat {
-            print_status(&format!("── {} ──", names.join(", ")));
+            print_status(&format!("── {title} ──"));
+            let began = Instant::now();
             for (executable, tests) in &selected {
                 let (alone, others): (Vec<_>, Vec<_>) = tests
                     .iter()
@@ -198,6 +201,7 @@ impl Suite<'_> {
             if tiers == [Tier::Pure] && self.selection.is_unfiltered() {
                 self.run_documentation_tests()?;
             }
+            print_status(&format!("── {title} took {} s ──", began.elapsed().as_secs()));
         }
         Ok(())
     }
