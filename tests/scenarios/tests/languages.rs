@@ -1,5 +1,5 @@
 //! The same examples in four languages have the same observable behaviour. The cost per language is measured by
-//! `cargo test --release -p ostler-scenario -- --ignored --nocapture languages::figures`.
+//! `cargo test --release -p ostler-scenarios -- --ignored --nocapture languages::figures`.
 
 mod site;
 

@@ -102,6 +102,17 @@ pub struct TestExecutable {
     pub folder: PathBuf,
 }
 
+impl TestExecutable {
+    /// Returns its command, in the folder and with the variable that cargo would run it with.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
+
 /// Builds tests of the workspace and the binaries they run. Returns both. Always for the whole workspace, so that the features of
 /// dependencies are the same whatever is built; `targets` are names of integration tests, or none for all tests.
 pub fn build_tests(targets: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {

@@ -238,15 +238,17 @@ pub fn read_tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
+/// Returns the command of a shell script, for tests of processes.
+#[cfg(test)]
+pub fn shell_command(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shell_command(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
 
     #[test]
     fn dropped_child_terminates_its_descendants() {

@@ -7,7 +7,7 @@ mod selection;
 
 use std::{
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{ExitCode, Stdio},
     thread,
     time::Instant,
 };
@@ -44,7 +44,7 @@ pub struct Options {
     nocapture: bool,
 }
 
-/// Threads of scenarios, which wait most of their time: for time limits, and for the servers they start.
+/// Threads of scenarios, which wait for time limits and for the servers they start.
 const SCENARIO_THREADS: &str = "--test-threads=5";
 /// Maximum number of failed scenarios that run again. More have a common cause.
 const MAX_RERUNS: usize = 20;
@@ -103,7 +103,8 @@ struct ListedExecutable {
 
 impl ListedExecutable {
     fn list(executable: TestExecutable) -> Result<Self> {
-        let output = Self::command(&executable)
+        let output = executable
+            .command()
             .args(["--list", "--format", "terse"])
             .stderr(Stdio::inherit())
             .output()
@@ -121,15 +122,6 @@ impl ListedExecutable {
             executable,
         })
     }
-
-    /// Returns the command of an executable as cargo would run it.
-    fn command(executable: &TestExecutable) -> Command {
-        let mut command = Command::new(&executable.path);
-        command
-            .current_dir(&executable.folder)
-            .env("CARGO_MANIFEST_DIR", &executable.folder);
-        command
-    }
 }
 
 /// A run of the suite.
@@ -143,13 +135,7 @@ struct Suite<'a> {
 
 impl Suite<'_> {
     fn is_selected_any(&self) -> bool {
-        let mut tests = self.executables.iter().flat_map(|listed| &listed.tests);
-        self.selection.is_unfiltered()
-            || tests.any(|test| {
-                Tier::value_variants()
-                    .iter()
-                    .any(|tier| self.selection.selects(test, *tier))
-            })
+        self.selection.is_unfiltered() || !self.select(Tier::value_variants()).is_empty()
     }
 
     /// Runs the tests of a tier on a control plane that it starts, or on the one of the environment.
@@ -227,15 +213,9 @@ impl Suite<'_> {
             return Ok(());
         }
         let (results, succeeded) = self.run_executable(executable, tests, threads, |_| {})?;
-        self.report.add_passed(results.passed);
-        let reruns = results.failures.len() <= MAX_RERUNS;
-        if !succeeded && (results.failures.is_empty() || !results.is_complete) {
-            self.report.add_failure(Output {
-                test: executable.name.clone(),
-                lines: vec!["it ended before its tests did: see above".to_owned()],
-            });
-        }
-        for failed in results.failures {
+        let failures = self.add_results(results, succeeded, &executable.name);
+        let reruns = failures.len() <= MAX_RERUNS;
+        for failed in failures {
             // A pure test has nothing to wait for. When it fails by chance, its inputs are random, and it fails for some of them.
             if !reruns || Placement::parse(&failed.test).server.is_none() {
                 self.report.add_failure(failed);
@@ -263,7 +243,7 @@ impl Suite<'_> {
         threads: Option<&str>,
         mut each: impl FnMut(&str),
     ) -> Result<(Results, bool)> {
-        let mut command = ListedExecutable::command(executable);
+        let mut command = executable.command();
         command
             .args(threads)
             .arg("--exact")
@@ -290,16 +270,22 @@ impl Suite<'_> {
         command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
         let mut results = Results::default();
         let succeeded = runner::run_tests(command, |line| results.add_line(line))?;
-        self.report.add_passed(results.passed);
-        if !succeeded && results.failures.is_empty() {
-            self.report.add_failure(Output {
-                test: "documentation".to_owned(),
-                lines: vec!["it does not compile: see above".to_owned()],
-            });
-        }
-        for failed in results.failures {
+        for failed in self.add_results(results, succeeded, "documentation") {
             self.report.add_failure(failed);
         }
         Ok(())
+    }
+
+    /// Adds the results of an executable, and returns the tests of it that failed.
+    fn add_results(&mut self, results: Results, succeeded: bool, name: &str) -> Vec<Output> {
+        self.report.add_passed(results.passed);
+        // It crashed, or does not compile.
+        if !succeeded && (results.failures.is_empty() || !results.is_complete) {
+            self.report.add_failure(Output {
+                test: name.to_owned(),
+                lines: vec!["it ended before its tests did: see above".to_owned()],
+            });
+        }
+        results.failures
     }
 }

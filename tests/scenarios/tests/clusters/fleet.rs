@@ -1,5 +1,5 @@
 //! Ten clusters of which five are dead: objects of the others are reconciled as if there were only these. The latencies are
-//! printed by `cargo test -p ostler-scenario -- --ignored --nocapture clusters::fleet::latencies`.
+//! printed by `cargo test -p ostler-scenarios -- --ignored --nocapture clusters::fleet::latencies`.
 
 use std::time::{Duration, Instant};
 

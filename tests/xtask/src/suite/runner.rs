@@ -88,12 +88,7 @@ fn track_slow_tests(slow: &mut BTreeSet<String>, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shell_command(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
+    use crate::process::shell_command;
 
     #[test]
     fn hanging_tests_are_terminated_and_named() {
