@@ -91,6 +91,39 @@ fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTree
     Ok(found)
 }
 
+/// Lints that a build checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lints {
+    /// Those of the compiler, as warnings.
+    Rustc,
+    /// Those of clippy too, as errors. Clippy is a compiler, and what it builds is complete: a pass of `cargo clippy`, which checks
+    /// every dependency again without using what is built, would take minutes.
+    Clippy,
+}
+
+impl Lints {
+    /// Sets the compiler of the workspace's packages.
+    pub fn add_to(self, command: &mut Command) {
+        if self == Self::Clippy {
+            command
+                .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+                .env("CLIPPY_ARGS", "-Dwarnings");
+        }
+    }
+}
+
+/// Checks the host without default features, as the image has it, by clippy.
+pub fn lint_production() -> Result<()> {
+    let step = Step::new("Checking the host without default features");
+    let mut command = cargo_command();
+    // As a test and in the workspace: it shares the dependencies of the tests then, which have features of their own.
+    command.args(["test", "--workspace", "--no-run", "--no-default-features", "--bin", "ostler"]);
+    Lints::Clippy.add_to(&mut command);
+    run_build(command, &step)?;
+    step.finish("");
+    Ok(())
+}
+
 /// A test executable.
 #[derive(Clone, Debug)]
 pub struct TestExecutable {
@@ -115,10 +148,11 @@ impl TestExecutable {
 
 /// Builds tests of the workspace and the binaries they run. Returns both. Always for the whole workspace, so that the features of
 /// dependencies are the same whatever is built; `targets` are names of integration tests, or none for all tests.
-pub fn build_tests(targets: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
+pub fn build_tests(targets: &[&str], lints: Lints) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
     let step = Step::new("Building the host and the tests");
     let mut command = cargo_command();
     command.args(["test", "--workspace", "--no-run"]);
+    lints.add_to(&mut command);
     for target in targets {
         command.args(["--test", target]);
     }

@@ -23,7 +23,7 @@ use self::{
 };
 use crate::{
     argocd,
-    cargo::{self, TestExecutable},
+    cargo::{self, Lints, TestExecutable},
     control_plane::{self, ControlPlane},
     paths,
     progress::{print_result, print_status},
@@ -39,9 +39,18 @@ pub struct Options {
     /// Run the selected tests this many times, to find those that fail by chance.
     #[arg(long, default_value_t = 1)]
     repeat: u32,
+    /// Build with clippy, fail on its warnings, and check the host without default features too.
+    #[arg(long)]
+    lint: bool,
     /// Show the output of tests that pass, too: what they measure.
     #[arg(long)]
     nocapture: bool,
+}
+
+impl Options {
+    fn lints(&self) -> Lints {
+        if self.lint { Lints::Clippy } else { Lints::Rustc }
+    }
 }
 
 /// Threads of scenarios, which wait for time limits and for the servers they start.
@@ -57,7 +66,7 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
         let control_plane = selection
             .needs_control_plane()
             .then(|| scope.spawn(control_plane::build_binary));
-        let (variables, executables) = environment::prepare(&selection)?;
+        let (variables, executables) = environment::prepare(&selection, options.lints())?;
         let executables = executables.into_iter().map(ListedExecutable::list);
         let mut suite = Suite {
             executables: executables.collect::<Result<_>>()?,
@@ -71,7 +80,14 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
             "no test of these tiers has {} in its name",
             selection.filters().join(" or ")
         );
+        // One crate, and so one core, as pure tests have.
+        let production = options.lint.then(|| scope.spawn(cargo::lint_production));
         suite.run_stage(&[Tier::Pure])?;
+        if let Some(linting) = production {
+            linting
+                .join()
+                .map_err(|_| anyhow!("the check of the host without default features panicked"))??;
+        }
         suite.run_stage(&[Tier::Embedded, Tier::Hostile])?;
         if let Some(building) = control_plane {
             let binary = building
@@ -268,6 +284,7 @@ impl Suite<'_> {
     fn run_documentation_tests(&mut self) -> Result<()> {
         let mut command = cargo::cargo_command();
         command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+        self.options.lints().add_to(&mut command);
         let mut results = Results::default();
         let succeeded = runner::run_tests(command, |line| results.add_line(line))?;
         for failed in self.add_results(results, succeeded, "documentation") {

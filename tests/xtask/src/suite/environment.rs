@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use super::selection::{Selection, Tier};
 use crate::{
-    cargo::{self, TestExecutable},
+    cargo::{self, Lints, TestExecutable},
     components, paths, powerdns, rabbitmq, registry,
 };
 
@@ -40,7 +40,7 @@ pub type Variables = BTreeMap<&'static str, PathBuf>;
 
 /// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by which the tests
 /// find them, and the executables of the tests.
-pub fn prepare(selection: &Selection) -> Result<(Variables, Vec<TestExecutable>)> {
+pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<TestExecutable>)> {
     let mut variables = Variables::new();
     if selection.has_scenarios() {
         // First, because they fail within seconds where a package can't be fetched.
@@ -60,7 +60,7 @@ pub fn prepare(selection: &Selection) -> Result<(Variables, Vec<TestExecutable>)
     } else {
         &SCENARIO_TARGETS
     };
-    let (mut binaries, executables) = cargo::build_tests(targets)?;
+    let (mut binaries, executables) = cargo::build_tests(targets, lints)?;
     if let Some(binary) = binaries.remove("ostler") {
         variables.insert(HOST_VARIABLE, binary);
     }
