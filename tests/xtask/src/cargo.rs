@@ -117,7 +117,14 @@ pub fn lint_production() -> Result<()> {
     let step = Step::new("Checking the host without default features");
     let mut command = cargo_command();
     // As a test and in the workspace: it shares the dependencies of the tests then, which have features of their own.
-    command.args(["test", "--workspace", "--no-run", "--no-default-features", "--bin", "ostler"]);
+    command.args([
+        "test",
+        "--workspace",
+        "--no-run",
+        "--no-default-features",
+        "--bin",
+        "ostler",
+    ]);
     Lints::Clippy.add_to(&mut command);
     run_build(command, &step)?;
     step.finish("");
@@ -148,7 +155,10 @@ impl TestExecutable {
 
 /// Builds tests of the workspace and the binaries they run. Returns both. Always for the whole workspace, so that the features of
 /// dependencies are the same whatever is built; `targets` are names of integration tests, or none for all tests.
-pub fn build_tests(targets: &[&str], lints: Lints) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
+pub fn build_tests(
+    targets: &[&str],
+    lints: Lints,
+) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
     let step = Step::new("Building the host and the tests");
     let mut command = cargo_command();
     command.args(["test", "--workspace", "--no-run"]);
