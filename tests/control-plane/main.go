@@ -7,10 +7,8 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"os"
 	"time"
 
@@ -26,10 +24,11 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
-	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
-	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
+
+// nodeParts are the parts of a cluster that runs pods. They are built with the
+// tag `node` only, because they are a fifth of the build.
+var nodeParts = map[string]func(args []string) error{}
 
 func main() {
 	if len(os.Args) < 2 {
@@ -44,20 +43,16 @@ func main() {
 		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
 	case "kube-controller-manager":
 		os.Exit(cli.Run(controllermanager.NewControllerManagerCommand()))
-	case "kube-proxy":
-		os.Exit(cli.Run(proxy.NewProxyCommand()))
-	case "kube-scheduler":
-		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
-	case "kubelet":
-		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 	case "keygen":
 		exit(keygen(os.Args[1:]))
-	case "kubelet-client":
-		exit(kubeletClient(os.Args[1:]))
 	case "ready":
 		exit(ready(os.Args[1:]))
 	default:
-		usage()
+		part, ok := nodeParts[os.Args[0]]
+		if !ok {
+			usage()
+		}
+		exit(part(os.Args[1:]))
 	}
 }
 
@@ -79,36 +74,6 @@ func keygen(args []string) error {
 		return err
 	}
 	return write(args[1], "PUBLIC KEY", public, 0o644)
-}
-
-// kubeletClient writes the certificate by which the API server is known to the
-// kubelet, and its key. The certificate is its own authority.
-func kubeletClient(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("want CERTIFICATE-FILE KEY-FILE")
-	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return err
-	}
-	certificate := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}},
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().AddDate(1, 0, 0),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, certificate, certificate, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	if err := write(args[1], "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key), 0o600); err != nil {
-		return err
-	}
-	return write(args[0], "CERTIFICATE", der, 0o644)
 }
 
 func write(path, kind string, der []byte, mode os.FileMode) error {
@@ -181,6 +146,6 @@ func exit(err error) {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-proxy|kube-scheduler|kubelet|keygen|kubelet-client|ready [ARGUMENT...]")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|keygen|ready [ARGUMENT...], and where built with the tag node: kube-proxy|kube-scheduler|kubelet|kubelet-client")
 	os.Exit(2)
 }

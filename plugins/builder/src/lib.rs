@@ -5,6 +5,7 @@ pub mod cargo;
 pub mod component;
 pub mod contract;
 pub mod crds;
+pub mod fingerprint;
 pub mod go;
 pub mod javascript;
 pub mod manifest;

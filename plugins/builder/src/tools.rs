@@ -7,9 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
 
-use crate::{contract, replace_file, toolchain};
+use crate::{contract, fingerprint::Fingerprint, replace_file, toolchain};
 
 /// Directories of a plugin's build. Nothing is written beside its source.
 #[derive(Debug)]
@@ -84,38 +83,24 @@ impl BuildDir {
     /// Returns the previous component when source, contract and tools are unchanged, and builds a new one otherwise.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// Those of `make`, and when a file can't be read or written.
     pub fn build_unless_current(
         &self,
         tools: &[&str],
         make: impl FnOnce() -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
-        let mut hash = Sha256::new();
-        let files = read_sources(&self.source)?;
-        let files = files
-            .iter()
-            .map(|(path, bytes)| (path.as_os_str().as_encoded_bytes(), &bytes[..]));
-        let contract = contract::WIT_FILES
-            .iter()
-            .map(|(name, text)| (name.as_bytes(), text.as_bytes()));
-        let tools = tools.iter().map(|text| (&b""[..], text.as_bytes()));
-        for (name, bytes) in files.chain(contract).chain(tools) {
-            for part in [name, bytes] {
-                hash.update((part.len() as u64).to_le_bytes());
-                hash.update(part);
-            }
+        let mut inputs = Fingerprint::default();
+        for (path, bytes) in read_sources(&self.source)? {
+            inputs.add(path.as_os_str().as_encoded_bytes());
+            inputs.add(&bytes);
         }
-        let digest = format!("{:x}", hash.finalize());
-        let (component, made_of) = (self.work.join("component.wasm"), self.work.join("made-of"));
-        if fs::read_to_string(&made_of).is_ok_and(|old| old == digest)
-            && let Ok(wasm) = fs::read(&component)
-        {
-            return Ok(wasm);
+        let contract = contract::WIT_FILES.iter().flat_map(|(name, text)| [name, text]);
+        for text in contract.chain(tools) {
+            inputs.add(text.as_bytes());
         }
-        let wasm = make()?;
-        replace_file(&component, &wasm)?;
-        replace_file(&made_of, digest.as_bytes())?;
-        Ok(wasm)
+        let component = self.work.join("component.wasm");
+        inputs.make_unless_current(&component, make)?;
+        fs::read(&component).with_context(|| format!("reading {}", component.display()))
     }
 
     /// Installs a tool once for all plugins that share the tools folder. Returns the tool's folder; `install` is called

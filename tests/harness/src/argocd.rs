@@ -5,17 +5,15 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::{Lab, WAIT_TIMEOUT, rabbitmq::process::BoundProcess};
+use crate::{Lab, rabbitmq::process::BoundProcess, wait_for};
 
 /// Interval of attempts to connect to a server that starts.
-const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of lines of each log that a failed test prints.
 const LOG_LINES: usize = 100;
 
@@ -112,20 +110,14 @@ impl ArgoCdServer {
     /// Waits until the process that was started last listens.
     async fn wait_listening(&mut self, address: SocketAddr) {
         let process = self.processes.last_mut().expect("a process");
-        let waiting = async {
-            while TcpStream::connect(address).await.is_err() {
-                assert!(
-                    process.is_running(),
-                    "Argo CD does not start: run the test by `cargo xtask test argocd`"
-                );
-                tokio::time::sleep(CONNECT_INTERVAL).await;
-            }
+        let attempt = || {
+            assert!(
+                process.is_running(),
+                "Argo CD does not start: run the test by `cargo xtask test argocd`"
+            );
+            async move { TcpStream::connect(address).await.ok() }
         };
-        let listens = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
-        assert!(
-            listens.is_ok(),
-            "nothing listens at {address} after {WAIT_TIMEOUT:?}"
-        );
+        wait_for(attempt, || format!("a listener at {address}")).await;
     }
 }
 

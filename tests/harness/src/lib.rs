@@ -1,8 +1,6 @@
 //! Test harness of the scenarios: an API server (embedded or real), a Concourse (simulated or real), a host with real
 //! components, and functions that wait for conditions.
 
-use std::time::Duration;
-
 pub mod argocd;
 pub mod cgroup;
 mod component;
@@ -20,6 +18,7 @@ pub mod replicas;
 mod scenario;
 mod second;
 mod server;
+mod wait;
 
 pub use component::{compiled_dir, read_component, with_note, workspace_root};
 pub use concourse_simulator as simulator;
@@ -30,9 +29,7 @@ pub use ostler_test_macros::scenario;
 pub use scenario::{run_alone, run_bounded, run_campaign};
 pub use second::SecondCluster;
 pub use server::Concourse;
+pub use wait::{WAIT_TIMEOUT, wait_for};
 
 /// Password of the simulator's only user. Tests scan objects, logs and recordings for it.
 pub const ADMIN_PASSWORD: &str = "correct-horse-battery-staple";
-
-/// Timeout of every single wait in a test. Generous, because a slow machine is not a failure.
-pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);

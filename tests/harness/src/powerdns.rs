@@ -11,7 +11,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{WAIT_TIMEOUT, rabbitmq::process::BoundProcess, workspace_root};
+use crate::{rabbitmq::process::BoundProcess, wait_for, workspace_root};
 
 /// Key of the API. Tests scan objects, logs and recordings for it.
 pub const POWERDNS_KEY: &str = "powerdns-key-0001";
@@ -89,21 +89,20 @@ impl PowerDns {
             .env("LD_LIBRARY_PATH", &libraries);
         let mut process = BoundProcess::spawn(command, &directory.path().join("log"));
         let http = Client::new();
-        let waiting = async {
-            while process.is_running() {
-                let request = http.get(format!("http://{api}/api/v1/servers/localhost"));
-                let answer = request.header("X-API-Key", POWERDNS_KEY).send().await;
-                if answer.is_ok_and(|response| response.status() == StatusCode::OK) {
-                    return true;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+        let read_log = || std::fs::read_to_string(directory.path().join("log")).unwrap_or_default();
+        let look = || {
+            let ended = !process.is_running();
+            let request = http.get(format!("http://{api}/api/v1/servers/localhost"));
+            let answering = request.header("X-API-Key", POWERDNS_KEY).send();
+            async move {
+                let is_ready = answering
+                    .await
+                    .is_ok_and(|response| response.status() == StatusCode::OK);
+                (is_ready || ended).then_some(is_ready)
             }
-            false
         };
-        let is_ready = tokio::time::timeout(WAIT_TIMEOUT, waiting).await.unwrap_or(false);
-        if !is_ready {
-            let log = std::fs::read_to_string(directory.path().join("log")).unwrap_or_default();
-            println!("PowerDNS did not start:\n{log}");
+        if !wait_for(look, || format!("PowerDNS to start:\n{}", read_log())).await {
+            println!("PowerDNS did not start:\n{}", read_log());
             return None;
         }
         Some(Self {

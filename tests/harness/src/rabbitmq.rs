@@ -17,7 +17,7 @@ use tokio::{net::TcpSocket, process::Command};
 
 pub use self::client::RabbitMqClient;
 use self::process::BoundProcess;
-use crate::{WAIT_TIMEOUT, workspace_root};
+use crate::{wait_for, workspace_root};
 
 /// Timeout of one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -232,19 +232,14 @@ impl Node {
     }
 
     async fn connect(&self, vhost: &str) -> RabbitMqClient {
-        let connecting = async {
-            loop {
-                // A node that is starting may accept a connection and never answer on it.
-                let attempt = RabbitMqClient::connect(self.amqp.address, vhost);
-                match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
-                    Ok(Ok(client)) => return client,
-                    Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-                self.check_running();
-            }
+        let attempt = async || {
+            // A node that is starting may accept a connection and never answer on it.
+            let attempt = RabbitMqClient::connect(self.amqp.address, vhost);
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, attempt).await;
+            self.check_running();
+            connected.ok()?.ok()
         };
-        let connected = tokio::time::timeout(WAIT_TIMEOUT, connecting).await;
-        connected.unwrap_or_else(|_| panic!("RabbitMQ does not start:\n{}", self.log()))
+        wait_for(attempt, || format!("RabbitMQ to start:\n{}", self.log())).await
     }
 
     /// Kills the broker without any warning (`kill -9`) and keeps its data.
@@ -258,13 +253,8 @@ impl Node {
             return;
         };
         node.send_signal(Signal::TERM);
-        let stopping = async {
-            while node.is_running() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let stopped = tokio::time::timeout(WAIT_TIMEOUT, stopping).await;
-        stopped.unwrap_or_else(|_| panic!("RabbitMQ does not stop:\n{}", self.log()));
+        let look = || std::future::ready((!node.is_running()).then_some(()));
+        wait_for(look, || format!("RabbitMQ to stop:\n{}", self.log())).await;
     }
 
     /// Starts the broker, after killing it if it runs, and waits until it accepts connections.

@@ -17,7 +17,7 @@ use ostler_test_harness::{
     Lab,
     probe::{config_map, kind, write},
     proxy::Proxy,
-    scenario,
+    scenario, wait_for,
 };
 use serde_json::{Value, json};
 
@@ -274,14 +274,12 @@ async fn with_timeout<T>(request: impl Future<Output = kube::Result<T>>) -> Opti
 
 /// Waits for the end of a deletion in progress, since the name is not free before.
 async fn wait_deleted(api: &Api<DynamicObject>, name: &str) {
-    loop {
-        match with_timeout(api.get_opt(name)).await {
-            Some(Ok(Some(object))) if object.metadata.deletion_timestamp.is_some() => {}
-            Some(Ok(_)) => return,
-            Some(Err(_)) | None => {}
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let look = async || match with_timeout(api.get_opt(name)).await {
+        Some(Ok(Some(object))) if object.metadata.deletion_timestamp.is_some() => None,
+        Some(Ok(_)) => Some(()),
+        Some(Err(_)) | None => None,
+    };
+    wait_for(look, || format!("the end of the deletion of {name}")).await;
 }
 
 /// Applies a probe, repeating the request until the server confirms it.
@@ -289,22 +287,17 @@ async fn apply_probe(api: &Api<DynamicObject>, name: String, value: String) {
     let probe: Value = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
         "metadata": {"name": name}, "spec": {"steps": [write("apply", &name, &value)]}});
     let (parameters, patch) = (PatchParams::apply("test").force(), Patch::Apply(&probe));
-    while !matches!(
-        with_timeout(api.patch(&name, &parameters, &patch)).await,
-        Some(Ok(_))
-    ) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let attempt = async || with_timeout(api.patch(&name, &parameters, &patch)).await?.ok();
+    wait_for(attempt, || format!("{name} to be applied")).await;
 }
 
 async fn delete_probe(api: &Api<DynamicObject>, name: &str) {
-    loop {
-        match with_timeout(api.delete(name, &DeleteParams::default())).await {
-            Some(Ok(_)) => return,
-            Some(Err(kube::Error::Api(status))) if status.code == 404 => return,
-            Some(Err(_)) | None => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
+    let attempt = async || match with_timeout(api.delete(name, &DeleteParams::default())).await {
+        Some(Ok(_)) => Some(()),
+        Some(Err(kube::Error::Api(status))) if status.code == 404 => Some(()),
+        Some(Err(_)) | None => None,
+    };
+    wait_for(attempt, || format!("{name} to be deleted")).await;
 }
 
 /// Injects faults at random intervals.

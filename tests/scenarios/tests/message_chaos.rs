@@ -150,9 +150,8 @@ fn plan_run(extent: Extent, dice: &mut fastrand::Rng) -> (Vec<Planned>, Vec<(usi
 async fn publish_all(lab: &Lab, broker: &RabbitMq, messages: &[Planned]) {
     let mut client = broker.connect().await;
     for (n, message) in messages.iter().enumerate() {
-        while n >= count_handled(lab).await + BACKLOG_LIMIT {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let look = async || n < count_handled(lab).await + BACKLOG_LIMIT;
+        lab.wait_until("the backlog is short", look).await;
         let (queue, body) = (message.queue(), message.body());
         loop {
             let publishing = client.publish_with("", &queue, Default::default(), &body);

@@ -8,11 +8,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ostler_builder::{
-    Language, Options, component, manifest,
+    Language, Options, component,
+    fingerprint::Fingerprint,
+    manifest,
     rust::{self, Optimize},
     toolchain::Toolchain,
 };
-use sha2::{Digest, Sha256};
 
 use crate::{cargo, paths, progress, progress::Step};
 
@@ -215,23 +216,19 @@ fn build_command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -
 fn finish_unless_current(guest: Guest, module: &Path) -> Result<Component> {
     let path = component_path(&guest.pack, &guest.name)?;
     let manifest = manifest::read_manifest(&guest.folder)?;
-    let mut digest = Sha256::new();
-    digest.update(fs::read(module).with_context(|| format!("reading {}", module.display()))?);
-    digest.update(manifest.as_deref().unwrap_or_default());
-    digest.update(program_version()?);
-    let digest = format!("{:x}", digest.finalize());
-    let marker = path.with_extension("inputs");
-    let is_current = path.is_file() && fs::read_to_string(&marker).is_ok_and(|made_of| made_of == digest);
-    let mut changed = false;
-    if !is_current {
+    let mut inputs = Fingerprint::default();
+    inputs.add(&fs::read(module).with_context(|| format!("reading {}", module.display()))?);
+    inputs.add(manifest.as_deref().unwrap_or_default());
+    inputs.add(format!("{:?}", guest.optimize).as_bytes());
+    inputs.add(program_version()?.as_bytes());
+    let changed = inputs.make_unless_current(&path, || {
         let mut component = rust::finish_component(module, guest.optimize)
             .with_context(|| format!("encoding the component of {}", guest.name))?;
-        if let Some(manifest) = manifest {
-            component::append_section(&mut component, manifest::MANIFEST_SECTION, &manifest);
+        if let Some(manifest) = &manifest {
+            component::append_section(&mut component, manifest::MANIFEST_SECTION, manifest);
         }
-        changed = paths::replace_file(&path, &component)?;
-        paths::replace_file(&marker, digest.as_bytes())?;
-    }
+        Ok(component)
+    })?;
     Ok(Component {
         bytes: usize::try_from(fs::metadata(&path)?.len())?,
         name: guest.name,

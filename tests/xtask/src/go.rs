@@ -23,6 +23,8 @@ pub struct GoProgram<'a> {
     pub title: &'a str,
     /// Flags of the linker.
     pub linker_flags: &'a str,
+    /// Build tags, separated by commas.
+    pub tags: &'a str,
 }
 
 impl GoProgram<'_> {
@@ -35,14 +37,7 @@ impl GoProgram<'_> {
     /// binary.
     pub fn build(&self, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let source = self.source();
-        let mut key = Sha256::new();
-        for file in ["go.mod", "go.sum", "main.go"] {
-            key.update(
-                fs::read(source.join(file))
-                    .with_context(|| format!("reading {file} of {}", source.display()))?,
-            );
-        }
-        let key = format!("{:x}", key.finalize());
+        let key = self.digest_sources(&source)?;
         // For all checkouts of the user.
         let cache = ostler_builder::cache_dir(&paths::target_dir());
         let folder = cache.join(self.name).join(&key[..16]);
@@ -64,12 +59,32 @@ impl GoProgram<'_> {
         Ok(binary)
     }
 
+    /// Returns a digest of the sources and of the tags.
+    fn digest_sources(&self, source: &Path) -> Result<String> {
+        let mut key = Sha256::new();
+        key.update(self.tags);
+        let entries = fs::read_dir(source).with_context(|| format!("reading {}", source.display()))?;
+        let mut files = entries
+            .map(|entry| Ok(entry?.path()))
+            .collect::<Result<Vec<_>>>()?;
+        files.sort();
+        for file in files {
+            if file
+                .extension()
+                .is_some_and(|e| e == "go" || e == "mod" || e == "sum")
+            {
+                key.update(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
+            }
+        }
+        Ok(format!("{:x}", key.finalize()))
+    }
+
     fn run_go_build(&self, output: &Path, log: &Path) -> Result<()> {
         // It runs beside the Rust build, which it must not slow down.
         let mut command = Command::new("nice");
         command
-            .args(["-n", "10", "go", "build", "-trimpath", "-ldflags"])
-            .args([self.linker_flags, "-o"])
+            .args(["-n", "10", "go", "build", "-trimpath"])
+            .args(["-tags", self.tags, "-ldflags", self.linker_flags, "-o"])
             .arg(output)
             .arg(".")
             .current_dir(self.source())

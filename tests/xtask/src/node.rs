@@ -55,7 +55,7 @@ pub struct Options {
 /// Runs a node until Ctrl-C.
 pub fn run_node(options: &Options) -> Result<()> {
     let began = Instant::now();
-    let mut node = Node::start(&control_plane::build_binary()?)?;
+    let mut node = Node::start(&control_plane::build_binary("node")?)?;
     for image in &options.images {
         node.import_image(image)?;
     }

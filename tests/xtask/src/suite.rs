@@ -65,7 +65,7 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
         // The Go build takes minutes and runs beside the Rust build.
         let control_plane = selection
             .needs_control_plane()
-            .then(|| scope.spawn(control_plane::build_binary));
+            .then(|| scope.spawn(|| control_plane::build_binary("")));
         let (variables, executables) = environment::prepare(&selection, options.lints())?;
         let executables = executables.into_iter().map(ListedExecutable::list);
         let mut suite = Suite {

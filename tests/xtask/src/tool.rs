@@ -30,6 +30,7 @@ pub fn find_or_install(package: &str, version: &str, flags: &[&str]) -> Result<P
             "--debug",
         ])
         .args(flags)
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
         .arg("--root")
         .arg(root)
         .status()?;

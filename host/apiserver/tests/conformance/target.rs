@@ -6,6 +6,9 @@ use ostler_apiserver::{Options, Server};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 
+/// Timeout of a wait. Generous, because a slow machine is not a failure.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// A server to talk to.
 pub struct Target {
     pub url: String,
@@ -182,9 +185,9 @@ impl Target {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), asking)
+        tokio::time::timeout(WAIT_TIMEOUT, asking)
             .await
-            .unwrap_or_else(|_| panic!("{path} did not come to be as wished"))
+            .unwrap_or_else(|_| panic!("{path} is not as it should be after {WAIT_TIMEOUT:?}"))
     }
 }
 

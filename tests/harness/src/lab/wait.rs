@@ -1,39 +1,29 @@
 //! Functions that wait for a condition.
 
-use std::time::{Duration, Instant};
-
 use kube::api::ListParams;
 use ostler::testing::key::Gvk;
 use serde_json::Value;
 
 use super::Lab;
-use crate::WAIT_TIMEOUT;
-
-/// Bounds of the interval of looks at a condition. Each look is a request to the API server, which costs the other tests
-/// CPU, so they become less frequent.
-const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(5);
-const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+use crate::wait::wait_for;
 
 impl Lab {
     /// Waits until `holds` returns true. Panics with the description and the state of all objects after
-    /// [`WAIT_TIMEOUT`].
+    /// [`WAIT_TIMEOUT`](crate::WAIT_TIMEOUT).
     pub async fn wait_until<F: Future<Output = bool>>(
         &self,
         description: &str,
         mut holds: impl FnMut() -> F,
     ) {
-        let began = Instant::now();
-        let waiting = async {
-            while !holds().await {
-                // What has been waited for is measured to a quarter.
-                let interval = began.elapsed() / 4;
-                tokio::time::sleep(interval.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL)).await;
-            }
+        let look = || {
+            let held = holds();
+            async { held.await.then_some(()) }
         };
-        if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {
+        wait_for(look, || {
             let facts = self.host.as_ref().map(|h| h.stats().all_objects());
-            panic!("timed out after {WAIT_TIMEOUT:?} waiting until {description}\n{facts:#?}");
-        }
+            format!("{description}\n{facts:#?}")
+        })
+        .await;
     }
 
     /// Waits until an object has a condition with this status and reason for its current generation. Returns the object.

@@ -1,6 +1,6 @@
 //! A client of the broker, for what a test publishes and reads besides the host.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
@@ -13,7 +13,7 @@ use lapin::{
 };
 
 use super::{RABBITMQ_PASSWORD, RABBITMQ_USER};
-use crate::WAIT_TIMEOUT;
+use crate::wait_for;
 
 /// A connection with one channel, on which publishing is confirmed. It ends with the broker; its methods that do not
 /// return a `Result` panic then.
@@ -137,19 +137,11 @@ impl RabbitMqClient {
     /// Waits for the next message of a queue, and acknowledges it. It waits for the queue as well: the host declares that of
     /// dead letters before its first one.
     pub async fn wait_message(&self, queue: &str) -> Delivery {
-        let waiting = async {
-            while self.queue_depth(queue).await.is_none() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            loop {
-                if let Some(delivery) = self.take(queue).await {
-                    return delivery;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+        let look = async || match self.queue_depth(queue).await {
+            Some(_) => self.take(queue).await,
+            None => None,
         };
-        let taken = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
-        taken.unwrap_or_else(|_| panic!("no message in `{queue}` within {WAIT_TIMEOUT:?}"))
+        wait_for(look, || format!("a message in `{queue}`")).await
     }
 
     /// Returns the number of messages in a queue that are not delivered; `None` without the queue.

@@ -6,15 +6,15 @@
 //! hundred kills over two hundred objects are `cargo xtask test all clusters::chaos::hundred`.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use kube::api::ListParams;
 use ostler_test_harness::{
-    WAIT_TIMEOUT,
     replicas::{REPLICA_NAMES, Replicas},
-    scenario,
+    scenario, wait_for,
 };
 
 use super::*;
@@ -261,13 +261,12 @@ impl Owners<'_> {
                 }
             }
         }
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        let mut found = self.list_owned().await;
-        while found != expected && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            found = self.list_owned().await;
-        }
-        assert_eq!(found, expected);
+        let last = RefCell::default();
+        let look = async || {
+            let found = last.replace(self.list_owned().await);
+            (found == expected).then_some(())
+        };
+        wait_for(look, || format!("{expected:#?}, not {:#?}", last.borrow())).await;
         for owner in self.contents.keys() {
             self.lab.wait_ready(&kind(), &owner_name(*owner)).await;
         }
@@ -285,14 +284,9 @@ impl Owners<'_> {
         let mut owned = BTreeMap::new();
         for (name, cluster) in CLUSTER_NAMES.into_iter().zip(self.clusters) {
             let api = cluster.api("ConfigMap", Some(&self.lab.namespace));
-            let deadline = Instant::now() + WAIT_TIMEOUT;
-            let listed = loop {
-                match api.list(&marked).await {
-                    Ok(listed) => break listed,
-                    // Its connection was one of those that were closed.
-                    Err(e) => assert!(Instant::now() < deadline, "{name}: {e}"),
-                }
-            };
+            // Its connection may be one of those that were closed.
+            let list = async || api.list(&marked).await.ok();
+            let listed = wait_for(list, || format!("objects of the cluster {name}")).await;
             for object in listed.items {
                 let labels = object.metadata.labels.expect("labels");
                 let value = object.data["data"]["v"].as_str().unwrap_or_default();

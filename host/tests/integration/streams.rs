@@ -1,7 +1,5 @@
 //! Event streams against a real HTTP server: shared, filtered, reconnected, closed.
 
-mod common;
-
 use std::{
     collections::HashSet,
     sync::{
@@ -20,7 +18,6 @@ use axum::{
     routing::get,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
-use common::{Vault, allowing};
 use ostler::testing::{
     fence::WriteFence,
     key::{Gvk, ObjectRef},
@@ -33,6 +30,8 @@ use ostler::testing::{
 };
 use serde_json::json;
 use tokio::sync::watch;
+
+use crate::common::{Vault, allowing, wait_until};
 
 /// A server with one stream, whose events the test sets.
 struct Server {
@@ -252,15 +251,7 @@ impl Lab {
     }
 
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let began = Instant::now();
-        while !holds() {
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "still not: {what}; {:?}",
-                self.streams.all_streams()
-            );
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        wait_until(holds, || format!("{what}; {:?}", self.streams.all_streams())).await;
     }
 }
 

@@ -1,7 +1,5 @@
 //! Clients of upstreams against a real HTTP server: logins, rotation, limits, and redaction of secrets.
 
-mod common;
-
 use std::{
     collections::HashMap,
     sync::{
@@ -19,13 +17,14 @@ use axum::{
     response::IntoResponse,
     routing::{any, get, post},
 };
-use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::upstream::{
     ClientPool, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution,
     UpstreamObject, UpstreamSpec,
 };
 use serde_json::{Value, json};
+
+use crate::common::{Vault, allowing};
 
 /// State of the server, and counts of its requests.
 #[derive(Default)]

@@ -1,11 +1,29 @@
 //! Fixtures of the upstream tests.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::{
+    collections::HashMap,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use ostler::testing::{
     network::{NetworkGrant, NetworkPolicy, parse_network},
     upstream::{Secret, SecretKey, SecretStore},
 };
+
+/// Timeout of a wait. Generous, because a slow machine is not a failure.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Waits until `holds` returns true. Panics after [`WAIT_TIMEOUT`] with what `describe` returns.
+pub async fn wait_until(holds: impl Fn() -> bool, describe: impl FnOnce() -> String) {
+    let began = Instant::now();
+    while !holds() {
+        if began.elapsed() > WAIT_TIMEOUT {
+            panic!("timed out after {WAIT_TIMEOUT:?} waiting for {}", describe());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
 
 /// Secrets by name, or by key where one has several.
 #[derive(Default)]

@@ -1,7 +1,5 @@
 //! Redaction of responses against a server that repeats what it was sent, in every way that servers write text.
 
-mod common;
-
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
@@ -17,12 +15,13 @@ use axum::{
     routing::any,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
-use common::{Vault, allowing};
 use ostler::testing::upstream::{
     ClientPool, Encoding, EventPattern, Request, Response, SecretKey, SecretSource, SendError, Substitution,
     TailQuery, UpstreamObject,
 };
 use serde_json::json;
+
+use crate::common::{Vault, allowing};
 
 /// The body that was sent last, and the `accept-encoding` of each request.
 #[derive(Default)]

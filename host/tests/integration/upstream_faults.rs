@@ -1,7 +1,5 @@
 //! Clients of upstreams that are down, slow, strict or malicious.
 
-mod common;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -17,7 +15,6 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     routing::{any, get, post},
 };
-use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::{
     memory_budget::MemoryBudget,
@@ -32,6 +29,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, Semaphore},
 };
+
+use crate::common::{Vault, allowing, wait_until};
 
 struct Lab {
     clients: ClientPool,
@@ -161,9 +160,11 @@ async fn failing_upstream_opens_breaker_and_one_trial_closes_it() {
         (5, CircuitState::Open)
     );
     *broken.lock().unwrap() = false;
-    while lab.clients.collect_stats()[0].circuit == CircuitState::Open {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    wait_until(
+        || lab.clients.collect_stats()[0].circuit != CircuitState::Open,
+        || "the circuit".into(),
+    )
+    .await;
     // One is the trial, and the others may come back: a call that waited for it would hold its memory.
     let answers = join_all((0..20).map(|_| lab.get("/"))).await;
     let passed = answers
@@ -235,9 +236,7 @@ async fn concurrency_and_rate_are_bounded() {
         json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"requestsInFlight": 4}}),
     );
     let opening = async {
-        while count(&now) < 4 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        wait_until(|| count(&now) >= 4, || "four requests".into()).await;
         go.add_permits(20);
     };
     let (answers, ()) = tokio::join!(join_all((0..20).map(|_| lab.get("/"))), opening);
@@ -468,9 +467,7 @@ async fn login_survives_cancelled_request() {
     let begun = tokio::time::timeout(Duration::from_millis(100), lab.get("/")).await;
     assert!(begun.is_err());
     let waits = async {
-        while count(&logins) == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        wait_until(|| count(&logins) > 0, || "a login".into()).await;
         go.add_permits(1);
     };
     let (answer, ()) = tokio::join!(lab.get("/"), waits);
