@@ -32,8 +32,9 @@ use crate::{
     plugin::{self, Registry},
     policy::network::NetworkPolicy,
     reconcile::{
-        self, Controller,
+        Controller,
         activation::{activate, requeue_objects},
+        rights::role_binding_gvk,
         stats::ReconcileStats,
     },
     recording::RecordingStore,
@@ -44,7 +45,8 @@ use crate::{
         services::{ApiAccess, Services, SharedCache, UpstreamAccess},
     },
     schedule::{
-        dispatcher::{Cause, Dispatcher, HOST_LANE_LIMIT},
+        dispatcher::{Cause, Dispatcher},
+        host_lane::HostLane,
         queue::{Priority, Queue},
     },
     upstream::{self, ClientPool, DigestKey, EventStreams},
@@ -180,15 +182,15 @@ impl Host {
     }
 }
 
-/// Lanes of the host's own work, with the number of their objects at a time.
-const HOST_LANES: [(&str, u32); 3] = [
-    (
-        reconcile::upstream::LANE_NAME,
-        reconcile::upstream::MAX_CONCURRENT,
-    ),
-    (reconcile::cluster::LANE_NAME, reconcile::cluster::MAX_CONCURRENT),
-    (reconcile::plugin::LANE_NAME, reconcile::plugin::MAX_CONCURRENT),
-];
+/// Kinds that the host reconciles itself in the watched namespaces, with their lanes. [`crate::rollout`] watches Plugins.
+fn host_kinds() -> [(Gvk, HostLane); 3] {
+    [
+        (upstream::upstream_gvk(), HostLane::Upstreams),
+        (cluster::cluster_gvk(), HostLane::Clusters),
+        (role_binding_gvk(), HostLane::RoleBindings),
+    ]
+}
+
 /// Part of the instances (a quarter) that are left to calls other than reconciles: half to message handlers, the rest to
 /// hooks, `describe` and replays.
 const INSTANCES_BESIDES_RECONCILES: u32 = 4;
@@ -232,7 +234,7 @@ fn build_services(
         settings.memory_budget.unwrap_or_else(default_memory_budget),
     ));
     let dispatcher = Dispatcher::new(queue, namespaces.clone())
-        .with_capacity(max_reconciles(&memory), &HOST_LANES)
+        .with_capacity(max_reconciles(&memory))
         .wake_on_recovery_only(upstream::upstream_gvk())
         .wake_on_recovery_only(cluster::cluster_gvk());
     let dispatcher = Arc::new(dispatcher);
@@ -425,10 +427,7 @@ fn spawn_tasks(
     }));
     tasks.spawn(objects.run());
     tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
-    for (kind, lane) in [
-        (upstream::upstream_gvk(), HOST_LANES[0]),
-        (cluster::cluster_gvk(), HOST_LANES[1]),
-    ] {
+    for (kind, lane) in host_kinds() {
         tasks.spawn(watch_host_kind(services.clone(), kind, lane));
     }
     (tasks, plugins_loaded)
@@ -449,7 +448,7 @@ fn default_memory_budget() -> usize {
 /// Spawns the workers, and the tasks that follow the leader's term.
 fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
     let mut workers = JoinSet::new();
-    let host_lanes = HOST_LANES.iter().map(|(_, limit)| limit).sum::<u32>() + HOST_LANE_LIMIT;
+    let host_lanes: u32 = HostLane::ALL.into_iter().map(HostLane::max_concurrent).sum();
     for _ in 0..max_reconciles(&controller.services.memory) + host_lanes {
         workers.spawn(controller.clone().run_worker());
     }
@@ -510,7 +509,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
         }
-        for kind in [upstream::upstream_gvk(), cluster::cluster_gvk()] {
+        for (kind, _) in host_kinds() {
             requeue_kind(&services, &kind, &Cause::Start);
         }
     }
@@ -518,11 +517,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 
 /// Reconciles the objects of a kind of the host's own from when the API server serves it: without any their CRD may not be
 /// installed.
-async fn watch_host_kind(
-    services: Arc<Services>,
-    kind: Gvk,
-    (lane, limit): (&'static str, u32),
-) -> anyhow::Result<()> {
+async fn watch_host_kind(services: Arc<Services>, kind: Gvk, lane: HostLane) -> anyhow::Result<()> {
     let mut failures = 0;
     while let Err(e) = services.api.writer.discover_resource(&kind).await {
         debug!(error = %e, "kind {} is not served yet", kind.kind);
@@ -533,9 +528,12 @@ async fn watch_host_kind(
         .cache
         .namespaces
         .kind_scopes(&kind, None, Projection::Full);
-    services
-        .dispatcher
-        .assign_kinds(&lane.into(), std::slice::from_ref(&kind), scopes, limit);
+    services.dispatcher.assign_kinds(
+        &lane.name().into(),
+        std::slice::from_ref(&kind),
+        scopes,
+        lane.max_concurrent(),
+    );
     requeue_kind(&services, &kind, &Cause::Start);
     std::future::pending().await
 }

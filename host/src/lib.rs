@@ -101,6 +101,7 @@ mod leader {
 mod schedule {
     pub mod dependencies;
     pub mod dispatcher;
+    pub mod host_lane;
     pub mod hot_loop;
     pub mod queue;
     pub mod small_set;

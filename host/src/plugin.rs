@@ -46,6 +46,7 @@ use crate::{
         capabilities::Call,
         engine::{Compiled, Engine},
     },
+    schedule::host_lane::HostLane,
 };
 
 /// The kind `Plugin`, whose objects configure plugins.
@@ -513,9 +514,6 @@ fn parse_yaml(text: &str) -> Result<serde_json::Value, String> {
     Ok(value)
 }
 
-/// Names of the host's own queue lanes and field managers, which no plugin can have.
-const RESERVED_NAMES: [&str; 3] = ["ostler", "plugins", "upstreams"];
-
 /// Checks a component's description of itself. The error names the field. A component that exports a message handler may
 /// reconcile no kind: the reconcilers of others do the work.
 fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<Vec<Kind>, String> {
@@ -533,7 +531,7 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
             "`describe` names the plugin {name:?}: a DNS label is needed (a-z, 0-9, -)"
         ));
     }
-    if RESERVED_NAMES.contains(&&**name) {
+    if HostLane::find(name).is_some() {
         return Err(format!(
             "`describe` names the plugin {name:?}: the name is reserved for the host"
         ));

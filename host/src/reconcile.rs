@@ -12,6 +12,7 @@ mod owned;
 pub mod plugin;
 mod protection;
 mod requeue;
+pub mod rights;
 pub mod run_once;
 pub mod stats;
 mod status;
@@ -53,6 +54,7 @@ use crate::{
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
+        host_lane::HostLane,
         hot_loop::LoopDetector,
         queue::{Requeue, Work},
     },
@@ -291,14 +293,12 @@ impl Controller {
     /// Reconciles one object. Returns none when it is gone.
     async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
-        if *work.lane == *upstream::LANE_NAME {
-            return self.reconcile_upstream(key).await;
-        }
-        if *work.lane == *cluster::LANE_NAME {
-            return self.reconcile_cluster(key).await;
-        }
-        if *work.lane == *plugin::LANE_NAME {
-            return self.reconcile_plugin(work).await;
+        match HostLane::find(&work.lane) {
+            Some(HostLane::Upstreams) => return self.reconcile_upstream(key).await,
+            Some(HostLane::Clusters) => return self.reconcile_cluster(key).await,
+            Some(HostLane::Plugins) => return self.reconcile_plugin(work).await,
+            Some(HostLane::RoleBindings) => return self.reconcile_role_binding(work).await,
+            Some(HostLane::Unowned) | None => {}
         }
         let mut object = self.services.cache.store.get(key, Projection::Full);
         if object.is_none() && !key.is_home() {
@@ -367,6 +367,13 @@ impl Controller {
         }
         let object = match finalizer {
             Some(finalizer) if !held => {
+                // An object for which the component is not called has nothing to clean up.
+                if let Err(end) = self.check_access(&plugin, key, &object).await {
+                    return Some(end);
+                }
+                if let Err(end) = self.protect_rights(&plugin, key).await {
+                    return Some(end);
+                }
                 let mut finalizers = object.finalizers.to_vec();
                 finalizers.push(finalizer.into());
                 match self.set_finalizers(key, &object, &finalizers).await {

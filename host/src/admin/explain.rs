@@ -16,14 +16,11 @@ use crate::{
         well_known::annotation,
     },
     plugin::HookState,
-    reconcile::{
-        self,
-        stats::{ObjectStats, RecordedError},
-        upstream::LANE_NAME,
-    },
+    reconcile::stats::{ObjectStats, RecordedError},
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::{Cause, Explanation as Turn},
+        host_lane::HostLane,
         queue::{ItemState, Priority},
     },
     upstream::{self, HandleResult, StreamState, StreamStatus, SubscriptionKey, SubscriptionStats},
@@ -233,9 +230,9 @@ impl Admin {
             .ok_or_else(gone)?;
         let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
-            gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
-            gvk if *gvk == cluster::cluster_gvk() => Some(reconcile::cluster::LANE_NAME.to_owned()),
-            gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
+            gvk if *gvk == upstream::upstream_gvk() => Some(HostLane::Upstreams.name().to_owned()),
+            gvk if *gvk == cluster::cluster_gvk() => Some(HostLane::Clusters.name().to_owned()),
+            gvk if *gvk == crate::plugin::kind() => Some(HostLane::Plugins.name().to_owned()),
             _ => None,
         };
         let serving = self.registry.find_by_kind(&key.gvk);

@@ -530,6 +530,19 @@ impl Store {
             .collect()
     }
 
+    /// Returns the first object of a namespace in a watched scope that satisfies a condition.
+    pub fn find(&self, scope: &Scope, namespace: &str, holds: impl Fn(&Object) -> bool) -> Option<ObjectRef> {
+        let query = Query {
+            namespace,
+            ..Query::default()
+        };
+        let kinds = self.kinds.read();
+        let mut found = find_collection(&kinds, scope)?.search(&query, None);
+        found
+            .find(|(_, object)| holds(object))
+            .map(|(key, _)| key.clone())
+    }
+
     /// Builds the index of a term unless the collection is small, has it or has no room for it. The store is locked only
     /// to take a snapshot of the objects and to add the index.
     fn ensure_index(&self, scope: &Scope, term: &IndexTerm) {

@@ -11,6 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use crate::{
     client::api::{ApiClient, ApiError, parse_response},
@@ -81,6 +82,7 @@ struct Decision {
 pub struct AccessReviewer {
     client: ApiClient,
     decisions: Mutex<Decisions>,
+    own_user: OnceCell<Arc<str>>,
 }
 
 /// The last review of one access; locked while one is under way.
@@ -129,7 +131,40 @@ impl AccessReviewer {
         Self {
             client,
             decisions: Mutex::default(),
+            own_user: OnceCell::default(),
         }
+    }
+
+    /// Returns the name of the user that this host is to the API server, by a SelfSubjectReview; empty where the API server has
+    /// none, before Kubernetes 1.28.
+    pub async fn own_user(&self) -> Result<Arc<str>, ApiError> {
+        #[derive(Deserialize)]
+        struct Review {
+            status: Status,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Status {
+            user_info: User,
+        }
+        #[derive(Deserialize)]
+        struct User {
+            username: String,
+        }
+        let asking = async || {
+            let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+            let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+            match self.client.create(path, review.to_string().into_bytes()).await {
+                Ok(response) => Ok(parse_response::<Review>(&response)?
+                    .status
+                    .user_info
+                    .username
+                    .into()),
+                Err(e) if e.code() == 404 => Ok("".into()),
+                Err(e) => Err(e),
+            }
+        };
+        self.own_user.get_or_try_init(asking).await.cloned()
     }
 
     /// Succeeds if an account may read all objects of a kind in a namespace, or at least this one.

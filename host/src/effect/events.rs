@@ -144,7 +144,8 @@ impl EventRecorder {
         } else {
             &key.namespace
         };
-        let name = format!("{}.{id:x}", key.name);
+        // Names of roles and bindings may have a colon, those of Events may not.
+        let name = format!("{}.{id:x}", key.name.replace(':', "-").to_ascii_lowercase());
         let now = crate::kube::time::now_rfc3339();
         let sent = if count > 1 {
             let patch = json!({"count": count, "lastTimestamp": now});

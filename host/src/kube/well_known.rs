@@ -73,6 +73,9 @@ well_known! {
         UPSTREAM_PROTECTION = "ostler.dev/upstream-protection", "finalizer";
         /// Finalizer of a Cluster that is used for objects with a finalizer, and of its Secret, as that of an Upstream.
         CLUSTER_PROTECTION = "ostler.dev/cluster-protection", "finalizer";
+        /// Finalizer of a RoleBinding of the host or of a plugin, and of the Role that it refers to: they stay until the objects
+        /// of their namespace are gone that need them for their cleanup.
+        RIGHTS_PROTECTION = "ostler.dev/rights-protection", "finalizer";
         /// Annotation of an object that owns others on other clusters: the list of these objects.
         OWNED_OBJECTS = "ostler.dev/owned-objects", "annotation";
         /// Label of an object on another cluster than its owner's: the UID of the owner. Only an object with this label is

@@ -14,8 +14,8 @@ use crate::{
         scope::Projection,
     },
     plugin::{Kind, Plugin},
-    reconcile,
     sandbox::services::SharedCache,
+    schedule::host_lane::HostLane,
     upstream,
 };
 
@@ -108,7 +108,7 @@ impl Planner {
         {
             let scopes = namespaces.kind_scopes(&upstream::upstream_gvk(), None, Projection::Full);
             dispatcher.assign_kinds(
-                &reconcile::upstream::LANE_NAME.into(),
+                &HostLane::Upstreams.name().into(),
                 &[upstream::upstream_gvk()],
                 scopes,
                 1,

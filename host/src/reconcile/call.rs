@@ -296,7 +296,7 @@ impl Controller {
     }
 
     /// Checks that the plugin's service account may read the object. If it may not, the status says so.
-    async fn check_access(
+    pub(super) async fn check_access(
         &self,
         plugin: &Plugin,
         key: &ObjectRef,

@@ -25,17 +25,11 @@ use crate::{
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
+        host_lane::HostLane,
         queue::{Priority, Requeue},
     },
     upstream::{HealthFact, HealthReport},
 };
-
-/// Queue lane of `Cluster` objects, and the field manager of their status.
-pub const LANE_NAME: &str = "clusters";
-
-/// Number of `Cluster` objects reconciled concurrently. A health check of one that is down waits for its timeout, and must not
-/// delay the connections and credentials of the others.
-pub const MAX_CONCURRENT: u32 = 32;
 
 /// Backoff between health checks of a cluster that does not work.
 const UNHEALTHY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
@@ -79,7 +73,7 @@ impl Controller {
                 return Some(released);
             }
         }
-        let by: Arc<str> = LANE_NAME.into();
+        let by: Arc<str> = HostLane::Clusters.name().into();
         let started = Instant::now();
         self.stats.begin_reconcile(key, &by, "");
         let was_ready = object.readiness().ready;

@@ -35,14 +35,10 @@ use crate::{
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::Cause,
+        host_lane::HostLane,
         queue::{Requeue, Work},
     },
 };
-
-/// Queue lane of `Plugin` objects, and the field manager of their status.
-pub const LANE_NAME: &str = "plugins";
-/// Number of `Plugin` objects reconciled concurrently.
-pub const MAX_CONCURRENT: u32 = 2;
 
 /// Time that loading may take before the status says `Loading`.
 const LOADING_GRACE: Duration = Duration::from_millis(500);
@@ -64,7 +60,7 @@ impl Controller {
         let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
             return self.forget_object(key).await;
         };
-        let by: Arc<str> = LANE_NAME.into();
+        let by: Arc<str> = HostLane::Plugins.name().into();
         let started = Instant::now();
         let id = SlotId::object(&*key.name);
         // Before the report, which would overwrite the record of another process.
@@ -314,7 +310,12 @@ impl Controller {
         };
         failure.conditions.extend(build_conditions(report, serving, true));
         match self
-            .write_status(&LANE_NAME.into(), key, object, &GuestResult::Failure(failure))
+            .write_status(
+                &HostLane::Plugins.name().into(),
+                key,
+                object,
+                &GuestResult::Failure(failure),
+            )
             .await
         {
             Ok(_) => ReconcileOutcome {

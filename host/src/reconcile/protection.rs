@@ -283,7 +283,7 @@ impl Controller {
     }
 
     /// Records an Event that names the objects for which a deleted one is kept.
-    async fn report_users(&self, key: &ObjectRef, object: &Arc<Object>, users: &[ObjectRef]) {
+    pub(super) async fn report_users(&self, key: &ObjectRef, object: &Arc<Object>, users: &[ObjectRef]) {
         let note = format!(
             "Needed by {} for cleanup, and deleted after that; {}=true deletes it at once",
             name_objects(users.iter(), MAX_NAMED_USERS),

@@ -17,15 +17,9 @@ use crate::{
         scope::Projection,
     },
     sandbox::capabilities::http::StoreSecrets,
-    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Requeue},
+    schedule::{dependencies::Dependency, dispatcher::Cause, host_lane::HostLane, queue::Requeue},
     upstream::{HealthReport, SendError, UpstreamObject},
 };
-
-/// Queue lane of `Upstream` objects, and the field manager of their status.
-pub const LANE_NAME: &str = "upstreams";
-
-/// Number of `Upstream` objects reconciled concurrently: a health check of one that is down waits for its timeout.
-pub const MAX_CONCURRENT: u32 = 4;
 
 /// Backoff between health checks of an upstream that does not work.
 const UNHEALTHY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
@@ -47,7 +41,7 @@ impl Controller {
         if object.is_deleting() {
             return Some(self.release_connection(key, &object).await);
         }
-        let by: Arc<str> = LANE_NAME.into();
+        let by: Arc<str> = HostLane::Upstreams.name().into();
         let started = Instant::now();
         self.stats.begin_reconcile(key, &by, "");
         debug!(object = %key, "checking upstream");

@@ -30,9 +30,8 @@ use crate::{
         spec::{Data, KeyName, Oci, PluginSpec, Verify},
     },
     policy::components::ComponentPolicy,
-    reconcile,
     sandbox::services::Services,
-    schedule::{dispatcher::Cause, queue::Priority},
+    schedule::{dispatcher::Cause, host_lane::HostLane, queue::Priority},
     supply::{
         oci::{self, Reference, RegistryAuth},
         signature::{PublicKey, SignaturePolicy},
@@ -241,12 +240,14 @@ impl PluginObjects {
 
     /// Makes the lane of `Plugin` objects reconcile them, and need these watches.
     fn assign_lane(&self, scopes: Vec<Scope>) {
-        let (lane, limit) = (
-            reconcile::plugin::LANE_NAME.into(),
-            reconcile::plugin::MAX_CONCURRENT,
-        );
+        let lane = HostLane::Plugins;
         let dispatcher = &self.services.dispatcher;
-        dispatcher.assign_kinds(&lane, &[plugin::kind()], scopes, limit);
+        dispatcher.assign_kinds(
+            &lane.name().into(),
+            &[plugin::kind()],
+            scopes,
+            lane.max_concurrent(),
+        );
     }
 
     /// Returns true if a ConfigMap or Secret with keys of a spec is newer than when it was read, and counts it as read.

@@ -21,15 +21,10 @@ use crate::{
     },
     schedule::{
         dependencies::{Dependency, DependencyGraph},
+        host_lane::HostLane,
         queue::{ItemState, ItemStatus, LaneState, Priority, Queue, Requeue, Work},
     },
 };
-
-/// Lane of the work that the host itself does for objects.
-const HOST_LANE: &str = "ostler";
-
-/// Number of objects of that lane at a time.
-pub const HOST_LANE_LIMIT: u32 = 2;
 
 /// Maximum number of dependants that one change wakes before the work that is due at intervals. One that more objects read,
 /// such as a configuration, wakes them behind it, so that it does not delay the changes of users.
@@ -277,14 +272,12 @@ impl Dispatcher {
 
     /// Limits the objects in flight of all plugins together. The host's own lanes have limits besides that: plugins that
     /// wait for their upstreams do not delay them.
-    pub fn with_capacity(self, plugins: u32, host_lanes: &[(&str, u32)]) -> Self {
+    pub fn with_capacity(self, plugins: u32) -> Self {
         let mut inner = self.inner.lock();
         inner.queue.set_shared_limit(plugins as usize);
-        inner
-            .queue
-            .dedicate_lane(HOST_LANE.into(), HOST_LANE_LIMIT as usize);
-        for (lane, limit) in host_lanes {
-            inner.queue.dedicate_lane((*lane).into(), *limit as usize);
+        for lane in HostLane::ALL {
+            let limit = lane.max_concurrent() as usize;
+            inner.queue.dedicate_lane(lane.name().into(), limit);
         }
         drop(inner);
         self
@@ -418,7 +411,7 @@ impl Dispatcher {
             && references::is_held(object)
             && inner.find_lane(&change.key).is_none()
         {
-            let (lane, key) = (HOST_LANE.into(), change.key.clone());
+            let (lane, key) = (HostLane::Unowned.name().into(), change.key.clone());
             inner.queue.add(lane, key, Priority::High, Cause::Change, now);
         }
         if intent_changed || !self.recovery_only.contains(&change.key.gvk) || is_recovery(change) {

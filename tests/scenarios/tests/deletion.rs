@@ -12,7 +12,7 @@ use ostler_test_harness::{
 };
 use serde_json::json;
 
-fn assert_gone_from_concourse(lab: &Lab) {
+pub fn assert_gone_from_concourse(lab: &Lab) {
     assert_eq!(
         lab.concourse.pipeline("platform", "app").map(|p| p.saves),
         None,
@@ -556,7 +556,7 @@ async fn namespace_deleted_at_the_first_write_leaves_nothing_in_concourse(mut la
     assert_gone_from_concourse(&lab);
 }
 
-async fn delete_namespace(lab: &Lab) {
+pub async fn delete_namespace(lab: &Lab) {
     let namespaces = lab.api(&Gvk::new("", "v1", "Namespace"), "");
     namespaces
         .delete(&lab.namespace, &kube::api::DeleteParams::default())

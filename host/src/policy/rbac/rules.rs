@@ -9,6 +9,9 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use crate::policy::grants::HOST_GROUP;
 
+/// API group of roles and bindings.
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
 /// A set of RBAC verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Verbs(u8);
@@ -77,6 +80,9 @@ impl RuleSet {
         }
         rules.add("", "secrets", reads | Verbs::PATCH);
         rules.add("", "events", Verbs::CREATE | Verbs::PATCH);
+        // So do the bindings and roles of its rights. The API server lets no one add rights by it that he does not have.
+        rules.add(RBAC_GROUP, "rolebindings", reads | Verbs::PATCH);
+        rules.add(RBAC_GROUP, "roles", Verbs::GET | Verbs::PATCH);
         rules
     }
 

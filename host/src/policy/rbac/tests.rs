@@ -309,7 +309,7 @@ kubernetes:
 }
 
 #[test]
-fn host_has_rules_for_upstreams_clusters_their_secrets_and_events() {
+fn host_has_rules_for_upstreams_clusters_their_secrets_rights_and_events() {
     assert_eq!(
         lines(&RuleSet::of_host()),
         [
@@ -317,6 +317,8 @@ fn host_has_rules_for_upstreams_clusters_their_secrets_and_events() {
             "create,patch /events",
             "patch ostler.dev/clusters/status,upstreams/status",
             "get,list,watch,patch ostler.dev/clusters,upstreams",
+            "get,patch rbac.authorization.k8s.io/roles",
+            "get,list,watch,patch rbac.authorization.k8s.io/rolebindings",
         ]
     );
 }

@@ -7,13 +7,15 @@ use std::{
 
 use axum::http::{HeaderValue, Method, Request, Response};
 use kube::{Client, client::Body};
-use ostler::testing::grants::Grants;
+use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     concourse::{PACK_COMPONENTS, PIPELINE_YAML, kind},
     scenario,
 };
 use serde_json::{Value, json};
+
+use crate::deletion::{assert_gone_from_concourse, delete_namespace};
 
 /// The rights of the host, and those of the plugins.
 const RIGHTS: [&str; 2] = [
@@ -125,7 +127,7 @@ fn describe_right(account: &str, verb: &str, group: &str, resource: &str) -> Str
     }
 }
 
-/// The right that a request needs; none for discovery.
+/// The right that a request needs; none for discovery, and for what everybody may do.
 fn right_of_request(account: &str, method: &Method, path: &str, query: &str) -> Option<String> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     let (group, rest) = match parts.as_slice() {
@@ -138,7 +140,8 @@ fn right_of_request(account: &str, method: &Method, path: &str, query: &str) -> 
         rest => rest,
     };
     let (resource, named) = match rest {
-        [] => return None,
+        // The role `system:basic-user` allows it to everybody.
+        [] | ["selfsubjectreviews"] => return None,
         [resource] => ((*resource).to_owned(), false),
         [resource, _] => ((*resource).to_owned(), true),
         [resource, _, sub, ..] => (format!("{resource}/{sub}"), true),
@@ -263,17 +266,12 @@ fn localize(lab: &Lab) -> Vec<Value> {
     documents
 }
 
-/// Runs the pack with the identities and rights of `deploy/`: no request is refused, and no rule is without use.
-#[scenario(real = "RBAC and impersonation")]
-pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
-    if !lab.concourse.is_simulated("it sets workers") {
-        return;
-    }
-    let documents = localize(&lab);
+/// Starts a host with the pack and the rights of these documents.
+async fn start_with_rights(lab: &mut Lab, documents: &[Value]) -> Arc<Mutex<Rights>> {
     let system = format!("{}-system", lab.namespace);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}))
         .await;
-    for document in &documents {
+    for document in documents {
         lab.apply(document.clone()).await;
     }
     let grants = GRANTS
@@ -288,6 +286,63 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
 
     lab.install(&PACK_COMPONENTS);
     lab.start_host_with(client).await;
+    rights
+}
+
+/// The rights of a namespace are deleted with its objects, which need them for their cleanup.
+#[scenario(real = "deletion of a namespace")]
+pub async fn namespace_with_shipped_rights_is_deleted_with_all_its_objects(mut lab: Lab) {
+    let documents = localize(&lab);
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply_chain().await;
+    delete_namespace(&lab).await;
+    assert_gone_from_concourse(&lab);
+}
+
+/// Without objects nothing needs the rights, so that they can be deleted without a host.
+#[scenario(real = "RBAC and impersonation")]
+pub async fn shipped_rights_are_released_after_the_last_object(mut lab: Lab) {
+    let documents = localize(&lab);
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply_chain().await;
+    let bindings = Gvk::new("rbac.authorization.k8s.io", "v1", "RoleBinding");
+    let name = "ostler:concourse-team";
+    lab.delete(&bindings, name).await;
+    let is_there = lab.get(&bindings, name).await.is_some();
+    assert!(is_there, "a Team needs it");
+    lab.delete(&kind("Pipeline"), "app").await;
+    lab.delete(&kind("Team"), "platform").await;
+    lab.wait_gone(&kind("Team"), "platform").await;
+    lab.wait_gone(&bindings, name).await;
+}
+
+/// It has nothing to clean up, since its component was never called.
+#[scenario(real = "RBAC and impersonation")]
+pub async fn object_without_rights_of_its_plugin_is_deleted_at_once(mut lab: Lab) {
+    let is_of_instances = |document: &Value| {
+        document["subjects"][0]["name"] == "concourse-instance" && document["kind"] == "RoleBinding"
+    };
+    let mut documents = localize(&lab);
+    documents.retain(|document| !is_of_instances(document));
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply(lab.password_secret(lab.concourse.password())).await;
+    lab.apply(lab.instance_object()).await;
+    let denied = lab
+        .wait_condition(&kind("Instance"), "ci", "Ready", "False", "PermissionDenied")
+        .await;
+    assert_eq!(denied["metadata"].get("finalizers"), None, "{denied:#}");
+    lab.delete(&kind("Instance"), "ci").await;
+    lab.wait_gone(&kind("Instance"), "ci").await;
+}
+
+/// Runs the pack with the identities and rights of `deploy/`: no request is refused, and no rule is without use.
+#[scenario(real = "RBAC and impersonation")]
+pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
+    if !lab.concourse.is_simulated("it sets workers") {
+        return;
+    }
+    let documents = localize(&lab);
+    let rights = start_with_rights(&mut lab, &documents).await;
     // The grants of one plugin are in its Plugin object.
     let team = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
         "metadata": {"name": "concourse-team", "labels": {"lab": lab.namespace}},

@@ -20,6 +20,8 @@ use crate::{kube::well_known::bookkeeping, plugin::spec::PluginObject, policy::r
 const FIELD_MANAGER: &str = "ostler-install";
 /// Interval between checks if a deleted Plugin is gone.
 const DELETION_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Limit of the time for the release of bindings and roles.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Kinds of the objects that an installation labels, in the order in which they are deleted: a binding before its role.
 const LABELLED_KINDS: [(&str, &str); 5] = [
     ("rbac.authorization.k8s.io", "RoleBinding"),
@@ -178,6 +180,31 @@ pub async fn delete_objects(client: &Client, objects: &[InstalledObject]) -> any
             &object.name,
         )
         .await?;
+    }
+    // The host keeps bindings and roles that objects need for their cleanup.
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
+    for object in objects {
+        let InstalledObject {
+            resource,
+            namespace,
+            name,
+        } = object;
+        let shown = describe_object(&resource.kind, namespace.as_deref(), name);
+        let api = api_of(client, resource, namespace.as_deref());
+        while let Some(left) = api
+            .get_opt(name)
+            .await
+            .with_context(|| format!("reading {shown}"))?
+        {
+            if left.metadata.deletion_timestamp.is_none() {
+                break;
+            }
+            if Instant::now() > deadline {
+                println!("{shown} stays until the host releases it: `kubectl describe` names what needs it");
+                break;
+            }
+            tokio::time::sleep(DELETION_POLL_INTERVAL).await;
+        }
     }
     Ok(())
 }
