@@ -629,13 +629,15 @@ const METRIC_PREFIXES: [&str; 5] = [
 ];
 
 /// Words in CamelCase that the host's sources contain as literals and that are no reasons.
-const OTHER_WORDS: [&str; 7] = [
+const OTHER_WORDS: [&str; 9] = [
     "ConfigMap",
     "DeleteOptions",
     "PascalCase",
     "PluginObject",
     "PluginStatus",
+    "RoleBinding",
     "SecretRef",
+    "ServiceAccount",
     "UpstreamStatus",
 ];
 
