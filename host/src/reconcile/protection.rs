@@ -170,7 +170,7 @@ impl Controller {
     }
 
     /// True while plugins may still be loaded after the start, whose objects are not known yet.
-    fn is_loading(&self) -> bool {
+    pub(super) fn is_loading(&self) -> bool {
         let reports = self.registry.reports();
         self.stats.uptime() < LOADING_GRACE || reports.iter().any(|report| report.state == LoadState::Loading)
     }

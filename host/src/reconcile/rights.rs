@@ -147,15 +147,18 @@ impl Controller {
         let Some(binding) = Binding::parse(key, &object) else {
             return Some(ReconcileOutcome::settled());
         };
-        let user = match self.find_user(key, &object, &binding).await {
-            Ok(user) => user,
-            Err(end) => return Some(end),
-        };
         let is_protected = object.has_finalizer(RIGHTS_PROTECTION);
         let is_deleting = object.is_deleting();
         let again = |interval| {
             let at = self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT);
             ReconcileOutcome::wait(at, Cause::Poll)
+        };
+        if is_protected && self.is_loading() {
+            return Some(again(RELEASE_INTERVAL));
+        }
+        let user = match self.find_user(key, &object, &binding).await {
+            Ok(user) => user,
+            Err(end) => return Some(end),
         };
         let changed = match (&user, is_protected) {
             (None, false) => return Some(ReconcileOutcome::settled()),
@@ -203,7 +206,7 @@ impl Controller {
             }
         }
         // Its objects are not known while it does not serve. One without grants has no use for rights.
-        let is_loading = |name: &String| {
+        let is_unknown = |name: &String| {
             let is_served = serving.iter().any(|plugin| **plugin.name() == **name);
             let reports = self.registry.reports();
             !is_served
@@ -211,7 +214,7 @@ impl Controller {
                     .iter()
                     .any(|report| report.name == *name && report.reason != plugin_reason::KINDS_NOT_GRANTED)
         };
-        if is_protected && let Some(plugin) = binding.plugin.as_ref().filter(|name| is_loading(name)) {
+        if is_protected && let Some(plugin) = binding.plugin.as_ref().filter(|name| is_unknown(name)) {
             return Ok(Some(ObjectRef::new(crate::plugin::kind(), "", plugin)));
         }
         if !is_ours {

@@ -464,7 +464,7 @@ async fn start_with_protected_chain(lab: Lab) -> Lab {
 }
 
 /// Deletes everything like a namespace controller: what is needed last goes first.
-async fn delete_credentials_first(lab: &Lab) {
+pub async fn delete_credentials_first(lab: &Lab) {
     lab.delete(&Gvk::new("", "v1", "Secret"), "ci-admin").await;
     lab.delete(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
         .await;
@@ -473,7 +473,7 @@ async fn delete_credentials_first(lab: &Lab) {
     }
 }
 
-async fn wait_all_gone(lab: &Lab) {
+pub async fn wait_all_gone(lab: &Lab) {
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
         lab.wait_gone(&kind(kind_name), name).await;
     }

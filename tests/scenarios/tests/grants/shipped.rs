@@ -15,7 +15,9 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-use crate::deletion::{assert_gone_from_concourse, delete_namespace};
+use crate::deletion::{
+    assert_gone_from_concourse, delete_credentials_first, delete_namespace, wait_all_gone,
+};
 
 /// The rights of the host, and those of the plugins.
 const RIGHTS: [&str; 2] = [
@@ -297,6 +299,59 @@ pub async fn namespace_with_shipped_rights_is_deleted_with_all_its_objects(mut l
     lab.apply_chain().await;
     delete_namespace(&lab).await;
     assert_gone_from_concourse(&lab);
+}
+
+/// The service accounts are gone at once: the API server lets the host act as one that does not exist.
+#[scenario(real = "RBAC and impersonation")]
+pub async fn rights_deleted_before_the_objects_stay_until_the_cleanup(mut lab: Lab) {
+    let documents = localize(&lab);
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply_chain().await;
+    let rights: Vec<(Gvk, &str)> = documents
+        .iter()
+        .filter(|document| document["metadata"]["namespace"] == lab.namespace)
+        .map(|document| {
+            let kind_name = document["kind"].as_str().expect("a kind");
+            let group = if kind_name == "ServiceAccount" {
+                ""
+            } else {
+                "rbac.authorization.k8s.io"
+            };
+            let name = document["metadata"]["name"].as_str().expect("a name");
+            (Gvk::new(group, "v1", kind_name), name)
+        })
+        .collect();
+    for (gvk, name) in &rights {
+        lab.delete(gvk, name).await;
+    }
+    delete_credentials_first(&lab).await;
+    wait_all_gone(&lab).await;
+    for (gvk, name) in &rights {
+        lab.wait_gone(gvk, name).await;
+    }
+}
+
+/// A plugin that has lost its rights cannot clean up. The status says so, and what helps.
+#[scenario(real = "RBAC and impersonation")]
+pub async fn deletion_after_a_role_was_narrowed_names_the_missing_right(mut lab: Lab) {
+    let documents = localize(&lab);
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply_chain().await;
+    let role = Gvk::new("rbac.authorization.k8s.io", "v1", "Role");
+    let name = "ostler:concourse-pipeline";
+    let rules = lab.get(&role, name).await.expect("the role")["rules"].clone();
+    lab.patch(&role, name, json!({"rules": []})).await;
+    lab.delete(&kind("Pipeline"), "app").await;
+    let denied = lab
+        .wait_condition(&kind("Pipeline"), "app", "Ready", "False", "PermissionDenied")
+        .await;
+    let text = denied["status"].to_string();
+    assert!(
+        text.contains("concourse-pipeline may not") && text.contains("bind a role"),
+        "{text}"
+    );
+    lab.patch(&role, name, json!({"rules": rules})).await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
 }
 
 /// Without objects nothing needs the rights, so that they can be deleted without a host.
