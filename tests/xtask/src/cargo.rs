@@ -106,7 +106,10 @@ impl Lints {
     pub fn add_to(self, command: &mut Command) {
         if self == Self::Clippy {
             command
-                .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+                .env(
+                    "RUSTC_WORKSPACE_WRAPPER",
+                    paths::workspace_root().join(".cargo/clippy.sh"),
+                )
                 .env("CLIPPY_ARGS", "-Dwarnings");
         }
     }

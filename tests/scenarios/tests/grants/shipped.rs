@@ -281,14 +281,44 @@ async fn start_with_rights(lab: &mut Lab, documents: &[Value]) -> Arc<Mutex<Righ
         .replace("https://ci.example.com", &format!("{:?}", lab.concourse.url()));
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("the shipped grants parse");
     lab.settings.require_service_account = true;
-    lab.settings.own_namespace = Some(system.clone());
-    let rights = Arc::new(Mutex::new(Rights::default()));
-    let user = format!("system:serviceaccount:{system}:ostler");
-    let client = client_as_host(lab.client.clone(), user, rights.clone());
-
+    lab.settings.own_namespace = Some(system);
     lab.install(&PACK_COMPONENTS);
+    start_as_host_account(lab).await
+}
+
+/// Starts a host with the identity of `deploy/`.
+async fn start_as_host_account(lab: &mut Lab) -> Arc<Mutex<Rights>> {
+    let rights = Arc::new(Mutex::new(Rights::default()));
+    let user = format!("system:serviceaccount:{}-system:ostler", lab.namespace);
+    let client = client_as_host(lab.client.clone(), user, rights.clone());
     lab.start_host_with(client).await;
     rights
+}
+
+/// Deletes the service accounts, roles and bindings of the namespace, and returns them.
+async fn delete_rights(lab: &Lab, documents: &[Value]) -> Vec<(Gvk, String)> {
+    let here = |document: &&Value| document["metadata"]["namespace"] == lab.namespace;
+    let mut deleted = Vec::new();
+    for document in documents.iter().filter(here) {
+        let word = |value: &Value| value.as_str().expect("a word").to_owned();
+        let (kind_name, name) = (word(&document["kind"]), word(&document["metadata"]["name"]));
+        let group = if kind_name == "ServiceAccount" {
+            ""
+        } else {
+            "rbac.authorization.k8s.io"
+        };
+        let gvk = Gvk::new(group, "v1", &kind_name);
+        lab.delete(&gvk, &name).await;
+        deleted.push((gvk, name));
+    }
+    deleted
+}
+
+async fn wait_objects_and_rights_gone(lab: &Lab, rights: &[(Gvk, String)]) {
+    wait_all_gone(lab).await;
+    for (gvk, name) in rights {
+        lab.wait_gone(gvk, name).await;
+    }
 }
 
 /// The rights of a namespace are deleted with its objects, which need them for their cleanup.
@@ -307,28 +337,32 @@ pub async fn rights_deleted_before_the_objects_stay_until_the_cleanup(mut lab: L
     let documents = localize(&lab);
     start_with_rights(&mut lab, &documents).await;
     lab.apply_chain().await;
-    let rights: Vec<(Gvk, &str)> = documents
-        .iter()
-        .filter(|document| document["metadata"]["namespace"] == lab.namespace)
-        .map(|document| {
-            let kind_name = document["kind"].as_str().expect("a kind");
-            let group = if kind_name == "ServiceAccount" {
-                ""
-            } else {
-                "rbac.authorization.k8s.io"
-            };
-            let name = document["metadata"]["name"].as_str().expect("a name");
-            (Gvk::new(group, "v1", kind_name), name)
-        })
-        .collect();
-    for (gvk, name) in &rights {
-        lab.delete(gvk, name).await;
-    }
+    let rights = delete_rights(&lab, &documents).await;
     delete_credentials_first(&lab).await;
-    wait_all_gone(&lab).await;
-    for (gvk, name) in &rights {
-        lab.wait_gone(gvk, name).await;
+    wait_objects_and_rights_gone(&lab, &rights).await;
+}
+
+/// A host that has just started does not know yet which objects there are.
+#[scenario(real = "RBAC and impersonation")]
+pub async fn rights_outlive_a_restart_in_the_middle_of_a_deletion(mut lab: Lab) {
+    if !lab.concourse.is_simulated("Concourse is not to be reached") {
+        return;
     }
+    let documents = localize(&lab);
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply_chain().await;
+    lab.concourse.faults().set_outage(true);
+    let rights = delete_rights(&lab, &documents).await;
+    delete_credentials_first(&lab).await;
+    lab.wait_until("the cleanup has failed", async || {
+        lab.wake_causes(&kind("Pipeline"), "app")
+            .contains(&ostler::testing::dispatcher::Cause::Retry)
+    })
+    .await;
+    lab.host = None;
+    lab.concourse.faults().set_outage(false);
+    start_as_host_account(&mut lab).await;
+    wait_objects_and_rights_gone(&lab, &rights).await;
 }
 
 /// A plugin that has lost its rights cannot clean up. The status says so, and what helps.
