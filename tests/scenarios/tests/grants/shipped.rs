@@ -342,29 +342,6 @@ pub async fn rights_deleted_before_the_objects_stay_until_the_cleanup(mut lab: L
     wait_objects_and_rights_gone(&lab, &rights).await;
 }
 
-/// A host that has just started does not know yet which objects there are.
-#[scenario(real = "RBAC and impersonation")]
-pub async fn rights_outlive_a_restart_in_the_middle_of_a_deletion(mut lab: Lab) {
-    if !lab.concourse.is_simulated("Concourse is not to be reached") {
-        return;
-    }
-    let documents = localize(&lab);
-    start_with_rights(&mut lab, &documents).await;
-    lab.apply_chain().await;
-    lab.concourse.faults().set_outage(true);
-    let rights = delete_rights(&lab, &documents).await;
-    delete_credentials_first(&lab).await;
-    lab.wait_until("the cleanup has failed", async || {
-        lab.wake_causes(&kind("Pipeline"), "app")
-            .contains(&ostler::testing::dispatcher::Cause::Retry)
-    })
-    .await;
-    lab.host = None;
-    lab.concourse.faults().set_outage(false);
-    start_as_host_account(&mut lab).await;
-    wait_objects_and_rights_gone(&lab, &rights).await;
-}
-
 /// A plugin that has lost its rights cannot clean up. The status says so, and what helps.
 #[scenario(real = "RBAC and impersonation")]
 pub async fn deletion_after_a_role_was_narrowed_names_the_missing_right(mut lab: Lab) {
