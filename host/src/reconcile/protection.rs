@@ -13,7 +13,7 @@ use tracing::info;
 use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objects};
 use crate::{
     cache::store::Query,
-    client::api::warn_api_error,
+    client::api::{ApiError, warn_api_error},
     cluster::{ClusterObject, cluster_gvk, cluster_object},
     effect::events::{EventDraft, EventType},
     kube::{
@@ -274,12 +274,17 @@ impl Controller {
                 true
             }
             Err(e) => {
-                warn_api_error!(e, object = %key, by = %by, error = %e, "setting the protection finalizer failed");
-                self.stats
-                    .record_error(by, error_reason::PROTECTION_FAILED, &format!("{key}: {e}"));
+                self.report_protection_failure(key, by, &e);
                 false
             }
         }
+    }
+
+    /// Logs and records that the finalizer of an object could not be added or removed, for the object for which that was tried.
+    pub(super) fn report_protection_failure(&self, key: &ObjectRef, by: &ObjectRef, error: &ApiError) {
+        warn_api_error!(error, object = %key, by = %by, error = %error, "setting the protection finalizer failed");
+        self.stats
+            .record_error(by, error_reason::PROTECTION_FAILED, &format!("{key}: {error}"));
     }
 
     /// Records an Event that names the objects for which a deleted one is kept.

@@ -15,7 +15,6 @@ use tracing::{info, warn};
 use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     cache::store::Query,
-    client::api::{ApiError, warn_api_error},
     cluster::cluster_gvk,
     kube::{
         key::{Gvk, ObjectRef},
@@ -24,7 +23,7 @@ use crate::{
         well_known::{
             annotation::FORCE_DELETE,
             bookkeeping::{CLUSTER_PROTECTION, PLUGIN_LABEL, RIGHTS_PROTECTION, UPSTREAM_PROTECTION},
-            error_reason, plugin_reason,
+            plugin_reason,
         },
     },
     plugin::Plugin,
@@ -342,12 +341,6 @@ impl Controller {
             }
         }
         Ok(())
-    }
-
-    fn report_protection_failure(&self, key: &ObjectRef, by: &ObjectRef, error: &ApiError) {
-        warn_api_error!(error, object = %key, by = %by, error = %error, "setting the protection finalizer failed");
-        self.stats
-            .record_error(by, error_reason::PROTECTION_FAILED, &format!("{key}: {error}"));
     }
 }
 

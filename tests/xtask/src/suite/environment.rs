@@ -47,11 +47,11 @@ pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<Te
         variables.insert(REGISTRY_VARIABLE, registry::find_or_fetch()?);
         variables.insert(RABBITMQ_VARIABLE, rabbitmq::find_or_fetch()?);
         variables.insert(POWERDNS_VARIABLE, powerdns::find_or_fetch()?);
-        // The bench builds its own, with another profile and so with all dependencies again.
         prune_compiled(
             &ostler_builder::cache_dir(&paths::target_dir()).join("compiled"),
             MAX_COMPILED_AGE,
         )?;
+        // The bench builds its own, with another profile and so with all dependencies again.
         components::build_components(|guest| guest.pack != "bench")?;
         variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
     }

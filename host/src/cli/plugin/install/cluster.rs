@@ -18,7 +18,7 @@ use crate::{kube::well_known::bookkeeping, plugin::spec::PluginObject, policy::r
 
 /// Field manager of the objects.
 const FIELD_MANAGER: &str = "ostler-install";
-/// Interval between checks if a deleted Plugin is gone.
+/// Interval between checks if a deleted object is gone.
 const DELETION_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Limit of the time for the release of bindings and roles.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
