@@ -15,35 +15,20 @@ mod pool;
 pub mod spec;
 mod waits;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 pub use self::{
     object::ClusterObject,
     pool::{ClusterPool, ConnectError, Connection, ConnectionParts},
     waits::{CurrentWait, SlowCalls},
 };
+pub use crate::kube::key::{cluster_gvk, cluster_object};
 use crate::{
     cache::{informer::Informers, store::Store},
     client::access_review::AccessReviewer,
     effect::{events::EventRecorder, writer::ApiWriter},
-    kube::{
-        key::{Gvk, ObjectRef},
-        scope::NamespaceScope,
-    },
+    kube::scope::NamespaceScope,
 };
-
-/// The kind of `Cluster` objects.
-pub fn cluster_gvk() -> Gvk {
-    // Kept, because interning takes a lock.
-    static CLUSTER: LazyLock<Gvk> = LazyLock::new(|| Gvk::new("ostler.dev", "v1alpha1", "Cluster"));
-    CLUSTER.clone()
-}
-
-/// The `Cluster` object that describes a cluster of keys; none for the host's own.
-pub fn cluster_object(cluster: &str) -> Option<ObjectRef> {
-    let (namespace, name) = cluster.split_once('/')?;
-    Some(ObjectRef::new(cluster_gvk(), namespace, name))
-}
 
 /// Access to one cluster.
 #[derive(Clone)]

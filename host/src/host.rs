@@ -45,6 +45,7 @@ use crate::{
         services::{ApiAccess, Services, SharedCache, UpstreamAccess},
     },
     schedule::{
+        connection_users::ConnectionUsers,
         dispatcher::{Cause, Dispatcher},
         host_lane::HostLane,
         queue::{Priority, Queue},
@@ -240,9 +241,14 @@ fn build_services(
     let dispatcher = Arc::new(dispatcher);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
     let streams = build_streams(&fence, &dispatcher);
-    let observer = build_change_observer(&dispatcher, &stats, &streams, registry);
+    let connection_users = Arc::new(ConnectionUsers::new([
+        upstream::upstream_gvk(),
+        cluster::cluster_gvk(),
+    ]));
+    let observe_users = build_user_observer(&connection_users, &dispatcher);
+    let observer = build_change_observer(&dispatcher, &stats, &streams, registry, &observe_users);
     let on_change = build_change_handler(&observer, &dispatcher, &stats, &fence);
-    let cluster_observer = build_cluster_observer(&dispatcher, &stats, &streams);
+    let cluster_observer = build_cluster_observer(&dispatcher, &stats, &streams, &observe_users);
     let clusters = ClusterPool::new(ConnectionParts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
@@ -287,6 +293,7 @@ fn build_services(
             subscriptions: Arc::default(),
         },
         dispatcher,
+        connection_users,
         slow_calls: Arc::default(),
         object_cache: ObjectCache::default(),
         memory,
@@ -319,13 +326,26 @@ fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &N
         })
 }
 
+/// Builds the observer that indexes the users of Upstreams and Clusters. One that has no user any more may wait for that with
+/// its deletion, and is queued.
+fn build_user_observer(users: &Arc<ConnectionUsers>, dispatcher: &Arc<Dispatcher>) -> ChangeObserver {
+    let (users, dispatcher) = (users.clone(), dispatcher.clone());
+    Arc::new(move |change| {
+        for unused in users.on_change(change) {
+            dispatcher.enqueue(&unused, Priority::Normal, Cause::Dependency(change.key.clone()));
+        }
+    })
+}
+
 /// Builds the observer of each change in the store, whether a watch or the response to a write brought it.
 fn build_change_observer(
     dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
+    observe_users: &ChangeObserver,
 ) -> ChangeObserver {
+    let observe_users = observe_users.clone();
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
     Arc::new(move |change| {
@@ -339,6 +359,7 @@ fn build_change_observer(
         if is_plugin || registry.is_followed(&change.key) {
             registry.request_rescan();
         }
+        observe_users(change);
         streams.on_object_change(&change.key, change.new.as_deref());
     })
 }
@@ -349,9 +370,12 @@ fn build_cluster_observer(
     dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
+    observe_users: &ChangeObserver,
 ) -> ChangeObserver {
     let (dispatcher, stats, streams) = (dispatcher.clone(), stats.clone(), streams.clone());
+    let observe_users = observe_users.clone();
     Arc::new(move |change| {
+        observe_users(change);
         if dispatcher.is_reconciled(&change.key) {
             stats.observe_change(&change.key, change.new.as_deref());
             streams.on_object_change(&change.key, change.new.as_deref());
@@ -569,7 +593,8 @@ mod tests {
         dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
         let stats = Arc::new(ReconcileStats::new(Arc::default()));
         let streams = build_streams(&fence, &dispatcher);
-        let observer = build_change_observer(&dispatcher, &stats, &streams, &Arc::default());
+        let ignore: ChangeObserver = Arc::new(|_| {});
+        let observer = build_change_observer(&dispatcher, &stats, &streams, &Arc::default(), &ignore);
         let handle = build_change_handler(&observer, &dispatcher, &stats, &fence);
         for i in 0..10_000 {
             let json = format!(

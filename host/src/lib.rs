@@ -38,6 +38,7 @@ mod kube {
     pub mod key;
     pub mod object;
     pub mod owned;
+    pub mod protection;
     pub mod references;
     pub mod renamed_fields;
     pub mod scope;
@@ -99,6 +100,7 @@ mod leader {
 
 /// Scheduling of reconciles: the dependency graph, the work queue and the hot-loop detector.
 mod schedule {
+    pub mod connection_users;
     pub mod dependencies;
     pub mod dispatcher;
     pub mod host_lane;

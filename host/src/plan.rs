@@ -186,6 +186,7 @@ impl Planner {
                 subscriptions: Arc::default(),
             },
             dispatcher,
+            connection_users: Arc::default(),
             slow_calls: Arc::default(),
             object_cache: ObjectCache::default(),
             logs: Arc::default(),

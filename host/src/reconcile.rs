@@ -101,6 +101,8 @@ pub struct ObjectState {
     dropped: Option<Box<(Value, Value)>>,
     /// Its uid and the objects that it holds, which have to be released when it is gone.
     held_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
+    /// Its uid and the annotation that lists the Upstreams and Clusters that it uses, in case that it is overwritten.
+    used_connections: Option<Box<(Box<str>, Box<str>)>>,
     /// Its uid and the objects that it owns on other clusters, in case that its inventory is overwritten.
     owned_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
 }
@@ -382,6 +384,10 @@ impl Controller {
                 }
             }
             _ => object,
+        };
+        let object = match self.restore_used(key, object).await {
+            Ok(object) => object,
+            Err(end) => return Some(end),
         };
         Some(self.call_component(work, &plugin, &object, None).await)
     }

@@ -144,6 +144,7 @@ impl Reloader {
         loop {
             self.load_next_file();
             if self.tasks.is_empty() && self.files.is_idle() {
+                self.registry.complete_first_load();
                 ready.take().into_iter().for_each(|ready| ready());
             }
             // Also before all plugins are loaded, which may take minutes: a revoked grant applies at once.

@@ -5,6 +5,7 @@ mod applied;
 mod applied_mark;
 mod metadata;
 mod owned;
+mod protection;
 mod write_responses;
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};

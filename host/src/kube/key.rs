@@ -120,6 +120,14 @@ impl Gvk {
         }
     }
 
+    /// Parses the form that [`Gvk`] is displayed in; none if a part is not a name.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '.');
+        let (kind, version, group) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
+        let gvk = Self::new(group, version, kind);
+        gvk.validate().ok().map(|()| gvk)
+    }
+
     /// The kind is the same, in whichever version.
     pub fn is_same_kind(&self, other: &Self) -> bool {
         self.group == other.group && self.kind == other.kind
@@ -312,6 +320,38 @@ pub fn own_cluster() -> Arc<str> {
 /// The name of another cluster in keys: namespace and name of its `Cluster` object. All keys of a cluster share one copy.
 pub fn cluster_name(namespace: &str, name: &str) -> Arc<str> {
     NAMESPACES.lock().intern(&*format!("{namespace}/{name}"))
+}
+
+/// The kind of `Cluster` objects.
+pub fn cluster_gvk() -> Gvk {
+    // Kept, because interning takes a lock.
+    static CLUSTER: LazyLock<Gvk> = LazyLock::new(|| Gvk::new("ostler.dev", "v1alpha1", "Cluster"));
+    CLUSTER.clone()
+}
+
+/// The `Cluster` object that describes a cluster of keys; none for the host's own.
+pub fn cluster_object(cluster: &str) -> Option<ObjectRef> {
+    let (namespace, name) = cluster.split_once('/')?;
+    Some(ObjectRef::new(cluster_gvk(), namespace, name))
+}
+
+/// The name of a cluster for messages and annotations: [`IN_CLUSTER`] for the host's own.
+pub fn display_cluster(cluster: &str) -> &str {
+    match cluster {
+        "" => IN_CLUSTER,
+        cluster => cluster,
+    }
+}
+
+/// Parses the form in which [`display_cluster`] names a cluster; none if a part is not a name.
+pub fn parse_cluster(text: &str) -> Option<Arc<str>> {
+    if text == IN_CLUSTER {
+        return Some(own_cluster());
+    }
+    let (namespace, name) = text.split_once('/')?;
+    // They become parts of paths at the API server.
+    let is_name = |text: &str| !text.is_empty() && is_path_segment(text);
+    (is_name(namespace) && is_name(name)).then(|| cluster_name(namespace, name))
 }
 
 /// Returns true for a text that is at most one segment of a URL path, so that it can't lead to another object.

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::kube::{
-    key::{Gvk, IN_CLUSTER, ObjectRef, cluster_name, is_path_segment, own_cluster},
+    key::{Gvk, ObjectRef, display_cluster, is_path_segment, parse_cluster},
     object::Object,
     references::format_reference,
     well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
@@ -59,10 +59,7 @@ pub fn format_inventory(owned: &BTreeSet<ObjectRef>) -> String {
 
 /// Formats one entry, for example `Deployment.v1.apps fleet/east apps/web`.
 fn format_entry(owned: &ObjectRef) -> String {
-    let cluster = match &*owned.cluster {
-        "" => IN_CLUSTER,
-        cluster => cluster,
-    };
+    let cluster = display_cluster(&owned.cluster);
     format!("{} {cluster} {}/{}", owned.gvk, owned.namespace, owned.name)
 }
 
@@ -77,21 +74,13 @@ fn format_owner(owner: &ObjectRef) -> String {
 fn parse_entry(text: &str) -> Option<ObjectRef> {
     let mut words = text.split(' ');
     let (kind, cluster, place) = (words.next()?, words.next()?, words.next()?);
-    // They become parts of paths at the API server.
-    let is_name = |text: &str| !text.is_empty() && is_path_segment(text);
-    let cluster = match cluster {
-        IN_CLUSTER => own_cluster(),
-        cluster => {
-            let (namespace, name) = cluster.split_once('/')?;
-            (is_name(namespace) && is_name(name)).then(|| cluster_name(namespace, name))?
-        }
-    };
+    let cluster = parse_cluster(cluster)?;
     let (namespace, name) = place.split_once('/')?;
-    let mut parts = kind.splitn(3, '.');
-    let (kind, version, group) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
-    let are_names = is_name(name) && is_path_segment(namespace);
-    let gvk = (are_names && words.next().is_none()).then(|| Gvk::new(group, version, kind))?;
-    gvk.validate().ok()?;
+    // They become parts of paths at the API server.
+    let are_names = !name.is_empty() && is_path_segment(name) && is_path_segment(namespace);
+    let gvk = (are_names && words.next().is_none())
+        .then(|| Gvk::parse(kind))
+        .flatten()?;
     Some(ObjectRef::new(gvk, namespace, name).with_cluster(&cluster))
 }
 
@@ -179,6 +168,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::kube::key::{cluster_name, own_cluster};
 
     fn object(name: &str) -> ObjectRef {
         let gvk = Gvk::new("apps", "v1", "Deployment");

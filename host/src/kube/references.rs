@@ -101,15 +101,13 @@ pub fn format_reference(object: &ObjectRef) -> String {
     format!("{} {}/{}", object.gvk, object.namespace, object.name)
 }
 
-fn parse_reference(text: &str) -> Option<ObjectRef> {
+/// Parses the form that [`format_reference`] returns; none if a part is not a name.
+pub fn parse_reference(text: &str) -> Option<ObjectRef> {
     let (kind, place) = text.split_once(' ')?;
     let (namespace, name) = place.split_once('/')?;
-    let mut parts = kind.splitn(3, '.');
-    let (kind, version, group) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
     // They become parts of paths at the API server.
     let are_names = !name.is_empty() && is_path_segment(namespace) && is_path_segment(name);
-    let gvk = are_names.then(|| Gvk::new(group, version, kind))?;
-    gvk.validate().ok()?;
+    let gvk = are_names.then(|| Gvk::parse(kind)).flatten()?;
     Some(ObjectRef::new(gvk, namespace, name))
 }
 

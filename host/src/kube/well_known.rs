@@ -76,6 +76,14 @@ well_known! {
         /// Finalizer of a RoleBinding of the host or of a plugin, and of the Role that it refers to: they stay until the objects
         /// of their namespace are gone that need them for their cleanup.
         RIGHTS_PROTECTION = "ostler.dev/rights-protection", "finalizer";
+        /// Annotation of an object with a finalizer: the Upstreams and Clusters that it has used, and needs for its cleanup. It
+        /// is removed with the finalizer.
+        USED_CONNECTIONS = "ostler.dev/used-connections", "annotation";
+        /// Annotation of an Upstream or Cluster that is used for objects with a finalizer: the kinds and namespaces of these
+        /// objects.
+        USED_BY = "ostler.dev/used-by", "annotation";
+        /// Annotation of such an Upstream or Cluster: the Secrets that are kept with it.
+        PROTECTED_SECRETS = "ostler.dev/protected-secrets", "annotation";
         /// Annotation of an object that owns others on other clusters: the list of these objects.
         OWNED_OBJECTS = "ostler.dev/owned-objects", "annotation";
         /// Label of an object on another cluster than its owner's: the UID of the owner. Only an object with this label is

@@ -16,7 +16,10 @@ mod rollback_record;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,7 +32,7 @@ pub use self::{
     report::{CanaryReport, PreflightDifference, PreflightReport, Report},
     rollback::Rollback,
 };
-use super::{HookState, LoadError, Plugin, SlotId, spec::RolledBack};
+use super::{HookState, LoadError, LoadState, Plugin, SlotId, spec::RolledBack};
 use crate::{
     contract::limits::Limits,
     kube::{
@@ -46,6 +49,8 @@ pub struct Registry {
     slots: RwLock<Slots>,
     /// Notified when a file or object may have to be loaded again.
     rescan: Notify,
+    /// The plugins that were there at the start have been loaded, or refused.
+    is_first_load_complete: AtomicBool,
     /// Error of the grants file, while the grants before it apply.
     grants_error: RwLock<Option<String>>,
     /// Objects that builds depend on: a change may require to load them again.
@@ -343,6 +348,20 @@ impl Registry {
     pub fn report(&self, id: &SlotId) -> Option<Report> {
         let slots = self.slots.read();
         slots.get(id).map(|slot| slot.report(id))
+    }
+
+    /// Records that the plugins that were there at the start have been loaded, or refused.
+    pub fn complete_first_load(&self) {
+        self.is_first_load_complete.store(true, Ordering::Release);
+    }
+
+    /// True while a plugin may be about to serve that is not known yet, or has been tried for the first time only.
+    pub fn is_loading(&self) -> bool {
+        !self.is_first_load_complete.load(Ordering::Acquire)
+            || self
+                .reports()
+                .iter()
+                .any(|report| report.state == LoadState::Loading)
     }
 
     /// The states of all files and objects.

@@ -64,6 +64,8 @@ impl Controller {
             .reconcile(&plugin.compiled, call, request, deleting.is_some())
             .await;
         let called = calling.elapsed();
+        // What it uses is in its metadata now, from where it is released with its finalizer.
+        call.effects.protected.clear();
         let recorded = std::mem::take(&mut call.mode).finish(&(&answer).into(), call.budget.cpu_time);
         if let Some(term) = call.effects.fresh_term {
             self.update_state(key, |state| state.fresh_term = Some(term));
@@ -93,9 +95,6 @@ impl Controller {
             self.keep_recording(plugin, recorded, outcome.result());
         }
         self.stats.end_call(key, failed, called, started.elapsed());
-        if plugin.kind(&key.gvk).is_some_and(|kind| kind.finalizer.is_some()) {
-            self.request_protection(&call.effects.reads);
-        }
         ReconcileOutcome {
             next: match outcome.next {
                 // No watch reports changes of RBAC, quotas and admission policies.
@@ -200,7 +199,8 @@ impl Controller {
         call: &mut Call,
     ) -> ReconcileOutcome {
         self.remember_owned(key, object, &call.effects);
-        let newest = call.effects.checkpoint.as_ref().unwrap_or(object);
+        let newest = call.effects.written.as_ref().unwrap_or(object);
+        self.remember_used(key, newest);
         if let (GuestResult::Outcome(_), None) = (&result, deleting)
             && let Err(outcome) = self.update_holds(key, newest, &call.effects.holds).await
         {
@@ -442,7 +442,7 @@ impl Controller {
         deleting: Option<&str>,
         call: &mut Call,
     ) -> ReconcileOutcome {
-        let newest = &call.effects.checkpoint.clone().unwrap_or_else(|| object.clone());
+        let newest = &call.effects.written.clone().unwrap_or_else(|| object.clone());
         if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &mut result)
             && outcome.next == reconciler::Next::AwaitChange
         {
@@ -495,7 +495,7 @@ impl Controller {
                 {
                     self.record_failure_event(plugin, key, newest, failure).await;
                 }
-                let wrote = sent || !call.effects.writes.is_empty() || call.effects.checkpoint.is_some();
+                let wrote = sent || !call.effects.writes.is_empty() || call.effects.written.is_some();
                 ReconcileOutcome {
                     next: self.throttle_requeue(plugin, key, next, wrote),
                     reads: None,

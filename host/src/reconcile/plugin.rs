@@ -183,6 +183,9 @@ impl Controller {
             }
         };
         if left.is_empty() {
+            if !self.forget_user_kinds(plugin).await {
+                return ReconcileOutcome::retry();
+            }
             return self
                 .remove_finalizer(key, object, bookkeeping::PLUGIN_FINALIZER)
                 .await;

@@ -4,37 +4,40 @@
 //! A namespace is deleted with all its objects at once, and an Upstream, a Cluster or a Secret has no finalizer of its own.
 //! Without protection they would be gone first, and what their users have created there would stay. So an Upstream or a
 //! Cluster that is used for objects with a finalizer gets a finalizer itself, and so does each Secret it names, like
-//! `kubernetes.io/pvc-protection`. Both survive a restart in the middle of a deletion.
+//! `kubernetes.io/pvc-protection`. The call that uses it first sets them and records the use in the metadata of the object
+//! (`sandbox/capabilities/protection.rs`); here the record is kept current, and what nobody needs any more is released.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use serde_json::json;
 use tracing::info;
 
 use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objects};
 use crate::{
     cache::store::Query,
     client::api::{ApiError, warn_api_error},
-    cluster::{ClusterObject, cluster_gvk, cluster_object},
+    cluster::{ClusterObject, cluster_gvk},
     effect::events::{EventDraft, EventType},
     kube::{
         key::{Gvk, ObjectRef, cluster_name},
         object::Object,
-        owned::list_owned,
-        scope::Projection,
+        protection::{Protection, UserKind, format_used, is_user_of, list_used, parse_used},
+        scope::{Projection, Scope},
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
-    plugin::{self, LoadState, Plugin},
-    policy::grants::PluginGrants,
-    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Priority},
+    plugin::{self, Plugin},
+    schedule::{dependencies::Dependency, dispatcher::Cause},
     upstream::{UpstreamObject, upstream_gvk},
 };
 
 /// Maximum number of users that a message names.
 const MAX_NAMED_USERS: usize = 5;
-/// Interval of checks whether a deleted Upstream or Cluster still has users.
-pub(super) const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after the start in which the plugins are listed.
-const LOADING_GRACE: Duration = Duration::from_secs(10);
+/// Interval of checks whether a deleted Upstream or Cluster still has users. That the last one is gone queues it, too.
+pub(super) const RELEASE_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval of checks whether the plugins that may have users are loaded.
+const LOADING_INTERVAL: Duration = Duration::from_secs(1);
+/// Limit of the time for the list of a kind of users.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection that objects need for their cleanup.
 enum Protected {
@@ -61,17 +64,10 @@ impl Protected {
         }
     }
 
-    /// The grants of a plugin may cover it.
-    fn is_granted(&self, grants: &PluginGrants) -> bool {
-        let granted = grants.granted();
-        match self {
-            Self::Upstream(_) => {
-                !(granted.upstreams.is_empty()
-                    && granted.messages.is_empty()
-                    && grants.subscriptions().is_empty())
-            }
-            Self::Cluster(_) => granted.kubernetes.iter().any(|g| !g.clusters.is_empty()),
-        }
+    /// Returns true if an object may use it. An object of another home cluster uses it from the namespace of that `Cluster`.
+    fn allows_user(&self, user: &ObjectRef) -> bool {
+        let home = user.cluster.split_once('/').map(|(namespace, _)| namespace);
+        self.allows_namespace(home.unwrap_or(&user.namespace))
     }
 
     /// The Secrets that it names.
@@ -93,182 +89,397 @@ fn protection_finalizer(gvk: &Gvk) -> &'static str {
 }
 
 impl Controller {
-    /// Queues the Upstreams and Clusters that a call for an object with a finalizer has used, unless they are protected
-    /// already.
-    pub(super) fn request_protection(&self, reads: &[Dependency]) {
-        let protected = [upstream_gvk(), cluster_gvk()];
-        for read in reads {
-            let Dependency::Object(key, _) = read else {
-                continue;
-            };
-            if protected.contains(&key.gvk)
-                && let Some(object) = self.services.cache.store.get(key, Projection::Full)
-                && !object.is_deleting()
-                && !is_protected(&key.gvk, &object)
-            {
-                self.services
-                    .dispatcher
-                    .enqueue(key, Priority::Normal, Cause::UpstreamStatus);
-            }
-        }
-    }
-
-    /// Adds the finalizer to an Upstream or a Cluster that has users and to the Secrets it names, and removes it from the
-    /// Secrets that none of its kind names any more.
+    /// Keeps the record of a protected Upstream or Cluster current: it has the finalizer while it has users, and so have the
+    /// Secrets that it names. Those that it names no more are released.
     pub(super) async fn protect_connection(&self, key: &ObjectRef, object: &Object) {
         let Ok(protected) = Protected::parse(&key.gvk, object) else {
             return;
         };
-        if !is_protected(&key.gvk, object) {
-            let users = self.list_users(key, &protected).await;
-            if users.is_ok_and(|users| users.is_empty()) {
+        let finalizer = protection_finalizer(&key.gvk);
+        let is_protected = object.has_finalizer(finalizer);
+        let mut users = Vec::new();
+        if !is_protected {
+            // It is a home cluster, or somebody has overwritten its metadata, or it was created again.
+            users = self.services.connection_users.list_users(key);
+            let is_home = key.gvk == cluster_gvk()
+                && self
+                    .find_plugins_at_home(key)
+                    .await
+                    .is_ok_and(|plugins| !plugins.is_empty());
+            if users.is_empty() && !is_home {
                 return;
             }
         }
-        self.set_protection(key, key, object, true).await;
-        for name in protected.secret_names() {
-            let secret = ObjectRef::new(Gvk::secret(), &key.namespace, &name);
-            if let Some(stored) = self.services.cache.store.get(&secret, Projection::Full)
-                && !stored.is_deleting()
-            {
-                self.set_protection(key, &secret, &stored, true).await;
+        let record = Protection::of(object, finalizer);
+        let is_adopted = record.has_former_users
+            && !self.registry.is_loading()
+            && self
+                .find_former_users(key, &protected)
+                .await
+                .is_ok_and(|users| users.is_empty());
+        let named = protected.secret_names();
+        let add = |record: &mut Protection| {
+            users.iter().for_each(|user| record.insert_user(user));
+            record.secrets.extend(named.iter().cloned());
+            record.has_former_users &= !is_adopted;
+        };
+        if !self.change_protection(key, object, &add).await {
+            return;
+        }
+        for name in &named {
+            let secret = ObjectRef::new(Gvk::secret(), &key.namespace, name);
+            let Some(stored) = self.services.cache.store.get(&secret, Projection::Full) else {
+                continue;
+            };
+            if !stored.is_deleting() {
+                self.set_protection(key, &secret, &stored).await;
+            } else if stored.annotation(annotation::FORCE_DELETE) == Some("true") {
+                self.release_secret(key, name).await;
+            } else if stored.has_finalizer(finalizer) {
+                self.report_users(&secret, &stored, std::slice::from_ref(key))
+                    .await;
             }
         }
-        self.release_secrets(key, None).await;
+        let mut released = BTreeSet::new();
+        for name in record.secrets.difference(&named) {
+            if self.release_secret(key, name).await {
+                released.insert(name.clone());
+            }
+        }
+        if !released.is_empty() {
+            let remove = |record: &mut Protection| record.secrets.retain(|name| !released.contains(name));
+            self.change_protection(key, object, &remove).await;
+        }
+    }
+
+    /// Remembers what the annotation of an object lists as used, in case that it is overwritten.
+    pub(super) fn remember_used(&self, key: &ObjectRef, object: &Object) {
+        let Some(text) = object.annotation(bookkeeping::USED_CONNECTIONS) else {
+            return;
+        };
+        self.update_state(key, |state| {
+            let is_known = |known: &(Box<str>, Box<str>)| known.0 == object.uid && *known.1 == *text;
+            if !state.used_connections.as_deref().is_some_and(is_known) {
+                state.used_connections = Some(Box::new((object.uid.clone(), text.into())));
+            }
+        });
+    }
+
+    /// Writes the annotation of an object again that lists what it uses, if somebody has overwritten it in the life of this
+    /// process. Returns the newest version.
+    pub(super) async fn restore_used(
+        &self,
+        key: &ObjectRef,
+        object: Arc<Object>,
+    ) -> Result<Arc<Object>, ReconcileOutcome> {
+        let text = object
+            .annotation(bookkeeping::USED_CONNECTIONS)
+            .unwrap_or_default();
+        let known = {
+            let states = self.states.lock();
+            let known = states
+                .get(key)
+                .and_then(|state| state.used_connections.as_deref());
+            let known = known.filter(|known| known.0 == object.uid && *known.1 != *text);
+            known.map(|known| known.1.clone())
+        };
+        let Some(known) = known else {
+            return Ok(object);
+        };
+        let listed = list_used(&object);
+        let mut used = parse_used(&known);
+        used.extend(listed.iter().cloned());
+        if used == listed {
+            return Ok(object);
+        }
+        let annotations = json!({bookkeeping::USED_CONNECTIONS: format_used(&used)});
+        let written = match self.find_api(key) {
+            Ok(api) => {
+                api.writer
+                    .patch_metadata(None, key, &object, json!({"annotations": annotations}))
+                    .await
+            }
+            Err(e) => Err(e),
+        };
+        written.map_err(|e| {
+            if e.code() != 409 {
+                self.report_protection_failure(key, key, &e);
+            }
+            ReconcileOutcome::retry()
+        })
     }
 
     /// Reconciles an Upstream or a Cluster that is being deleted: waits for its users, then releases its Secrets and removes
     /// its finalizer.
     pub(super) async fn release_connection(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
-        if !is_protected(&key.gvk, object) {
+        let finalizer = protection_finalizer(&key.gvk);
+        if !object.has_finalizer(finalizer) {
             return self.reconcile_unowned(key).await;
         }
         let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
-        if !forced && let Ok(protected) = Protected::parse(&key.gvk, object) {
-            let again = self.services.dispatcher.now() + add_jitter(RELEASE_INTERVAL, JITTER_PERCENT);
-            if self.is_loading() {
-                return ReconcileOutcome::wait(again, Cause::Retry);
+        if !forced {
+            let wait = |interval| {
+                let again = self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT);
+                ReconcileOutcome::wait(again, Cause::Retry)
+            };
+            let has_former_users = Protection::of(object, finalizer).has_former_users;
+            if self.registry.is_loading() && (has_former_users || key.gvk == cluster_gvk()) {
+                return wait(LOADING_INTERVAL);
             }
-            match self.list_users(key, &protected).await {
+            match self.find_users(key, object).await {
                 Ok(users) if users.is_empty() => {}
                 Ok(users) => {
                     self.report_users(key, object, &users).await;
-                    return ReconcileOutcome::wait(again, Cause::Retry);
+                    return wait(RELEASE_INTERVAL);
                 }
                 Err(why) => {
                     self.stats.record_error(key, error_reason::USERS_UNKNOWN, &why);
+                    let note =
+                        format!("Not deleted, since the objects that may need it can't be listed: {why}");
+                    self.report_blocked(key, object, &note).await;
                     return ReconcileOutcome::retry();
                 }
             }
         }
-        self.release_secrets(key, Some(key)).await;
-        if !self.set_protection(key, key, object, false).await {
+        let mut names = Protection::of(object, finalizer).secrets;
+        if let Ok(protected) = Protected::parse(&key.gvk, object) {
+            names.extend(protected.secret_names());
+        }
+        for name in &names {
+            if !self.release_secret(key, name).await {
+                return ReconcileOutcome::retry();
+            }
+        }
+        if !self.remove_protection(key, key).await {
             return ReconcileOutcome::retry();
         }
         info!(object = %key, forced, "protection released");
         self.reconcile_unowned(key).await
     }
 
-    /// True while plugins may still be loaded after the start, whose objects are not known yet.
-    pub(super) fn is_loading(&self) -> bool {
-        let reports = self.registry.reports();
-        self.stats.uptime() < LOADING_GRACE || reports.iter().any(|report| report.state == LoadState::Loading)
+    /// The objects that need an Upstream or a Cluster for their cleanup.
+    ///
+    /// # Errors
+    /// A kind of users cannot be listed: the error says which, and why.
+    async fn find_users(&self, key: &ObjectRef, object: &Object) -> Result<Vec<ObjectRef>, String> {
+        let finalizer = protection_finalizer(&key.gvk);
+        let record = Protection::of(object, finalizer);
+        for kind in &record.users {
+            self.sync_users(kind).await?;
+        }
+        let services = &self.services;
+        let protected = Protected::parse(&key.gvk, object).ok();
+        // Whoever may edit an object may write into its annotation: one counts where such objects were seen to use it.
+        let is_user = |user: &ObjectRef| {
+            let stored = services.cache.store.get(user, Projection::Metadata);
+            stored.is_some_and(|stored| !stored.finalizers.is_empty() && is_user_of(&stored, key))
+                && record.users.iter().any(|kind| kind.contains(user))
+                && protected
+                    .as_ref()
+                    .is_none_or(|protected| protected.allows_user(user))
+        };
+        let mut users = services.connection_users.list_users(key);
+        users.retain(is_user);
+        users.extend(services.connection_users.list_claims(key));
+        if key.gvk == cluster_gvk() {
+            users.extend(self.find_plugins_at_home(key).await?);
+        }
+        if let Some(protected) = protected.filter(|_| record.has_former_users) {
+            users.extend(self.find_former_users(key, &protected).await?);
+        }
+        users.sort();
+        users.dedup();
+        Ok(users)
     }
 
-    /// The objects that need an Upstream or a Cluster for their cleanup. An object that has not been reconciled in this
-    /// process, or failed before it came to its Upstream or Cluster, counts if it may use this one.
-    async fn list_users(&self, key: &ObjectRef, protected: &Protected) -> Result<Vec<ObjectRef>, String> {
+    /// Waits until the objects of a kind that may use an Upstream or a Cluster are in the cache, also while no plugin reconciles
+    /// them.
+    async fn sync_users(&self, kind: &UserKind) -> Result<(), String> {
+        let services = &self.services;
+        let (Some(api), Some(cache)) = (
+            services.find_api(&kind.cluster),
+            services.find_cache(&kind.cluster),
+        ) else {
+            return Err(format!("Cluster {} is not connected", kind.cluster));
+        };
+        let found = match api.writer.discover_resource(&kind.gvk).await {
+            Ok(_) => Ok(Some(kind.gvk.clone())),
+            Err(ApiError::UnknownKind(_)) => api.writer.find_served(&kind.gvk).await,
+            Err(e) => Err(e),
+        };
+        let Some(gvk) = found.map_err(|e| format!("{}: {e}", kind.gvk))? else {
+            // The kind was removed, and all its objects with it.
+            return Ok(());
+        };
+        // Of full objects: while their watch has not listed them, that of the metadata reports no change to the index.
+        let scopes: Vec<Scope> = match &*kind.namespace {
+            "" => cache.namespaces.kind_scopes(&gvk, None, Projection::Full),
+            namespace => {
+                let any = ObjectRef::new(gvk, namespace, "");
+                vec![cache.namespaces.object_scope(&any, Projection::Full)]
+            }
+        };
+        for mut scope in scopes {
+            scope.cluster = kind.cluster.clone();
+            let synced = cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await;
+            synced.map_err(|why| format!("{} in namespace {:?}: {why}", scope.gvk, &*scope.namespace))?;
+        }
+        Ok(())
+    }
+
+    /// The plugins whose objects live in a cluster, also those that are not loaded.
+    async fn find_plugins_at_home(&self, cluster: &ObjectRef) -> Result<Vec<ObjectRef>, String> {
+        let name = cluster_name(&cluster.namespace, &cluster.name);
+        let gvk = plugin::kind();
+        let any = ObjectRef::new(gvk.clone(), "", "");
+        let cache = &self.services.cache;
+        let scope = cache.namespaces.object_scope(&any, Projection::Full);
+        let serving = self.services.wait_synced(&scope, SYNC_TIMEOUT).await?;
+        let objects = cache.store.list(&serving, &Query::default()).into_iter();
+        let is_at_home = |object: &Object| {
+            object.has_finalizer(bookkeeping::PLUGIN_FINALIZER) && object.field_text("spec.cluster") == *name
+        };
+        let objects = objects
+            .filter(|(_, object)| is_at_home(object))
+            .map(|(key, _)| key);
+        let loaded = self.registry.serving().into_iter();
+        let loaded = loaded
+            .filter(|plugin| *plugin.home_cluster() == name)
+            .map(|plugin| ObjectRef::new(gvk.clone(), "", plugin.name()));
+        Ok(objects.chain(loaded).collect())
+    }
+
+    /// The objects for which a former version of the host may have protected an Upstream or a Cluster, and which have not used it
+    /// since. An object lists what it uses from its next request on; until it is Ready it may not have come to that. A plugin
+    /// that does not serve stands for all its objects.
+    async fn find_former_users(
+        &self,
+        key: &ObjectRef,
+        protected: &Protected,
+    ) -> Result<Vec<ObjectRef>, String> {
         let mut users = Vec::new();
-        for plugin in self.registry.serving() {
-            let grants = &plugin.policy.grants;
-            if matches!(protected, Protected::Cluster(_)) && is_home_of(&plugin, key) {
-                users.push(ObjectRef::new(plugin::kind(), "", plugin.name()));
-                continue;
+        let serving = self.registry.serving();
+        for report in self.registry.reports() {
+            if serving.iter().all(|plugin| **plugin.name() != *report.name) {
+                users.push(ObjectRef::new(plugin::kind(), "", &report.name));
             }
-            // What a plugin with another home cluster cannot use does not wait for that cluster.
-            if let Some(namespace) = grants.home_namespace()
-                && !(protected.allows_namespace(namespace) && protected.is_granted(grants))
-            {
-                continue;
-            }
-            if matches!(protected, Protected::Cluster(_)) && !plugin.policy.grants.has_clusters() {
-                continue;
-            }
+        }
+        for plugin in serving {
             let (finalized, _) = self.list_finalized(&plugin).await?;
             let found = finalized.into_iter().filter(|(user, object)| {
-                let namespace = grants.home_namespace().unwrap_or(&user.namespace);
-                protected.allows_namespace(namespace) && self.may_need(user, object, key)
+                let reads = self.services.dispatcher.reads(user);
+                let has_read = reads
+                    .iter()
+                    .any(|read| matches!(read, Dependency::Object(object, _) if object == key));
+                let is_reconciled = self.stats.object(user).is_some_and(|stats| stats.reconciles > 0);
+                let is_no_user = is_reconciled && object.readiness().ready && !has_read;
+                !is_user_of(object, key) && !is_no_user && protected.allows_user(user)
             });
             users.extend(found.map(|(user, _)| user));
         }
         Ok(users)
     }
 
-    fn may_need(&self, user: &ObjectRef, object: &Object, upstream: &ObjectRef) -> bool {
-        if upstream.gvk == cluster_gvk() {
-            let cluster = cluster_name(&upstream.namespace, &upstream.name);
-            if list_owned(object).iter().any(|owned| owned.cluster == cluster) {
-                return true;
+    /// Removes the kinds of a plugin from the records of Upstreams and Clusters: none of its objects has its finalizer any more,
+    /// and when its roles are gone with it, the host may not list them. Returns false if that failed, which is logged.
+    pub(super) async fn forget_user_kinds(&self, plugin: &Plugin) -> bool {
+        let is_of_plugin = |user: &UserKind| {
+            let mut kinds = plugin.kinds.iter();
+            kinds.any(|kind| kind.gvk.is_same_kind(&user.gvk) && kind.cluster == user.cluster)
+        };
+        let forget = |record: &mut Protection| record.users.retain(|user| !is_of_plugin(user));
+        let cache = &self.services.cache;
+        let mut is_done = true;
+        for gvk in [upstream_gvk(), cluster_gvk()] {
+            for scope in cache.namespaces.kind_scopes(&gvk, None, Projection::Full) {
+                for (key, object) in cache.store.list(&scope, &Query::default()) {
+                    if object.has_finalizer(protection_finalizer(&gvk)) {
+                        is_done &= self.change_protection(&key, &object, &forget).await;
+                    }
+                }
             }
         }
-        let reads = self.services.dispatcher.reads(user);
-        let mut upstreams = reads
-            .iter()
-            .filter_map(|read| match read {
-                Dependency::Object(key, _) if key.gvk == upstream.gvk => Some(key),
-                _ => None,
-            })
-            .peekable();
-        if upstreams.peek().is_some() {
-            return upstreams.any(|key| key == upstream);
-        }
-        let is_reconciled = self.stats.object(user).is_some_and(|stats| stats.reconciles > 0);
-        !(is_reconciled && object.readiness().ready)
+        is_done
     }
 
-    /// Removes the finalizer from the Secrets of a namespace that no Upstream, or Cluster, names, apart from the one that is
-    /// being released.
-    async fn release_secrets(&self, key: &ObjectRef, released: Option<&ObjectRef>) {
-        let store = &self.services.cache.store;
-        let scope = |gvk: &Gvk| {
-            let key = ObjectRef::new(gvk.clone(), &key.namespace, "");
-            self.services
-                .cache
-                .namespaces
-                .object_scope(&key, Projection::Full)
-        };
+    /// Removes the finalizer of a Secret of an Upstream or a Cluster, unless another one of its kind is protected with it. Returns
+    /// false if that failed, which is logged.
+    async fn release_secret(&self, by: &ObjectRef, name: &str) -> bool {
+        let any = ObjectRef::new(by.gvk.clone(), &by.namespace, "");
+        let cache = &self.services.cache;
+        let scope = cache.namespaces.object_scope(&any, Projection::Full);
+        let finalizer = protection_finalizer(&by.gvk);
+        let secret = ObjectRef::new(Gvk::secret(), &by.namespace, name);
+        let stored = cache.store.get(&secret, Projection::Full);
+        let forced = stored.is_some_and(|stored| stored.annotation(annotation::FORCE_DELETE) == Some("true"));
         let query = Query {
-            namespace: &key.namespace,
+            namespace: &by.namespace,
             ..Query::default()
         };
-        let upstreams = store.list(&scope(&key.gvk), &query);
-        let named: BTreeSet<String> = upstreams
-            .iter()
-            .filter(|(other, object)| Some(other) != released && is_protected(&key.gvk, object))
-            .filter_map(|(_, object)| Protected::parse(&key.gvk, object).ok())
-            .flat_map(|protected| protected.secret_names())
-            .collect();
-        let secrets = store.list(&scope(&Gvk::secret()), &query);
-        for (secret, object) in secrets {
-            let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
-            if is_protected(&key.gvk, &object) && (forced || !named.contains(&*secret.name)) {
-                self.set_protection(key, &secret, &object, false).await;
-            } else if is_protected(&key.gvk, &object) && object.is_deleting() {
-                self.report_users(&secret, &object, std::slice::from_ref(key))
-                    .await;
+        let needs = |(other, object): &(ObjectRef, Arc<Object>)| {
+            if other == by || !object.has_finalizer(finalizer) {
+                return false;
             }
+            let record = Protection::of(object, finalizer);
+            let names = || Protected::parse(&by.gvk, object).map(|protected| protected.secret_names());
+            record.secrets.contains(name)
+                || (record.has_former_users && names().is_ok_and(|names| names.contains(name)))
+        };
+        if !forced && cache.store.list(&scope, &query).iter().any(needs) {
+            return true;
         }
+        self.remove_protection(by, &secret).await
     }
 
-    /// Adds or removes the finalizer of an object. Returns false if that failed, which is logged: a host that may not
-    /// patch Secrets works without the protection.
-    async fn set_protection(&self, by: &ObjectRef, key: &ObjectRef, object: &Object, on: bool) -> bool {
-        let finalizer = protection_finalizer(&by.gvk);
-        if object.has_finalizer(finalizer) == on {
+    /// Changes the record of an Upstream or a Cluster, and adds its finalizer, where the version in the cache differs. Returns
+    /// false if it is gone, or if that failed, which is logged: a host that may not patch them works without the protection.
+    async fn change_protection(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        change: &(impl Fn(&mut Protection) + Sync),
+    ) -> bool {
+        let finalizer = protection_finalizer(&key.gvk);
+        let before = Protection::of(object, finalizer);
+        let mut after = before.clone();
+        change(&mut after);
+        if object.has_finalizer(finalizer) && after == before {
             return true;
         }
         let writer = &self.services.api.writer;
-        match writer.set_finalizer(key, by, finalizer, on).await {
+        match writer.change_protection(key, key, finalizer, change).await {
+            Ok(Some(sent)) => {
+                self.stats.add_counts(key, super::count_writes(u64::from(sent)));
+                true
+            }
+            Ok(None) => false,
+            Err(e) => {
+                self.report_protection_failure(key, key, &e);
+                false
+            }
+        }
+    }
+
+    /// Adds the finalizer to a Secret of an Upstream or a Cluster. A failure is logged: a host that may not patch Secrets works
+    /// without the protection.
+    async fn set_protection(&self, by: &ObjectRef, secret: &ObjectRef, stored: &Object) {
+        let finalizer = protection_finalizer(&by.gvk);
+        if stored.has_finalizer(finalizer) {
+            return;
+        }
+        let writer = &self.services.api.writer;
+        match writer.set_finalizer(secret, by, finalizer, true).await {
+            Ok(sent) => self.stats.add_counts(by, super::count_writes(u64::from(sent))),
+            Err(e) => self.report_protection_failure(secret, by, &e),
+        }
+    }
+
+    /// Removes the finalizer of an Upstream or a Cluster, or of one of its Secrets, as the API server has it. Returns false if
+    /// that failed, which is logged.
+    async fn remove_protection(&self, by: &ObjectRef, key: &ObjectRef) -> bool {
+        let writer = &self.services.api.writer;
+        let finalizer = protection_finalizer(&by.gvk);
+        match writer.set_finalizer(key, by, finalizer, false).await {
             Ok(sent) => {
                 self.stats.add_counts(by, super::count_writes(u64::from(sent)));
                 true
@@ -294,23 +505,17 @@ impl Controller {
             name_objects(users.iter(), MAX_NAMED_USERS),
             annotation::FORCE_DELETE
         );
+        self.report_blocked(key, object, &note).await;
+    }
+
+    async fn report_blocked(&self, key: &ObjectRef, object: &Arc<Object>, note: &str) {
         let draft = EventDraft {
             component: "ostler",
             event_type: EventType::Warning,
             reason: event_reason::DELETION_BLOCKED,
-            note: &note,
+            note,
         };
         let api = &self.services.api;
         api.recorder.record(&api.writer, key, object, draft, None).await;
     }
-}
-
-/// A `Cluster` describes the home cluster of a plugin.
-fn is_home_of(plugin: &Plugin, cluster: &ObjectRef) -> bool {
-    cluster_object(plugin.home_cluster()).as_ref() == Some(cluster)
-}
-
-/// An object of this kind, or one of its Secrets, has the finalizer.
-fn is_protected(gvk: &Gvk, object: &Object) -> bool {
-    object.has_finalizer(protection_finalizer(gvk))
 }

@@ -152,7 +152,7 @@ impl Controller {
             let at = self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT);
             ReconcileOutcome::wait(at, Cause::Poll)
         };
-        if is_protected && self.is_loading() {
+        if is_protected && self.registry.is_loading() {
             return Some(again(RELEASE_INTERVAL));
         }
         let user = match self.find_user(key, &object, &binding).await {

@@ -214,11 +214,6 @@ impl ReconcileStats {
         }
     }
 
-    /// Time since the host started.
-    pub fn uptime(&self) -> Duration {
-        self.began.elapsed()
-    }
-
     /// Records the version of an object that the host has received, or that it is gone. The time to Ready starts with the
     /// first.
     pub fn observe_change(&self, key: &ObjectRef, new: Option<&Object>) {

@@ -30,6 +30,7 @@ use std::{
 
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
+use self::protection::{Usage, UsedConnection};
 pub use self::{
     budget::{Budget, TransferredBytes},
     context::{CallContext, CallTarget},
@@ -338,6 +339,7 @@ impl Call {
         &mut self,
         services: &Services,
         cluster: &Arc<str>,
+        usage: Usage,
     ) -> Result<ClusterAccess, Error> {
         let Some((namespace, name)) = cluster.split_once('/') else {
             return Ok(services.home());
@@ -376,6 +378,11 @@ impl Call {
         };
         if let Some(why) = connection.outage() {
             return Err(not_ready(upstream_reason::CIRCUIT_OPEN, why));
+        }
+        // Its own home cluster is kept for the plugin as a whole.
+        if *cluster != *self.context.home_cluster() {
+            self.record_use(&UsedConnection::cluster(&described), usage)
+                .await?;
         }
         let plugin = &self.context.policy.plugin;
         let concurrency = services.dispatcher.concurrency(plugin);

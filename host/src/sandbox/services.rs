@@ -13,7 +13,7 @@ use crate::{
     observe::{log_ring::LogRing, metrics::Metrics},
     recording::RecordingStore,
     sandbox::object_cache::ObjectCache,
-    schedule::dispatcher::Dispatcher,
+    schedule::{connection_users::ConnectionUsers, dispatcher::Dispatcher},
     upstream::{ClientPool, EventStreams, Subscriptions},
 };
 
@@ -27,6 +27,8 @@ pub struct Services {
     pub api: Arc<ApiAccess>,
     /// Connections to other clusters.
     pub clusters: ClusterPool,
+    /// The objects that need Upstreams and Clusters for their cleanup.
+    pub connection_users: Arc<ConnectionUsers>,
     /// Calls of plugins that have been waiting for other clusters for a while.
     pub slow_calls: Arc<SlowCalls>,
     /// Requests to upstreams.

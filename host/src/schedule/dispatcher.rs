@@ -15,6 +15,7 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef, own_cluster},
         object::Object,
+        protection::differs_by_record_only,
         references,
         scope::{NamespaceScope, Scope},
         well_known::annotation,
@@ -414,7 +415,13 @@ impl Dispatcher {
             let (lane, key) = (HostLane::Unowned.name().into(), change.key.clone());
             inner.queue.add(lane, key, Priority::High, Cause::Change, now);
         }
-        if intent_changed || !self.recovery_only.contains(&change.key.gvk) || is_recovery(change) {
+        let is_record = match (&change.old, &change.new) {
+            (Some(old), Some(new)) => intent_changed && differs_by_record_only(old, new),
+            _ => false,
+        };
+        let is_noticed =
+            intent_changed || !self.recovery_only.contains(&change.key.gvk) || is_recovery(change);
+        if is_noticed && !is_record {
             let (old, new) = (change.old.as_deref(), change.new.as_deref());
             let dependants = inner.graph.find_dependants(&change.key, old, new);
             let priority = if dependants.len() > MAX_URGENT_DEPENDANTS {

@@ -4,8 +4,8 @@
 mod messages;
 
 use ostler_sdk::{
-    ApplyOptions, ConditionStatus, CreateOptions, Encoding, Gvk, Level, Message, ObjectRef, Preconditions,
-    SecretKeyRef, Selection, Substitution, UpstreamRef, prelude::*, serde_json::Value,
+    ApplyOptions, ConditionStatus, CreateOptions, Encoding, Error, Gvk, Level, Message, ObjectRef,
+    Preconditions, SecretKeyRef, Selection, Substitution, UpstreamRef, prelude::*, serde_json::Value,
 };
 
 pub use messages::MessageProber;
@@ -42,7 +42,7 @@ pub struct ProbeStatus {
 #[ostler_sdk::api]
 pub struct Step {
     /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `digest`, `patch`, `hold`,
-    /// `holders`, `http`, `post-once`, `publish`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
+    /// `holders`, `http`, `clean`, `post-once`, `publish`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -250,6 +250,15 @@ fn run_steps(ctx: &Context, steps: &[Step], probe: &Probe) -> Result<Outcome, Fa
                 let upstream = step.name.as_deref().unwrap_or_default();
                 let path = step.path.as_deref().unwrap_or("/");
                 ctx.upstream(upstream).get(path).send()?.status().to_string()
+            }
+            // Nothing can be left at an Upstream that does not exist.
+            "clean" => {
+                let upstream = step.name.as_deref().unwrap_or_default();
+                let path = step.path.as_deref().unwrap_or("/");
+                match ctx.upstream(upstream).get(path).send() {
+                    Err(Error::NotFound(_)) => "absent".into(),
+                    response => response?.status().to_string(),
+                }
             }
             // Sends a POST unless the status of an earlier reconcile has its result.
             "post-once" => match recorded.iter().any(|result| result == "posted") {

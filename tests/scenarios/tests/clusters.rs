@@ -61,11 +61,11 @@ async fn apply_kubeconfig(lab: &Lab, name: &str, kubeconfig: &str) {
     .await;
 }
 
-/// Uses the cluster `east` by a probe, and waits until it is protected, which changes the Cluster and wakes its users.
+/// Has a probe write to the cluster `east`, and waits until it is protected, which changes the Cluster and wakes its users.
 async fn protect_east(lab: &Lab) {
-    let read = on_east(lab, json!({"do": "get", "kind": "ConfigMap", "name": "none"}));
-    lab.apply_probe("user", json!([read]), json!([])).await;
-    lab.wait_seen("user", &["absent"]).await;
+    let write = on_east(lab, write("apply", "of-user", "1"));
+    lab.apply_probe("user", json!([write]), json!([])).await;
+    lab.wait_seen("user", &[r#"{"v":"1"}"#]).await;
     lab.wait_until("the Cluster is protected", async || {
         let cluster = lab.get(&cluster_kind(), "east").await.unwrap_or_default();
         cluster["metadata"]["finalizers"].to_string().contains(PROTECTION)

@@ -25,6 +25,7 @@ mod observability;
 mod pipelines;
 mod plan;
 mod plugins;
+mod protection;
 mod providers;
 mod rabbitmq;
 mod recordings;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{ApiWriter, write_responses::Authorship};
 use crate::{
     client::api::ApiError,
-    kube::{key::ObjectRef, object::Object, references, well_known::bookkeeping},
+    kube::{key::ObjectRef, object::Object, protection::may_need_any, references, well_known::bookkeeping},
     policy::grants::ServiceAccount,
 };
 
@@ -21,18 +21,24 @@ use crate::{
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
 
 impl ApiWriter {
-    /// Sets the finalizers of an object that was read; conflicts if it changed since.
+    /// Sets the finalizers of an object that was read; conflicts if it changed since. With the finalizer goes the list of what
+    /// the object needed for its cleanup.
     pub async fn set_finalizers(
         &self,
         key: &ObjectRef,
         object: &Object,
         finalizers: &[Box<str>],
     ) -> Result<Arc<Object>, ApiError> {
-        let patch = json!({"metadata": {
+        let mut patch = json!({"metadata": {
             "uid": &*object.uid,
             "resourceVersion": object.resource_version.to_string(),
             "finalizers": finalizers,
         }});
+        let is_released = finalizers.len() < object.finalizers.len();
+        if is_released && may_need_any(object) {
+            patch["metadata"]["annotations"] =
+                json!({bookkeeping::USED_CONNECTIONS: null, bookkeeping::OWNED_OBJECTS: null});
+        }
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         self.merge_patch(None, key, &path, &patch, key, Authorship::Own)
             .await

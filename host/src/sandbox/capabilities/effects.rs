@@ -1,13 +1,13 @@
 //! Effects of a call: reads for the dependency graph, writes, holds, subscriptions and counts.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
 use crate::{
     kube::{key::ObjectRef, object::Object},
-    schedule::dependencies::Dependency,
+    schedule::{connection_users::UseClaim, dependencies::Dependency},
     upstream::StreamKey,
 };
 
@@ -40,12 +40,13 @@ pub struct Effects {
     pub disowned: BTreeSet<ObjectRef>,
     /// Event streams that are followed.
     pub streams: HashSet<StreamKey>,
-    /// Upstreams and Secrets that could not be protected: RBAC has refused it.
-    pub unprotected: BTreeSet<ObjectRef>,
+    /// Upstreams and Clusters that are protected for the object, each with a claim until the call has recorded it.
+    pub protected: BTreeMap<ObjectRef, UseClaim>,
     /// Leader term in which the object was found to be the API server's newest version; none if it was not compared.
     pub fresh_term: Option<u64>,
-    /// The object after its last checkpoint; none without one.
-    pub checkpoint: Option<Arc<Object>>,
+    /// The object after the last write of the call to it, a checkpoint or a list of what it uses, which the API server has
+    /// accepted for the version before; none without one.
+    pub written: Option<Arc<Object>>,
     /// RBAC or admission has refused a request (HTTP 403). No watch reports when that changes, so the object is requeued by
     /// a timer.
     pub forbidden: bool,

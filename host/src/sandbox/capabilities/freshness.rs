@@ -21,7 +21,7 @@ impl Call {
     /// # Errors
     /// `conflict` if the versions differ. The reconcile is retried, and has the newer version once it is in the cache.
     pub(super) async fn ensure_fresh_object(&mut self) -> Result<(), Error> {
-        if self.context.is_hook() || self.effects.checkpoint.is_some() {
+        if self.context.is_hook() {
             return Ok(());
         }
         let Some(target) = &self.context.target else {
@@ -36,7 +36,8 @@ impl Call {
         if fresh_term == Some(term) || services.upstreams.clients.is_dry_run() {
             return Ok(());
         }
-        let (key, object) = (target.key.clone(), Arc::clone(&target.object));
+        let seen = self.effects.written.as_ref().unwrap_or(&target.object);
+        let (key, object) = (target.key.clone(), Arc::clone(seen));
         let api = self.target_api(&services)?;
         let live = api.writer.read_listed_version(&key).await?;
         let cached = (object.uid.to_string(), object.resource_version);

@@ -14,6 +14,7 @@ use super::{
     Call,
     context::{check_host_reference, check_path_segments},
     freshness::is_unrepeatable,
+    protection::{Usage, UsedConnection},
 };
 use crate::{
     cache::store::Store,
@@ -317,9 +318,9 @@ impl Call {
             .await?
         };
         let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
-        if !reads {
-            self.protect_upstream(&upstream).await?;
-        }
+        let usage = if reads { Usage::Reads } else { Usage::Changes };
+        self.record_use(&UsedConnection::upstream(&upstream.key, &upstream.object), usage)
+            .await?;
         if is_unrepeatable(request.method) {
             self.ensure_fresh_object().await?;
         }

@@ -20,6 +20,7 @@ use super::{
     Call, ReferenceDisplay,
     context::{check_own_cluster, parse_gvk},
     http::deny_digest_key,
+    protection::Usage,
 };
 use crate::{
     client::{access_review::ReadAccess, api::ApiError},
@@ -67,7 +68,7 @@ impl Host for Call {
         } else {
             self.check_verb(Verb::Get, &key)?;
         }
-        let access = self.access_cluster(&services, &key.cluster).await?;
+        let access = self.access_cluster(&services, &key.cluster, Usage::Reads).await?;
         let object = if options.live {
             check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
             // A dependency reports when the object changes, so the account's right to read it is reviewed first.
@@ -100,7 +101,7 @@ impl Host for Call {
             namespace,
             cluster: &cluster,
         })?;
-        let access = self.access_cluster(&services, &cluster).await?;
+        let access = self.access_cluster(&services, &cluster, Usage::Reads).await?;
         if options.live {
             check_scope(&access.api.writer, &gvk, namespace).await?;
         }
@@ -198,6 +199,7 @@ impl Host for Call {
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
         self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
+        let usage = Usage::of_write(is_owned_elsewhere);
         self.charge_bytes_to_host(object.len())?;
         // The digest has no secrets in it: with substitutions the object is compared below.
         let known = services
@@ -215,7 +217,7 @@ impl Host for Call {
             if names_secrets(&key.gvk) {
                 self.check_named_secrets(&key, &live.to_value(), None)?;
             }
-            let access = self.access_cluster(&services, &cluster).await?;
+            let access = self.access_cluster(&services, &cluster, usage).await?;
             self.check_patch(&access, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
             self.record_written_object(key.clone(), None)?;
@@ -232,7 +234,7 @@ impl Host for Call {
         let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Apply)?;
         self.check_insertion(&key, &options.substitutions)?;
         Span::current().record("object", tracing::field::display(&key));
-        let access = self.access_cluster(&services, &cluster).await?;
+        let access = self.access_cluster(&services, &cluster, usage).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         self.check_patch(&access, &key).await?;
         // The cached object decides whether the apply changes anything and has to be sent.
@@ -280,10 +282,12 @@ impl Host for Call {
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
         self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
         self.charge_bytes_to_host(object.len())?;
+        let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
+        let usage = Usage::of_write(is_owned_elsewhere);
         let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Create)?;
         self.check_insertion(&key, &options.substitutions)?;
         self.check_named_secrets(&key, &object, None)?;
-        let access = self.access_cluster(&services, &cluster).await?;
+        let access = self.access_cluster(&services, &cluster, usage).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
         let labelled = Object::parse(&key.gvk, object.to_string().as_bytes()).ok();
@@ -296,7 +300,7 @@ impl Host for Call {
             (template, redactor) = (Some(filled.template), Some(filled.redactor));
         }
         self.record_written_object(key.clone(), labelled.as_ref().map(|(_, object)| object))?;
-        if options.owned && !self.context.is_target_cluster(&cluster) {
+        if is_owned_elsewhere {
             self.list_as_owned(&services, &key).await?;
         }
         let written = access
@@ -339,7 +343,9 @@ impl Host for Call {
                     .into(),
             ));
         }
-        let access = self.access_cluster(&services, &key.cluster).await?;
+        let access = self
+            .access_cluster(&services, &key.cluster, Usage::Changes)
+            .await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let resource = access.api.writer.discover_resource(&key.gvk).await?;
         check_patched_status(&patch, resource.status)?;
@@ -376,7 +382,7 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Delete, &key)?;
         deny_digest_key(&key.gvk, &key.name)?;
-        let access = self.access_cluster(&services, &key.cluster).await?;
+        let access = self.access_cluster(&services, &key.cluster, Usage::Reads).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let live = access.cache.store.get(&key, CacheProjection::Full);
         self.record_written_object(key.clone(), live.as_deref())?;
@@ -496,7 +502,7 @@ impl Call {
     ) -> Result<Vec<u8>, Error> {
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Get, &key)?;
-        let access = self.access_cluster(services, &key.cluster).await?;
+        let access = self.access_cluster(services, &key.cluster, Usage::Reads).await?;
         self.check_get(&access, &key).await?;
         let object = self.get_cached(services, &key, CacheProjection::Full).await?;
         let check = |object: &Arc<Object>| match &required {

@@ -7,6 +7,7 @@ use tracing::instrument;
 use super::{
     Call,
     http::{ResolvedUpstream, StoreSecrets},
+    protection::{Usage, UsedConnection},
 };
 use crate::{
     contract::bindings::{
@@ -39,7 +40,8 @@ impl Host for Call {
             routing_key: &message.routing_key,
         })?;
         let upstream = self.load_upstream(services.clone(), key).await?;
-        self.protect_upstream(&upstream).await?;
+        let used = UsedConnection::upstream(&upstream.key, &upstream.object);
+        self.record_use(&used, Usage::Changes).await?;
         self.ensure_fresh_object().await?;
         let ResolvedUpstream { key, object, .. } = upstream;
         self.effects.record_request(false);

@@ -1,63 +1,226 @@
-//! Protection of an Upstream and its Secrets before the first request that changes something there.
+//! The record of the use of an Upstream or a Cluster, before the first request of an object that changes something there.
 //!
-//! What the request makes is deleted by the cleanup of the object, which needs the Upstream. So the finalizer that keeps the
-//! Upstream until then is there first: a namespace that is deleted at any time leaks nothing.
+//! What the object makes there is deleted by its cleanup, which needs the Upstream or Cluster, and its Secrets. So these have
+//! the finalizer that keeps them, and the object lists them, before anything is sent: a namespace that is deleted at any time
+//! leaks nothing.
 
+use serde_json::json;
 use tracing::warn;
 
-use super::{Call, http::ResolvedUpstream};
+use super::Call;
 use crate::{
+    cluster::{ClusterObject, cluster_gvk},
     contract::bindings::types::Error,
     kube::{
         key::{Gvk, ObjectRef},
+        object::Object,
+        protection::{MAX_USED_CONNECTIONS, Protection, format_used, is_user_of, list_used},
         scope::Projection,
-        well_known::bookkeeping::UPSTREAM_PROTECTION,
+        well_known::bookkeeping::{CLUSTER_PROTECTION, UPSTREAM_PROTECTION, USED_CONNECTIONS},
     },
+    sandbox::services::Services,
+    upstream::UpstreamObject,
 };
 
+/// An Upstream or a Cluster that a call is about to use, with the finalizer that keeps it and its Secrets.
+pub(super) struct UsedConnection {
+    pub(super) key: ObjectRef,
+    secrets: Vec<ObjectRef>,
+    finalizer: &'static str,
+}
+
+impl UsedConnection {
+    pub(super) fn upstream(key: &ObjectRef, upstream: &UpstreamObject) -> Self {
+        let names = upstream.secret_names().into_iter();
+        let secret = |name: String| ObjectRef::new(Gvk::secret(), &key.namespace, &name);
+        Self {
+            key: key.clone(),
+            secrets: names.map(secret).collect(),
+            finalizer: UPSTREAM_PROTECTION,
+        }
+    }
+
+    pub(super) fn cluster(cluster: &ClusterObject) -> Self {
+        Self {
+            key: ObjectRef::new(cluster_gvk(), &cluster.namespace, &cluster.name),
+            secrets: vec![cluster.kubeconfig_secret()],
+            finalizer: CLUSTER_PROTECTION,
+        }
+    }
+}
+
+/// The use of an Upstream or a Cluster by a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// It changes nothing, or takes something away.
+    Reads,
+    /// It may change something.
+    Changes,
+    /// It makes an object on another cluster, which the inventory of owned objects lists.
+    Owns,
+}
+
+impl Usage {
+    /// That of a write of an object, which the reconciled object may own on another cluster.
+    pub(super) fn of_write(is_owned_elsewhere: bool) -> Self {
+        if is_owned_elsewhere {
+            Self::Owns
+        } else {
+            Self::Changes
+        }
+    }
+}
+
 impl Call {
-    /// Adds the protection finalizer to an Upstream and its Secrets, for an object that is cleaned up later. It costs a look
-    /// into the cache once they have it. Fails if one of them is being deleted without it, since nothing could be cleaned up
-    /// there. A host that may not patch them works without the protection.
-    pub(super) async fn protect_upstream(&mut self, upstream: &ResolvedUpstream) -> Result<(), Error> {
+    /// Records that the reconciled object uses an Upstream or a Cluster, if it is cleaned up later. It costs a look into the
+    /// cache once that is recorded. What an object only reads it does not need for its cleanup, unless that is what reads.
+    ///
+    /// # Errors
+    /// `not-found` if the Upstream or Cluster is being deleted: no object begins to use it any more. Otherwise the error of the
+    /// API server; a host that may not patch Upstreams, Clusters or Secrets works without their protection.
+    pub(super) async fn record_use(&mut self, used: &UsedConnection, usage: Usage) -> Result<(), Error> {
         let Some(target) = &self.context.target else {
             return Ok(());
         };
-        let services = &upstream.services;
-        // A cleanup only takes away, and a plan changes nothing.
-        if !target.is_finalized || target.object.is_deleting() || services.upstreams.clients.is_dry_run() {
+        let services = target.services.clone();
+        // A plan changes nothing.
+        if !target.is_finalized || services.upstreams.clients.is_dry_run() {
             return Ok(());
         }
-        let by = target.key.clone();
-        let secrets = upstream.object.secret_names().into_iter();
-        let secrets = secrets.map(|name| ObjectRef::new(Gvk::secret(), &upstream.key.namespace, &name));
-        // The Upstream comes first: Secrets that no protected Upstream names are released.
-        let keys: Vec<ObjectRef> = std::iter::once(upstream.key.clone()).chain(secrets).collect();
-        for key in keys {
-            let stored = services.cache.store.get(&key, Projection::Full);
-            let is_settled = stored.is_none_or(|object| object.has_finalizer(UPSTREAM_PROTECTION));
-            if is_settled || self.effects.unprotected.contains(&key) {
-                continue;
+        let (user, is_cleanup) = (target.key.clone(), target.object.is_deleting());
+        let cached = services.cache.store.get(&user, Projection::Metadata);
+        let cached = cached.filter(|cached| cached.uid == target.object.uid);
+        let is_listed = is_user_of(cached.as_ref().unwrap_or(&target.object), &used.key);
+        let claim = match self.effects.protected.remove(&used.key) {
+            Some(claim) if is_listed || usage != Usage::Changes => {
+                self.effects.protected.insert(used.key.clone(), claim);
+                return Ok(());
             }
-            let added = services
-                .api
-                .writer
-                .add_finalizer(&key, &by, UPSTREAM_PROTECTION)
+            Some(claim) => claim,
+            // It comes before the look at the deletion: whoever releases it looks for users after that.
+            None => services.connection_users.claim_use(&user, &used.key),
+        };
+        let Some(stored) = services.cache.store.get(&used.key, Projection::Full) else {
+            return Ok(());
+        };
+        let is_protected = stored.has_finalizer(used.finalizer);
+        // Those of a former version do not list it yet.
+        let is_former = is_protected && Protection::of(&stored, used.finalizer).has_former_users;
+        let is_needed = match usage {
+            // One that is being deleted may be about to be released by now.
+            _ if is_cleanup => is_protected && (is_listed || is_former || !stored.is_deleting()),
+            Usage::Reads => is_former,
+            Usage::Changes | Usage::Owns => true,
+        };
+        if !is_needed {
+            return Ok(());
+        }
+        if stored.is_deleting() && !is_listed && !is_cleanup && !is_former {
+            return Err(Error::NotFound(format!(
+                "{} is being deleted: no object begins to use it any more",
+                used.key
+            )));
+        }
+        let is_kept = self.protect_used(&services, used, &stored, is_listed).await?;
+        if is_kept && !is_listed && usage != Usage::Owns {
+            self.list_as_used(&services, &used.key).await?;
+        }
+        self.effects.protected.insert(used.key.clone(), claim);
+        Ok(())
+    }
+
+    /// Adds the finalizer to an Upstream or a Cluster and to its Secrets, and the kind of the reconciled object to the users.
+    /// Returns false if RBAC refuses that.
+    async fn protect_used(
+        &mut self,
+        services: &Services,
+        used: &UsedConnection,
+        stored: &Object,
+        is_listed: bool,
+    ) -> Result<bool, Error> {
+        let Some(user) = self.context.target_key().cloned() else {
+            return Ok(false);
+        };
+        let writer = &services.api.writer;
+        let record = Protection::of(stored, used.finalizer);
+        let is_recorded = stored.has_finalizer(used.finalizer)
+            && used
+                .secrets
+                .iter()
+                .all(|secret| record.secrets.contains(&*secret.name))
+            && (is_listed || record.users.iter().any(|kind| kind.contains(&user)));
+        // The Secrets come after what lists them: one that nothing lists would never be released.
+        let mut added = Vec::new();
+        if !is_recorded {
+            let change = |record: &mut Protection| {
+                record.insert_user(&user);
+                let names = used.secrets.iter().map(|secret| secret.name.to_string());
+                record.secrets.extend(names);
+            };
+            let sent = writer
+                .change_protection(&used.key, &user, used.finalizer, change)
                 .await;
-            match added {
+            added.push((&used.key, sent));
+        }
+        for secret in &used.secrets {
+            if !added.iter().all(|(_, sent)| matches!(sent, Ok(Some(_)))) {
+                break;
+            }
+            let stored = services.cache.store.get(secret, Projection::Full);
+            if stored.is_some_and(|object| !object.has_finalizer(used.finalizer)) {
+                added.push((secret, writer.add_finalizer(secret, &user, used.finalizer).await));
+            }
+        }
+        for (key, sent) in added {
+            match sent {
                 Ok(Some(sent)) => self.effects.counts.api_writes += u64::from(sent),
+                // A cleanup goes on with what there is.
+                Ok(None) if is_listed => {}
                 Ok(None) => {
                     return Err(Error::NotFound(format!(
-                        "{key} is being deleted: nothing is changed by way of it any more"
+                        "{key} is being deleted: no object begins to use it any more"
                     )));
                 }
                 Err(e) if e.code() == 403 => {
-                    warn!(object = %key, by = %by, error = %e, "setting the protection finalizer failed");
-                    self.effects.unprotected.insert(key);
+                    warn!(object = %key, by = %user, error = %e, "setting the protection finalizer failed");
+                    return Ok(false);
                 }
                 Err(e) => return Err(e.into()),
             }
         }
+        Ok(true)
+    }
+
+    /// Lists an Upstream or a Cluster in the annotation of the reconciled object.
+    async fn list_as_used(&mut self, services: &Services, connection: &ObjectRef) -> Result<(), Error> {
+        let Some(target) = &self.context.target else {
+            return Ok(());
+        };
+        let (user, given) = (target.key.clone(), target.object.clone());
+        let seen = self.effects.written.clone().unwrap_or(given);
+        let mut listed = list_used(&seen);
+        listed.insert(connection.clone());
+        if listed.len() > MAX_USED_CONNECTIONS {
+            return Err(Error::LimitExceeded(format!(
+                "more than {MAX_USED_CONNECTIONS} Upstreams and Clusters used by one object"
+            )));
+        }
+        let api = self.target_api(services)?;
+        let patch = json!({"annotations": {USED_CONNECTIONS: format_used(&listed)}});
+        match api.writer.patch_metadata(None, &user, &seen, patch).await {
+            Ok(written) => self.effects.written = Some(written),
+            // Another writer was faster: the newest version gets the entry, and the call goes on with the older one.
+            Err(e) if e.code() == 409 => {
+                let is_same = api.writer.add_used(&user, &seen.uid, connection).await?;
+                if !is_same {
+                    return Err(Error::Conflict(format!(
+                        "{user} was replaced by another object of its name"
+                    )));
+                }
+            }
+            Err(e) => return Err(e.into()),
+        }
+        self.effects.counts.api_writes += 1;
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ impl Host for Call {
         let (key, given) = (target.key.clone(), target.object.clone());
         // The version that the component has seen, so that a leader whose cache lags behind the checkpoint of the leader
         // before gets a conflict instead of repeating the effect.
-        let seen = self.effects.checkpoint.clone().unwrap_or(given);
+        let seen = self.effects.written.clone().unwrap_or(given);
         self.charge_bytes_to_host(fields.len())?;
         if fields.len() > self.limits().status_bytes {
             return Err(self.limit_exceeded(Limit::StatusBytes, "bytes of status fields"));
@@ -45,7 +45,8 @@ impl Host for Call {
             .patch_status_of(&key, &seen, &Value::Object(fields))
             .await?;
         self.effects.counts.api_writes += 1;
-        self.effects.checkpoint = Some(patched);
+        self.effects.written = Some(patched);
+        self.effects.fresh_term = services.fence.term();
         Ok(())
     }
 }

@@ -424,6 +424,7 @@ fn build_services(client: kube::Client) -> Arc<Services> {
             subscriptions: Arc::default(),
         },
         dispatcher,
+        connection_users: Arc::default(),
         slow_calls: Arc::default(),
         object_cache: ObjectCache::default(),
         logs: Arc::default(),

@@ -7,7 +7,7 @@ use std::{
 
 use axum::http::{HeaderValue, Method, Request, Response};
 use kube::{Client, client::Body};
-use ostler::testing::{grants::Grants, key::Gvk};
+use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     concourse::{PACK_COMPONENTS, PIPELINE_YAML, kind},
@@ -339,6 +339,25 @@ pub async fn rights_deleted_before_the_objects_stay_until_the_cleanup(mut lab: L
     lab.apply_chain().await;
     let rights = delete_rights(&lab, &documents).await;
     delete_credentials_first(&lab).await;
+    wait_objects_and_rights_gone(&lab, &rights).await;
+}
+
+/// What the host has protected before is all that the next one has to go by.
+#[scenario(real = "RBAC and impersonation", simulated)]
+pub async fn rights_deleted_before_a_restart_stay_until_the_cleanup(mut lab: Lab) {
+    let documents = localize(&lab);
+    start_with_rights(&mut lab, &documents).await;
+    lab.apply_chain().await;
+    lab.concourse.faults().set_outage(true);
+    let rights = delete_rights(&lab, &documents).await;
+    delete_credentials_first(&lab).await;
+    lab.wait_until("the cleanup has failed", async || {
+        lab.wake_causes(&kind("Pipeline"), "app").contains(&Cause::Retry)
+    })
+    .await;
+    lab.host = None;
+    lab.concourse.faults().set_outage(false);
+    start_as_host_account(&mut lab).await;
     wait_objects_and_rights_gone(&lab, &rights).await;
 }
 

@@ -10,7 +10,7 @@ use crate::{
     contract::bindings::types::Error,
     effect::writer::{ApiWriter, InventoryRefusal},
     kube::{
-        key::{IN_CLUSTER, ObjectRef},
+        key::{ObjectRef, display_cluster},
         object::Object,
         owned::{MAX_OWNED_OBJECTS, check_takeover, is_owned_by, list_owned},
         scope::Projection,
@@ -158,14 +158,6 @@ impl Call {
             .map(check)
             .buffer_unordered(MAX_CONCURRENT_CHECKS);
         checks.filter_map(async |gone| gone).collect().await
-    }
-}
-
-/// The name of a cluster for messages.
-fn display_cluster(cluster: &str) -> &str {
-    match cluster {
-        "" => IN_CLUSTER,
-        cluster => cluster,
     }
 }
 
