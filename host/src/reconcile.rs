@@ -30,6 +30,7 @@ use anyhow::Context;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, error, field::Empty, trace_span};
 
 use self::requeue::{JITTER_PERCENT, add_jitter};
@@ -85,6 +86,8 @@ pub struct Controller {
     pub settings: Arc<Settings>,
     /// Detector of objects whose reconciles cause each other.
     pub loops: Mutex<LoopDetector>,
+    /// Permits of health checks of Upstreams: fewer than the lane has slots, so that some are left for deletions.
+    pub health_checks: Semaphore,
     /// State of each object between its reconciles.
     pub states: Mutex<HashMap<ObjectRef, ObjectState>>,
 }
@@ -208,6 +211,7 @@ impl Controller {
             hooks: Arc::new(hooks),
             settings,
             loops: Mutex::default(),
+            health_checks: Semaphore::new(upstream::MAX_CONCURRENT_CHECKS),
             states: Mutex::default(),
         })
     }

@@ -332,19 +332,15 @@ impl ApiWriter {
         self.client.get(&path).await
     }
 
-    /// Returns true if an object with exactly this uid exists.
+    /// Returns true if an object with exactly this uid exists, in whichever version its kind is served now.
     pub async fn object_exists(&self, key: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
-        let path = match self.client.discover_resource(&key.gvk).await {
-            Ok(resource) => resource.object(key),
+        let Some(gvk) = self.find_served(&key.gvk).await? else {
             // The CRD was deleted, and with it all objects of the kind.
-            Err(ApiError::UnknownKind(_)) => return Ok(false),
-            Err(e) => return Err(e),
+            return Ok(false);
         };
-        match self.client.get_as(&path, Some(MetadataForm::Object)).await {
-            Ok(bytes) => Ok(Object::parse(&key.gvk, &bytes).is_ok_and(|(_, o)| *o.uid == *uid)),
-            Err(e) if e.code() == 404 => Ok(false),
-            Err(e) => Err(e),
-        }
+        let served = ObjectRef::new(gvk, &key.namespace, &key.name);
+        let found = self.read_metadata(None, &served).await?;
+        Ok(found.is_some_and(|object| *object.uid == *uid))
     }
 
     /// Lists one page from the API server. Returns the objects, and the token of the next page (empty after the last).

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use super::handler::Handler;
 use crate::{
@@ -84,7 +84,13 @@ impl Consumer {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break Ok(()),
-                Some(_) = handling.join_next(), if !handling.is_empty() => {}
+                Some(ended) = handling.join_next(), if !handling.is_empty() => {
+                    // Its message is neither acknowledged nor returned. A new consumer gets it again.
+                    if let Err(panic) = ended {
+                        error!(plugin = &**self.handler.plugin.name(), error = %panic, "panic in the handling of a message: this is a bug of the host");
+                        break Err("the handling of a message has panicked".to_owned());
+                    }
+                }
                 message = consumer.next() => match message {
                     Ok(message) => {
                         let (handler, subscription) = (self.handler.clone(), self.subscription.clone());

@@ -25,6 +25,10 @@ use crate::{
 const UNHEALTHY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 /// Time without requests after which an upstream is checked.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Number of health checks that run concurrently; the lane of Upstreams has more slots.
+pub(super) const MAX_CONCURRENT_CHECKS: usize = HostLane::Upstreams.max_concurrent() as usize - 8;
+/// Delay of a health check while as many run.
+const CHECK_DELAY: Duration = Duration::from_secs(1);
 /// Limit of the time for the list of Secrets.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -116,11 +120,15 @@ impl Controller {
             Err(e) => return (HealthReport::from_error(&e), None, reads),
         };
         if client.needs_health_check(IDLE_TIMEOUT) {
+            let Ok(_permit) = self.health_checks.try_acquire() else {
+                return (client.health_report(), Some(CHECK_DELAY), reads);
+            };
             services.upstreams.clients.check_health(&upstream, &client).await;
         }
         let again = client.next_health_check(UNHEALTHY_BACKOFF, IDLE_TIMEOUT);
         (client.health_report(), Some(again), reads)
     }
+
     /// Checks a message broker: the host keeps a connection to it while it leads.
     async fn check_broker(&self, upstream: &UpstreamObject) -> (HealthReport, Option<Duration>) {
         let clients = &self.services.upstreams.clients;
@@ -129,6 +137,9 @@ impl Controller {
             Err(e) => return (HealthReport::from_error(&e), None),
         };
         if client.needs_health_check() {
+            let Ok(_permit) = self.health_checks.try_acquire() else {
+                return (client.health_report(), Some(CHECK_DELAY));
+            };
             clients.check_broker(&client).await;
         }
         let again = client.next_health_check(UNHEALTHY_BACKOFF.max_delay(1), IDLE_TIMEOUT);

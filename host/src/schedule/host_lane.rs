@@ -39,10 +39,8 @@ impl HostLane {
     /// Returns the number of its objects that are reconciled concurrently.
     pub const fn max_concurrent(self) -> u32 {
         match self {
-            // A health check of an upstream that is down waits for its timeout.
-            Self::Upstreams => 4,
-            // A health check of a cluster that is down does so, too, and must not delay connections and credentials of the others.
-            Self::Clusters => 32,
+            // A health check of one that is down waits for its timeout, and must not delay the others.
+            Self::Upstreams | Self::Clusters => 32,
             Self::Plugins | Self::RoleBindings | Self::Unowned => 2,
         }
     }

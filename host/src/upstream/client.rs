@@ -46,6 +46,8 @@ const TRIAL_RETRY_MILLISECONDS: u64 = 1000;
 /// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
 /// resources meanwhile.
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
+/// Limit of the time of each step of a health check, where the Upstream allows more: whoever checks others waits for it.
+const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Retries of one request, and the delays before them.
 const MAX_RETRIES: u32 = 2;
@@ -531,7 +533,8 @@ impl Client {
         }
         attempt.update_health(|health| health.record_reachable(Instant::now()));
         if self.credentials.is_renewable() {
-            let logging_in = tokio::time::timeout(self.timeout, self.resolve_credential(None, &attempt));
+            let timeout = self.timeout.min(HEALTH_CHECK_TIMEOUT);
+            let logging_in = tokio::time::timeout(timeout, self.resolve_credential(None, &attempt));
             let late = || Err(SendError::Unavailable("login: no answer in time".into()).into());
             match logging_in.await.unwrap_or_else(|_| late()) {
                 Ok(_) => {}
@@ -562,9 +565,8 @@ impl Client {
     /// Opens a connection as requests do, including TLS, and closes it at once.
     async fn open_connection(&self) -> Result<(), TransportError> {
         let network = &self.context.network;
-        let connected = network
-            .open_connection(&self.host, self.port, self.connect_timeout)
-            .await;
+        let timeout = self.connect_timeout.min(HEALTH_CHECK_TIMEOUT);
+        let connected = network.open_connection(&self.host, self.port, timeout).await;
         let stream = connected.map_err(|e| TransportError::from_connect(&*e))?;
         let Some(tls) = &self.tls else { return Ok(()) };
         let error = |text: String| TransportError {
@@ -572,7 +574,7 @@ impl Client {
             text,
         };
         let name = ServerName::try_from(self.host.clone()).map_err(|e| error(format!("TLS: {e}")))?;
-        match tokio::time::timeout(self.connect_timeout, tls.connect(name, stream)).await {
+        match tokio::time::timeout(timeout, tls.connect(name, stream)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(e)) => Err(TransportError::from_connect(&e)),
             Err(_) => Err(error("TLS: no answer in time".into())),

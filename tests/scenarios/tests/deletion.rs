@@ -444,8 +444,8 @@ async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab)
 }
 
 const UPSTREAM_PROTECTION: &str = "ostler.dev/upstream-protection";
-/// Number of Upstreams that the host reconciles concurrently.
-const MAX_CONCURRENT_UPSTREAMS: u32 = 4;
+/// More Upstreams than the host reconciles concurrently.
+const MANY_UPSTREAMS: u32 = 40;
 
 async fn start_with_protected_chain(lab: Lab) -> Lab {
     let lab = start_with_chain(lab).await;
@@ -516,29 +516,35 @@ async fn namespace_deletion_leaves_nothing_in_concourse(lab: Lab) {
     assert_gone_from_concourse(&lab);
 }
 
-/// The reconciler of Upstreams is busy, so that it protects nothing before the first write.
-#[scenario(real = "deletion of a namespace")]
-async fn namespace_deleted_at_the_first_write_leaves_nothing_in_concourse(mut lab: Lab) {
-    lab.start_pack().await;
+/// Applies more Upstreams than the host checks concurrently, each at a server that accepts connections and never ends a
+/// handshake, and waits until all are being checked.
+async fn apply_silent_upstreams(lab: &Lab) -> std::net::TcpListener {
     let upstream = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
-    // It accepts connections, and a TLS handshake never ends.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("an address");
-    let names: Vec<String> = (0..MAX_CONCURRENT_UPSTREAMS)
-        .map(|i| format!("silent-{i}"))
-        .collect();
+    let names: Vec<String> = (0..MANY_UPSTREAMS).map(|i| format!("silent-{i}")).collect();
     for name in &names {
         lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
             "metadata": {"name": name, "namespace": lab.namespace},
-            "spec": {"url": format!("https://{address}")}}))
+            "spec": {"url": format!("https://{address}"), "timeoutSeconds": 300, "connectTimeoutSeconds": 300}}))
             .await;
     }
     lab.wait_until("the reconciler of Upstreams is busy", async || {
         names
             .iter()
-            .all(|name| !lab.wake_causes(&upstream, name).is_empty())
+            .filter(|name| !lab.wake_causes(&upstream, name).is_empty())
+            .count()
+            >= 4
     })
     .await;
+    silent
+}
+
+/// The reconciler of Upstreams is busy, so that it protects nothing before the first write.
+#[scenario(real = "deletion of a namespace")]
+async fn namespace_deleted_at_the_first_write_leaves_nothing_in_concourse(mut lab: Lab) {
+    lab.start_pack().await;
+    let silent = apply_silent_upstreams(&lab).await;
     for object in [
         lab.password_secret(lab.concourse.password()),
         lab.instance_object(),
@@ -554,6 +560,16 @@ async fn namespace_deleted_at_the_first_write_leaves_nothing_in_concourse(mut la
     drop(silent);
     delete_namespace(&lab).await;
     assert_gone_from_concourse(&lab);
+}
+
+/// The health check of each would take five minutes.
+#[scenario]
+async fn upstreams_of_a_silent_server_delay_no_deletion_of_others(lab: Lab) {
+    let lab = start_with_protected_chain(lab).await;
+    let silent = apply_silent_upstreams(&lab).await;
+    delete_credentials_first(&lab).await;
+    wait_all_gone(&lab).await;
+    drop(silent);
 }
 
 pub async fn delete_namespace(lab: &Lab) {

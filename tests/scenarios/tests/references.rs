@@ -1,5 +1,6 @@
 //! Holds: an object is deleted after those that hold it, and no hold outlives its holder.
 
+use kube::api::{Patch, PatchParams};
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
@@ -70,13 +71,13 @@ async fn held_objects_are_deleted_after_their_holders(mut lab: Lab) {
 #[scenario(real = "finalizers and garbage collection")]
 async fn held_secret_is_deleted_after_its_holder(mut lab: Lab) {
     lab.start_probe().await;
-    let secret = ostler::testing::key::Gvk::new("", "v1", "Secret");
+    let secret = Gvk::new("", "v1", "Secret");
     lab.apply(lab.password_secret("held-and-hidden-0001")).await;
     lab.apply_probe("a", hold_step("Secret", "ci-admin"), json!([]))
         .await;
     lab.wait_seen("a", &["held"]).await;
     lab.delete(&secret, "ci-admin").await;
-    let events = ostler::testing::key::Gvk::new("", "v1", "Event");
+    let events = Gvk::new("", "v1", "Event");
     lab.wait_until("an Event names the holder", async || {
         let events = lab.list(&events).await;
         let blocked = |e: &Value| {
@@ -93,6 +94,53 @@ async fn held_secret_is_deleted_after_its_holder(mut lab: Lab) {
 }
 
 /// A reconcile declares all of its holds: those that it does not declare again are released.
+/// The kind of the holder is served in another version than the one by which it is known.
+#[scenario(embedded = "it changes a definition that other tests use")]
+async fn held_object_stays_while_its_holder_exists_in_another_version(mut lab: Lab) {
+    lab.start_probe().await;
+    lab.apply_config_map("x", "a", "1").await;
+    lab.apply_probe("a", hold_step("ConfigMap", "x"), json!([])).await;
+    lab.wait_seen("a", &["held"]).await;
+    let definitions = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let definitions = lab.api(&definitions, "");
+    let name = "probes.tests.ostler.dev";
+    let before = definitions.get(name).await.expect("the definition");
+    let mut versions = before.data["spec"]["versions"].clone();
+    let mut newer = versions[0].clone();
+    newer["name"] = "v1alpha2".into();
+    versions[0]["served"] = false.into();
+    versions[0]["storage"] = false.into();
+    versions.as_array_mut().expect("versions").push(newer);
+    let serve = async |versions: &Value| {
+        let patch = Patch::Merge(json!({"spec": {"versions": versions}}));
+        let patched = definitions.patch(name, &PatchParams::default(), &patch).await;
+        patched.expect("patched");
+    };
+    serve(&versions).await;
+    lab.wait_until("only the newer version is served", async || {
+        lab.get(&Gvk::new("tests.ostler.dev", "v1alpha2", "Probe"), "a")
+            .await
+            .is_some()
+    })
+    .await;
+    lab.delete(&config_map(), "x").await;
+    lab.wait_until("an Event names the holder", async || {
+        let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+        events
+            .iter()
+            .any(|e| e["reason"] == "DeletionBlocked" && e["involvedObject"]["name"] == "x")
+    })
+    .await;
+    assert_eq!(
+        count_holders(&lab.get(&config_map(), "x").await.expect("it is held")),
+        1
+    );
+    versions[0]["served"] = true.into();
+    serve(&versions).await;
+    lab.delete(&kind(), "a").await;
+    lab.wait_gone(&config_map(), "x").await;
+}
+
 #[scenario]
 async fn hold_not_renewed_is_released(mut lab: Lab) {
     lab.start_probe().await;
