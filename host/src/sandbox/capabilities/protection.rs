@@ -4,6 +4,8 @@
 //! the finalizer that keeps them, and the object lists them, before anything is sent: a namespace that is deleted at any time
 //! leaks nothing.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use tracing::warn;
 
@@ -71,62 +73,119 @@ impl Usage {
     }
 }
 
+/// The facts that decide about the record of a use.
+#[derive(Clone, Copy, Debug, Default)]
+struct UseFacts {
+    /// The reconciled object is being deleted.
+    is_cleanup: bool,
+    /// It lists the Upstream or Cluster already.
+    is_listed: bool,
+    /// The Upstream or Cluster is being deleted.
+    is_deleting: bool,
+    /// It has the finalizer.
+    is_protected: bool,
+    /// A former version of the host has protected it, so that its users do not list it yet.
+    has_former_users: bool,
+}
+
+/// What is done before a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UseDecision {
+    /// Nothing: it needs no record.
+    Ignore,
+    /// It is recorded.
+    Record,
+    /// It is not sent.
+    Refuse,
+}
+
+/// Decides what is done before a request to an Upstream or a Cluster.
+fn decide_use(usage: Usage, facts: UseFacts) -> UseDecision {
+    let is_known = facts.is_listed || facts.has_former_users;
+    let is_needed = match usage {
+        // A cleanup makes nothing. One that is being deleted may be about to be released by now.
+        _ if facts.is_cleanup => facts.is_protected && (is_known || !facts.is_deleting),
+        Usage::Reads => facts.has_former_users,
+        Usage::Changes | Usage::Owns => true,
+    };
+    match is_needed {
+        false => UseDecision::Ignore,
+        true if facts.is_deleting && !is_known => UseDecision::Refuse,
+        true => UseDecision::Record,
+    }
+}
+
 impl Call {
     /// Records that the reconciled object uses an Upstream or a Cluster, if it is cleaned up later. It costs a look into the
-    /// cache once that is recorded. What an object only reads it does not need for its cleanup, unless that is what reads.
+    /// cache once that is recorded. What an object only reads it does not need for its cleanup.
     ///
     /// # Errors
     /// `not-found` if the Upstream or Cluster is being deleted: no object begins to use it any more. Otherwise the error of the
     /// API server; a host that may not patch Upstreams, Clusters or Secrets works without their protection.
     pub(super) async fn record_use(&mut self, used: &UsedConnection, usage: Usage) -> Result<(), Error> {
-        let Some(target) = &self.context.target else {
+        let Some(target) = self.context.target.as_ref().filter(|target| target.is_finalized) else {
             return Ok(());
         };
-        let services = target.services.clone();
+        let (services, user) = (target.services.clone(), target.key.clone());
         // A plan changes nothing.
-        if !target.is_finalized || services.upstreams.clients.is_dry_run() {
+        if services.upstreams.clients.is_dry_run() {
             return Ok(());
         }
-        let (user, is_cleanup) = (target.key.clone(), target.object.is_deleting());
-        let cached = services.cache.store.get(&user, Projection::Metadata);
-        let cached = cached.filter(|cached| cached.uid == target.object.uid);
-        let is_listed = is_user_of(cached.as_ref().unwrap_or(&target.object), &used.key);
+        let (_, facts) = self.collect_facts(&services, used);
+        if decide_use(usage, facts) == UseDecision::Ignore {
+            return Ok(());
+        }
         let claim = match self.effects.protected.remove(&used.key) {
-            Some(claim) if is_listed || usage != Usage::Changes => {
+            Some(claim) if facts.is_listed || usage != Usage::Changes => {
                 self.effects.protected.insert(used.key.clone(), claim);
                 return Ok(());
             }
             Some(claim) => claim,
-            // It comes before the look at the deletion: whoever releases it looks for users after that.
             None => services.connection_users.claim_use(&user, &used.key),
         };
-        let Some(stored) = services.cache.store.get(&used.key, Projection::Full) else {
+        // Once more after the claim: whoever releases it looks at its deletion before it looks for claims.
+        let (stored, facts) = self.collect_facts(&services, used);
+        let Some(stored) = stored else {
             return Ok(());
         };
-        let is_protected = stored.has_finalizer(used.finalizer);
-        // Those of a former version do not list it yet.
-        let is_former = is_protected && Protection::of(&stored, used.finalizer).has_former_users;
-        let is_needed = match usage {
-            // One that is being deleted may be about to be released by now.
-            _ if is_cleanup => is_protected && (is_listed || is_former || !stored.is_deleting()),
-            Usage::Reads => is_former,
-            Usage::Changes | Usage::Owns => true,
-        };
-        if !is_needed {
-            return Ok(());
+        match decide_use(usage, facts) {
+            UseDecision::Ignore => return Ok(()),
+            UseDecision::Refuse => {
+                return Err(Error::NotFound(format!(
+                    "{} is being deleted: no object begins to use it any more",
+                    used.key
+                )));
+            }
+            UseDecision::Record => {}
         }
-        if stored.is_deleting() && !is_listed && !is_cleanup && !is_former {
-            return Err(Error::NotFound(format!(
-                "{} is being deleted: no object begins to use it any more",
-                used.key
-            )));
-        }
-        let is_kept = self.protect_used(&services, used, &stored, is_listed).await?;
-        if is_kept && !is_listed && usage != Usage::Owns {
+        let is_kept = self
+            .protect_used(&services, used, &stored, facts.is_listed)
+            .await?;
+        if is_kept && !facts.is_listed && usage != Usage::Owns {
             self.list_as_used(&services, &used.key).await?;
         }
         self.effects.protected.insert(used.key.clone(), claim);
         Ok(())
+    }
+
+    /// Returns an Upstream or a Cluster as the cache has it, and the facts about its use by the reconciled object.
+    fn collect_facts(&self, services: &Services, used: &UsedConnection) -> (Option<Arc<Object>>, UseFacts) {
+        let store = &services.cache.store;
+        let (Some(target), Some(stored)) = (&self.context.target, store.get(&used.key, Projection::Full))
+        else {
+            return (None, UseFacts::default());
+        };
+        let cached = store.get(&target.key, Projection::Metadata);
+        let cached = cached.filter(|cached| cached.uid == target.object.uid);
+        let is_protected = stored.has_finalizer(used.finalizer);
+        let facts = UseFacts {
+            is_cleanup: target.object.is_deleting(),
+            is_listed: is_user_of(cached.as_ref().unwrap_or(&target.object), &used.key),
+            is_deleting: stored.is_deleting(),
+            is_protected,
+            has_former_users: is_protected && Protection::of(&stored, used.finalizer).has_former_users,
+        };
+        (Some(stored), facts)
     }
 
     /// Adds the finalizer to an Upstream or a Cluster and to its Secrets, and the kind of the reconciled object to the users.
@@ -222,5 +281,69 @@ impl Call {
         }
         self.effects.counts.api_writes += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use_is_recorded_by_who_uses_what() {
+        use UseDecision::{Ignore, Record, Refuse};
+        let live = UseFacts::default();
+        let listed = UseFacts {
+            is_listed: true,
+            is_protected: true,
+            ..live
+        };
+        let former = UseFacts {
+            is_protected: true,
+            has_former_users: true,
+            ..live
+        };
+        let deleting = |facts| UseFacts {
+            is_deleting: true,
+            ..facts
+        };
+        let cleanup = |facts| UseFacts {
+            is_cleanup: true,
+            ..facts
+        };
+        let protected = UseFacts {
+            is_protected: true,
+            ..live
+        };
+        // The decisions for reads, changes, and objects that are owned.
+        for (case, facts, expected) in [
+            ("first use", live, [Ignore, Record, Record]),
+            ("listed", listed, [Ignore, Record, Record]),
+            ("of a former version", former, [Record; 3]),
+            (
+                "deleting, first use",
+                deleting(protected),
+                [Ignore, Refuse, Refuse],
+            ),
+            ("deleting, unprotected", deleting(live), [Ignore, Refuse, Refuse]),
+            ("deleting, listed", deleting(listed), [Ignore, Record, Record]),
+            ("deleting, of a former version", deleting(former), [Record; 3]),
+            ("cleanup, unprotected", cleanup(live), [Ignore; 3]),
+            ("cleanup, protected", cleanup(protected), [Record; 3]),
+            ("cleanup, listed", cleanup(listed), [Record; 3]),
+            ("cleanup, deleting", cleanup(deleting(protected)), [Ignore; 3]),
+            (
+                "cleanup, deleting, listed",
+                cleanup(deleting(listed)),
+                [Record; 3],
+            ),
+            (
+                "cleanup, deleting, former",
+                cleanup(deleting(former)),
+                [Record; 3],
+            ),
+        ] {
+            let decided = [Usage::Reads, Usage::Changes, Usage::Owns].map(|usage| decide_use(usage, facts));
+            assert_eq!(decided, expected, "{case}");
+        }
     }
 }
