@@ -33,7 +33,6 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, error, field::Empty, trace_span};
 
-use self::requeue::{JITTER_PERCENT, add_jitter};
 use crate::{
     client::{
         api::{ApiError, warn_api_error},

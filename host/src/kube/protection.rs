@@ -1,9 +1,9 @@
 //! Protection of Upstreams and Clusters: the records of their use, in the metadata of their users and in their own.
 //!
 //! An object that needs an Upstream or a Cluster for its cleanup lists it in an annotation, which is written before its first
-//! request that changes something there and removed with its finalizer. What it owns on other clusters counts, too. The Upstream or Cluster lists the kinds and namespaces of such objects, and the
-//! Secrets that were protected with it. So it is known at any time who still needs it: after a restart, on another leader, and
-//! while a plugin is not loaded.
+//! request that changes something there and removed with its finalizer. What it owns on other clusters counts, too. The
+//! Upstream or Cluster lists the kinds and namespaces of such objects, and the Secrets that were protected with it. So it is
+//! known at any time who still needs it: after a restart, on another leader, and while a plugin is not loaded.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,6 +24,15 @@ pub const MAX_USED_CONNECTIONS: usize = 256;
 
 /// Maximum number of namespaces of one kind that an Upstream or a Cluster lists. With more, it lists the kind as a whole.
 const MAX_USER_NAMESPACES: usize = 100;
+
+/// The finalizer of an Upstream or a Cluster, by its kind, and of its Secrets.
+pub fn protection_finalizer(gvk: &Gvk) -> &'static str {
+    if *gvk == cluster_gvk() {
+        CLUSTER_PROTECTION
+    } else {
+        UPSTREAM_PROTECTION
+    }
+}
 
 /// Lists the Upstreams and Clusters in the annotation of an object.
 pub fn list_used(user: &Object) -> BTreeSet<ObjectRef> {
@@ -57,7 +66,9 @@ pub fn is_user_of(user: &Object, connection: &ObjectRef) -> bool {
     let entry = format_reference(connection);
     let text = user.annotation(USED_CONNECTIONS).unwrap_or_default();
     text.split(", ").any(|listed| listed == entry)
-        || (connection.gvk == cluster_gvk() && list_needed(user).contains(connection))
+        || list_owned(user)
+            .iter()
+            .any(|owned| cluster_object(&owned.cluster).as_ref() == Some(connection))
 }
 
 /// Formats the annotation of an object that needs these Upstreams and Clusters.

@@ -355,7 +355,7 @@ impl Registry {
         self.is_first_load_complete.store(true, Ordering::Release);
     }
 
-    /// True while a plugin may be about to serve that is not known yet, or has been tried for the first time only.
+    /// True while a plugin may be about to serve: it is not known yet, or is being loaded.
     pub fn is_loading(&self) -> bool {
         !self.is_first_load_complete.load(Ordering::Acquire)
             || self

@@ -9,9 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{
-    Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter, protection::RELEASE_INTERVAL,
-};
+use super::{Controller, GuestResult, ReconcileOutcome, protection::RELEASE_INTERVAL};
 use crate::{
     client::api::ApiError,
     cluster::{ClusterObject, ConnectError, Connection},
@@ -101,13 +99,12 @@ impl Controller {
         self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => {
-                let at = |wait| self.services.dispatcher.now() + add_jitter(wait, JITTER_PERCENT);
                 let again = match object.is_deleting() {
                     true if check.version.is_some() => Some(RELEASE_INTERVAL),
                     true => Some(check.again.unwrap_or(SYNC_TIMEOUT)),
                     false => check.again,
                 };
-                let next = again.map(|wait| Requeue::At(at(wait), Cause::Poll));
+                let next = again.map(|wait| Requeue::At(self.time_after(wait), Cause::Poll));
                 ReconcileOutcome {
                     next: next.unwrap_or(Requeue::AwaitChange),
                     reads: Some(check.reads),

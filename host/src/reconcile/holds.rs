@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, GuestResult, ReconcileOutcome};
 use crate::{
     client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
@@ -216,7 +216,7 @@ impl Controller {
                 api.recorder.record(&api.writer, key, object, draft, None).await;
             }
         }
-        let again = self.services.dispatcher.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);
+        let again = self.time_after(self.settings.wait_interval);
         Some(ReconcileOutcome::wait(again, Cause::Retry))
     }
 

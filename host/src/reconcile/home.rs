@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tracing::debug;
 
-use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, ReconcileOutcome};
 use crate::{
     client::api::ApiError,
     cluster::cluster_object,
@@ -63,7 +63,7 @@ impl Controller {
         if self.is_reachable(&key.cluster) {
             return Ok(());
         }
-        let again = dispatcher.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);
+        let again = self.time_after(self.settings.wait_interval);
         Err(ReconcileOutcome::wait(again, Cause::Retry))
     }
 
@@ -83,7 +83,7 @@ impl Controller {
             for scope in kind.scopes(&services.cache.namespaces) {
                 if let Err(why) = services.wait_synced(&scope, SYNC_TIMEOUT).await {
                     debug!(object = %key, error = why, "the kind is not listed yet");
-                    let again = services.dispatcher.now() + add_jitter(SYNC_TIMEOUT, JITTER_PERCENT);
+                    let again = self.time_after(SYNC_TIMEOUT);
                     return Err(ReconcileOutcome::wait(again, Cause::Retry));
                 }
             }

@@ -8,8 +8,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, activation::activate, add_jitter,
-    home::ClusterProblem, name_objects,
+    Controller, GuestResult, ReconcileOutcome, activation::activate, home::ClusterProblem, name_objects,
 };
 use crate::{
     cache::store::Query,
@@ -121,10 +120,7 @@ impl Controller {
         let interval = if is_active { ACTIVE_INTERVAL } else { IDLE_INTERVAL };
         Some(match written {
             Ok(_) => ReconcileOutcome {
-                next: Requeue::At(
-                    self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT),
-                    Cause::Poll,
-                ),
+                next: Requeue::At(self.time_after(interval), Cause::Poll),
                 reads: Some(reads),
                 ..ReconcileOutcome::settled()
             },
@@ -322,10 +318,7 @@ impl Controller {
             .await
         {
             Ok(_) => ReconcileOutcome {
-                next: Requeue::Wait(
-                    self.services.dispatcher.now() + add_jitter(ACTIVE_INTERVAL, JITTER_PERCENT),
-                    Cause::Retry,
-                ),
+                next: Requeue::Wait(self.time_after(ACTIVE_INTERVAL), Cause::Retry),
                 reads: Some(reads),
                 follows: None,
             },

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use serde_json::json;
 use tracing::info;
 
-use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter, name_objects};
+use super::{Controller, ReconcileOutcome, name_objects};
 use crate::{
     cache::store::Query,
     client::api::{ApiError, warn_api_error},
@@ -21,8 +21,10 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef, cluster_name},
         object::Object,
-        protection::{Protection, UserKind, format_used, is_user_of, list_used, parse_used},
-        scope::{Projection, Scope},
+        protection::{
+            Protection, UserKind, format_used, is_user_of, list_used, parse_used, protection_finalizer,
+        },
+        scope::Projection,
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
     plugin::{self, Plugin},
@@ -79,15 +81,6 @@ impl Protected {
     }
 }
 
-/// The finalizer of an Upstream or a Cluster, and of its Secrets.
-fn protection_finalizer(gvk: &Gvk) -> &'static str {
-    if *gvk == cluster_gvk() {
-        bookkeeping::CLUSTER_PROTECTION
-    } else {
-        bookkeeping::UPSTREAM_PROTECTION
-    }
-}
-
 impl Controller {
     /// Keeps the record of a protected Upstream or Cluster current: it has the finalizer while it has users, and so have the
     /// Secrets that it names. Those that it names no more are released.
@@ -132,7 +125,9 @@ impl Controller {
                 continue;
             };
             if !stored.is_deleting() {
-                self.set_protection(key, &secret, &stored).await;
+                if !stored.has_finalizer(finalizer) {
+                    self.set_protection(key, &secret, true).await;
+                }
             } else if stored.annotation(annotation::FORCE_DELETE) == Some("true") {
                 self.release_secret(key, name).await;
             } else if stored.has_finalizer(finalizer) {
@@ -216,17 +211,15 @@ impl Controller {
         if !object.has_finalizer(finalizer) {
             return self.reconcile_unowned(key).await;
         }
+        let record = Protection::of(object, finalizer);
+        let protected = Protected::parse(&key.gvk, object).ok();
         let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
         if !forced {
-            let wait = |interval| {
-                let again = self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT);
-                ReconcileOutcome::wait(again, Cause::Retry)
-            };
-            let has_former_users = Protection::of(object, finalizer).has_former_users;
-            if self.registry.is_loading() && (has_former_users || key.gvk == cluster_gvk()) {
+            let wait = |interval| ReconcileOutcome::wait(self.time_after(interval), Cause::Retry);
+            if self.registry.is_loading() && (record.has_former_users || key.gvk == cluster_gvk()) {
                 return wait(LOADING_INTERVAL);
             }
-            match self.find_users(key, object).await {
+            match self.find_users(key, &record, protected.as_ref()).await {
                 Ok(users) if users.is_empty() => {}
                 Ok(users) => {
                     self.report_users(key, object, &users).await;
@@ -241,16 +234,14 @@ impl Controller {
                 }
             }
         }
-        let mut names = Protection::of(object, finalizer).secrets;
-        if let Ok(protected) = Protected::parse(&key.gvk, object) {
-            names.extend(protected.secret_names());
-        }
+        let mut names = record.secrets;
+        names.extend(protected.iter().flat_map(Protected::secret_names));
         for name in &names {
             if !self.release_secret(key, name).await {
                 return ReconcileOutcome::retry();
             }
         }
-        if !self.remove_protection(key, key).await {
+        if !self.set_protection(key, key, false).await {
             return ReconcileOutcome::retry();
         }
         info!(object = %key, forced, "protection released");
@@ -261,22 +252,22 @@ impl Controller {
     ///
     /// # Errors
     /// A kind of users cannot be listed: the error says which, and why.
-    async fn find_users(&self, key: &ObjectRef, object: &Object) -> Result<Vec<ObjectRef>, String> {
-        let finalizer = protection_finalizer(&key.gvk);
-        let record = Protection::of(object, finalizer);
+    async fn find_users(
+        &self,
+        key: &ObjectRef,
+        record: &Protection,
+        protected: Option<&Protected>,
+    ) -> Result<Vec<ObjectRef>, String> {
         for kind in &record.users {
             self.sync_users(kind).await?;
         }
         let services = &self.services;
-        let protected = Protected::parse(&key.gvk, object).ok();
         // Whoever may edit an object may write into its annotation: one counts where such objects were seen to use it.
         let is_user = |user: &ObjectRef| {
             let stored = services.cache.store.get(user, Projection::Metadata);
             stored.is_some_and(|stored| !stored.finalizers.is_empty() && is_user_of(&stored, key))
                 && record.users.iter().any(|kind| kind.contains(user))
-                && protected
-                    .as_ref()
-                    .is_none_or(|protected| protected.allows_user(user))
+                && protected.is_none_or(|protected| protected.allows_user(user))
         };
         let mut users = services.connection_users.list_users(key);
         users.retain(is_user);
@@ -285,7 +276,7 @@ impl Controller {
             users.extend(self.find_plugins_at_home(key).await?);
         }
         if let Some(protected) = protected.filter(|_| record.has_former_users) {
-            users.extend(self.find_former_users(key, &protected).await?);
+            users.extend(self.find_former_users(key, protected).await?);
         }
         users.sort();
         users.dedup();
@@ -311,18 +302,13 @@ impl Controller {
             // The kind was removed, and all its objects with it.
             return Ok(());
         };
-        // Of full objects: while their watch has not listed them, that of the metadata reports no change to the index.
-        let scopes: Vec<Scope> = match &*kind.namespace {
-            "" => cache.namespaces.kind_scopes(&gvk, None, Projection::Full),
-            namespace => {
-                let any = ObjectRef::new(gvk, namespace, "");
-                vec![cache.namespaces.object_scope(&any, Projection::Full)]
-            }
-        };
-        for mut scope in scopes {
-            scope.cluster = kind.cluster.clone();
+        for namespace in cache.namespaces.namespaces_for(&gvk, &kind.namespace) {
+            // Of full objects: while their watch has not listed them, that of the metadata reports no change to the index.
+            let scope = cache
+                .namespaces
+                .list_scope(&gvk, &kind.cluster, &namespace, None, Projection::Full);
             let synced = cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await;
-            synced.map_err(|why| format!("{} in namespace {:?}: {why}", scope.gvk, &*scope.namespace))?;
+            synced.map_err(|why| format!("{gvk} in namespace {:?}: {why}", &*scope.namespace))?;
         }
         Ok(())
     }
@@ -331,11 +317,9 @@ impl Controller {
     async fn find_plugins_at_home(&self, cluster: &ObjectRef) -> Result<Vec<ObjectRef>, String> {
         let name = cluster_name(&cluster.namespace, &cluster.name);
         let gvk = plugin::kind();
-        let any = ObjectRef::new(gvk.clone(), "", "");
-        let cache = &self.services.cache;
-        let scope = cache.namespaces.object_scope(&any, Projection::Full);
-        let serving = self.services.wait_synced(&scope, SYNC_TIMEOUT).await?;
-        let objects = cache.store.list(&serving, &Query::default()).into_iter();
+        let services = &self.services;
+        let serving = services.wait_kind_synced(&gvk, "", SYNC_TIMEOUT).await?;
+        let objects = services.cache.store.list(&serving, &Query::default()).into_iter();
         let is_at_home = |object: &Object| {
             object.has_finalizer(bookkeeping::PLUGIN_FINALIZER) && object.field_text("spec.cluster") == *name
         };
@@ -428,7 +412,7 @@ impl Controller {
         if !forced && cache.store.list(&scope, &query).iter().any(needs) {
             return true;
         }
-        self.remove_protection(by, &secret).await
+        self.set_protection(by, &secret, false).await
     }
 
     /// Changes the record of an Upstream or a Cluster, and adds its finalizer, where the version in the cache differs. Returns
@@ -460,26 +444,12 @@ impl Controller {
         }
     }
 
-    /// Adds the finalizer to a Secret of an Upstream or a Cluster. A failure is logged: a host that may not patch Secrets works
-    /// without the protection.
-    async fn set_protection(&self, by: &ObjectRef, secret: &ObjectRef, stored: &Object) {
-        let finalizer = protection_finalizer(&by.gvk);
-        if stored.has_finalizer(finalizer) {
-            return;
-        }
-        let writer = &self.services.api.writer;
-        match writer.set_finalizer(secret, by, finalizer, true).await {
-            Ok(sent) => self.stats.add_counts(by, super::count_writes(u64::from(sent))),
-            Err(e) => self.report_protection_failure(secret, by, &e),
-        }
-    }
-
-    /// Removes the finalizer of an Upstream or a Cluster, or of one of its Secrets, as the API server has it. Returns false if
-    /// that failed, which is logged.
-    async fn remove_protection(&self, by: &ObjectRef, key: &ObjectRef) -> bool {
+    /// Adds or removes the finalizer of an Upstream or a Cluster, or of one of its Secrets, as the API server has it. Returns
+    /// false if that failed, which is logged.
+    async fn set_protection(&self, by: &ObjectRef, key: &ObjectRef, on: bool) -> bool {
         let writer = &self.services.api.writer;
         let finalizer = protection_finalizer(&by.gvk);
-        match writer.set_finalizer(key, by, finalizer, false).await {
+        match writer.set_finalizer(key, by, finalizer, on).await {
             Ok(sent) => {
                 self.stats.add_counts(by, super::count_writes(u64::from(sent)));
                 true

@@ -18,7 +18,7 @@ const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(10);
 /// Limit of an interval: a component or a file may ask for any number.
 const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Jitter of an interval, as a percentage of it.
-pub(super) const JITTER_PERCENT: u32 = 10;
+const JITTER_PERCENT: u32 = 10;
 
 impl Controller {
     /// Time until which an object is throttled because its reconciles form a hot loop.
@@ -31,6 +31,11 @@ impl Controller {
         let asked = work.causes.iter().any(asked);
         let mut loops = self.loops.lock();
         loops.on_wake(&work.key, by, asked, self.services.dispatcher.now())
+    }
+
+    /// The time after an interval, with jitter.
+    pub(super) fn time_after(&self, interval: Duration) -> Duration {
+        self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT)
     }
 
     /// True when an object with this requeue is throttled for requeuing itself in a tight loop.

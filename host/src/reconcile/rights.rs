@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use tracing::{info, warn};
 
-use super::{Controller, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, ReconcileOutcome};
 use crate::{
     cache::store::Query,
     cluster::cluster_gvk,
@@ -148,10 +148,7 @@ impl Controller {
         };
         let is_protected = object.has_finalizer(RIGHTS_PROTECTION);
         let is_deleting = object.is_deleting();
-        let again = |interval| {
-            let at = self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT);
-            ReconcileOutcome::wait(at, Cause::Poll)
-        };
+        let again = |interval| ReconcileOutcome::wait(self.time_after(interval), Cause::Poll);
         if is_protected && self.registry.is_loading() {
             return Some(again(RELEASE_INTERVAL));
         }
@@ -278,24 +275,22 @@ impl Controller {
         namespace: &str,
         holds: impl Fn(&Object) -> bool,
     ) -> Result<Option<ObjectRef>, String> {
-        let cache = &self.services.cache;
-        let any = ObjectRef::new(gvk.clone(), namespace, "");
-        let scope = cache.namespaces.object_scope(&any, Projection::Full);
-        let serving = self.services.wait_synced(&scope, SYNC_TIMEOUT).await?;
-        Ok(cache.store.find(&serving, namespace, holds))
+        let services = &self.services;
+        let serving = services.wait_kind_synced(gvk, namespace, SYNC_TIMEOUT).await?;
+        Ok(services.cache.store.find(&serving, namespace, holds))
     }
 
     /// Lists the bindings of a namespace.
     async fn list_bindings(&self, namespace: &str) -> Result<Vec<(ObjectRef, Arc<Object>)>, String> {
-        let cache = &self.services.cache;
-        let any = ObjectRef::new(role_binding_gvk(), namespace, "");
-        let scope = cache.namespaces.object_scope(&any, Projection::Full);
-        let serving = self.services.wait_synced(&scope, SYNC_TIMEOUT).await?;
+        let services = &self.services;
+        let serving = services
+            .wait_kind_synced(&role_binding_gvk(), namespace, SYNC_TIMEOUT)
+            .await?;
         let query = Query {
             namespace,
             ..Query::default()
         };
-        Ok(cache.store.list(&serving, &query))
+        Ok(services.cache.store.list(&serving, &query))
     }
 
     async fn find_own_user(&self, key: &ObjectRef) -> Result<Arc<str>, ReconcileOutcome> {

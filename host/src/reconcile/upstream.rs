@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
+use super::{Controller, GuestResult, ReconcileOutcome};
 use crate::{
     kube::{
         backoff::Backoff,
@@ -62,14 +62,13 @@ impl Controller {
         let written = self.write_status(&by, key, &object, &answer).await;
         self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
-            Ok(_) => {
-                let at = |wait| self.services.dispatcher.now() + add_jitter(wait, JITTER_PERCENT);
-                ReconcileOutcome {
-                    next: again.map_or(Requeue::AwaitChange, |wait| Requeue::At(at(wait), Cause::Poll)),
-                    reads: Some(reads),
-                    follows: None,
-                }
-            }
+            Ok(_) => ReconcileOutcome {
+                next: again.map_or(Requeue::AwaitChange, |wait| {
+                    Requeue::At(self.time_after(wait), Cause::Poll)
+                }),
+                reads: Some(reads),
+                follows: None,
+            },
             Err(end) => ReconcileOutcome {
                 reads: Some(reads),
                 ..end

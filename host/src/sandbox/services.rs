@@ -9,7 +9,10 @@ use crate::{
     cluster::{ClusterPool, SlowCalls},
     contract::memory_budget::MemoryBudget,
     effect::writer::ApiWriter,
-    kube::scope::Scope,
+    kube::{
+        key::{Gvk, own_cluster},
+        scope::{Projection, Scope},
+    },
     observe::{log_ring::LogRing, metrics::Metrics},
     recording::RecordingStore,
     sandbox::object_cache::ObjectCache,
@@ -89,6 +92,22 @@ impl Services {
             return Err(format!("Cluster {} is not connected", scope.cluster));
         };
         cache.informers.wait_synced(scope, timeout).await
+    }
+
+    /// Waits for the first list of a kind of the host's own cluster in a namespace (empty: all), and returns the scope that serves
+    /// it.
+    ///
+    /// # Errors
+    /// The list fails or takes longer.
+    pub async fn wait_kind_synced(
+        &self,
+        gvk: &Gvk,
+        namespace: &str,
+        timeout: Duration,
+    ) -> Result<Scope, String> {
+        let namespaces = &self.cache.namespaces;
+        let scope = namespaces.list_scope(gvk, &own_cluster(), namespace, None, Projection::Full);
+        self.wait_synced(&scope, timeout).await
     }
 
     /// The watched scopes of all clusters, each with the progress of its first list.

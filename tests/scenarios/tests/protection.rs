@@ -16,10 +16,11 @@ use ostler::testing::{dispatcher::Cause, key::Gvk, upstream::upstream_gvk};
 use ostler_test_harness::{Lab, find_condition, probe, proxy::Proxy, scenario};
 use serde_json::{Value, json};
 
+use crate::deletion::UPSTREAM_PROTECTION;
+
 const USED_CONNECTIONS: &str = "ostler.dev/used-connections";
 const USED_BY: &str = "ostler.dev/used-by";
 const PROTECTED_SECRETS: &str = "ostler.dev/protected-secrets";
-const UPSTREAM_PROTECTION: &str = "ostler.dev/upstream-protection";
 
 fn secrets() -> Gvk {
     Gvk::new("", "v1", "Secret")
@@ -71,6 +72,35 @@ async fn apply_user(lab: &Lab, name: &str, upstream: &str) {
     lab.wait_ready(&probe::kind(), name).await;
 }
 
+/// Starts a host with the Upstream `a` and a probe `p` that uses it.
+async fn start_with_user(lab: &mut Lab) {
+    lab.start_probe().await;
+    apply_upstream(lab, "a", None).await;
+    apply_user(lab, "p", "a").await;
+}
+
+/// Deletes that Upstream, its Secret and the probe, and waits until all are gone.
+async fn delete_all(lab: &Lab) {
+    delete_connection(lab, "a").await;
+    lab.delete(&probe::kind(), "p").await;
+    lab.wait_gone(&probe::kind(), "p").await;
+    wait_connection_gone(lab, "a").await;
+}
+
+/// Has the probe `p` read an Upstream twice, and waits until it has.
+async fn read_twice(lab: &Lab, upstream: &str) {
+    let steps = json!([request_to(upstream), request_to(upstream)]);
+    lab.patch(&probe::kind(), "p", json!({"spec": {"steps": steps}}))
+        .await;
+    lab.wait_until("the next reconcile", async || {
+        let probe = lab.get(&probe::kind(), "p").await.unwrap_or_default();
+        probe["status"]["seen"]
+            .as_array()
+            .is_some_and(|seen| seen.len() == 2)
+    })
+    .await;
+}
+
 async fn finalizers(lab: &Lab, gvk: &Gvk, name: &str) -> String {
     let object = lab.get(gvk, name).await.unwrap_or_default();
     object["metadata"]["finalizers"].to_string()
@@ -104,24 +134,9 @@ async fn wait_cleanup_failed(lab: &Lab, name: &str) {
     .await;
 }
 
-/// Waits for the Event that says why an Upstream is not deleted yet.
-async fn wait_blocked_by(lab: &Lab, upstream: &str, why: &str) {
-    lab.wait_until(&format!("an Event of {upstream} names {why}"), async || {
-        let events = lab.list(&Gvk::new("", "v1", "Event")).await;
-        events.iter().any(|event| {
-            event["reason"] == "DeletionBlocked"
-                && event["involvedObject"]["name"] == upstream
-                && event["message"].to_string().contains(why)
-        })
-    })
-    .await;
-}
-
 #[scenario]
 async fn used_upstream_and_its_user_record_each_other_before_the_first_request(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     assert_protected(&lab, "a").await;
     let annotations = async |gvk: &Gvk, name: &str| {
         let object = lab.get(gvk, name).await.expect("the object");
@@ -150,9 +165,7 @@ async fn used_upstream_and_its_user_record_each_other_before_the_first_request(m
 /// The host that made the first request is gone, and the one that releases the Upstream has no user to learn its Secret from.
 #[scenario(real = "finalizers and garbage collection")]
 async fn secret_of_an_upstream_deleted_without_a_host_is_released_by_the_next(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     lab.delete(&probe::kind(), "p").await;
     lab.wait_gone(&probe::kind(), "p").await;
     assert_protected(&lab, "a").await;
@@ -164,9 +177,7 @@ async fn secret_of_an_upstream_deleted_without_a_host_is_released_by_the_next(mu
 
 #[scenario]
 async fn release_of_a_secret_is_retried_after_an_error_of_the_api_server(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     lab.host = None;
     let failures = Arc::new(AtomicUsize::new(3));
     let client = client_that_fails_patches_of_secrets(lab.client.clone(), failures.clone());
@@ -211,20 +222,12 @@ async fn upstream_that_an_earlier_reconcile_used_stays_until_the_cleanup(mut lab
     apply_upstream(&lab, "a", Some(&proxy)).await;
     apply_upstream(&lab, "b", None).await;
     apply_user(&lab, "p", "a").await;
-    let steps = json!({"spec": {"steps": [request_to("b"), request_to("b")]}});
-    lab.patch(&probe::kind(), "p", steps).await;
-    lab.wait_until("the next reconcile", async || {
-        let probe = lab.get(&probe::kind(), "p").await.unwrap_or_default();
-        probe["status"]["seen"]
-            .as_array()
-            .is_some_and(|seen| seen.len() == 2)
-    })
-    .await;
+    read_twice(&lab, "b").await;
     proxy.set_down(true);
     delete_connection(&lab, "a").await;
     lab.delete(&probe::kind(), "p").await;
     wait_cleanup_failed(&lab, "p").await;
-    wait_blocked_by(&lab, "a", "Probe").await;
+    lab.wait_event("DeletionBlocked", "a", "Probe").await;
     assert_protected(&lab, "a").await;
     proxy.set_down(false);
     lab.wait_gone(&probe::kind(), "p").await;
@@ -234,15 +237,13 @@ async fn upstream_that_an_earlier_reconcile_used_stays_until_the_cleanup(mut lab
 /// It could be anything, and nobody could clean up without the Upstream when the plugin is mended.
 #[scenario(real = "finalizers and garbage collection")]
 async fn upstream_stays_while_the_plugin_of_its_user_does_not_load(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     lab.host = None;
     lab.install_bytes("probe", b"not a component");
     delete_connection(&lab, "a").await;
     lab.delete(&probe::kind(), "p").await;
     lab.start_host().await;
-    wait_blocked_by(&lab, "a", "Probe").await;
+    lab.wait_event("DeletionBlocked", "a", "Probe").await;
     assert_protected(&lab, "a").await;
     lab.install(&["tests/probe"]);
     lab.wait_gone(&probe::kind(), "p").await;
@@ -251,9 +252,7 @@ async fn upstream_stays_while_the_plugin_of_its_user_does_not_load(mut lab: Lab)
 
 #[scenario]
 async fn object_that_never_used_an_upstream_does_not_keep_it(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     lab.apply_probe("pending", json!([{"do": "retry"}]), json!([]))
         .await;
     lab.wait_until("it is pending", async || {
@@ -261,34 +260,24 @@ async fn object_that_never_used_an_upstream_does_not_keep_it(mut lab: Lab) {
         find_condition(&probe, "Ready")["status"] == "False"
     })
     .await;
-    delete_connection(&lab, "a").await;
-    lab.delete(&probe::kind(), "p").await;
-    lab.wait_gone(&probe::kind(), "p").await;
-    wait_connection_gone(&lab, "a").await;
+    delete_all(&lab).await;
     assert!(lab.get(&probe::kind(), "pending").await.is_some());
 }
 
 #[scenario]
 async fn object_that_only_reads_an_upstream_does_not_keep_it(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     lab.apply_probe("reader", json!([request_to("a")]), json!([]))
         .await;
     lab.wait_ready(&probe::kind(), "reader").await;
-    delete_connection(&lab, "a").await;
-    lab.delete(&probe::kind(), "p").await;
-    lab.wait_gone(&probe::kind(), "p").await;
-    wait_connection_gone(&lab, "a").await;
+    delete_all(&lab).await;
 }
 
 #[scenario]
 async fn object_does_not_begin_to_use_an_upstream_that_is_being_deleted(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     delete_connection(&lab, "a").await;
-    wait_blocked_by(&lab, "a", "Probe").await;
+    lab.wait_event("DeletionBlocked", "a", "Probe").await;
     lab.apply_probe("late", json!([change_at("a")]), json!([request_to("a")]))
         .await;
     lab.wait_until("it is told", async || {
@@ -298,19 +287,7 @@ async fn object_does_not_begin_to_use_an_upstream_that_is_being_deleted(mut lab:
     })
     .await;
     // Those that use it go on.
-    lab.patch(
-        &probe::kind(),
-        "p",
-        json!({"spec": {"steps": [request_to("a"), request_to("a")]}}),
-    )
-    .await;
-    lab.wait_until("the next reconcile", async || {
-        let probe = lab.get(&probe::kind(), "p").await.unwrap_or_default();
-        probe["status"]["seen"]
-            .as_array()
-            .is_some_and(|seen| seen.len() == 2)
-    })
-    .await;
+    read_twice(&lab, "a").await;
     lab.delete(&probe::kind(), "p").await;
     wait_connection_gone(&lab, "a").await;
 }
@@ -364,9 +341,7 @@ async fn users_of_a_former_version_keep_their_upstream_until_the_cleanup(mut lab
 /// Somebody has replaced the object with a manifest that knows nothing of the host.
 #[scenario]
 async fn record_that_was_overwritten_is_written_again(mut lab: Lab) {
-    lab.start_probe().await;
-    apply_upstream(&lab, "a", None).await;
-    apply_user(&lab, "p", "a").await;
+    start_with_user(&mut lab).await;
     let bare = json!({"metadata": {"annotations": null, "finalizers": null}});
     lab.patch(&upstream_gvk(), "a", bare.clone()).await;
     lab.patch(&secrets(), "a", bare).await;
@@ -384,7 +359,7 @@ async fn record_that_was_overwritten_is_written_again(mut lab: Lab) {
     })
     .await;
     delete_connection(&lab, "a").await;
-    wait_blocked_by(&lab, "a", "Probe").await;
+    lab.wait_event("DeletionBlocked", "a", "Probe").await;
     lab.delete(&probe::kind(), "p").await;
     lab.wait_gone(&probe::kind(), "p").await;
     wait_connection_gone(&lab, "a").await;

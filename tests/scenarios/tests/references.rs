@@ -124,13 +124,7 @@ async fn held_object_stays_while_its_holder_exists_in_another_version(mut lab: L
     })
     .await;
     lab.delete(&config_map(), "x").await;
-    lab.wait_until("an Event names the holder", async || {
-        let events = lab.list(&Gvk::new("", "v1", "Event")).await;
-        events
-            .iter()
-            .any(|e| e["reason"] == "DeletionBlocked" && e["involvedObject"]["name"] == "x")
-    })
-    .await;
+    lab.wait_event("DeletionBlocked", "x", "/a").await;
     assert_eq!(
         count_holders(&lab.get(&config_map(), "x").await.expect("it is held")),
         1

@@ -124,17 +124,36 @@ impl ApiWriter {
         by: &ObjectRef,
         finalizer: &str,
     ) -> Result<Option<bool>, ApiError> {
+        self.update_finalized(key, by, finalizer, |_| None).await
+    }
+
+    /// Adds a finalizer to an object and changes its annotations, as read from the API server. Returns as
+    /// [`Self::add_finalizer`] does.
+    pub(super) async fn update_finalized(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        finalizer: &str,
+        change: impl Fn(&Object) -> Option<Value>,
+    ) -> Result<Option<bool>, ApiError> {
         let is_leaving = AtomicBool::new(false);
-        let change = |object: &Object| {
-            if object.has_finalizer(finalizer) {
+        let update = |object: &Object| {
+            let is_finalized = object.has_finalizer(finalizer);
+            is_leaving.store(object.is_deleting() && !is_finalized, Ordering::Relaxed);
+            if is_leaving.load(Ordering::Relaxed) {
                 return None;
             }
-            is_leaving.store(object.is_deleting(), Ordering::Relaxed);
-            let finalizers = object.finalizers.iter().map(|f| &**f);
-            let finalizers: Vec<&str> = finalizers.chain([finalizer]).collect();
-            (!object.is_deleting()).then(|| json!({"finalizers": finalizers}))
+            let mut metadata = json!({});
+            if !is_finalized {
+                let finalizers = object.finalizers.iter().map(|f| &**f);
+                metadata["finalizers"] = finalizers.chain([finalizer]).collect();
+            }
+            if let Some(annotations) = change(object) {
+                metadata["annotations"] = annotations;
+            }
+            (metadata != json!({})).then_some(metadata)
         };
-        match self.update_metadata(key, by, change).await {
+        match self.update_metadata(key, by, update).await {
             Err(e) if e.code() == 404 => Ok(None),
             Ok(_) if is_leaving.load(Ordering::Relaxed) => Ok(None),
             result => result.map(Some),

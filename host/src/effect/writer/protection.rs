@@ -25,31 +25,13 @@ impl ApiWriter {
         finalizer: &str,
         change: impl Fn(&mut Protection),
     ) -> Result<Option<bool>, ApiError> {
-        let is_leaving = AtomicBool::new(false);
-        let update = |object: &Object| {
-            let is_protected = object.has_finalizer(finalizer);
-            is_leaving.store(object.is_deleting() && !is_protected, Ordering::Relaxed);
-            if is_leaving.load(Ordering::Relaxed) {
-                return None;
-            }
+        let record = |object: &Object| {
             let before = Protection::of(object, finalizer);
             let mut after = before.clone();
             change(&mut after);
-            if is_protected && after == before {
-                return None;
-            }
-            let mut metadata = json!({"annotations": after.to_annotations()});
-            if !is_protected {
-                let finalizers = object.finalizers.iter().map(|f| &**f);
-                metadata["finalizers"] = finalizers.chain([finalizer]).collect();
-            }
-            Some(metadata)
+            (!object.has_finalizer(finalizer) || after != before).then(|| after.to_annotations())
         };
-        match self.update_metadata(connection, by, update).await {
-            Err(e) if e.code() == 404 => Ok(None),
-            Ok(_) if is_leaving.load(Ordering::Relaxed) => Ok(None),
-            result => result.map(Some),
-        }
+        self.update_finalized(connection, by, finalizer, record).await
     }
 
     /// Adds an Upstream or a Cluster to the annotation of exactly this object, in its current version. Returns false if the

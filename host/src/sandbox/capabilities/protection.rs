@@ -16,19 +16,20 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        protection::{MAX_USED_CONNECTIONS, Protection, format_used, is_user_of, list_used},
+        protection::{
+            MAX_USED_CONNECTIONS, Protection, format_used, is_user_of, list_used, protection_finalizer,
+        },
         scope::Projection,
-        well_known::bookkeeping::{CLUSTER_PROTECTION, UPSTREAM_PROTECTION, USED_CONNECTIONS},
+        well_known::bookkeeping::USED_CONNECTIONS,
     },
     sandbox::services::Services,
     upstream::UpstreamObject,
 };
 
-/// An Upstream or a Cluster that a call is about to use, with the finalizer that keeps it and its Secrets.
+/// An Upstream or a Cluster that a call is about to use, with its Secrets.
 pub(super) struct UsedConnection {
     pub(super) key: ObjectRef,
     secrets: Vec<ObjectRef>,
-    finalizer: &'static str,
 }
 
 impl UsedConnection {
@@ -38,15 +39,17 @@ impl UsedConnection {
         Self {
             key: key.clone(),
             secrets: names.map(secret).collect(),
-            finalizer: UPSTREAM_PROTECTION,
         }
+    }
+
+    fn finalizer(&self) -> &'static str {
+        protection_finalizer(&self.key.gvk)
     }
 
     pub(super) fn cluster(cluster: &ClusterObject) -> Self {
         Self {
             key: ObjectRef::new(cluster_gvk(), &cluster.namespace, &cluster.name),
             secrets: vec![cluster.kubeconfig_secret()],
-            finalizer: CLUSTER_PROTECTION,
         }
     }
 }
@@ -177,13 +180,13 @@ impl Call {
         };
         let cached = store.get(&target.key, Projection::Metadata);
         let cached = cached.filter(|cached| cached.uid == target.object.uid);
-        let is_protected = stored.has_finalizer(used.finalizer);
+        let is_protected = stored.has_finalizer(used.finalizer());
         let facts = UseFacts {
             is_cleanup: target.object.is_deleting(),
             is_listed: is_user_of(cached.as_ref().unwrap_or(&target.object), &used.key),
             is_deleting: stored.is_deleting(),
             is_protected,
-            has_former_users: is_protected && Protection::of(&stored, used.finalizer).has_former_users,
+            has_former_users: is_protected && Protection::of(&stored, used.finalizer()).has_former_users,
         };
         (Some(stored), facts)
     }
@@ -201,8 +204,8 @@ impl Call {
             return Ok(false);
         };
         let writer = &services.api.writer;
-        let record = Protection::of(stored, used.finalizer);
-        let is_recorded = stored.has_finalizer(used.finalizer)
+        let record = Protection::of(stored, used.finalizer());
+        let is_recorded = stored.has_finalizer(used.finalizer())
             && used
                 .secrets
                 .iter()
@@ -217,7 +220,7 @@ impl Call {
                 record.secrets.extend(names);
             };
             let sent = writer
-                .change_protection(&used.key, &user, used.finalizer, change)
+                .change_protection(&used.key, &user, used.finalizer(), change)
                 .await;
             added.push((&used.key, sent));
         }
@@ -226,8 +229,11 @@ impl Call {
                 break;
             }
             let stored = services.cache.store.get(secret, Projection::Full);
-            if stored.is_some_and(|object| !object.has_finalizer(used.finalizer)) {
-                added.push((secret, writer.add_finalizer(secret, &user, used.finalizer).await));
+            if stored.is_some_and(|object| !object.has_finalizer(used.finalizer())) {
+                added.push((
+                    secret,
+                    writer.add_finalizer(secret, &user, used.finalizer()).await,
+                ));
             }
         }
         for (key, sent) in added {

@@ -64,6 +64,22 @@ impl Lab {
         .await;
     }
 
+    /// Waits for an Event with this reason about an object of this name, with a message that contains this.
+    pub async fn wait_event(&self, reason: &str, name: &str, message: &str) {
+        self.wait_until(
+            &format!("an Event {reason} of {name} says {message:?}"),
+            async || {
+                let events = self.list(&Gvk::new("", "v1", "Event")).await;
+                events.iter().any(|event| {
+                    event["reason"] == reason
+                        && event["involvedObject"]["name"] == name
+                        && event["message"].as_str().is_some_and(|m| m.contains(message))
+                })
+            },
+        )
+        .await;
+    }
+
     /// Waits until the host has no reconcile running or due.
     pub async fn wait_idle(&self) {
         let router = &self.host().services().dispatcher;

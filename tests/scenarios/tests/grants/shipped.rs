@@ -295,6 +295,14 @@ async fn start_as_host_account(lab: &mut Lab) -> Arc<Mutex<Rights>> {
     rights
 }
 
+/// Starts a host with the pack and the rights of `deploy/`, which are returned, and applies the chain.
+async fn start_chain_with_rights(lab: &mut Lab) -> Vec<Value> {
+    let documents = localize(lab);
+    start_with_rights(lab, &documents).await;
+    lab.apply_chain().await;
+    documents
+}
+
 /// Deletes the service accounts, roles and bindings of the namespace, and returns them.
 async fn delete_rights(lab: &Lab, documents: &[Value]) -> Vec<(Gvk, String)> {
     let here = |document: &&Value| document["metadata"]["namespace"] == lab.namespace;
@@ -324,9 +332,7 @@ async fn wait_objects_and_rights_gone(lab: &Lab, rights: &[(Gvk, String)]) {
 /// The rights of a namespace are deleted with its objects, which need them for their cleanup.
 #[scenario(real = "deletion of a namespace")]
 pub async fn namespace_with_shipped_rights_is_deleted_with_all_its_objects(mut lab: Lab) {
-    let documents = localize(&lab);
-    start_with_rights(&mut lab, &documents).await;
-    lab.apply_chain().await;
+    start_chain_with_rights(&mut lab).await;
     delete_namespace(&lab).await;
     assert_gone_from_concourse(&lab);
 }
@@ -334,9 +340,7 @@ pub async fn namespace_with_shipped_rights_is_deleted_with_all_its_objects(mut l
 /// The service accounts are gone at once: the API server lets the host act as one that does not exist.
 #[scenario(real = "RBAC and impersonation")]
 pub async fn rights_deleted_before_the_objects_stay_until_the_cleanup(mut lab: Lab) {
-    let documents = localize(&lab);
-    start_with_rights(&mut lab, &documents).await;
-    lab.apply_chain().await;
+    let documents = start_chain_with_rights(&mut lab).await;
     let rights = delete_rights(&lab, &documents).await;
     delete_credentials_first(&lab).await;
     wait_objects_and_rights_gone(&lab, &rights).await;
@@ -345,9 +349,7 @@ pub async fn rights_deleted_before_the_objects_stay_until_the_cleanup(mut lab: L
 /// What the host has protected before is all that the next one has to go by.
 #[scenario(real = "RBAC and impersonation", simulated)]
 pub async fn rights_deleted_before_a_restart_stay_until_the_cleanup(mut lab: Lab) {
-    let documents = localize(&lab);
-    start_with_rights(&mut lab, &documents).await;
-    lab.apply_chain().await;
+    let documents = start_chain_with_rights(&mut lab).await;
     lab.concourse.faults().set_outage(true);
     let rights = delete_rights(&lab, &documents).await;
     delete_credentials_first(&lab).await;
@@ -364,9 +366,7 @@ pub async fn rights_deleted_before_a_restart_stay_until_the_cleanup(mut lab: Lab
 /// A plugin that has lost its rights cannot clean up. The status says so, and what helps.
 #[scenario(real = "RBAC and impersonation")]
 pub async fn deletion_after_a_role_was_narrowed_names_the_missing_right(mut lab: Lab) {
-    let documents = localize(&lab);
-    start_with_rights(&mut lab, &documents).await;
-    lab.apply_chain().await;
+    start_chain_with_rights(&mut lab).await;
     let role = Gvk::new("rbac.authorization.k8s.io", "v1", "Role");
     let name = "ostler:concourse-pipeline";
     let rules = lab.get(&role, name).await.expect("the role")["rules"].clone();
@@ -387,9 +387,7 @@ pub async fn deletion_after_a_role_was_narrowed_names_the_missing_right(mut lab:
 /// Without objects nothing needs the rights, so that they can be deleted without a host.
 #[scenario(real = "RBAC and impersonation")]
 pub async fn shipped_rights_are_released_after_the_last_object(mut lab: Lab) {
-    let documents = localize(&lab);
-    start_with_rights(&mut lab, &documents).await;
-    lab.apply_chain().await;
+    start_chain_with_rights(&mut lab).await;
     let bindings = Gvk::new("rbac.authorization.k8s.io", "v1", "RoleBinding");
     let name = "ostler:concourse-team";
     lab.delete(&bindings, name).await;
