@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 pub use self::{
     from_object::{config_of_spec, load_for_object, recorded_rollback},
     health::{BuildHealth, CallResult, CallSubject},
-    registry::{Activated, CanaryReport, PreflightDifference, PreflightReport, Registry, Report, Rollback},
+    registry::{CanaryReport, PreflightDifference, PreflightReport, Registry, Report, Rollback, SlotChange},
     state::{HookState, LoadState, SlotId},
     summary::Summary,
 };

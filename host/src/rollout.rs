@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{
     contract::limits::Limits,
-    plugin::{Activated, LoadError, Plugin, Registry, SlotId},
+    plugin::{LoadError, Plugin, Registry, SlotChange, SlotId},
     policy::grants::Grants,
     recording::RecordingStore,
     sandbox::engine::Engine,
@@ -128,6 +128,7 @@ impl Reloader {
             let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
             watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
         }
+        self.apply_component_policy();
         let mut ready = Some(ready);
         if let Some(objects) = self.objects.clone()
             && tokio::time::timeout(SYNC_TIMEOUT, objects.wait_listed())
@@ -181,6 +182,8 @@ impl Reloader {
                 info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
+                // A revocation must not wait for the builds that take the place of the revoked ones.
+                self.apply_component_policy();
             }
             Err(e) => {
                 error!(error = %e, "grants file is invalid, the previous grants still apply");
@@ -198,16 +201,6 @@ impl Reloader {
                 return;
             }
         };
-        // A revocation must not wait for a build that takes the place of the revoked one.
-        let components = &self.grants.components;
-        for id in self.registry.slot_ids() {
-            self.stop_builds(&id, |build| {
-                components
-                    .check_component(&build.digest, &build.source)
-                    .err()
-                    .map(LoadError::from)
-            });
-        }
         // Removals come first: another build may take the freed name or kind.
         for id in self.registry.slot_ids() {
             if matches!(&id, SlotId::File(file) if !files.contains(file)) {
@@ -233,47 +226,53 @@ impl Reloader {
         }
     }
 
-    /// Applies grants, limits and suspension to the build that serves at once, even if the newest build is refused.
-    fn rebind(&self, id: &SlotId, grants: &Grants, suspended: bool) {
-        if let Some((now, before)) = self.registry.rebind(id, grants, &self.limits, suspended) {
-            (self.on_activate)(Some(&now), Some(&before));
+    fn apply_component_policy(&self) {
+        for (id, change) in self.registry.set_component_policy(&self.grants.components) {
+            self.apply_change(&id, &change);
         }
     }
 
-    /// Stops the builds of a slot for which `judge` returns an error: what serves is suspended, a canary ends, and nothing
-    /// rolls back to them.
-    fn stop_builds(&self, id: &SlotId, judge: impl Fn(&Plugin) -> Option<LoadError>) {
-        let stopped = self.registry.stop_builds(id, judge);
-        for (build, violation) in &stopped.violations {
+    /// Applies grants, limits and suspension to the build that serves at once, even if the newest build is refused.
+    fn rebind(&self, id: &SlotId, grants: &Grants, suspended: bool) {
+        let change = self.registry.rebind(id, grants, &self.limits, suspended);
+        self.apply_change(id, &change);
+    }
+
+    /// Has objects reconciled by the builds that serve since a change, and logs the builds that it has stopped.
+    fn apply_change(&self, id: &SlotId, change: &SlotChange) {
+        for (build, violation) in &change.stopped {
             warn!(source = %id, digest = build.digest, reason = violation.reason, error = %violation.message, "build stopped");
         }
-        if let Some((now, before)) = &stopped.serving {
-            (self.on_activate)(Some(now), Some(before));
+        if change.requires_reconcile() {
+            (self.on_activate)(change.now.as_ref(), change.before.as_ref());
         }
     }
 
     /// Hands a build to the registry, and activates it if that makes it serve.
     fn serve(&self, id: &SlotId, revision: &str, plugin: Plugin, since: Option<Instant>) {
         let took = since.map(|since| since.elapsed());
-        let Activated { now, before } = match self.registry.serve(id, revision, plugin, took) {
-            Ok(served) => served,
+        let change = match self.registry.serve(id, revision, plugin, took) {
+            Ok(change) => change,
             Err(refusal) => return self.refuse(id, revision, refusal),
         };
-        // The change was in the grants of another plugin.
-        if before.as_ref().is_some_and(|before| before.is_same(&now)) {
+        self.log_loaded(id, &change, "plugin loaded");
+        self.apply_change(id, &change);
+    }
+
+    /// Logs the build that serves since a change. Where nothing changed, the change was in the grants of another plugin.
+    fn log_loaded(&self, id: &SlotId, change: &SlotChange, message: &str) {
+        let Some(now) = change.now.as_ref().filter(|_| change.requires_reconcile()) else {
             return;
-        }
-        let (name, short) = (&**now.name(), &now.digest[..12]);
-        let replaces = before.as_ref().map(|before| &before.digest[..12]);
+        };
+        let replaces = change.before.as_ref().map(|before| &before.digest[..12]);
         info!(
-            plugin = name,
+            plugin = &**now.name(),
             version = now.version,
-            digest = short,
+            digest = &now.digest[..12],
             source = %id,
             replaces,
-            "plugin loaded"
+            "{message}"
         );
-        (self.on_activate)(Some(&now), before.as_ref());
     }
 
     fn refuse(&self, id: &SlotId, revision: &str, refusal: LoadError) {

@@ -89,11 +89,6 @@ impl RolledBack {
         let config = self.config_digest.as_ref();
         self.digest == plugin.digest && config.is_none_or(|recorded| *recorded == plugin.config_digest())
     }
-
-    /// True for records of the same build, whatever their messages.
-    pub(super) fn is_same_build(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.config_digest == other.config_digest
-    }
 }
 
 impl Plugin {

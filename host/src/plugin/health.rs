@@ -232,6 +232,11 @@ impl BuildHealth {
         });
     }
 
+    /// Ends its trial, if it is on one, without a verdict.
+    pub fn end_trial(&self) {
+        self.update_results(|results| results.trial = None);
+    }
+
     /// The state of its trial, if it is on one. A trial that it has passed ends here.
     pub fn trial_verdict(&self, now: Instant) -> Option<TrialVerdict> {
         let mut verdict = None;

@@ -1,18 +1,19 @@
 //! Registry of plugins: the build that serves in each slot, the one to roll back to, and the canary beside it.
 //!
-//! A slot belongs to a component file or to a `Plugin` object. Two decisions are made here:
-//! - [`Registry::serve`] (`registry/activation.rs`): does a new build replace the one that serves? It comes from
-//!   `rollout`, which has loaded it and replayed recordings with it (`rollout/preflight.rs`).
-//! - [`Registry::record_call`] (`registry/rollback.rs`): does the previous build, or the one beside a canary, take its
-//!   place again? [`Registry::update_rollback_record`] (`registry/rollback_record.rs`) makes the decision of another
-//!   process apply here.
+//! A slot belongs to a component file or to a `Plugin` object. What happens to it changes what is known of its builds, and
+//! one function chooses those that serve ([`slot::choose`]):
+//! - a new build is loaded, and recordings were replayed with it ([`Registry::serve`] in `registry/activation.rs`, called by
+//!   `rollout`), or the canary beside it (`registry/canary.rs`);
+//! - the host's policy, the keys of a spec or the grants of a plugin change (`registry/policy.rs`);
+//! - calls of a build fail more often than those of the build before or beside it, or another process has found that
+//!   (`registry/rollback.rs`).
 
 mod activation;
 mod canary;
+mod policy;
 mod report;
-mod revocation;
 mod rollback;
-mod rollback_record;
+mod slot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,33 +21,35 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use self::canary::Canary;
+use self::slot::Slot;
 pub use self::{
-    activation::Activated,
     report::{CanaryReport, PreflightDifference, PreflightReport, Report},
     rollback::Rollback,
+    slot::SlotChange,
 };
-use super::{HookState, LoadError, LoadState, Plugin, SlotId, spec::RolledBack};
+use super::{HookState, LoadError, LoadState, Plugin, SlotId};
 use crate::{
-    contract::limits::Limits,
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
         well_known::plugin_reason,
     },
-    policy::grants::Grants,
+    policy::components::ComponentPolicy,
 };
+
+type Slots = BTreeMap<SlotId, Slot>;
 
 /// Registry of the plugins of this host.
 #[derive(Default)]
 pub struct Registry {
     slots: RwLock<Slots>,
+    /// The host's policy of components.
+    policy: RwLock<ComponentPolicy>,
     /// Notified when a file or object may have to be loaded again.
     rescan: Notify,
     /// The plugins that were there at the start have been loaded, or refused.
@@ -57,73 +60,6 @@ pub struct Registry {
     followed: RwLock<BTreeSet<ObjectRef>>,
     /// Refuses plugins without a service account of their own, which would act as the host.
     require_service_account: bool,
-}
-
-type Slots = BTreeMap<SlotId, Slot>;
-
-/// Builds of one component file or one `Plugin` object.
-#[derive(Default)]
-struct Slot {
-    serving: Option<Arc<Plugin>>,
-    /// Revision (a digest of content and policy) of the newest file or spec, whether it serves or was refused. Empty
-    /// to have it loaded again.
-    revision: String,
-    /// Error that kept the newest revision from serving.
-    refusal: Option<LoadError>,
-    /// Violation of the host's policy, for which the build that serves is stopped: it is suspended until another serves.
-    violation: Option<LoadError>,
-    /// Error that kept the signatures of a build from being checked by the keys of now.
-    unverified: Option<LoadError>,
-    /// Time from the change to serving, at the last replacement.
-    replaced_after: Option<Duration>,
-    served: u64,
-    refused: u64,
-    hooks: HookState,
-    /// The build to roll back to.
-    last_good: Option<Arc<Plugin>>,
-    /// The build that was rolled back. It is not tried a second time.
-    bad: Option<RolledBackBuild>,
-    /// The rollback that the status of the `Plugin` object records, made by another process. It applies until another build
-    /// serves.
-    record: Option<RolledBack>,
-    /// The record in the status as it was last read.
-    read_record: Option<RolledBack>,
-    rolled_back: u64,
-    canary: Option<Canary>,
-    /// Generation of the `Plugin` object that was processed last.
-    generation: i64,
-}
-
-/// A build that was rolled back, and why.
-struct RolledBackBuild {
-    plugin: Arc<Plugin>,
-    why: String,
-}
-
-impl Slot {
-    /// The build that serves as canary.
-    fn serving_canary(&self) -> Option<&Arc<Plugin>> {
-        self.canary.as_ref().and_then(|c| c.serving.as_ref())
-    }
-
-    /// All builds that are kept, those that were rolled back included.
-    fn all_builds(&self) -> impl Iterator<Item = &Arc<Plugin>> {
-        let canary_bad = self.canary.as_ref().and_then(|c| c.bad.as_ref());
-        let rolled_back = [self.bad.as_ref(), canary_bad].into_iter().flatten();
-        [
-            self.serving.as_ref(),
-            self.last_good.as_ref(),
-            self.serving_canary(),
-        ]
-        .into_iter()
-        .flatten()
-        .chain(rolled_back.map(|b| &b.plugin))
-    }
-
-    /// The slot of the `Plugin` object that has the name of what serves here.
-    fn object_of_serving(&self) -> Option<SlotId> {
-        self.serving.as_ref().map(|p| SlotId::object(&**p.name()))
-    }
 }
 
 impl Registry {
@@ -151,7 +87,7 @@ impl Registry {
     /// The plugin that reconciles a kind, in the build that serves now; not its canary.
     pub fn find_by_kind(&self, gvk: &Gvk) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();
-        let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
+        let mut serving = slots.values().filter_map(Slot::serving);
         serving.find(|p| p.kind(gvk).is_some()).cloned()
     }
 
@@ -159,37 +95,38 @@ impl Registry {
     pub fn find_for_object(&self, gvk: &Gvk, object: &Object) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();
         let (slot, serving) = slots.values().find_map(|slot| {
-            let serving = slot.serving.as_ref().filter(|p| p.kind(gvk).is_some())?;
+            let serving = slot.serving().filter(|p| p.kind(gvk).is_some())?;
             Some((slot, serving))
         })?;
-        let canary = slot.canary.as_ref().filter(|c| c.selector.matches(object));
-        Some(canary.and_then(|c| c.serving.as_ref()).unwrap_or(serving).clone())
+        let selects = slot.canary.as_ref().is_some_and(|c| c.selector.matches(object));
+        let canary = slot.choice.canary.as_ref().filter(|_| selects);
+        Some(canary.unwrap_or(serving).clone())
     }
 
     /// The builds that serve now, without canaries.
     pub fn serving(&self) -> Vec<Arc<Plugin>> {
         let slots = self.slots.read();
-        slots.values().filter_map(|s| s.serving.clone()).collect()
+        slots.values().filter_map(Slot::serving).cloned().collect()
     }
 
     /// Returns true if a build of this plugin serves now.
     pub fn is_serving(&self, plugin: &str) -> bool {
         let slots = self.slots.read();
-        let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
+        let mut serving = slots.values().filter_map(Slot::serving);
         serving.any(|p| **p.name() == *plugin)
     }
 
     /// The build that serves in a slot.
     pub fn serving_in(&self, id: &SlotId) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();
-        slots.get(id).and_then(|s| s.serving.clone())
+        slots.get(id).and_then(Slot::serving).cloned()
     }
 
     /// A build of the component with this digest. It need not be compiled a second time.
     pub fn find_compiled(&self, digest: &str) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();
-        let mut builds = slots.values().flat_map(Slot::all_builds);
-        builds.find(|b| b.digest == digest).cloned()
+        let mut builds = slots.values().flat_map(Slot::builds).map(|build| &build.plugin);
+        builds.find(|plugin| plugin.digest == digest).cloned()
     }
 
     /// True when this revision of a slot has been processed, whether it serves or was refused.
@@ -255,13 +192,6 @@ impl Registry {
         self.followed.read().contains(key)
     }
 
-    /// Records whether the signatures of the builds of a slot could be checked by the keys of now.
-    pub fn set_unverified(&self, id: &SlotId, error: Option<LoadError>) {
-        if let Some(slot) = self.slots.write().get_mut(id) {
-            slot.unverified = error;
-        }
-    }
-
     /// Asks for a look at all files and objects: a `Plugin` object has changed, or a name or kind is free again.
     pub fn request_rescan(&self) {
         self.rescan.notify_one();
@@ -272,38 +202,18 @@ impl Registry {
         self.rescan.notified().await;
     }
 
-    /// Applies the current grants, limits and suspension to the build that serves and its canary, even if the newest
-    /// build is still being loaded or was refused. Returns the build with its new and its previous policy, if that
-    /// differs.
-    pub fn rebind(
-        &self,
-        id: &SlotId,
-        grants: &Grants,
-        limits: &Limits,
-        suspended: bool,
-    ) -> Option<(Arc<Plugin>, Arc<Plugin>)> {
-        let mut slots = self.slots.write();
-        // Until its own build serves, an object binds the build that a file has brought, and the file no longer does.
-        let slot = match slots.get(id).and_then(Slot::object_of_serving) {
-            Some(object) if object != *id && slots.contains_key(&object) => return None,
-            Some(_) => slots.get_mut(id)?,
-            None => slots
-                .values_mut()
-                .find(|s| s.object_of_serving().is_some_and(|o| o == *id))?,
+    /// Applies an event to a slot, if it exists, and lets the builds serve that are the choice then. Builds of other slots
+    /// that stood back for one that no longer serves are loaded again.
+    fn settle(&self, slots: &mut Slots, id: &SlotId, event: impl FnOnce(&mut Slot)) -> SlotChange {
+        let Some(slot) = slots.get_mut(id) else {
+            return SlotChange::default();
         };
-        if let Some(canary) = &mut slot.canary
-            && let Some(serving) = &canary.serving
-        {
-            canary.serving = Some(Arc::new(serving.rebind(grants, limits, suspended)));
+        event(slot);
+        let change = slot.settle(&self.policy.read());
+        if change.frees_kind_or_name() {
+            self.retry_conflicting(slots);
         }
-        let before = slot.serving.clone()?;
-        let now = before.rebind(grants, limits, suspended || slot.violation.is_some());
-        if now.is_same(&before) {
-            return None;
-        }
-        let now = Arc::new(now);
-        slot.serving = Some(now.clone());
-        Some((now, before))
+        change
     }
 
     /// Records that the newest revision of a slot was refused. The build that serves goes on serving.
@@ -318,7 +228,7 @@ impl Registry {
     /// Records the progress of a plugin's life-cycle hooks.
     pub fn set_hook_state(&self, plugin: &str, hooks: HookState) {
         let mut slots = self.slots.write();
-        let of_plugin = |s: &&mut Slot| s.serving.as_ref().is_some_and(|p| **p.name() == *plugin);
+        let of_plugin = |s: &&mut Slot| s.serving().is_some_and(|p| **p.name() == *plugin);
         if let Some(slot) = slots.values_mut().find(of_plugin) {
             slot.hooks = hooks;
         }
@@ -336,7 +246,7 @@ impl Registry {
             }
         }
         self.retry_conflicting(&mut slots);
-        removed.serving
+        removed.serving().cloned()
     }
 
     /// The files and objects that have a slot.

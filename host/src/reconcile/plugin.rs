@@ -63,11 +63,12 @@ impl Controller {
         let started = Instant::now();
         let id = SlotId::object(&*key.name);
         // Before the report, which would overwrite the record of another process.
-        let rolled_back = self
+        let change = self
             .registry
             .update_rollback_record(&id, recorded_rollback(&object));
-        if let Some((now, before)) = &rolled_back {
-            activate(&self.services, self.settings.workers, Some(now), Some(before));
+        if change.requires_reconcile() {
+            let (now, before) = (change.now.as_ref(), change.before.as_ref());
+            activate(&self.services, self.settings.workers, now, before);
             self.hooks.on_activate();
         }
         let report = self.registry.report(&id).unwrap_or_default();

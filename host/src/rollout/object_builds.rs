@@ -20,7 +20,7 @@ use crate::{
     contract::limits::Limits,
     kube::{backoff::Backoff, hash::encode_hex, object::Object, well_known::plugin_reason},
     plugin::{
-        Activated, LoadError, Plugin, Registry, SlotId,
+        LoadError, Plugin, Registry, SlotId,
         canary_selector::CanarySelector,
         load_for_object, recorded_rollback,
         spec::{Oci, Source},
@@ -108,13 +108,15 @@ impl Reloader {
 
     /// Makes a rollback apply that another process has recorded in the status of a `Plugin` object.
     fn follow_rollback_record(&self, id: &SlotId, object: &Object) {
-        let rolled_back = self
+        let change = self
             .registry
             .update_rollback_record(id, recorded_rollback(object));
-        if let Some((now, before)) = &rolled_back {
+        if change.requires_reconcile()
+            && let Some(before) = &change.before
+        {
             warn!(source = %id, digest = &before.digest[..12], "build rolled back by another process");
-            (self.on_activate)(Some(now), Some(before));
         }
+        self.apply_change(id, &change);
     }
 
     /// Stops loading the builds of a `Plugin` object that is gone.
@@ -174,8 +176,9 @@ impl Reloader {
             }
             Err(why) => {
                 let refusal = LoadError::new(plugin_reason::INVALID_SPEC, why);
-                self.registry
-                    .refuse_canary(id, "", CanarySelector::Weight(0), Some(refusal));
+                let none = CanarySelector::Weight(0);
+                let change = self.registry.refuse_canary(id, "", none, Some(refusal));
+                self.apply_change(id, &change);
             }
         }
     }
@@ -237,16 +240,14 @@ impl Reloader {
             task.abort();
         }
         if is_current {
-            if role == BuildRole::Stable {
-                self.registry.drop_obsolete_record(&id);
-            }
             return;
         }
         if role == BuildRole::Canary
             && let Some(canary) = &spec.canary
             && let Ok(selector) = CanarySelector::new(&canary.objects)
         {
-            self.registry.refuse_canary(&id, "", selector, None);
+            let change = self.registry.refuse_canary(&id, "", selector, None);
+            self.apply_change(&id, &change);
         }
         self.loading.insert(
             key.clone(),
@@ -369,8 +370,12 @@ impl Reloader {
             _ => drop(self.loading.remove(&key)),
         }
         let id = SlotId::object(&*desired.name);
-        self.stop_builds(&id, |build| judged.violations.get(&build.source).cloned());
-        self.registry.set_unverified(&id, judged.unverified);
+        let JudgedBuilds {
+            violations,
+            unverified,
+        } = judged;
+        let change = self.registry.judge_signatures(&id, &violations, unverified);
+        self.apply_change(&id, &change);
         if let Some(previous) = previous {
             self.restore_previous(&id, previous);
         }
@@ -390,10 +395,9 @@ impl Reloader {
     /// Makes the build serve that the host before this one has rolled back to.
     fn restore_previous(&self, id: &SlotId, previous: Plugin) {
         match self.registry.restore_previous(id, previous) {
-            Ok(Activated { now, before }) => {
-                let (name, short) = (&**now.name(), &now.digest[..12]);
-                info!(plugin = name, version = now.version, digest = short, source = %id, "previous build loaded again");
-                (self.on_activate)(Some(&now), before.as_ref());
+            Ok(change) => {
+                self.log_loaded(id, &change, "previous build loaded again");
+                self.apply_change(id, &change);
             }
             Err(refusal) => {
                 warn!(source = %id, reason = refusal.reason, error = %refusal.message, "previous build does not serve");
@@ -411,25 +415,32 @@ impl Reloader {
         else {
             return;
         };
-        let served = result.and_then(|plugin| {
-            let (version, short) = (plugin.version.clone(), plugin.digest[..12].to_owned());
-            self.registry
-                .serve_canary(&id, revision, plugin, selector.clone())?;
-            info!(
-                plugin = desired.name,
-                version,
-                digest = short,
-                objects = %selector,
-                "canary loaded"
-            );
-            Ok(())
-        });
-        match served {
-            Ok(()) => self.requeue_objects(&id),
+        let change = match result {
+            Ok(plugin) => {
+                let (version, short) = (plugin.version.clone(), plugin.digest[..12].to_owned());
+                let served = self
+                    .registry
+                    .serve_canary(&id, revision, plugin, selector.clone());
+                served.inspect(|_| {
+                    info!(
+                        plugin = desired.name,
+                        version,
+                        digest = short,
+                        objects = %selector,
+                        "canary loaded"
+                    );
+                })
+            }
+            Err(refusal) => {
+                self.registry
+                    .refuse_canary(&id, revision, selector, Some(refusal.clone()));
+                Err(refusal)
+            }
+        };
+        match change {
+            Ok(change) => self.apply_change(&id, &change),
             Err(refusal) => {
                 warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading canary failed");
-                self.registry
-                    .refuse_canary(&id, revision, selector, Some(refusal));
             }
         }
     }

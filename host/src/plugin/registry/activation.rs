@@ -1,87 +1,73 @@
 //! Activation of a new build: whether and how it takes the place of the one that serves.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use super::{Registry, RolledBackBuild, Slot, Slots};
+use super::{
+    Registry, Slots,
+    slot::{Build, Slot, SlotChange, refuse_recorded_build},
+};
 use crate::{
     kube::well_known::plugin_reason,
     plugin::{HookState, LoadError, Plugin, SlotId},
 };
 
-/// Result of [`Registry::serve`].
-pub struct Activated {
-    /// The build that serves now. It is not the given one if that was rolled back before.
-    pub now: Arc<Plugin>,
-    /// The build that served until then.
-    pub before: Option<Arc<Plugin>>,
-}
-
-/// Place of a new build beside the one that serves.
-pub(super) enum Decision {
-    /// Nothing has served in the slot: the build serves.
-    First,
-    /// Another component or configuration: the build replaces the previous one, on trial.
-    Replace(Arc<Plugin>),
-    /// The same component and configuration with another policy: the build keeps serving, with its health and trial.
-    Rebind(Arc<Plugin>),
-}
-
 impl Registry {
-    /// Makes a build serve. Calls in flight end on the previous build. The build of a `Plugin` object takes the place
-    /// of one that a file has brought. Fails if its name or one of its kinds is taken, and for a build that another process
-    /// has rolled back if there is no previous one.
+    /// Accepts a build as the newest one of a slot. It serves, unless it was rolled back and there is a build before it.
+    /// Calls in flight end on the previous build. The build of a `Plugin` object takes the place of one that a file has
+    /// brought.
+    ///
+    /// Fails if the host's policy does not allow the build, if its name or one of its kinds is taken, and for one that
+    /// another process has rolled back if there is no previous one.
     pub fn serve(
         &self,
         id: &SlotId,
         revision: &str,
         plugin: Plugin,
         took: Option<Duration>,
-    ) -> Result<Activated, LoadError> {
-        self.check_service_account(&plugin)?;
+    ) -> Result<SlotChange, LoadError> {
         let mut slots = self.slots.write();
-        let replaced_file = check_conflicts(&slots, id, &plugin)?;
-        let slot = take_over(&mut slots, id, replaced_file, revision);
-        let before = slot.serving.clone();
-        let recorded = slot.check_record(&plugin);
-        if let Some(previous) = &before
-            && (slot.was_rolled_back(&plugin) || recorded.is_err() && !previous.same_build(&plugin))
-        {
-            if let (None, Some(record)) = (&slot.bad, &slot.record) {
-                slot.bad = Some(RolledBackBuild {
-                    why: record.message.clone(),
-                    plugin: Arc::new(plugin.with_policy_of(&plugin)),
-                });
+        let replaced_file = self.check_build(&slots, id, &plugin)?;
+        if let Some(slot) = slots.get(id) {
+            let is_first = slot.serving().is_none();
+            if is_first || slot.previous.is_none() && slot.is_newest(&plugin) {
+                slot.check_record(&plugin)?;
             }
-            // The previous build keeps serving, with the policy of the new one.
-            let mut now = previous.with_policy_of(&plugin);
-            now.suspended |= slot.violation.is_some();
-            let now = Arc::new(now);
-            slot.serving = Some(now.clone());
-            return Ok(Activated { now, before });
         }
-        recorded?;
-        let decision = decide(before.clone(), &plugin);
-        let now = slot.activate(&decision, plugin, took);
-        if slot.recheck_canary() {
-            self.request_rescan();
+        let slot = take_over(&mut slots, id, replaced_file);
+        slot.revision = revision.into();
+        slot.refusal = None;
+        Ok(self.settle(&mut slots, id, |slot| slot.accept(plugin, took)))
+    }
+
+    /// Makes the previous build serve, in a process that has none, before [`Registry::serve`] gets the one that was rolled
+    /// back. Fails as that does, and if it is the recorded build.
+    pub fn restore_previous(&self, id: &SlotId, previous: Plugin) -> Result<SlotChange, LoadError> {
+        let mut slots = self.slots.write();
+        let replaced_file = self.check_build(&slots, id, &previous)?;
+        if let Some(slot) = slots.get(id) {
+            slot.check_record(&previous)?;
         }
-        if !matches!(decision, Decision::Rebind(_)) {
-            slot.restart_comparison();
-        }
-        if before.as_ref().is_some_and(|b| b.has_more_than(&now)) {
-            self.retry_conflicting(&mut slots);
-        }
-        Ok(Activated { now, before })
+        take_over(&mut slots, id, replaced_file);
+        Ok(self.settle(&mut slots, id, |slot| {
+            slot.reset_hooks(&previous);
+            slot.count_served(None);
+            slot.previous = Some(Build::new(previous));
+        }))
+    }
+
+    /// Checks that a build may serve in a slot. Returns the file whose build it replaces.
+    fn check_build(&self, slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option<SlotId>, LoadError> {
+        self.check_service_account(plugin)?;
+        self.policy
+            .read()
+            .check_component(&plugin.digest, &plugin.source)?;
+        check_conflicts(slots, id, plugin)
     }
 }
 
 /// Refuses a build whose name or kind is taken by another slot. Returns the file whose build it replaces, if it comes
 /// from the `Plugin` object of the same name.
-pub(super) fn check_conflicts(
-    slots: &Slots,
-    id: &SlotId,
-    plugin: &Plugin,
-) -> Result<Option<SlotId>, LoadError> {
+fn check_conflicts(slots: &Slots, id: &SlotId, plugin: &Plugin) -> Result<Option<SlotId>, LoadError> {
     let object = SlotId::object(&**plugin.name());
     let from_object = *id == object;
     if !from_object && slots.contains_key(&object) {
@@ -95,7 +81,7 @@ pub(super) fn check_conflicts(
     }
     let mut replaced_file = None;
     for (other, slot) in slots.iter().filter(|(other, _)| *other != id) {
-        let Some(theirs) = &slot.serving else { continue };
+        let Some(theirs) = slot.serving() else { continue };
         if theirs.name() == plugin.name() {
             if from_object {
                 replaced_file = Some(other.clone());
@@ -121,82 +107,97 @@ pub(super) fn check_conflicts(
 }
 
 /// The slot of a build, with the history of the file that it replaces: that is rolled back to as well.
-pub(super) fn take_over<'a>(
-    slots: &'a mut Slots,
-    id: &SlotId,
-    replaced_file: Option<SlotId>,
-    revision: &str,
-) -> &'a mut Slot {
+fn take_over<'a>(slots: &'a mut Slots, id: &SlotId, replaced_file: Option<SlotId>) -> &'a mut Slot {
     let replaced = replaced_file.and_then(|file| slots.remove(&file));
     let slot = slots.entry(id.clone()).or_default();
     if let Some(replaced) = replaced {
-        slot.serving = replaced.serving;
+        slot.newest = replaced.newest;
+        slot.previous = replaced.previous;
+        slot.choice = replaced.choice;
         slot.served = replaced.served;
-        slot.last_good = replaced.last_good;
-        slot.bad = replaced.bad;
     }
-    slot.revision = revision.into();
-    slot.refusal = None;
     slot
 }
 
-/// Compares a build with the previous one of its slot.
-pub(super) fn decide(previous: Option<Arc<Plugin>>, new: &Plugin) -> Decision {
-    match previous {
-        None => Decision::First,
-        Some(previous) if previous.same_build(new) => Decision::Rebind(previous),
-        Some(previous) => Decision::Replace(previous),
-    }
-}
-
 impl Slot {
-    fn was_rolled_back(&self, build: &Plugin) -> bool {
-        self.bad.as_ref().is_some_and(|bad| bad.plugin.same_build(build))
+    pub(super) fn is_newest(&self, plugin: &Plugin) -> bool {
+        let newest = self.newest.as_ref();
+        newest.is_some_and(|newest| newest.plugin.same_build(plugin))
     }
 
-    /// Makes a build serve as decided.
-    pub(super) fn activate(
-        &mut self,
-        decision: &Decision,
-        mut plugin: Plugin,
-        took: Option<Duration>,
-    ) -> Arc<Plugin> {
-        let previous_digest = match decision {
-            Decision::First => None,
-            Decision::Replace(previous) | Decision::Rebind(previous) => Some(&previous.digest),
+    /// Refuses a build that another process has rolled back.
+    fn check_record(&self, plugin: &Plugin) -> Result<(), LoadError> {
+        match &self.record {
+            Some(record) if record.names_build(plugin) => Err(refuse_recorded_build(record)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a build the newest one. The same component and configuration with another policy keeps its health, trial and
+    /// rollback.
+    fn accept(&mut self, mut plugin: Plugin, took: Option<Duration>) {
+        let is_previous = |previous: &mut Build| previous.plugin.same_build(&plugin);
+        let rolled_back = match &self.newest {
+            Some(newest) if newest.plugin.same_build(&plugin) => {
+                plugin.health = newest.plugin.health.clone();
+                newest.rolled_back.clone()
+            }
+            // The author has gone back to it: it has passed its trial.
+            _ if let Some(previous) = self.previous.take_if(is_previous) => {
+                plugin.health = previous.plugin.health.clone();
+                if self.serving().is_none_or(|serving| !serving.same_build(&plugin)) {
+                    self.reset_hooks(&plugin);
+                    self.count_served(took);
+                }
+                None
+            }
+            _ => {
+                self.keep_newest();
+                if self.check_record(&plugin).is_ok() {
+                    if let Some(previous) = &self.previous {
+                        plugin.health.begin_trial(&previous.plugin.health);
+                    }
+                    self.reset_hooks(&plugin);
+                    self.count_served(took);
+                }
+                None
+            }
         };
-        // Hooks belong to a component: with another configuration or policy it has had them.
-        if previous_digest != Some(&plugin.digest) {
-            self.hooks = if plugin.lifecycle {
-                HookState::Pending
-            } else {
-                HookState::None
-            };
+        if let Some(previous) = &mut self.previous {
+            previous.bind(|previous| previous.with_policy_of(&plugin));
         }
-        let was_stopped = self.violation.take().is_some();
-        self.record = None;
-        match decision {
-            Decision::Rebind(previous) => {
-                plugin.health = previous.health.clone();
-                // The newest revision is the build that serves: the author has undone what was rolled back.
-                self.bad = None;
-            }
-            Decision::Replace(previous) => {
-                // A build with new traps during its trial is nothing to roll back to, nor is one that was stopped.
-                if !was_stopped && (self.last_good.is_none() || !previous.health.has_new_traps()) {
-                    self.last_good = Some(previous.clone());
-                }
-                if let Some(good) = &self.last_good {
-                    plugin.health.begin_trial(&good.health);
-                }
-                self.bad = None;
-                self.count_served(took);
-            }
-            Decision::First => self.count_served(took),
+        self.newest = Some(Build {
+            rolled_back,
+            ..Build::new(plugin)
+        });
+    }
+
+    /// Keeps the newest build as the one to roll back to. One that was rolled back or stopped, or that has new traps during
+    /// its trial, is none.
+    fn keep_newest(&mut self) {
+        let Some(newest) = self.newest.take() else { return };
+        let is_good = newest.rolled_back.is_none() && newest.violation.is_none();
+        if is_good && (self.previous.is_none() || !newest.plugin.health.has_new_traps()) {
+            // There is none before it to fail a trial against.
+            newest.plugin.health.end_trial();
+            self.previous = Some(newest);
         }
-        let now = Arc::new(plugin);
-        self.serving = Some(now.clone());
-        now
+        self.previous.take_if(|previous| previous.violation.is_some());
+    }
+
+    /// Hooks belong to a component: with another configuration or policy it has had them.
+    fn reset_hooks(&mut self, plugin: &Plugin) {
+        if self
+            .serving()
+            .is_some_and(|serving| serving.digest == plugin.digest)
+        {
+            return;
+        }
+        self.hooks = if plugin.lifecycle {
+            HookState::Pending
+        } else {
+            HookState::None
+        };
     }
 
     fn count_served(&mut self, took: Option<Duration>) {

@@ -1,60 +1,22 @@
 //! Canary of a slot: a second build that reconciles a part of the objects.
 
-use std::sync::Arc;
-
-use super::{Registry, RolledBackBuild, Slot};
+use super::{
+    Registry,
+    slot::{Build, SlotChange},
+};
 use crate::{
     kube::well_known::plugin_reason,
     plugin::{LoadError, Plugin, SlotId, canary_selector::CanarySelector},
 };
 
 pub(super) struct Canary {
-    pub(super) serving: Option<Arc<Plugin>>,
+    /// The build, which may be kept from serving ([`super::slot::choose`]).
+    pub(super) build: Option<Build>,
     /// Revision of the newest spec of it; empty to have it loaded again.
     pub(super) revision: String,
+    /// Error that kept the newest revision from being accepted.
     pub(super) refusal: Option<LoadError>,
-    pub(super) bad: Option<RolledBackBuild>,
     pub(super) selector: CanarySelector,
-}
-
-impl Slot {
-    /// Ends a canary that may no longer serve beside the stable build, and has one that was refused for that reason
-    /// loaded again, since the stable build is another now. Returns true if there is one to load.
-    pub(super) fn recheck_canary(&mut self) -> bool {
-        let (Some(stable), Some(canary)) = (&self.serving, &mut self.canary) else {
-            return false;
-        };
-        let find_difference = |c: &Arc<Plugin>| stable.find_canary_difference(c);
-        if let Some(difference) = canary.serving.as_ref().and_then(find_difference) {
-            canary.serving = None;
-            canary.refusal = Some(LoadError::new(plugin_reason::INCOMPATIBLE_CANARY, difference));
-        }
-        let refused = canary.refusal.as_ref();
-        let differs = refused.is_some_and(|e| e.reason == plugin_reason::INCOMPATIBLE_CANARY);
-        if differs {
-            canary.revision.clear();
-        }
-        differs
-    }
-
-    /// Begins to count the objects of the build that serves and those of its canary, if it has one: they are
-    /// compared.
-    pub(super) fn restart_comparison(&mut self) {
-        let canary = self.serving_canary();
-        if let Some(serving) = &self.serving {
-            serving.health.count_results(canary.is_some());
-        }
-        if let Some(canary) = canary {
-            canary.health.count_results(true);
-        }
-    }
-
-    /// Stops counting the objects of the build that serves: there is no canary to compare it with.
-    pub(super) fn stop_comparison(&mut self) {
-        if let Some(serving) = &self.serving {
-            serving.health.count_results(false);
-        }
-    }
 }
 
 impl Registry {
@@ -65,84 +27,88 @@ impl Registry {
         canary.is_some_and(|c| c.revision == revision)
     }
 
-    /// Makes a build reconcile a part of a plugin's objects. Returns the build that reconciles the others. Fails if
-    /// there is none, or if the two differ in more than a canary may.
+    /// Accepts a build as the canary of a plugin. It serves while the stable build has the same kinds, and until it is
+    /// rolled back. Fails if there is no stable build, if the host's policy does not allow it, or if the two differ in more
+    /// than a canary may; then it serves as soon as they don't.
     pub fn serve_canary(
         &self,
         id: &SlotId,
         revision: &str,
         plugin: Plugin,
         selector: CanarySelector,
-    ) -> Result<Arc<Plugin>, LoadError> {
+    ) -> Result<SlotChange, LoadError> {
         let mut slots = self.slots.write();
         let slot = slots.entry(id.clone()).or_default();
-        let Some(stable) = &slot.serving else {
-            return Err(LoadError::new(
+        if slot.serving().is_none() {
+            let refusal = LoadError::new(
                 plugin_reason::PRIMARY_NOT_LOADED,
                 "there is no primary build".into(),
-            ));
-        };
-        if let Some(difference) = stable.find_canary_difference(&plugin) {
-            return Err(LoadError::new(plugin_reason::INCOMPATIBLE_CANARY, difference));
+            );
+            slot.canary = Some(Canary {
+                build: None,
+                revision: revision.into(),
+                refusal: Some(refusal.clone()),
+                selector,
+            });
+            return Err(refusal);
         }
-        let bad = slot.canary.take().and_then(|c| c.bad);
-        let bad = bad.filter(|b| b.plugin.same_build(&plugin));
-        let serving = bad.is_none().then(|| {
-            plugin.health.count_results(true);
-            stable.health.count_results(true);
-            Arc::new(plugin)
+        let change = self.settle(&mut slots, id, |slot| {
+            let before = slot.canary.take().and_then(|canary| canary.build);
+            let before = before.filter(|before| before.plugin.same_build(&plugin));
+            slot.canary = Some(Canary {
+                build: Some(Build {
+                    rolled_back: before.and_then(|before| before.rolled_back),
+                    ..Build::new(plugin)
+                }),
+                revision: revision.into(),
+                refusal: None,
+                selector,
+            });
         });
-        let stable = stable.clone();
-        slot.canary = Some(Canary {
-            serving,
-            revision: revision.into(),
-            refusal: None,
-            bad,
-            selector,
-        });
-        Ok(stable)
+        let refusal = slots.get(id).and_then(|slot| slot.choice.canary_refusal.clone());
+        refusal.map_or(Ok(change), Err)
     }
 
-    /// Records that a canary can't serve, or not yet (without a `refusal`).
+    /// Records that the newest revision of a canary was refused, or is not loaded yet (without a `refusal`). None serves
+    /// until it is.
     pub fn refuse_canary(
         &self,
         id: &SlotId,
         revision: &str,
         selector: CanarySelector,
         refusal: Option<LoadError>,
-    ) {
+    ) -> SlotChange {
         let mut slots = self.slots.write();
-        let slot = slots.entry(id.clone()).or_default();
-        let bad = slot.canary.take().and_then(|c| c.bad);
-        slot.stop_comparison();
-        slot.canary = Some(Canary {
-            serving: None,
-            revision: revision.into(),
-            refusal,
-            bad,
-            selector,
-        });
+        slots.entry(id.clone()).or_default();
+        self.settle(&mut slots, id, |slot| {
+            let before = slot.canary.take().and_then(|canary| canary.build);
+            slot.canary = Some(Canary {
+                build: before.filter(|build| build.rolled_back.is_some()),
+                revision: revision.into(),
+                refusal,
+                selector,
+            });
+        })
     }
 
     /// Changes the objects of a canary. Returns true if it serves and the selector differs.
     pub fn select_canary_objects(&self, id: &SlotId, selector: &CanarySelector) -> bool {
         let mut slots = self.slots.write();
-        let Some(canary) = slots.get_mut(id).and_then(|s| s.canary.as_mut()) else {
+        let Some(slot) = slots.get_mut(id) else {
+            return false;
+        };
+        let Some(canary) = &mut slot.canary else {
             return false;
         };
         let differs = canary.selector != *selector;
         canary.selector = selector.clone();
-        differs && canary.serving.is_some()
+        differs && slot.choice.canary.is_some()
     }
 
     /// Removes the canary. Returns true if it served.
     pub fn remove_canary(&self, id: &SlotId) -> bool {
         let mut slots = self.slots.write();
-        let Some(slot) = slots.get_mut(id) else {
-            return false;
-        };
-        let canary = slot.canary.take();
-        slot.stop_comparison();
-        canary.is_some_and(|c| c.serving.is_some())
+        let change = self.settle(&mut slots, id, |slot| slot.canary = None);
+        change.is_canary_changed
     }
 }

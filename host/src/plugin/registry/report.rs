@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Canary, RolledBackBuild, Slot};
+use super::slot::Slot;
 use crate::plugin::{HookState, LoadState, SlotId, spec::RolledBack};
 
 /// Differences named in the one-line form of a preflight report.
@@ -133,11 +133,16 @@ impl fmt::Display for PreflightReport {
 
 impl Slot {
     pub(super) fn report(&self, id: &SlotId) -> Report {
-        let serving = self.serving.as_ref();
+        let serving = self.serving();
         let (trapping, trap) = serving.map(|p| p.health.trapping()).unwrap_or_default();
         let (reason, message) = self.describe_problem();
+        let previous = self.previous.as_ref().filter(|p| p.violation.is_none());
         let on_trial = serving.filter(|p| p.health.is_on_trial());
-        let last_good = on_trial.and(self.last_good.as_ref()).or(serving);
+        let last_good = on_trial
+            .and(previous.map(|previous| &previous.plugin))
+            .or(serving);
+        let newest = self.newest.as_ref();
+        let bad = newest.filter(|_| self.choice.rolled_back.is_some());
         Report {
             name: serving.map_or_else(|| id.provisional_name().to_owned(), |p| p.name().to_string()),
             file: id.to_string(),
@@ -147,7 +152,7 @@ impl Slot {
             reason,
             message,
             passing: self.refusal.as_ref().is_some_and(|e| e.passing),
-            stopped: self.violation.is_some(),
+            stopped: self.choice.stopped.is_some(),
             unverified: self
                 .unverified
                 .as_ref()
@@ -161,25 +166,24 @@ impl Slot {
                 .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
                 .unwrap_or_default(),
             last_good: last_good.map(|p| p.digest.clone()).unwrap_or_default(),
-            bad: self
-                .bad
-                .as_ref()
-                .map(|b| b.plugin.digest.clone())
-                .unwrap_or_default(),
+            bad: bad.map(|b| b.plugin.digest.clone()).unwrap_or_default(),
             rollback: self.rollback_to_record(),
             trapping,
             trap: if trapping > 0 { trap } else { String::new() },
-            canary: self.canary.as_ref().map(Canary::report),
+            canary: self.report_canary(),
             preflight: serving.and_then(|p| p.preflight.clone()),
             generation: self.generation,
         }
     }
 
     fn load_state(&self) -> LoadState {
-        match (&self.serving, self.violation.as_ref().or(self.refusal.as_ref())) {
+        match (
+            self.serving(),
+            self.choice.stopped.as_ref().or(self.refusal.as_ref()),
+        ) {
             (Some(p), None) if p.suspended => LoadState::Suspended,
             (Some(_), Some(_)) => LoadState::Refused,
-            (Some(_), None) if self.bad.is_some() => LoadState::RolledBack,
+            (Some(_), None) if self.choice.rolled_back.is_some() => LoadState::RolledBack,
             (Some(_), None) => LoadState::Serving,
             (None, Some(_)) => LoadState::Failed,
             (None, None) => LoadState::Loading,
@@ -188,46 +192,47 @@ impl Slot {
 
     /// Reason and message why the newest build does not serve; both empty when it does.
     fn describe_problem(&self) -> (String, String) {
-        if let Some(refusal) = self.violation.as_ref().or(self.refusal.as_ref()) {
+        if let Some(refusal) = self.choice.stopped.as_ref().or(self.refusal.as_ref()) {
             return (refusal.reason.to_owned(), refusal.message.clone());
         }
-        let Some(RolledBackBuild { plugin, why }) = &self.bad else {
+        let (Some(why), Some(bad), Some(now)) = (&self.choice.rolled_back, &self.newest, self.serving())
+        else {
             return Default::default();
         };
         let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-        let now = self
-            .serving
-            .as_ref()
-            .map_or_else(String::new, |p| short(&p.digest));
         let message = format!(
-            "{} was rolled back, {now} serves again: {why}",
-            short(&plugin.digest)
+            "{} was rolled back, {} serves again: {why}",
+            short(&bad.plugin.digest),
+            short(&now.digest)
         );
         (LoadState::RolledBack.name().to_owned(), message)
     }
-}
 
-impl Canary {
-    pub(super) fn report(&self) -> CanaryReport {
-        let build = self.serving.as_ref().or(self.bad.as_ref().map(|b| &b.plugin));
-        let (reconciled, failing) = build.map(|p| p.health.count_objects()).unwrap_or_default();
-        let (state, message) = match (&self.serving, &self.refusal, &self.bad) {
-            (Some(_), _, _) => (LoadState::Serving, String::new()),
-            (None, Some(refusal), _) => (
+    fn report_canary(&self) -> Option<CanaryReport> {
+        let canary = self.canary.as_ref()?;
+        let build = canary.build.as_ref();
+        let (reconciled, failing) = build
+            .map(|build| build.plugin.health.count_objects())
+            .unwrap_or_default();
+        let rolled_back = build.and_then(|build| build.rolled_back.as_ref());
+        let refusal = canary.refusal.as_ref().or(self.choice.canary_refusal.as_ref());
+        let (state, message) = match (refusal, rolled_back) {
+            (Some(refusal), _) => (
                 LoadState::Refused,
                 format!("{}: {}", refusal.reason, refusal.message),
             ),
-            (None, None, Some(bad)) => (LoadState::RolledBack, bad.why.clone()),
-            (None, None, None) => (LoadState::Loading, String::new()),
+            (None, Some(why)) => (LoadState::RolledBack, why.clone()),
+            (None, None) if build.is_some() => (LoadState::Serving, String::new()),
+            (None, None) => (LoadState::Loading, String::new()),
         };
-        CanaryReport {
-            version: build.map(|p| p.version.clone()).unwrap_or_default(),
-            digest: build.map(|p| p.digest.clone()).unwrap_or_default(),
+        Some(CanaryReport {
+            version: build.map(|b| b.plugin.version.clone()).unwrap_or_default(),
+            digest: build.map(|b| b.plugin.digest.clone()).unwrap_or_default(),
             state,
             message,
-            objects: self.selector.to_string(),
+            objects: canary.selector.to_string(),
             reconciled,
             failing,
-        }
+        })
     }
 }

@@ -1,11 +1,20 @@
 //! Rollback of a build that does worse than the one before it, and of a canary that does worse than the one beside it.
+//!
+//! A build that one process has rolled back is tried by no other: the status of the `Plugin` object records it.
 
 use std::{sync::Arc, time::Instant};
 
-use super::{Registry, RolledBackBuild, Slot, Slots};
-use crate::plugin::{
-    Plugin, SlotId,
-    health::{CallResult, CallSubject, TrialVerdict},
+use super::{
+    Registry, Slots,
+    slot::{Slot, SlotChange},
+};
+use crate::{
+    kube::well_known::plugin_reason,
+    plugin::{
+        Plugin, SlotId,
+        health::{CallResult, CallSubject, TrialVerdict},
+        spec::RolledBack,
+    },
 };
 
 /// A rollback that has just happened.
@@ -24,10 +33,8 @@ impl Registry {
     /// True when this build was rolled back in this slot, as the serving build or as canary.
     pub fn is_rolled_back(&self, id: &SlotId, plugin: &Plugin) -> bool {
         let slots = self.slots.read();
-        let slot = slots.get(id);
-        let canary = slot.and_then(|s| s.canary.as_ref()).and_then(|c| c.bad.as_ref());
-        let bad = [slot.and_then(|s| s.bad.as_ref()), canary];
-        bad.into_iter().flatten().any(|b| b.plugin.same_build(plugin))
+        let mut builds = slots.get(id).into_iter().flat_map(Slot::builds);
+        builds.any(|build| build.rolled_back.is_some() && build.plugin.same_build(plugin))
     }
 
     /// Records the result of a call, and rolls the build back when that was too much. The second
@@ -50,90 +57,142 @@ impl Registry {
 
     fn roll_back_if_worse(&self, plugin: &Plugin, now: Instant) -> Option<Rollback> {
         let mut slots = self.slots.write();
-        let id = slots.iter().find(|(_, slot)| slot.has_build(plugin));
+        let id = slots.iter().find(|(_, slot)| slot.has_build_of(plugin));
         let id = id.map(|(id, _)| id.clone())?;
-        if is_last_good_taken(&slots, &id) {
-            slots.get_mut(&id)?.last_good = None;
-        }
+        forget_taken_previous(&mut slots, &id);
         let slot = slots.get_mut(&id)?;
-        let serving = slot.serving.clone()?;
-        if let Some(rollback) = slot.roll_back_canary(&serving) {
-            return Some(rollback);
-        }
-        match serving.health.trial_verdict(now)? {
-            TrialVerdict::Open => None,
-            TrialVerdict::Passed => {
-                slot.last_good = None;
-                None
-            }
-            TrialVerdict::Failed(why) => {
-                let rollback = slot.roll_back_serving(serving, why)?;
-                if slot.recheck_canary() {
-                    self.request_rescan();
+        let stable = slot.serving()?.clone();
+        let (bad, why) = match slot.find_worse_canary(&stable) {
+            Some(worse) => worse,
+            None => (stable.clone(), slot.find_failed_trial(&stable, now)?),
+        };
+        slot.rolled_back += 1;
+        let change = self.settle(&mut slots, &id, |slot| {
+            for build in slot.builds_mut() {
+                if Arc::ptr_eq(&build.plugin.health, &bad.health) {
+                    build.rolled_back = Some(why.clone());
                 }
-                rollback.now.health.count_results(slot.serving_canary().is_some());
-                if rollback.bad.has_more_than(&rollback.now) {
-                    self.retry_conflicting(&mut slots);
-                }
-                Some(rollback)
             }
+        });
+        Some(Rollback {
+            now: change.now?,
+            canary: !Arc::ptr_eq(&bad.health, &stable.health),
+            bad,
+            why,
+        })
+    }
+
+    /// Takes note of the rollback that the status of a `Plugin` object records. If the recorded build serves here, as on a
+    /// standby that has loaded it like the leader, the previous one takes its place, or it is stopped where there is none.
+    ///
+    /// If the record has been removed, the build is tried again by the next scan.
+    pub fn update_rollback_record(&self, id: &SlotId, record: Option<RolledBack>) -> SlotChange {
+        let mut slots = self.slots.write();
+        let newest = slots.entry(id.clone()).or_default().newest.as_ref();
+        let names_newest =
+            |record: &RolledBack| newest.is_some_and(|newest| record.names_build(&newest.plugin));
+        if record.as_ref().is_some_and(names_newest) {
+            forget_taken_previous(&mut slots, id);
         }
+        self.settle(&mut slots, id, |slot| {
+            let before = std::mem::replace(&mut slot.record, record);
+            if let (Some(removed), None) = (before, &slot.record) {
+                slot.forget_rollback(&removed);
+            }
+        })
+    }
+
+    /// The registry reference of the build to load in place of one that another process has rolled back; none while a build
+    /// serves.
+    pub fn previous_source(&self, id: &SlotId, rolled_back: &Plugin) -> Option<String> {
+        let slots = self.slots.read();
+        let slot = slots.get(id).filter(|slot| slot.serving().is_none())?;
+        let record = slot.record.as_ref();
+        record
+            .filter(|record| record.names_build(rolled_back))?
+            .previous_source
+            .clone()
     }
 }
 
-/// True when another slot reconciles a kind of the build to roll back to: it can't have that back.
-pub(super) fn is_last_good_taken(slots: &Slots, id: &SlotId) -> bool {
-    slots[id].last_good.as_ref().is_some_and(|good| {
+/// Forgets the build to roll back to if another slot reconciles one of its kinds meanwhile.
+fn forget_taken_previous(slots: &mut Slots, id: &SlotId) {
+    let is_taken = |previous: &Plugin| {
         let others = slots.iter().filter(|(other, _)| *other != id);
-        let mut others = others.filter_map(|(_, slot)| slot.serving.as_ref());
-        others.any(|theirs| good.kinds.iter().any(|k| theirs.kind(&k.gvk).is_some()))
-    })
+        let mut others = others.filter_map(|(_, slot)| slot.serving());
+        others.any(|theirs| previous.kinds.iter().any(|k| theirs.kind(&k.gvk).is_some()))
+    };
+    let previous = slots.get(id).and_then(|slot| slot.previous.as_ref());
+    if previous.is_some_and(|previous| is_taken(&previous.plugin))
+        && let Some(slot) = slots.get_mut(id)
+    {
+        slot.previous = None;
+    }
 }
 
 impl Slot {
     /// True when a build serves here, or is the canary. Builds that differ in policy only share their health.
-    fn has_build(&self, plugin: &Plugin) -> bool {
-        [self.serving.as_ref(), self.serving_canary()]
+    fn has_build_of(&self, plugin: &Plugin) -> bool {
+        [&self.choice.stable, &self.choice.canary]
             .into_iter()
             .flatten()
-            .any(|b| Arc::ptr_eq(&b.health, &plugin.health))
+            .any(|build| Arc::ptr_eq(&build.health, &plugin.health))
     }
 
-    /// Ends the canary if it does worse than the primary build.
-    fn roll_back_canary(&mut self, stable: &Arc<Plugin>) -> Option<Rollback> {
-        let canary = self.canary.as_mut()?;
-        let why = canary.serving.as_ref()?.health.worse_than(&stable.health)?;
-        let bad = canary.serving.take()?;
-        canary.bad = Some(RolledBackBuild {
-            plugin: bad.clone(),
-            why: why.clone(),
-        });
-        self.rolled_back += 1;
-        self.stop_comparison();
-        Some(Rollback {
-            now: stable.clone(),
-            bad,
-            canary: true,
-            why,
-        })
+    /// The canary, and why, if it does worse than the stable build.
+    fn find_worse_canary(&self, stable: &Plugin) -> Option<(Arc<Plugin>, String)> {
+        let canary = self.choice.canary.as_ref()?;
+        Some((canary.clone(), canary.health.worse_than(&stable.health)?))
     }
 
-    /// Puts the last good build in the place of the one that serves, with that one's policy: policy is an
-    /// administrator's decision, and is never rolled back.
-    pub(super) fn roll_back_serving(&mut self, serving: Arc<Plugin>, why: String) -> Option<Rollback> {
-        let good = self.last_good.take()?;
-        let now = Arc::new(good.with_policy_of(&serving));
-        self.serving = Some(now.clone());
-        self.bad = Some(RolledBackBuild {
-            plugin: serving.clone(),
-            why: why.clone(),
+    /// Why the stable build has failed its trial, if it has and there is a build to roll back to. After a trial that it has
+    /// passed there is none.
+    fn find_failed_trial(&mut self, stable: &Plugin, now: Instant) -> Option<String> {
+        match stable.health.trial_verdict(now)? {
+            TrialVerdict::Open => None,
+            TrialVerdict::Passed => {
+                self.previous = None;
+                None
+            }
+            TrialVerdict::Failed(why) => {
+                let previous = self.previous.as_ref();
+                previous.filter(|previous| previous.violation.is_none())?;
+                Some(why)
+            }
+        }
+    }
+
+    /// The rollback to record in the status: of this process, or the recorded one until another build is accepted.
+    pub(super) fn rollback_to_record(&self) -> Option<RolledBack> {
+        let own = self.newest.as_ref().and_then(|newest| {
+            let why = newest.rolled_back.as_ref()?;
+            Some(RolledBack::of_build(
+                &newest.plugin,
+                why,
+                self.serving().map(|s| &**s),
+            ))
         });
-        self.rolled_back += 1;
-        Some(Rollback {
-            now,
-            bad: serving,
-            canary: false,
-            why,
-        })
+        let applies = |record: &&RolledBack| {
+            let newest = self.newest.as_ref();
+            self.refusal.is_some() || newest.is_none_or(|newest| record.names_build(&newest.plugin))
+        };
+        own.or_else(|| self.record.as_ref().filter(applies).cloned())
+    }
+
+    /// Has a build loaded again whose record was removed.
+    fn forget_rollback(&mut self, removed: &RolledBack) {
+        let newest = self.newest.as_ref();
+        let is_known = newest.is_some_and(|newest| removed.names_build(&newest.plugin));
+        // Its kinds may have been taken since: it is accepted as if it were new.
+        if is_known && self.previous.is_some() {
+            self.newest = None;
+        }
+        let is_refused = self
+            .refusal
+            .as_ref()
+            .is_some_and(|refusal| refusal.reason == plugin_reason::ROLLED_BACK);
+        if is_known || is_refused {
+            self.revision.clear();
+        }
     }
 }

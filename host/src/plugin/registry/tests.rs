@@ -1,4 +1,6 @@
-use std::{sync::LazyLock, time::Instant};
+use std::{collections::HashMap, sync::LazyLock, time::Instant};
+
+use proptest::prelude::*;
 
 use super::*;
 use crate::{
@@ -6,10 +8,12 @@ use crate::{
     contract::limits::Limits,
     kube::well_known::plugin_reason,
     plugin::{
-        CallResult, CallSubject, Kind, LoadState, canary_selector::CanarySelector, health,
-        spec::CanaryObjects,
+        CallResult, CallSubject, Kind, LoadState,
+        canary_selector::CanarySelector,
+        health,
+        spec::{CanaryObjects, RolledBack},
     },
-    policy::{grants::Grants, plugin_policy::PluginPolicy},
+    policy::{components::ComponentPolicy, grants::Grants, plugin_policy::PluginPolicy},
     sandbox::engine::{Compiled, Engine},
 };
 
@@ -90,6 +94,12 @@ fn trap_objects(registry: &Registry, objects: std::ops::Range<usize>) -> Option<
         back = back.or(taken);
     }
     back
+}
+
+/// First digits of the digests of the builds before and after a change.
+fn digits_of(change: &SlotChange) -> (Option<char>, Option<char>) {
+    let digit = |build: &Option<Arc<Plugin>>| build.as_ref().and_then(|build| build.digest.chars().next());
+    (digit(&change.before), digit(&change.now))
 }
 
 fn weight(weight: u8) -> CanarySelector {
@@ -202,10 +212,8 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
     let served = registry
         .serve(&SlotId::file("a.wasm"), "3", again, None)
         .expect("dealt with");
-    assert_eq!(
-        (&served.now.digest[..1], served.now.policy.limits.host_calls),
-        ("1", 7)
-    );
+    let now = served.now.expect("a build serves");
+    assert_eq!((&now.digest[..1], now.policy.limits.host_calls), ("1", 7));
     assert_eq!(
         registry.report(&SlotId::file("a.wasm")).expect("known").state,
         LoadState::RolledBack
@@ -233,9 +241,9 @@ fn record_rollback() -> RolledBack {
     let record = registry.report(&id).expect("known").rollback.expect("a record");
     assert!(record.digest.starts_with('2') && record.message.contains("unreachable"));
     assert!(
-        registry
+        !registry
             .update_rollback_record(&id, Some(record.clone()))
-            .is_none(),
+            .requires_reconcile(),
         "its own record changes nothing"
     );
     assert_eq!(build_of(&registry, 1), "1");
@@ -252,22 +260,18 @@ fn build_that_another_process_has_rolled_back_is_refused() {
         });
         refusal.map_err(|refusal| refusal.reason)
     };
-    assert!(
-        registry
-            .update_rollback_record(&id, Some(record.clone()))
-            .is_none()
-    );
+    registry.update_rollback_record(&id, Some(record.clone()));
     assert_eq!(serve("1", "2"), Err("RolledBack"));
     let report = registry.report(&id).expect("known");
     assert_eq!(
         (report.state, report.rollback),
         (LoadState::Failed, Some(record.clone()))
     );
-    registry.drop_obsolete_record(&id);
     assert_eq!(serve("2", "2"), Err("RolledBack"), "with another policy");
     // Another build serves, and the record is over.
     assert_eq!(serve("3", "3"), Ok(()));
     assert_eq!(registry.report(&id).expect("known").rollback, None);
+    registry.update_rollback_record(&id, None);
     assert_eq!(serve("4", "2"), Ok(()));
     assert_eq!(build_of(&registry, 1), "2");
 }
@@ -283,7 +287,8 @@ fn rolled_back_build_is_tried_again_without_its_record_or_with_another_config() 
     registry.update_rollback_record(&id, None);
     assert!(!registry.is_current(&id, "1"), "it is loaded again");
     let served = registry.serve(&id, "1", plugin("a", "2", "A"), None);
-    assert!(served.is_ok_and(|served| served.now.digest.starts_with('2')));
+    served.expect("serves");
+    assert_eq!(build_of(&registry, 1), "2");
 
     let registry = Registry::default();
     registry.update_rollback_record(&id, Some(record));
@@ -312,7 +317,7 @@ fn previous_build_serves_in_place_of_a_recorded_one() {
     let served = registry
         .serve(&id, "2", plugin("a", "2", "A"), None)
         .expect("kept");
-    assert!(served.now.digest.starts_with('1') && registry.is_current(&id, "2"));
+    assert!(served.now.is_some_and(|now| now.digest.starts_with('1')) && registry.is_current(&id, "2"));
     let report = registry.report(&id).expect("known");
     assert_eq!(
         (report.state, report.rollback),
@@ -329,10 +334,8 @@ fn standby_follows_the_rollback_of_the_leader() {
         let served = registry.serve(&id, digest, plugin("a", digest, "A"), None);
         served.expect("serves");
     }
-    let (now, before) = registry
-        .update_rollback_record(&id, Some(record.clone()))
-        .expect("rolled back");
-    assert_eq!((&now.digest[..1], &before.digest[..1]), ("1", "2"));
+    let change = registry.update_rollback_record(&id, Some(record.clone()));
+    assert_eq!(digits_of(&change), (Some('2'), Some('1')));
     let report = registry.report(&id).expect("known");
     assert_eq!(
         (report.state, report.rollback.map(|r| r.message)),
@@ -342,14 +345,13 @@ fn standby_follows_the_rollback_of_the_leader() {
     let registry = Registry::default();
     let served = registry.serve(&id, "1", plugin("a", "2", "A"), None);
     served.expect("serves");
-    let (now, _) = registry
-        .update_rollback_record(&id, Some(record))
-        .expect("stopped");
-    assert!(now.suspended && registry.report(&id).expect("known").stopped);
+    let change = registry.update_rollback_record(&id, Some(record));
+    assert!(change.now.is_some_and(|now| now.suspended) && registry.report(&id).expect("known").stopped);
     let again = registry.serve(&id, "2", plugin("a", "2", "A"), None);
     assert_eq!(again.err().map(|refusal| refusal.reason), Some("RolledBack"));
     let other = registry.serve(&id, "3", plugin("a", "3", "A"), None);
-    assert!(other.is_ok_and(|served| !served.now.suspended));
+    let now = other.ok().and_then(|served| served.now);
+    assert!(now.is_some_and(|now| !now.suspended));
 }
 
 #[test]
@@ -436,9 +438,9 @@ fn canary_reconciles_its_share_until_rollback_or_promotion() {
 #[test]
 fn kind_that_a_build_gives_up_is_retried_for_others() {
     let registry = Registry::default();
-    let both = || Plugin {
+    let both = |digest| Plugin {
         kinds: vec![kind("A"), kind("B")],
-        ..plugin("a", "2", "A")
+        ..plugin("a", digest, "A")
     };
     let stands_back = || {
         let taken = registry.serve(&SlotId::file("b.wasm"), "1", plugin("b", "3", "B"), None);
@@ -447,7 +449,7 @@ fn kind_that_a_build_gives_up_is_retried_for_others() {
     };
     // By a newer build.
     registry
-        .serve(&SlotId::file("a.wasm"), "1", both(), None)
+        .serve(&SlotId::file("a.wasm"), "1", both("2"), None)
         .expect("serves");
     stands_back();
     registry
@@ -456,7 +458,7 @@ fn kind_that_a_build_gives_up_is_retried_for_others() {
     assert!(!registry.is_current(&SlotId::file("b.wasm"), "1"));
     // By one that is taken back.
     registry
-        .serve(&SlotId::file("a.wasm"), "3", both(), None)
+        .serve(&SlotId::file("a.wasm"), "3", both("4"), None)
         .expect("serves");
     stands_back();
     assert!(trap_objects(&registry, 0..health::MIN_AFFECTED_OBJECTS).is_some());
@@ -506,33 +508,15 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
     assert_eq!(build_of(&registry, 1), "3");
     let canary = registry.report(&id).expect("known").canary.expect("a canary");
     assert!(canary.message.contains("does not reconcile B.v1.g"), "{canary:?}");
-    // It may do beside the next.
-    registry.refuse_canary(
-        &id,
-        "c",
-        weight(100),
-        Some(LoadError::new(
-            crate::kube::well_known::plugin_reason::INCOMPATIBLE_CANARY,
-            String::new(),
-        )),
-    );
-    assert!(registry.is_canary_current(&id, "c"));
-    registry
-        .serve(&id, "3", plugin("a", "4", "A"), None)
-        .expect("serves");
-    assert!(!registry.is_canary_current(&id, "c"));
-    // And beside one that is gone back to.
-    registry.refuse_canary(
-        &id,
-        "c",
-        weight(100),
-        Some(LoadError::new(
-            crate::kube::well_known::plugin_reason::INCOMPATIBLE_CANARY,
-            String::new(),
-        )),
-    );
-    assert!(trap_objects(&registry, 0..health::MIN_AFFECTED_OBJECTS).is_some());
-    assert!(!registry.is_canary_current(&id, "c"));
+    // It serves beside the next, and not beside one that is rolled back to.
+    let change = registry.serve(&id, "3", plugin("a", "4", "A"), None);
+    assert!(change.expect("serves").is_canary_changed);
+    assert_eq!(build_of(&registry, 1), "2");
+    registry.select_canary_objects(&id, &weight(0));
+    let back = trap_objects(&registry, 0..health::MIN_AFFECTED_OBJECTS).expect("rolled back");
+    assert!(back.now.digest.starts_with('3') && !back.canary);
+    let canary = registry.report(&id).expect("known").canary.expect("a canary");
+    assert_eq!(canary.state, LoadState::Refused);
 }
 
 #[test]
@@ -545,7 +529,10 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
         host_calls,
         ..Limits::default()
     };
-    let agree = |id: &SlotId, limits| registry.rebind(id, &Grants::default(), &limits, false).is_some();
+    let agree = |id: &SlotId, limits| {
+        let change = registry.rebind(id, &Grants::default(), &limits, false);
+        change.requires_reconcile()
+    };
     let now = || {
         let found = registry.find_for_object(&Gvk::new("g", "v1", "A"), &object(1));
         found.expect("a build").policy.limits.host_calls
@@ -578,45 +565,43 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
     assert_eq!(now(), 5);
 }
 
-/// The error for the builds with this first digit of the digest.
-fn violation_of(digit: &'static str) -> impl Fn(&Plugin) -> Option<LoadError> {
-    move |build| {
-        let violates = build.digest.starts_with(digit);
-        violates.then(|| LoadError::new(plugin_reason::REVOKED, format!("{digit} is revoked")))
-    }
+/// Sets a policy of the host that revokes the builds with this digit. Returns the change of a slot.
+fn revoke(registry: &Registry, id: &SlotId, digits: &[&str]) -> SlotChange {
+    let policy = ComponentPolicy {
+        revoked_digests: digits.iter().map(|digit| digit.repeat(64)).collect(),
+        ..ComponentPolicy::default()
+    };
+    let changes = registry.set_component_policy(&policy);
+    let change = changes.into_iter().find(|(changed, _)| changed == id);
+    change.expect("a slot").1
 }
 
 #[test]
-fn stopped_build_stays_suspended_until_another_is_accepted() {
+fn revoked_build_stays_suspended_until_another_is_accepted() {
     let (registry, id) = (Registry::default(), SlotId::object("a"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
-    assert!(registry.stop_builds(&id, violation_of("2")).serving.is_none());
-    let (now, before) = registry
-        .stop_builds(&id, violation_of("1"))
-        .serving
-        .expect("stopped");
-    assert!(now.suspended && !before.suspended);
-    assert!(
-        registry.stop_builds(&id, violation_of("1")).violations.is_empty(),
-        "reported once"
-    );
-    // Neither a change of the policy nor a refused build lets it serve again.
+    assert!(!revoke(&registry, &id, &["2"]).requires_reconcile());
+    let change = revoke(&registry, &id, &["1"]);
+    assert!(change.requires_reconcile() && change.stopped.len() == 1);
+    assert!(change.now.expect("it is kept").suspended);
+    assert!(revoke(&registry, &id, &["1"]).stopped.is_empty(), "reported once");
+    // Neither a change of the grants, nor a refused build, nor the same one lets it serve again.
     registry.rebind(&id, &Grants::default(), &Limits::default(), false);
     registry.record_refusal(&id, "2", LoadError::new(plugin_reason::NOT_FOUND, "none".into()));
+    let again = registry.serve(&id, "3", plugin("a", "1", "A"), None);
+    assert_eq!(again.err().map(|refusal| refusal.reason), Some("Revoked"));
     let report = registry.report(&id).expect("a report");
     assert_eq!(
         (report.state, &*report.reason, report.stopped),
         (LoadState::Refused, "Revoked", true)
     );
     assert!(registry.serving_in(&id).expect("it is kept").suspended);
-    // The same build is accepted again, or another one.
-    registry
-        .serve(&id, "3", plugin("a", "1", "A"), None)
-        .expect("serves");
+    // It is allowed again, or there is another one.
+    revoke(&registry, &id, &[]);
     assert!(!registry.serving_in(&id).expect("a build").suspended);
-    registry.stop_builds(&id, violation_of("1"));
+    revoke(&registry, &id, &["1"]);
     registry
         .serve(&id, "4", plugin("a", "2", "A"), None)
         .expect("serves");
@@ -632,6 +617,24 @@ fn stopped_build_stays_suspended_until_another_is_accepted() {
 }
 
 #[test]
+fn build_without_a_signature_of_now_stays_suspended_until_it_has_one() {
+    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    registry
+        .serve(&id, "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    let unsigned = LoadError::new(plugin_reason::INVALID_SIGNATURE, "by another key".into());
+    let violations = HashMap::from([(String::new(), unsigned.clone())]);
+    let is_stopped = || registry.report(&id).expect("a report").stopped;
+    assert_eq!(registry.judge_signatures(&id, &violations, None).stopped.len(), 1);
+    assert!(is_stopped());
+    // What can't be checked stays as it was judged.
+    registry.judge_signatures(&id, &HashMap::new(), Some(unsigned));
+    assert!(is_stopped());
+    registry.judge_signatures(&id, &HashMap::new(), None);
+    assert!(!is_stopped() && !registry.serving_in(&id).expect("a build").suspended);
+}
+
+#[test]
 fn rollback_never_returns_to_revoked_build_and_revoked_canary_ends() {
     let (registry, id) = (Registry::default(), SlotId::object("a"));
     for (revision, digest) in [("1", "1"), ("2", "2")] {
@@ -640,8 +643,8 @@ fn rollback_never_returns_to_revoked_build_and_revoked_canary_ends() {
             .expect("serves");
     }
     assert_eq!(registry.report(&id).expect("a report").last_good, "1".repeat(64));
-    let stopped = registry.stop_builds(&id, violation_of("1"));
-    assert!(stopped.serving.is_none() && stopped.violations.len() == 1);
+    let change = revoke(&registry, &id, &["1"]);
+    assert!(!change.requires_reconcile() && change.stopped.len() == 1);
     assert!(
         trap_objects(&registry, 0..10).is_none(),
         "there is nothing to roll back to"
@@ -656,9 +659,200 @@ fn rollback_never_returns_to_revoked_build_and_revoked_canary_ends() {
         .serve_canary(&id, "1", plugin("a", "3", "A"), weight(100))
         .expect("serves");
     assert_eq!(build_of(&registry, 1), "3");
-    assert!(registry.stop_builds(&id, violation_of("3")).serving.is_none());
+    assert!(revoke(&registry, &id, &["3"]).is_canary_changed);
     assert_eq!(build_of(&registry, 1), "1");
     let canary = registry.report(&id).and_then(|r| r.canary).expect("a canary");
     assert_eq!(canary.state, LoadState::Refused);
-    assert!(canary.message.contains("3 is revoked"), "{}", canary.message);
+    assert!(
+        canary.message.contains("is in components.revokedDigests"),
+        "{}",
+        canary.message
+    );
+}
+
+/// What may happen to a slot.
+#[derive(Clone, Debug)]
+enum SlotEvent {
+    /// A build with this digit is loaded.
+    Load(u8),
+    Refuse,
+    LoadCanary(u8),
+    RemoveCanary,
+    /// The host's policy revokes these digits.
+    Revoke(Vec<u8>),
+    /// The keys of now have not signed the builds of these sources.
+    JudgeSignatures(Vec<u8>),
+    Rebind {
+        suspended: bool,
+    },
+    /// Enough objects trap with the build that has them.
+    Trap,
+    /// The status of the object records a rollback of the build with this digit, or none.
+    Record(Option<u8>),
+}
+
+fn slot_event() -> impl Strategy<Value = SlotEvent> {
+    let digit = || 1..4u8;
+    let digits = || prop::collection::vec(1..4u8, 0..3);
+    prop_oneof![
+        4 => digit().prop_map(SlotEvent::Load),
+        1 => Just(SlotEvent::Refuse),
+        2 => digit().prop_map(SlotEvent::LoadCanary),
+        1 => Just(SlotEvent::RemoveCanary),
+        2 => digits().prop_map(SlotEvent::Revoke),
+        2 => digits().prop_map(SlotEvent::JudgeSignatures),
+        1 => any::<bool>().prop_map(|suspended| SlotEvent::Rebind { suspended }),
+        3 => Just(SlotEvent::Trap),
+        2 => prop::option::of(digit()).prop_map(SlotEvent::Record),
+    ]
+}
+
+/// A slot with what is known of its builds from outside.
+#[derive(Default)]
+struct SlotModel {
+    registry: Registry,
+    revoked: Vec<u8>,
+    unsigned: Vec<u8>,
+    suspended: bool,
+    record: Option<u8>,
+    /// Digit of the build that was accepted last, and the digits that were rolled back since then.
+    newest: Option<u8>,
+    rolled_back: Vec<u8>,
+}
+
+impl SlotModel {
+    fn build(&self, digit: u8) -> Plugin {
+        Plugin {
+            source: format!("registry.example.org/a@{digit}"),
+            suspended: self.suspended,
+            ..plugin("a", &digit.to_string(), "A")
+        }
+    }
+
+    fn apply(&mut self, id: &SlotId, event: &SlotEvent) {
+        let registry = &self.registry;
+        match event {
+            SlotEvent::Load(digit) => {
+                let before = registry.serving_in(id);
+                if registry.serve(id, "r", self.build(*digit), None).is_ok() {
+                    // Another build ends the history of the ones before.
+                    if self.newest != Some(*digit) {
+                        self.rolled_back.clear();
+                    }
+                    self.newest = Some(*digit);
+                    self.unsigned.retain(|other| other != digit);
+                } else {
+                    let now = registry.serving_in(id);
+                    assert_eq!(now.map(|p| p.digest.clone()), before.map(|p| p.digest.clone()));
+                }
+            }
+            SlotEvent::Refuse => {
+                registry.record_refusal(id, "x", LoadError::new(plugin_reason::NOT_FOUND, "none".into()));
+            }
+            SlotEvent::LoadCanary(digit) => {
+                let _ = registry.serve_canary(id, "c", self.build(*digit), weight(50));
+                self.unsigned.retain(|other| other != digit);
+            }
+            SlotEvent::RemoveCanary => drop(registry.remove_canary(id)),
+            SlotEvent::Revoke(digits) => {
+                let digits: Vec<String> = digits.iter().map(u8::to_string).collect();
+                registry.reserve_name("a");
+                revoke(registry, id, &digits.iter().map(|d| &**d).collect::<Vec<_>>());
+                self.revoked = digits.iter().map(|d| d.parse().expect("a digit")).collect();
+            }
+            SlotEvent::JudgeSignatures(digits) => {
+                let violations = digits.iter().map(|digit| {
+                    let error = LoadError::new(plugin_reason::INVALID_SIGNATURE, digit.to_string());
+                    (self.build(*digit).source, error)
+                });
+                registry.judge_signatures(id, &violations.collect(), None);
+                // Only of builds that the slot keeps.
+                let kept = registry.kept_sources(id);
+                let is_kept = |digit: &&u8| kept.contains(&self.build(**digit).source);
+                self.unsigned = digits.iter().filter(is_kept).copied().collect();
+            }
+            SlotEvent::Rebind { suspended } => {
+                if registry.serving_in(id).is_some() {
+                    self.suspended = *suspended;
+                }
+                registry.rebind(id, &Grants::default(), &Limits::default(), *suspended);
+            }
+            SlotEvent::Trap => {
+                let now = Instant::now();
+                for uid in 0..health::MIN_AFFECTED_OBJECTS {
+                    let gvk = Gvk::new("g", "v1", "A");
+                    let Some(build) = registry.find_for_object(&gvk, &object(uid)) else {
+                        return;
+                    };
+                    let subject = uid.to_string();
+                    let subject = CallSubject::Object(&subject);
+                    let (back, _) = registry.record_call(&build, subject, CallResult::Trapped, "trap", now);
+                    if let Some(back) = back.filter(|back| !back.canary) {
+                        self.rolled_back
+                            .push(back.bad.digest[..1].parse().expect("a digit"));
+                    }
+                }
+            }
+            SlotEvent::Record(digit) => {
+                let record = digit.map(|digit| RolledBack::of_build(&self.build(digit), "elsewhere", None));
+                if record.is_none() && self.record.is_some() {
+                    self.rolled_back.clear();
+                    if self.record == self.newest {
+                        // It is loaded again by the next scan, and the previous build serves until then.
+                        self.newest = None;
+                    }
+                }
+                registry.update_rollback_record(id, record);
+                self.record = *digit;
+            }
+        }
+    }
+
+    /// Checks the builds that serve unsuspended.
+    fn check(&self, id: &SlotId) -> Result<(), TestCaseError> {
+        let Some(stable) = self.registry.serving_in(id) else {
+            return Ok(());
+        };
+        let digit = |plugin: &Plugin| plugin.digest[..1].parse::<u8>().expect("a digit");
+        let objects = (0..20).filter_map(|uid| {
+            let gvk = Gvk::new("g", "v1", "A");
+            self.registry.find_for_object(&gvk, &object(uid))
+        });
+        for build in objects.chain([stable.clone()]).filter(|build| !build.suspended) {
+            let digit = digit(&build);
+            prop_assert!(!self.revoked.contains(&digit), "{digit} is revoked and serves");
+            prop_assert!(!self.unsigned.contains(&digit), "{digit} is unsigned and serves");
+            prop_assert!(!self.suspended, "{digit} serves although the plugin is suspended");
+        }
+        let report = self.registry.report(id).expect("a slot");
+        if !stable.suspended {
+            let digit = digit(&stable);
+            prop_assert!(
+                self.record != Some(digit),
+                "{digit} is recorded as rolled back and serves"
+            );
+            prop_assert!(
+                !self.rolled_back.contains(&digit),
+                "{digit} was rolled back and serves"
+            );
+            prop_assert!(!report.stopped);
+        }
+        // A policy stops builds, and never lets an older one serve.
+        if self.rolled_back.is_empty() && self.record.is_none() {
+            prop_assert!(self.newest.is_none_or(|newest| newest == digit(&stable)));
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    /// Whatever happens in whatever order, no build serves that was revoked, is not signed, was rolled back or is suspended.
+    #[test]
+    fn slot_never_serves_what_must_not_run(events in prop::collection::vec(slot_event(), 1..40)) {
+        let (mut model, id) = (SlotModel::default(), SlotId::object("a"));
+        for event in &events {
+            model.apply(&id, event);
+            model.check(&id)?;
+        }
+    }
 }

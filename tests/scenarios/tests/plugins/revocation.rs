@@ -1,7 +1,10 @@
 //! Revocation of a key or a digest while the build that it concerns serves.
 
-use super::*;
+use ostler::testing::grants::Grants;
 use ostler_test_harness::scenario;
+use sha2::{Digest, Sha256};
+
+use super::*;
 
 /// The public key of another seed than [`PRIVATE_KEY`].
 const OTHER_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=\n-----END PUBLIC KEY-----\n";
@@ -126,4 +129,89 @@ pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut
     wait_plugin_condition(&lab, "greeting", "Unverified", "True", "InvalidKey").await;
     assert!(!report(&lab, "greeting").stopped);
     lab.delete_plugin("greeting").await;
+}
+
+/// Writes a grants file outside the plugin directory, and the compiler's part of a compile cache that blocks while `hold`
+/// exists: it creates `compiling` meanwhile, and stores no code.
+fn block_compiler(lab: &mut Lab) -> [std::path::PathBuf; 2] {
+    let [code, compiler, hold, compiling] =
+        ["compiled", "compiler", "hold", "compiling"].map(|name| lab.path().join(name));
+    let script = format!(
+        "#!/bin/sh\ncat > /dev/null\ntouch {}; while [ -e {} ]; do sleep 0.02; done\n",
+        compiling.display(),
+        hold.display(),
+    );
+    std::fs::write(&compiler, script).expect("written");
+    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    std::fs::write(&hold, "").expect("written");
+    lab.settings.cache = Some(CompileCache {
+        directory: code,
+        compiler: Some(compiler),
+    });
+    [hold, compiling]
+}
+
+/// Writes a grants file that revokes these digests.
+fn write_grants(lab: &Lab, revoked: &[String]) -> Grants {
+    let all = json!([{"group": "*", "kinds": ["*"]}]);
+    let grants = json!({"plugins": {"greeting": {"reconciles": all,
+            "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}},
+        "components": {"revokedDigests": revoked}});
+    std::fs::write(lab.path().join("grants.yaml"), grants.to_string()).expect("written");
+    Grants::parse(&grants.to_string(), "grants.yaml").expect("grants")
+}
+
+#[scenario]
+pub(super) async fn file_revoked_while_it_compiles_never_serves(mut lab: Lab) {
+    let [hold, compiling] = block_compiler(&mut lab);
+    lab.settings.grants = write_grants(&lab, &[]);
+    lab.settings.grants_file = Some(lab.path().join("grants.yaml"));
+    lab.start_host().await;
+    lab.install(&["examples/greeting"]);
+    lab.wait_until("the compiler runs", async || compiling.exists())
+        .await;
+    let digest = format!("{:x}", Sha256::digest(read_component("examples/greeting")));
+    let is_refused = || lab.host().registry().grants_error().is_some();
+    std::fs::write(lab.path().join("grants.yaml"), "no: grants").expect("written");
+    lab.wait_until("the grants are refused", async || is_refused())
+        .await;
+    write_grants(&lab, &[digest]);
+    lab.wait_until("the grants have been read", async || !is_refused())
+        .await;
+    std::fs::remove_file(&hold).expect("removed");
+    lab.wait_until("the file is refused", async || {
+        let reports = lab.host().registry().reports();
+        reports.iter().any(|report| report.reason == "Revoked")
+    })
+    .await;
+    assert_eq!(lab.host().registry().serving().len(), 0);
+    // The revocation is lifted.
+    write_grants(&lab, &[]);
+    lab.wait_until("the file serves", async || {
+        lab.host().registry().is_serving("greeting")
+    })
+    .await;
+}
+
+#[scenario]
+pub(super) async fn revocation_applies_without_the_plugin_directory(mut lab: Lab) {
+    lab.settings.grants = write_grants(&lab, &[]);
+    lab.settings.grants_file = Some(lab.path().join("grants.yaml"));
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    apply_greeting(&lab, "hello").await;
+    lab.wait_ready(&greeting(), "hello").await;
+    std::fs::rename(&lab.settings.plugins, lab.path().join("elsewhere")).expect("renamed");
+    write_grants(&lab, &[report(&lab, "greeting").digest]);
+    lab.wait_until("the build is stopped", async || report(&lab, "greeting").stopped)
+        .await;
+    std::fs::rename(lab.path().join("elsewhere"), &lab.settings.plugins).expect("renamed");
+    write_grants(&lab, &[]);
+    lab.wait_until("the build serves again", async || {
+        !report(&lab, "greeting").stopped
+    })
+    .await;
+    apply_greeting(&lab, "again").await;
+    lab.wait_ready(&greeting(), "again").await;
 }
