@@ -55,6 +55,7 @@ mod contract {
     pub mod inspection;
     pub mod limits;
     pub mod memory_budget;
+    pub mod message_memory;
     pub mod trap;
 }
 

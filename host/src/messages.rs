@@ -129,6 +129,7 @@ impl MessageRunner {
                     subscription: Arc::new(subscription.clone()),
                     stats: self.controller.services.upstreams.subscriptions.entry(&key),
                     stop: stop.clone(),
+                    memory: self.controller.services.memory.messages().share(),
                     term,
                 };
                 let task = AbortOnDropHandle::new(tokio::spawn(async move {

@@ -1,11 +1,12 @@
 //! The memory budget: bytes that all running calls together may hold, in guest memories and received responses.
 //!
-//! A budget has three parts:
+//! A budget has four parts:
 //!
 //! ```text
 //!  free part      FREE_CALL_BYTES for each call: counted by an atomic, never waited for
 //!  shared pool    a fair semaphore in chunks; a call that needs more than its free part takes chunks from it
 //!  overdraft      for one call at a time, while the pool is empty
+//!  messages       bodies that brokers have sent, before and while they are handled
 //! ```
 //!
 //! Calls keep their chunks until they end, and wait while holding some. That cannot deadlock: of the calls that wait, one
@@ -19,7 +20,7 @@ use std::sync::{
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use super::limits::Bytes;
+use super::{limits::Bytes, message_memory::MessageMemory};
 
 /// Bytes that each call may hold without taking from the shared pool: an instance of a small component.
 pub const FREE_CALL_BYTES: usize = 2 << 20;
@@ -50,6 +51,7 @@ pub struct MemoryBudget {
     /// The right to the overdraft, of which there is one.
     overdraft: Arc<Semaphore>,
     overdraft_bytes: usize,
+    messages: Arc<MessageMemory>,
     usage: Usage,
 }
 
@@ -66,7 +68,8 @@ impl MemoryBudget {
     pub fn new(total: usize) -> Self {
         let max_calls = (total / 8 * 3 / FREE_CALL_BYTES).clamp(MIN_CONCURRENT_CALLS, MAX_CONCURRENT_CALLS);
         let overdraft_bytes = (total / 4).min(MAX_OVERDRAFT_BYTES);
-        let pool_bytes = total.saturating_sub(max_calls * FREE_CALL_BYTES + overdraft_bytes);
+        let message_bytes = total / 8;
+        let pool_bytes = total.saturating_sub(max_calls * FREE_CALL_BYTES + overdraft_bytes + message_bytes);
         let pool_chunks = (pool_bytes / CHUNK_BYTES).min(Semaphore::MAX_PERMITS);
         Self {
             total,
@@ -75,6 +78,7 @@ impl MemoryBudget {
             pool_chunks,
             overdraft: Arc::new(Semaphore::new(1)),
             overdraft_bytes,
+            messages: Arc::new(MessageMemory::new(message_bytes)),
             usage: Usage::default(),
         }
     }
@@ -84,6 +88,11 @@ impl MemoryBudget {
         static UNLIMITED: LazyLock<Arc<MemoryBudget>> =
             LazyLock::new(|| Arc::new(MemoryBudget::new(usize::MAX)));
         UNLIMITED.clone()
+    }
+
+    /// The memory of messages.
+    pub fn messages(&self) -> &Arc<MessageMemory> {
+        &self.messages
     }
 
     /// Bytes of the whole budget.
@@ -314,9 +323,13 @@ mod tests {
         for mib in [1, 16, 64, 256, 1000, 4096, 100_000] {
             let budget = budget(mib);
             let free = budget.max_calls as usize * FREE_CALL_BYTES;
-            let parts = free + budget.pool_chunks * CHUNK_BYTES + budget.overdraft_bytes;
+            let messages = 2 * budget.messages.max_body_bytes();
+            let parts = free + budget.pool_chunks * CHUNK_BYTES + budget.overdraft_bytes + messages;
             let least = MIN_CONCURRENT_CALLS * FREE_CALL_BYTES;
-            assert!(parts <= budget.total.max(least + budget.total / 4), "{budget:?}");
+            assert!(
+                parts <= budget.total.max(least + budget.total / 8 * 3),
+                "{budget:?}"
+            );
         }
         assert_eq!(budget(256).max_calls(), 48);
     }

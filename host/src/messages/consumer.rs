@@ -8,6 +8,7 @@ use tracing::{debug, error, info};
 
 use super::handler::Handler;
 use crate::{
+    contract::message_memory::MessageShare,
     kube::{backoff::Backoff, key::ObjectRef, scope::Projection},
     policy::grants::Subscription,
     sandbox::capabilities::http::StoreSecrets,
@@ -31,6 +32,8 @@ pub struct Consumer {
     pub stats: Arc<SubscriptionStats>,
     /// Cancelled when no further message may be taken.
     pub stop: CancellationToken,
+    /// The memory of its messages.
+    pub memory: Arc<MessageShare>,
     /// The leader term.
     pub term: u64,
 }
@@ -66,7 +69,8 @@ impl Consumer {
     ) -> Result<(), String> {
         let client = self.find_broker()?;
         let queue = &self.subscription.queue;
-        let consumer = client.consume(queue, self.subscription.prefetch_count()).await;
+        let prefetch = self.subscription.prefetch_count();
+        let consumer = client.consume(queue, prefetch, &self.memory).await;
         // Without that of this attempt: a broker that closes it each time would be consumed without a pause.
         *connections = Some(client.watch_connections());
         let mut consumer = consumer.map_err(|e| e.to_string())?;

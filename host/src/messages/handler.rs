@@ -75,9 +75,19 @@ impl Handler {
                 decision => {
                     let settled = self.settle(subscription, stats, &message, &decision).await;
                     let Err(delay) = settled else { return };
-                    self.pause(delay, stop, &message).await;
-                    message.requeue().await;
-                    return stats.count(HandleResult::Requeued);
+                    let goes_on = self.pause(delay, stop, &message).await;
+                    match decision {
+                        // Its delay queue can't be used. The message keeps its place as in an ordered subscription: a
+                        // classic queue would not count that it was delivered.
+                        Decision::Retry { counts, .. } if goes_on => {
+                            stats.count(HandleResult::Retried);
+                            message.count_delivery(counts);
+                        }
+                        _ => {
+                            message.requeue().await;
+                            return stats.count(HandleResult::Requeued);
+                        }
+                    }
                 }
             }
         }

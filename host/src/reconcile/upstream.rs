@@ -83,10 +83,14 @@ impl Controller {
         object: &Object,
     ) -> (HealthReport, Option<Duration>, Vec<Dependency>) {
         let services = &self.services;
+        let clients = &services.upstreams.clients;
         let mut reads = Vec::new();
         let upstream = match UpstreamObject::from_object(object) {
             Ok(upstream) => upstream,
-            Err(e) => return (HealthReport::from_error(&SendError::Invalid(e)), None, reads),
+            Err(e) => {
+                clients.close_broker(&key.namespace, &key.name);
+                return (HealthReport::from_error(&SendError::Invalid(e)), None, reads);
+            }
         };
         for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::secret(), &key.namespace, &name);
@@ -110,11 +114,8 @@ impl Controller {
             let (report, again) = self.check_broker(&upstream).await;
             return (report, again, reads);
         }
-        let client = match services
-            .upstreams
-            .clients
-            .client_for(&upstream, &StoreSecrets(&services.cache.store))
-        {
+        clients.close_broker(&key.namespace, &key.name);
+        let client = match clients.client_for(&upstream, &StoreSecrets(&services.cache.store)) {
             Ok(client) => client,
             Err(e) => return (HealthReport::from_error(&e), None, reads),
         };
@@ -122,7 +123,7 @@ impl Controller {
             let Ok(_permit) = self.health_checks.try_acquire() else {
                 return (client.health_report(), Some(CHECK_DELAY), reads);
             };
-            services.upstreams.clients.check_health(&upstream, &client).await;
+            clients.check_health(&upstream, &client).await;
         }
         let again = client.next_health_check(UNHEALTHY_BACKOFF, IDLE_TIMEOUT);
         (client.health_report(), Some(again), reads)

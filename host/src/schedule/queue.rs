@@ -38,6 +38,10 @@ const CHANGE_INTERVAL: u64 = 4;
 /// Part of the shared limit (a quarter) that is left to lanes without any object in flight.
 const RESERVED_SHARE: usize = 4;
 
+/// Failures after a wake-up by others that do not lengthen the backoff. Each later one counts as one of the object's own
+/// retries, so that an object which fails and is woken all the time backs off as well.
+const MAX_UNCOUNTED_FAILURES: u8 = 8;
+
 /// Maximum causes kept per item; beyond it only the first of each variant is added.
 const MAX_CAUSES: usize = 8;
 
@@ -57,7 +61,7 @@ pub struct Work<K, C> {
     pub lane: Arc<str>,
     /// Causes, oldest first.
     pub causes: Vec<C>,
-    /// Failures in a row before this attempt.
+    /// Failures in a row before this attempt that count for the backoff.
     pub attempt: u32,
     /// Priority that it was queued with.
     pub priority: Priority,
@@ -101,7 +105,7 @@ pub enum ItemState {
 pub struct ItemStatus {
     /// State in the queue.
     pub state: ItemState,
-    /// Failures in a row.
+    /// Failures in a row that count for the backoff.
     pub failures: u32,
 }
 
@@ -112,7 +116,12 @@ struct Item<C> {
     causes: Vec<C>,
     /// Priority to be queued with when it becomes due.
     priority: Priority,
+    /// Failures in a row that count for the backoff: the first one, and those of retries.
     failures: u32,
+    /// Failures since the last retry, after wake-ups by others.
+    uncounted_failures: u8,
+    /// True from when its delay was over until its work ends: the attempt is its own, not caused by a change elsewhere.
+    is_own_attempt: bool,
     /// Position in its lane if queued, or in `delayed` if delayed.
     sequence: u64,
     enqueued_at: Duration,
@@ -236,8 +245,9 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
                 } else {
                     now
                 };
+                let is_own_attempt = item.is_own_attempt;
                 self.unlink(&key);
-                self.enqueue(&key, lane, priority, enqueued_at);
+                self.enqueue(&key, lane, priority, enqueued_at, is_own_attempt);
             }
         }
     }
@@ -320,14 +330,15 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             lane.in_flight -= 1;
             self.shared_in_flight -= usize::from(!lane.dedicated);
         }
+        let is_own_attempt = std::mem::take(&mut item.is_own_attempt);
         match &next {
-            Requeue::AwaitChange | Requeue::At(..) => item.failures = 0,
-            Requeue::Retry(_) => item.failures = item.failures.saturating_add(1),
+            Requeue::AwaitChange | Requeue::At(..) => (item.failures, item.uncounted_failures) = (0, 0),
+            Requeue::Retry(_) => item.count_failure(is_own_attempt),
             Requeue::Wait(..) | Requeue::Terminal => {}
         }
         let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
         if requeue {
-            return self.enqueue(key, lane, priority, now);
+            return self.enqueue(key, lane, priority, now, false);
         }
         match next {
             Requeue::AwaitChange => self.remove_item(key),
@@ -418,11 +429,18 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
                 item.add_cause(cause);
             }
             let lane = item.lane.clone();
-            self.enqueue(&key, lane, Priority::Normal, at);
+            self.enqueue(&key, lane, Priority::Normal, at, true);
         }
     }
 
-    fn enqueue(&mut self, key: &K, lane: Arc<str>, priority: Priority, enqueued_at: Duration) {
+    fn enqueue(
+        &mut self,
+        key: &K,
+        lane: Arc<str>,
+        priority: Priority,
+        enqueued_at: Duration,
+        is_own_attempt: bool,
+    ) {
         self.sequence += 1;
         let Some(item) = self.items.get_mut(key) else {
             return;
@@ -433,6 +451,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         item.priority = priority;
         item.sequence = self.sequence;
         item.enqueued_at = enqueued_at;
+        item.is_own_attempt = is_own_attempt;
         item.lane = lane.clone();
         let lane = self.lanes.entry(lane).or_insert_with(Lane::new);
         lane.ready[priority as usize].insert(self.sequence, key.clone());
@@ -477,9 +496,21 @@ impl<C: PartialEq> Item<C> {
             causes: Vec::new(),
             priority: Priority::Normal,
             failures: 0,
+            uncounted_failures: 0,
+            is_own_attempt: false,
             sequence: 0,
             enqueued_at,
             due_cause: None,
+        }
+    }
+
+    /// Counts a failure for the backoff, unless it came before its time, when something changed elsewhere.
+    fn count_failure(&mut self, is_own_attempt: bool) {
+        if self.failures == 0 || is_own_attempt || self.uncounted_failures >= MAX_UNCOUNTED_FAILURES {
+            self.failures = self.failures.saturating_add(1);
+            self.uncounted_failures = 0;
+        } else {
+            self.uncounted_failures += 1;
         }
     }
 

@@ -1,5 +1,5 @@
-//! Message brokers (AMQP 0-9-1). One connection exists per `Upstream` object, version of its spec and values of its
-//! Secrets.
+//! Message brokers (AMQP 0-9-1). One client exists per `Upstream` object, version of its spec and values of its Secrets, with
+//! a connection to publish and one for each consumer.
 //!
 //! A message passes these layers on its way out:
 //!
@@ -19,6 +19,7 @@
 mod client;
 mod connect;
 mod consume;
+mod metered;
 mod properties;
 mod relay;
 mod subscriptions;
@@ -118,7 +119,11 @@ impl ClientPool {
         upstream: &UpstreamObject,
         secrets: &dyn SecretStore,
     ) -> Result<Arc<BrokerClient>, SendError> {
-        let version = ClientVersion::resolve(upstream, secrets, self.network.version())?;
+        let resolved = ClientVersion::resolve(upstream, secrets, self.network.version());
+        let version = resolved.inspect_err(|_| {
+            // What was consumed with the credentials of before ends with them.
+            self.close_broker(&upstream.namespace, &upstream.name);
+        })?;
         let scope = RateLimitScope::of(upstream);
         let mut clients = self.brokers.0.lock();
         let key = (upstream.namespace.clone(), upstream.name.clone());
@@ -157,6 +162,11 @@ impl ClientPool {
         let client = entry.client.clone();
         clients.insert(key, entry);
         client
+    }
+
+    /// Closes the connections to a broker whose Upstream is none any more, or has no valid spec.
+    pub fn close_broker(&self, namespace: &str, name: &str) {
+        self.brokers.remove(namespace, name);
     }
 
     /// Closes the connections to all brokers: this host no longer leads.

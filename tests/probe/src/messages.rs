@@ -20,7 +20,7 @@ pub struct MessageSteps {
 ///   the handler;
 /// - `ensure`: creates `object`, and takes a conflict for an earlier delivery of the same message;
 /// - `record`: applies the ConfigMap `name` with what the delivery has: `queue`, `exchange`, `routingKey`, `deliveryCount`,
-///   and `messageId`, `type` and `contentType` where they are set;
+///   and `messageId`, `type`, `contentType` and `userId` where they are set;
 /// - `publish`: as in a Probe; without `name` to the broker of the delivery;
 /// - `get`: reads the ConfigMap `name`, which a handler may not;
 /// - `spin`: computes for `milliseconds`, so that a test has time between two effects;
@@ -118,6 +118,7 @@ fn record(delivery: &Delivery, namespace: &str, name: &str) -> Value {
         ("messageId", &properties.message_id),
         ("type", &properties.type_),
         ("contentType", &properties.content_type),
+        ("userId", &properties.user_id),
     ] {
         if let Some(value) = value {
             data[key] = value.as_str().into();

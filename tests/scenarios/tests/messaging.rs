@@ -5,6 +5,7 @@ mod consume;
 mod dead_letters;
 mod failures;
 mod initialize;
+mod memory;
 mod observe;
 mod publish;
 mod rate;

@@ -187,6 +187,48 @@ fn failures_back_off_and_success_resets_them() {
 }
 
 #[test]
+fn failures_after_wake_ups_by_others_lengthen_the_backoff_slowly() {
+    let mut q = queue();
+    q.add(lane(0), 1, Priority::High, 0, MS);
+    // Each time it fails it is woken before its delay is over.
+    let attempts: Vec<u32> = (0..20)
+        .map(|_| {
+            let attempt = q.pop(MS).expect("due").attempt;
+            q.done(&1, Requeue::Retry(9), MS);
+            q.add(lane(0), 1, Priority::High, 0, MS);
+            attempt
+        })
+        .collect();
+    let (eighth, ninth) = (
+        usize::from(MAX_UNCOUNTED_FAILURES) + 1,
+        usize::from(MAX_UNCOUNTED_FAILURES) + 2,
+    );
+    assert_eq!(attempts[0], 0);
+    assert!(
+        attempts[1..=eighth].iter().all(|attempt| *attempt == 1),
+        "{attempts:?}"
+    );
+    assert_eq!(attempts[ninth], 2, "{attempts:?}");
+    assert_eq!(attempts.last(), Some(&3), "{attempts:?}");
+}
+
+#[test]
+fn retry_that_is_due_counts_also_if_it_is_woken_as_well() {
+    let mut q = queue();
+    q.add(lane(0), 1, Priority::Low, 0, MS);
+    q.pop(MS);
+    q.done(&1, Requeue::Retry(9), MS);
+    let due = q.next_deadline().expect("delayed");
+    // It waits behind another one when it is woken.
+    q.add(lane(0), 2, Priority::High, 0, due);
+    assert_eq!(q.pop(due).map(|work| work.key), Some(2));
+    q.add(lane(0), 1, Priority::High, 3, due);
+    assert_eq!(q.pop(due).map(|work| work.attempt), Some(1));
+    q.done(&1, Requeue::Retry(9), due);
+    assert_eq!(q.item_status(&1).map(|item| item.failures), Some(2));
+}
+
+#[test]
 fn earlier_wake_up_replaces_the_delayed_cause() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::High, 0, MS);

@@ -1,8 +1,11 @@
-//! The client of one broker, for one version of its spec and Secrets: one connection, its health, and publishing.
+//! The client of one broker, for one version of its spec and Secrets: its connections, its health, and publishing.
+//!
+//! All publish on one connection, which tells whether the broker works. Each consumer has one of its own: a host that has no
+//! room for further messages stops reading from it, which must not hold up the confirmations of others.
 
 use std::{
     io,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -20,10 +23,12 @@ use tracing::info;
 use super::{
     OutgoingMessage,
     connect::{ConnectError, Endpoint, OpenConnection, describe_error},
+    metered::AnnouncedMessages,
     properties::{encode_properties, short_string},
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
+    contract::message_memory::MessageShare,
     kube::backoff::Backoff,
     policy::network::NetworkPolicy,
     upstream::{
@@ -51,6 +56,8 @@ const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
 /// Code and time limit of an orderly close.
 pub const CLOSE_SUCCESS: u16 = 200;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit of the wait for the reason of a loss.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Codes of AMQP for a refused operation.
 const CONTENT_TOO_LARGE: u16 = 311;
@@ -94,6 +101,8 @@ pub struct BrokerClient {
 #[derive(Default)]
 struct BrokerState {
     link: Option<Arc<Link>>,
+    /// The connections of consumers.
+    consuming: Vec<Weak<Link>>,
     health: Health,
     schedule: ConnectSchedule,
     last_failure: String,
@@ -135,6 +144,8 @@ pub struct Link {
     publishers: Mutex<Vec<Channel>>,
     /// Cancelled when the connection is lost or given up.
     lost: CancellationToken,
+    /// Why it was lost, redacted.
+    loss: OnceLock<String>,
     /// Cancelled when the connection has ended: the broker has returned its messages to their queues, unless it does not
     /// respond.
     ended: CancellationToken,
@@ -151,6 +162,29 @@ impl Link {
     /// Waits until the connection is lost or given up.
     pub async fn wait_lost(&self) {
         self.lost.cancelled().await;
+    }
+
+    /// Why the connection, which has ended, was lost.
+    pub async fn describe_loss(&self) -> &str {
+        // The consumer may notice it first.
+        let _ = tokio::time::timeout(LOSS_TIMEOUT, self.lost.cancelled()).await;
+        self.loss.get().map_or("the connection was lost", |why| why)
+    }
+
+    /// Gives the connection up: by the close of AMQP first, which keeps the broker's log clean. It is cut when the link is
+    /// dropped.
+    pub fn close(self: Arc<Self>) {
+        self.lost.cancel();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(async move {
+                    let closing = self.connection.close(CLOSE_SUCCESS, "closed".into());
+                    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+                    self.ended.cancel();
+                });
+            }
+            Err(_) => self.ended.cancel(),
+        }
     }
 
     /// Awaits an operation of lapin until the connection is lost, which is the error `ConnectionAborted`. lapin never resolves
@@ -404,6 +438,11 @@ impl BrokerClient {
         self.context.fence.check_open()
     }
 
+    /// The user as which the host logs in.
+    pub fn username(&self) -> &str {
+        &self.endpoint.username
+    }
+
     /// Redacts the messages of this broker: its password is taken out of them, as out of responses.
     pub fn message_redactor(&self) -> &Redactor {
         &self.message_redactor
@@ -440,9 +479,7 @@ impl BrokerClient {
             return Ok(link);
         }
         if self.retired.is_cancelled() {
-            return Err(SendError::Unavailable(
-                "the Upstream has changed: try again".into(),
-            ));
+            return Err(superseded());
         }
         {
             let state = self.state.lock();
@@ -477,62 +514,111 @@ impl BrokerClient {
         self.state.lock().link.clone().filter(|link| link.is_open())
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
-        let connected = self
-            .endpoint
-            .connect(
-                &self.context.network,
-                &self.context.fence,
-                self.connect_timeout,
-                self.timeout,
-            )
-            .await;
-        match connected {
-            Ok(open) => Ok(self.accept_connection(open)),
-            Err(ConnectError::NotLeader(NotLeader)) => Err(SendError::NotLeader(NotLeader)),
-            Err(ConnectError::Refused(why)) => {
-                let error = SendError::LoginFailed(self.redactor.redact_text(&why));
-                self.record_failure(&error.to_string(), |health| {
-                    health.record_login(Err(&error), Instant::now())
-                });
-                Err(error)
-            }
-            Err(ConnectError::Transport(mut error)) => {
+    /// Opens a connection for one consumer. Its messages are charged to `memory` before they are received.
+    pub async fn open_consumer_link(
+        self: &Arc<Self>,
+        memory: Arc<MessageShare>,
+    ) -> Result<(Arc<Link>, AnnouncedMessages), SendError> {
+        // One attempt for all: it has the backoff of the broker.
+        self.link().await?;
+        let opened = self.open_connection(Some(memory)).await;
+        let opened = opened.map_err(|error| self.classify_connect_error(error))?;
+        let announced = opened.announced.clone();
+        let link = self.accept_connection(opened, |state, link| {
+            state.consuming.retain(|link| link.strong_count() > 0);
+            state.consuming.push(Arc::downgrade(link));
+        })?;
+        Ok((link, announced))
+    }
+
+    async fn open_connection(
+        &self,
+        memory: Option<Arc<MessageShare>>,
+    ) -> Result<OpenConnection, ConnectError> {
+        let timeouts = (self.connect_timeout, self.timeout);
+        let BrokerContext { network, fence, .. } = &self.context;
+        self.endpoint.connect(network, fence, timeouts, memory).await
+    }
+
+    fn classify_connect_error(&self, error: ConnectError) -> SendError {
+        match error {
+            ConnectError::NotLeader(NotLeader) => SendError::NotLeader(NotLeader),
+            ConnectError::Refused(why) => SendError::LoginFailed(self.redactor.redact_text(&why)),
+            ConnectError::Transport(mut error) => {
                 error.text = self.redactor.redact_text(&error.text);
-                self.record_failure(&error.text, |health| {
-                    health.record_unreachable(error.kind, &error.text)
-                });
-                Err(error.into_send_error(""))
+                error.into_send_error("")
             }
         }
     }
 
-    fn accept_connection(self: &Arc<Self>, open: OpenConnection) -> Arc<Link> {
-        let OpenConnection { connection, cut } = open;
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
+        let opened = match self.open_connection(None).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                let transport = match &error {
+                    ConnectError::Transport(error) => {
+                        Some((error.kind, self.redactor.redact_text(&error.text)))
+                    }
+                    ConnectError::NotLeader(_) | ConnectError::Refused(_) => None,
+                };
+                let error = self.classify_connect_error(error);
+                match (&error, transport) {
+                    (_, Some((kind, text))) => {
+                        self.record_failure(&text, |health| health.record_unreachable(kind, &text));
+                    }
+                    (SendError::LoginFailed(_), None) => self.record_failure(&error.to_string(), |health| {
+                        health.record_login(Err(&error), Instant::now())
+                    }),
+                    _ => {}
+                }
+                return Err(error);
+            }
+        };
+        let mut changed = false;
+        let link = self.accept_connection(opened, |state, link| {
+            state.schedule = ConnectSchedule::default();
+            state.last_failure.clear();
+            state.link = Some(link.clone());
+            changed = state.health.record_login(Ok(()), Instant::now());
+        })?;
+        self.connections.send_modify(|count| *count += 1);
+        if changed {
+            (self.context.on_status_change)();
+        }
+        Ok(link)
+    }
+
+    /// Keeps a connection, unless the client was superseded while it was opened.
+    fn accept_connection(
+        self: &Arc<Self>,
+        opened: OpenConnection,
+        keep: impl FnOnce(&mut BrokerState, &Arc<Link>),
+    ) -> Result<Arc<Link>, SendError> {
+        let OpenConnection { connection, cut, .. } = opened;
         let events = connection.events_listener();
         let link = Arc::new(Link {
             connection,
             publishers: Mutex::default(),
             lost: CancellationToken::new(),
+            loss: OnceLock::new(),
             ended: CancellationToken::new(),
             _cut: cut.drop_guard(),
         });
         let mut state = self.state.lock();
-        state.schedule = ConnectSchedule::default();
-        state.last_failure.clear();
-        state.link = Some(link.clone());
-        let changed = state.health.record_login(Ok(()), Instant::now());
-        drop(state);
-        self.connections.send_modify(|count| *count += 1);
-        if changed {
-            (self.context.on_status_change)();
+        // It is cancelled before the lock is taken for the last time.
+        if self.retired.is_cancelled() {
+            drop(state);
+            link.close();
+            return Err(superseded());
         }
+        keep(&mut state, &link);
+        drop(state);
         tokio::spawn(watch_connection(
             Arc::downgrade(self),
             Arc::downgrade(&link),
             events,
         ));
-        link
+        Ok(link)
     }
 
     fn record_failure(&self, why: &str, change: impl FnOnce(&mut Health) -> bool) {
@@ -548,9 +634,10 @@ impl BrokerClient {
 
     /// Records that a connection was lost. The next use connects again, at once for the first time.
     fn record_lost(&self, link: &Arc<Link>, error: &lapin::Error) {
+        let why = self.redactor.redact_text(&describe_error(error));
+        let _ = link.loss.set(why.clone());
         link.lost.cancel();
         link.ended.cancel();
-        let why = self.redactor.redact_text(&describe_error(error));
         let mut state = self.state.lock();
         if !state
             .link
@@ -576,29 +663,20 @@ impl BrokerClient {
         }
     }
 
-    /// Gives the connection up, and makes no other one: the client is superseded.
+    /// Gives the connections up, and makes no other one: the client is superseded.
     pub fn retire(&self) {
         self.retired.cancel();
         self.close();
     }
 
-    /// Closes the connection.
+    /// Closes all connections.
     pub fn close(&self) {
-        let Some(link) = self.state.lock().link.take() else {
-            return;
-        };
-        link.lost.cancel();
-        // The close of AMQP first, which keeps the broker's log clean; the connection is cut when the link is dropped.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                runtime.spawn(async move {
-                    let closing = link.connection.close(CLOSE_SUCCESS, "closed".into());
-                    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
-                    link.ended.cancel();
-                });
-            }
-            Err(_) => link.ended.cancel(),
-        }
+        let mut state = self.state.lock();
+        let consuming = std::mem::take(&mut state.consuming);
+        let links = state.link.take().into_iter();
+        drop(state);
+        let links = links.chain(consuming.iter().filter_map(Weak::upgrade));
+        links.for_each(Link::close);
     }
 
     /// Connects unless there is a connection, and records the result in the health.
@@ -640,6 +718,11 @@ impl Drop for BrokerClient {
     fn drop(&mut self) {
         self.retire();
     }
+}
+
+/// The error of a client that a newer version of its Upstream has superseded.
+fn superseded() -> SendError {
+    SendError::Unavailable("the Upstream has changed: try again".into())
 }
 
 /// Awaits an operation until the token is cancelled, which is the error `ConnectionAborted`.

@@ -7,6 +7,7 @@ use std::{
     future::Future,
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -30,8 +31,10 @@ use tokio_util::{
     sync::{CancellationToken, WaitForCancellationFutureOwned},
 };
 
+use super::metered::{AnnouncedMessages, MeteredStream};
 use crate::{
     client::fence::{NotLeader, WriteFence},
+    contract::message_memory::MessageShare,
     policy::network::NetworkPolicy,
     upstream::{
         Secret,
@@ -72,16 +75,19 @@ pub struct OpenConnection {
     pub connection: Connection,
     /// Cancelling it breaks the connection at once, also one that does not respond.
     pub cut: CancellationToken,
+    /// The memory of its messages, if they are charged.
+    pub announced: AnnouncedMessages,
 }
 
 impl Endpoint {
-    /// Opens a connection that works until the end of the current leader term.
+    /// Opens a connection that works until the end of the current leader term. The messages that it receives are charged to
+    /// `memory`, if there is one.
     pub async fn connect(
         &self,
         network: &NetworkPolicy,
         fence: &WriteFence,
-        connect_timeout: Duration,
-        timeout: Duration,
+        (connect_timeout, timeout): (Duration, Duration),
+        memory: Option<Arc<MessageShare>>,
     ) -> Result<OpenConnection, ConnectError> {
         let term = fence.term().ok_or(ConnectError::NotLeader(NotLeader))?;
         let started = Instant::now();
@@ -89,6 +95,14 @@ impl Endpoint {
             .open_stream(network, connect_timeout)
             .await
             .map_err(ConnectError::Transport)?;
+        let (stream, announced): (Box<dyn Duplex>, _) = match memory {
+            Some(memory) => {
+                let metered = MeteredStream::new(stream, memory);
+                let announced = metered.announced();
+                (Box::new(metered), announced)
+            }
+            None => (stream, AnnouncedMessages::default()),
+        };
         let cut = CancellationToken::new();
         let fenced = FencedStream {
             stream,
@@ -110,7 +124,11 @@ impl Endpoint {
         let handshake = Connection::connector(self.uri(), runtime, take, properties);
         let left = timeout.saturating_sub(started.elapsed());
         match tokio::time::timeout(left, handshake).await {
-            Ok(Ok(connection)) => Ok(OpenConnection { connection, cut }),
+            Ok(Ok(connection)) => Ok(OpenConnection {
+                connection,
+                cut,
+                announced,
+            }),
             Ok(Err(error)) => {
                 cut.cancel();
                 Err(self.classify_handshake_error(&error))

@@ -15,14 +15,21 @@ use lapin::{
 
 use super::{
     client::{BrokerClient, CLOSE_SUCCESS, Link},
+    metered::AnnouncedMessages,
     properties::{decode_properties, redact_properties, short_string},
     relay::{DEAD_LETTER_PLUGIN, DEAD_LETTER_QUEUE, DEAD_LETTER_REASON, History, delay_bucket},
 };
 use crate::{
-    contract::bindings::types::MessageProperties,
+    contract::{
+        bindings::types::MessageProperties,
+        message_memory::{MessageCharge, MessageShare},
+    },
     kube::hash::hash_to_u64,
     upstream::{SendError, redact::Redactor},
 };
+
+/// Limit of the wait for the end of the deliveries.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The consumer of a queue. Messages that are not acknowledged are delivered again once it is closed or dropped.
 pub struct QueueConsumer {
@@ -31,6 +38,7 @@ pub struct QueueConsumer {
     channel: Channel,
     consumer: lapin::Consumer,
     link: Arc<Link>,
+    announced: AnnouncedMessages,
 }
 
 /// A message that was delivered and is not acknowledged yet.
@@ -42,6 +50,7 @@ pub struct QueuedMessage {
     link: Arc<Link>,
     /// Keeps the channel open until the message is acknowledged.
     _channel: Channel,
+    _memory: Option<MessageCharge>,
 }
 
 /// The parts of a message that its handler gets.
@@ -84,10 +93,16 @@ impl IncomingMessage {
 }
 
 impl BrokerClient {
-    /// Begins to consume a queue, which must exist. The broker sends as many messages ahead as `prefetch`.
-    pub async fn consume(self: &Arc<Self>, queue: &str, prefetch: u16) -> Result<QueueConsumer, SendError> {
+    /// Begins to consume a queue, which must exist. The broker sends as many messages ahead as `prefetch`, and no more than
+    /// `memory` has room for.
+    pub async fn consume(
+        self: &Arc<Self>,
+        queue: &str,
+        prefetch: u16,
+        memory: &Arc<MessageShare>,
+    ) -> Result<QueueConsumer, SendError> {
         let name = short_string("queue", queue)?;
-        let link = self.link().await?;
+        let (link, announced) = self.open_consumer_link(memory.clone()).await?;
         let consuming = async {
             let channel = link.connection().create_channel().await?;
             channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
@@ -105,6 +120,7 @@ impl BrokerClient {
             channel,
             consumer,
             link,
+            announced,
         })
     }
 
@@ -189,16 +205,26 @@ impl QueueConsumer {
                     self.queue
                 )));
             }
-            None => return Err(SendError::Unavailable("the connection was lost".into())),
+            None => {
+                let why = self.link.describe_loss().await;
+                return Err(SendError::Unavailable(why.to_owned()));
+            }
         };
+        let memory = self.announced.take_next();
         let (exchange, key) = (delivery.exchange.as_str(), delivery.routing_key.as_str());
         Ok(QueuedMessage {
             client: self.client.clone(),
             queue: self.queue.clone(),
-            history: History::read(&delivery.properties, delivery.redelivered, exchange, key),
+            history: History::read(
+                &delivery.properties,
+                delivery.redelivered,
+                (exchange, key),
+                self.client.username(),
+            ),
             delivery,
             link: self.link.clone(),
             _channel: self.channel.clone(),
+            _memory: memory,
         })
     }
 
@@ -208,23 +234,22 @@ impl QueueConsumer {
         let cancelling = self
             .channel
             .basic_cancel(self.consumer.tag(), BasicCancelOptions::default());
-        // Without an answer the close ends the consumer, or the loss of the connection has.
-        let _ = self.client.limit_time(cancelling).await;
+        // Without an answer the close ends the consumer, or the loss of the connection has. There is none before there is
+        // room for the messages that were sent ahead.
+        let _ = tokio::time::timeout(CANCEL_TIMEOUT, cancelling).await;
     }
 
-    /// Closes the channel, and waits until the broker has: by then each message that was not acknowledged has its place in
+    /// Closes the connection, and waits until the broker has: by then each message that was not acknowledged has its place in
     /// the queue again. Another consumer that began earlier would get the messages behind them first.
     pub async fn close(self) {
         let closing = self.channel.close(CLOSE_SUCCESS, "closed".into());
         let _ = self.client.limit_time(closing).await;
-        if !self.link.is_open() {
-            // A superseded client closes its connection in the background.
-            let ending = async {
-                self.link.wait_end().await;
-                Ok(())
-            };
-            let _ = self.client.limit_time(ending).await;
-        }
+        self.link.clone().close();
+        let ending = async {
+            self.link.wait_end().await;
+            Ok(())
+        };
+        let _ = self.client.limit_time(ending).await;
     }
 }
 
@@ -317,9 +342,9 @@ impl QueuedMessage {
             "x-dead-letter-routing-key".into(),
             AMQPValue::LongString(self.queue.as_str().into()),
         );
-        let properties = self
-            .history
-            .relay_properties(&self.delivery.properties, counts, &[]);
+        let properties =
+            self.history
+                .relay_properties(&self.delivery.properties, counts, &[], self.client.username());
         self.client
             .relay(
                 Some((&waiting, arguments)),
@@ -346,12 +371,21 @@ impl QueuedMessage {
             (DEAD_LETTER_QUEUE, &self.queue),
             (DEAD_LETTER_PLUGIN, letter.plugin),
         ];
-        let properties = self
-            .history
-            .relay_properties(&self.delivery.properties, true, &facts);
-        self.client
-            .relay(declare, target, properties, &self.delivery.data)
-            .await?;
+        let properties =
+            self.history
+                .relay_properties(&self.delivery.properties, true, &facts, self.client.username());
+        let is_declared = declare.is_some();
+        let relay = async |declare| {
+            let (client, properties) = (&self.client, properties.clone());
+            client
+                .relay(declare, target, properties, &self.delivery.data)
+                .await
+        };
+        match relay(declare).await {
+            // Its own queue exists with other arguments, and takes it as well (406).
+            Err(SendError::Invalid(_)) if is_declared => relay(None).await?,
+            relayed => relayed?,
+        }
         // Confirmed before it is acknowledged: a crash in between leaves two, and never none.
         self.acknowledge().await
     }

@@ -8,6 +8,7 @@ use lapin::{
 };
 use serde_json::Value;
 
+use super::relay::OWN_PREFIX;
 use crate::{
     contract::bindings::types::{HeaderValue, MessageHeader, MessageProperties},
     upstream::{SendError, redact::Redactor},
@@ -94,6 +95,11 @@ pub fn encode_properties(properties: &MessageProperties) -> Result<BasicProperti
             if ROUTING_HEADERS.contains(&name.as_str()) {
                 return Err(SendError::Invalid(format!(
                     "header {name} routes the message to further keys, which no grant covers: publish it once for each key"
+                )));
+            }
+            if name.to_ascii_lowercase().starts_with(OWN_PREFIX) {
+                return Err(SendError::Invalid(format!(
+                    "header {name} is one of the host's own, which begin with {OWN_PREFIX}"
                 )));
             }
             if table.contains_key(name) {

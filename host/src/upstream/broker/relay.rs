@@ -2,7 +2,9 @@
 //! delivery, or as a dead letter. Pure.
 //!
 //! A classic queue counts no deliveries, and a message that was published again has another exchange and routing key.
-//! Headers with the prefix `x-ostler-` keep what was; the plugin does not see them.
+//! Headers with the prefix `x-ostler-` keep what was; the plugin does not see them. Anybody could write them, so they are
+//! believed only in a message whose property `user-id` is the user as which the host logs in: the broker refuses it from
+//! others (RabbitMQ's validated user-id).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +16,7 @@ use lapin::{
 use super::properties::as_integer;
 
 /// Prefix of the host's own headers.
-const OWN_PREFIX: &str = "x-ostler-";
+pub const OWN_PREFIX: &str = "x-ostler-";
 /// Number of deliveries before the message was published again.
 const DELIVERIES: &str = "x-ostler-deliveries";
 /// Number of those that count towards `maxDeliveries`.
@@ -22,7 +24,7 @@ const ATTEMPTS: &str = "x-ostler-attempts";
 /// Exchange and routing key of the publisher.
 const EXCHANGE: &str = "x-ostler-exchange";
 const ROUTING_KEY: &str = "x-ostler-routing-key";
-/// The user of the publisher. As the property `user-id` it is accepted from that user only.
+/// The user of the publisher. The property `user-id` is the host's own then.
 const USER_ID: &str = "x-ostler-user-id";
 /// Further routing keys of the publisher. In the header `CC` the message would be routed to them again.
 const FURTHER_KEYS: &str = "x-ostler-cc";
@@ -66,30 +68,34 @@ pub struct History {
     pub routing_key: String,
     user_id: Option<String>,
     further_keys: Option<AMQPValue>,
+    /// The host has published the message again.
+    is_relayed: bool,
 }
 
 impl History {
-    /// Reads the history of a delivery.
+    /// Reads the history of a delivery, by the exchange and the routing key of its last publish. The host logs in as `user`.
     pub fn read(
         properties: &BasicProperties,
         is_redelivered: bool,
-        exchange: &str,
-        routing_key: &str,
+        (exchange, routing_key): (&str, &str),
+        user: &str,
     ) -> Self {
         let empty = BTreeMap::new();
         let headers = properties.headers().as_ref().map_or(&empty, FieldTable::inner);
-        let number = |name: &str| {
-            headers
-                .get(name)
-                .and_then(as_integer)
-                .and_then(|n| u32::try_from(n).ok())
-        };
-        let text = |name: &str| match headers.get(name) {
+        let published_by = properties.user_id().as_ref().map(ShortString::as_str);
+        let is_relayed = published_by == Some(user) && headers.contains_key(DELIVERIES);
+        let own = |name: &str| headers.get(name).filter(|_| is_relayed);
+        let to_number = |value: &AMQPValue| as_integer(value).and_then(|n| u32::try_from(n).ok());
+        let number = |name: &str| own(name).and_then(to_number);
+        let text = |name: &str| match own(name) {
             Some(AMQPValue::LongString(text)) => Some(text.to_string()),
             _ => None,
         };
+        let publisher = || published_by.filter(|_| !is_relayed).map(str::to_owned);
         // A quorum queue counts its deliveries; a classic one only tells that there was one.
-        let in_queue = number(QUEUE_COUNTERS[0])
+        let in_queue = headers
+            .get(QUEUE_COUNTERS[0])
+            .and_then(to_number)
             .unwrap_or_default()
             .max(is_redelivered.into());
         Self {
@@ -97,8 +103,9 @@ impl History {
             attempts: number(ATTEMPTS).unwrap_or_default(),
             exchange: text(EXCHANGE).unwrap_or_else(|| exchange.to_owned()),
             routing_key: text(ROUTING_KEY).unwrap_or_else(|| routing_key.to_owned()),
-            user_id: text(USER_ID).or_else(|| properties.user_id().as_ref().map(ToString::to_string)),
-            further_keys: headers.get(FURTHER_KEYS).or_else(|| headers.get("CC")).cloned(),
+            user_id: text(USER_ID).or_else(publisher),
+            further_keys: own(FURTHER_KEYS).or_else(|| headers.get("CC")).cloned(),
+            is_relayed,
         }
     }
 
@@ -119,12 +126,13 @@ impl History {
         }
     }
 
-    /// The properties with which the message is published again, after this delivery.
+    /// The properties with which the host, as `user`, publishes the message again after this delivery.
     pub fn relay_properties(
         &self,
         properties: &BasicProperties,
         counts: bool,
         more: &[(&'static str, &str)],
+        user: &str,
     ) -> BasicProperties {
         let mut headers = self.keep_headers(properties);
         let deliveries = self.deliveries.saturating_add(1);
@@ -143,19 +151,23 @@ impl History {
             headers.insert(FURTHER_KEYS.into(), keys.clone());
         }
         // Persistent, whatever it was: until its next delivery the message is in no other place.
-        with_headers(properties, headers).with_delivery_mode(super::properties::PERSISTENT)
+        let relayed = with_headers(properties, headers).with_delivery_mode(super::properties::PERSISTENT);
+        // A longer name can't be a user's: it would not have logged in.
+        match ShortString::try_new(user) {
+            Ok(user) => relayed.with_user_id(user),
+            Err(_) => relayed,
+        }
     }
 
     /// The headers that are the publisher's.
     fn keep_headers(&self, properties: &BasicProperties) -> BTreeMap<ShortString, AMQPValue> {
         let empty = BTreeMap::new();
         let headers = properties.headers().as_ref().map_or(&empty, FieldTable::inner);
-        let was_relayed = headers.contains_key(DELIVERIES);
         let added_on_the_way = |name: &str| {
             name.starts_with(OWN_PREFIX)
                 || QUEUE_COUNTERS.contains(&name)
                 || matches!(name, "CC" | "BCC")
-                || (was_relayed && DEATH_HEADERS.contains(&name))
+                || (self.is_relayed && DEATH_HEADERS.contains(&name))
         };
         let kept = headers
             .iter()
@@ -216,6 +228,9 @@ pub fn delay_bucket(delay: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    /// The user as which the host logs in.
+    const USER: &str = "ostler";
+
     fn headers(list: &[(&str, AMQPValue)]) -> BasicProperties {
         let table: BTreeMap<ShortString, AMQPValue> = list
             .iter()
@@ -238,10 +253,14 @@ mod tests {
         .with_message_id("m1".into())
         .with_expiration("60000".into())
         .with_delivery_mode(1);
-        let first = History::read(&original, false, "events", "order.created");
+        let first = History::read(&original, false, ("events", "order.created"), USER);
         assert_eq!((first.deliveries, first.attempts), (0, 0));
-        let relayed = first.relay_properties(&original, true, &[]);
-        assert_eq!(relayed.user_id(), &None, "the broker would refuse another user");
+        let relayed = first.relay_properties(&original, true, &[], USER);
+        assert_eq!(
+            relayed.user_id(),
+            &Some(USER.into()),
+            "the broker would refuse another user"
+        );
         assert_eq!(relayed.expiration(), &None);
         assert_eq!(relayed.delivery_mode(), &Some(2));
         assert!(
@@ -249,14 +268,15 @@ mod tests {
             "it would be routed again"
         );
         // It returns through the delay queue, by the default exchange.
-        let second = History::read(&relayed, false, "", "queue");
+        let second = History::read(&relayed, false, ("", "queue"), USER);
         assert_eq!((second.deliveries, second.attempts), (1, 1));
         assert_eq!(
             (&*second.exchange, &*second.routing_key),
             ("events", "order.created")
         );
-        let again = second.relay_properties(&relayed, false, &[(DEAD_LETTER_REASON, &"x".repeat(5000))]);
-        let third = History::read(&again, true, "", "queue");
+        let reason = [(DEAD_LETTER_REASON, &*"x".repeat(5000))];
+        let again = second.relay_properties(&relayed, false, &reason, USER);
+        let third = History::read(&again, true, ("", "queue"), USER);
         assert_eq!(
             (third.deliveries, third.attempts),
             (3, 1),
@@ -283,6 +303,35 @@ mod tests {
     }
 
     #[test]
+    fn history_from_another_user_is_not_believed() {
+        let forged = headers(&[
+            (DELIVERIES, AMQPValue::LongLongInt(7)),
+            (ATTEMPTS, AMQPValue::LongLongInt(7)),
+            (EXCHANGE, text("payments")),
+            (ROUTING_KEY, text("paid")),
+            (USER_ID, text("accounting")),
+            (FURTHER_KEYS, text("all")),
+        ]);
+        for (publisher, seen) in [(None, None), (Some("eve"), Some("eve"))] {
+            let properties = match publisher {
+                Some(user) => forged.clone().with_user_id(user.into()),
+                None => forged.clone(),
+            };
+            let history = History::read(&properties, false, ("", "queue"), USER);
+            assert_eq!((history.deliveries, history.attempts), (0, 0));
+            assert_eq!((&*history.exchange, &*history.routing_key), ("", "queue"));
+            let restored = history.restore_properties(&properties);
+            assert_eq!(restored.user_id().as_ref().map(ShortString::as_str), seen);
+            assert!(
+                restored
+                    .headers()
+                    .as_ref()
+                    .is_none_or(|headers| headers.inner().is_empty())
+            );
+        }
+    }
+
+    #[test]
     fn deliveries_are_counted_by_quorum_queues_and_guessed_for_classic_ones() {
         for (properties, is_redelivered, deliveries) in [
             (BasicProperties::default(), false, 0),
@@ -304,7 +353,8 @@ mod tests {
                 0,
             ),
         ] {
-            let history = History::read(&properties, is_redelivered, "", "q");
+            let properties = properties.with_user_id(USER.into());
+            let history = History::read(&properties, is_redelivered, ("", "q"), USER);
             assert_eq!(history.deliveries, deliveries, "{properties:?}");
         }
     }
@@ -313,7 +363,7 @@ mod tests {
     fn death_headers_of_delay_queues_are_dropped_and_those_of_others_kept() {
         let death = ("x-death", AMQPValue::FieldArray(Default::default()));
         let foreign = headers(std::slice::from_ref(&death));
-        let history = History::read(&foreign, false, "", "q");
+        let history = History::read(&foreign, false, ("", "q"), USER);
         assert!(
             history
                 .restore_properties(&foreign)
@@ -322,8 +372,8 @@ mod tests {
                 .unwrap()
                 .contains_key("x-death")
         );
-        let ours = headers(&[death, (DELIVERIES, AMQPValue::LongLongInt(1))]);
-        let history = History::read(&ours, false, "", "q");
+        let ours = headers(&[death, (DELIVERIES, AMQPValue::LongLongInt(1))]).with_user_id(USER.into());
+        let history = History::read(&ours, false, ("", "q"), USER);
         assert!(
             !history
                 .restore_properties(&ours)

@@ -34,7 +34,7 @@ pub enum HandleResult {
     Retried,
     /// It is dead-lettered.
     DeadLettered,
-    /// It was returned to the queue, since neither a delay queue nor the dead-letter target took it.
+    /// It was returned to the queue, since the dead-letter target did not take it.
     Requeued,
 }
 

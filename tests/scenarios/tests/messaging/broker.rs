@@ -76,3 +76,52 @@ async fn broker_with_own_authority_is_verified(mut lab: Lab) {
     lab.apply(broker(&lab, &rabbitmq.tls_url(), Some(tls))).await;
     lab.wait_ready(&upstreams(), "broker").await;
 }
+
+/// Waits until the subscription of the probe is consumed, or is not.
+async fn wait_consuming(lab: &Lab, expected: bool) {
+    lab.wait_until(&format!("is_consuming is {expected}"), async || {
+        subscription_stats(lab).state().is_consuming == expected
+    })
+    .await;
+}
+
+#[scenario]
+async fn consumer_ends_with_the_credentials_and_the_address_of_its_upstream(mut lab: Lab) {
+    let rabbitmq = RabbitMq::shared().await;
+    let client = start_subscribed(&mut lab, &rabbitmq, "").await;
+    let upstream = broker(&lab, &rabbitmq.url(), None);
+    let mut elsewhere = upstream.clone();
+    elsewhere["spec"]["url"] = "http://127.0.0.1:1".into();
+    let mut without_password = secret(&lab, "password", RABBITMQ_PASSWORD);
+    without_password["stringData"] = json!({"another": "key"});
+    let replace_secret = async |secret: &Value| {
+        // Server-side apply keeps a key that is left out of `stringData`.
+        lab.apply(secret.clone()).await;
+        if secret["stringData"].get("password").is_none() {
+            let remove = json!({"data": {"password": null}});
+            lab.patch(&Gvk::new("", "v1", "Secret"), "broker", remove).await;
+        }
+    };
+    for change in ["secret", "url"] {
+        wait_consuming(&lab, true).await;
+        match change {
+            "secret" => replace_secret(&without_password).await,
+            _ => drop(lab.apply(elsewhere.clone()).await),
+        }
+        lab.wait_until(
+            &format!("no connection is left after a change of the {change}"),
+            async || {
+                // That of the test.
+                rabbitmq.count_connections().await == 1
+            },
+        )
+        .await;
+        wait_consuming(&lab, false).await;
+        replace_secret(&secret(&lab, "password", RABBITMQ_PASSWORD)).await;
+        lab.apply(upstream.clone()).await;
+    }
+    let body = json!([{"do": "ensure", "object": config_map("after")}]);
+    client.publish(QUEUE, &steps(&body)).await;
+    wait_config_map(&lab, "after").await;
+    wait_drained(&lab, &rabbitmq).await;
+}

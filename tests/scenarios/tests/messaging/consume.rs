@@ -250,3 +250,44 @@ async fn build_that_traps_on_messages_is_rolled_back(mut lab: Lab) {
     }
     wait_drained(&lab, &rabbitmq).await;
 }
+
+/// A header of the host's own.
+fn own_headers(list: &[(&str, AMQPValue)]) -> lapin::BasicProperties {
+    let mut headers = FieldTable::default();
+    for (name, value) in list {
+        headers.insert((*name).into(), value.clone());
+    }
+    lapin::BasicProperties::default().with_headers(headers)
+}
+
+#[scenario]
+async fn history_of_a_message_is_believed_from_the_host_only(mut lab: Lab) {
+    let rabbitmq = RabbitMq::shared().await;
+    let client = start_subscribed(
+        &mut lab,
+        &rabbitmq,
+        ", retry: {maxDeliveries: 2, initialDelay: 1s}",
+    )
+    .await;
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let forged = own_headers(&[
+        ("x-ostler-deliveries", AMQPValue::LongLongInt(7)),
+        ("x-ostler-attempts", AMQPValue::LongLongInt(7)),
+        ("x-ostler-exchange", text("payments")),
+        ("x-ostler-routing-key", text("paid")),
+        ("x-ostler-user-id", text("accounting")),
+    ]);
+    // With these attempts the first retry would be a dead letter.
+    let body = json!([{"do": "record", "name": "first", "times": 1}, {"do": "retry", "milliseconds": 10, "times": 1},
+        {"do": "record", "name": "second"}]);
+    let published = client.publish_with("", QUEUE, forged, &steps(&body)).await;
+    published.expect("the broker confirms");
+    for (name, deliveries) in [("first", "0"), ("second", "1")] {
+        let seen = wait_config_map(&lab, name).await;
+        let data =
+            ["exchange", "routingKey", "deliveryCount"].map(|key| seen["data"][key].as_str().unwrap_or("-"));
+        assert_eq!(data, ["", QUEUE, deliveries], "{name}");
+        assert!(seen["data"]["userId"].is_null(), "{seen}");
+    }
+    wait_drained(&lab, &rabbitmq).await;
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lapin::types::AMQPValue;
 use ostler::testing::upstream::HandleResult;
 use ostler_test_harness::scenario;
 
@@ -79,7 +80,7 @@ async fn write_conflict_loses_no_message(mut lab: Lab) {
 }
 
 /// Bytes of a message that the free part of its call has no room for.
-const LARGE_BODY_BYTES: usize = 4 << 20;
+const LARGE_BODY_BYTES: usize = 3 << 20;
 
 #[scenario]
 async fn full_memory_budget_loses_no_message(mut lab: Lab) {
@@ -104,19 +105,42 @@ async fn full_memory_budget_loses_no_message(mut lab: Lab) {
     wait_drained(&lab, &rabbitmq).await;
 }
 
-/// A queue of the name exists with other arguments, so that the host cannot declare it: the message returns to its own.
+/// Queues of these names exist with other arguments, so that the host cannot declare them.
+async fn declare_otherwise(client: &RabbitMqClient, queues: &[&str]) {
+    for queue in queues {
+        let mut arguments = lapin::types::FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        client
+            .declare_queue_with(&format!("{QUEUE}.{queue}"), arguments)
+            .await;
+    }
+}
+
+/// The message waits in its own queue.
 #[scenario]
 async fn unusable_delay_queue_loses_no_message(mut lab: Lab) {
     let rabbitmq = RabbitMq::shared().await;
     let client = rabbitmq.connect().await;
-    let delay_queue = format!("{QUEUE}.retry.1s");
-    client.declare_queue(&delay_queue).await;
+    declare_otherwise(&client, &["retry.1s"]).await;
     let retry = ", retry: {initialDelay: 1s, maxDelay: 1s}";
     start_subscribed(&mut lab, &rabbitmq, retry).await;
     let body = json!([{"do": "retry", "milliseconds": 100, "times": 1}, {"do": "record", "name": "seen"}]);
     client.publish(QUEUE, &steps(&body)).await;
     let seen = wait_config_map(&lab, "seen").await;
     assert_eq!(seen["data"]["deliveryCount"], "1");
-    assert_eq!(subscription_stats(&lab).total(HandleResult::Requeued), 1);
+    wait_drained(&lab, &rabbitmq).await;
+}
+
+#[scenario]
+async fn message_is_dead_lettered_although_its_queues_have_another_type(mut lab: Lab) {
+    let rabbitmq = RabbitMq::shared().await;
+    let client = rabbitmq.connect().await;
+    declare_otherwise(&client, &["retry.1s", "dead-letter"]).await;
+    let retry = ", retry: {initialDelay: 1s, maxDelay: 1s, maxDeliveries: 3}";
+    start_subscribed(&mut lab, &rabbitmq, retry).await;
+    let body = steps(&json!([{"do": "retry", "milliseconds": 10}]));
+    client.publish(QUEUE, &body).await;
+    let letter = wait_dead_letter(&lab, &client).await;
+    assert_eq!(letter.data, body);
     wait_drained(&lab, &rabbitmq).await;
 }

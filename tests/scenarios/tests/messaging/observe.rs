@@ -76,8 +76,8 @@ async fn messages_are_counted_and_explained(mut lab: Lab) {
     let published = read_samples(&lab, "ostler_messages_published_total", &confirmed);
     assert_eq!(published, Some(1.0));
 
-    // One is the test's: what is published and what is consumed share the other.
-    assert_eq!(rabbitmq.count_connections().await, 2);
+    // One is the test's, one is for what is published, and one for the subscription.
+    assert_eq!(rabbitmq.count_connections().await, 3);
 
     let question = Question {
         kind: "upstream".into(),
