@@ -636,7 +636,7 @@ impl ClientPool {
     /// Drops the client of a deleted Upstream. The secrets that were substituted for it are kept for a day, so that they
     /// are redacted when an Upstream of its name is created again.
     pub fn remove_client(&self, namespace: &str, name: &str) {
-        self.brokers.remove(namespace, name);
+        self.close_broker(namespace, name);
         let mut clients = self.clients.lock();
         let key = (namespace.to_owned(), name.to_owned());
         match clients.get_mut(&key) {

@@ -245,9 +245,8 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
                 } else {
                     now
                 };
-                let is_own_attempt = item.is_own_attempt;
                 self.unlink(&key);
-                self.enqueue(&key, lane, priority, enqueued_at, is_own_attempt);
+                self.enqueue(&key, lane, priority, enqueued_at);
             }
         }
     }
@@ -338,7 +337,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         }
         let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
         if requeue {
-            return self.enqueue(key, lane, priority, now, false);
+            return self.enqueue(key, lane, priority, now);
         }
         match next {
             Requeue::AwaitChange => self.remove_item(key),
@@ -428,19 +427,13 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             if let Some(cause) = item.due_cause.take() {
                 item.add_cause(cause);
             }
+            item.is_own_attempt = true;
             let lane = item.lane.clone();
-            self.enqueue(&key, lane, Priority::Normal, at, true);
+            self.enqueue(&key, lane, Priority::Normal, at);
         }
     }
 
-    fn enqueue(
-        &mut self,
-        key: &K,
-        lane: Arc<str>,
-        priority: Priority,
-        enqueued_at: Duration,
-        is_own_attempt: bool,
-    ) {
+    fn enqueue(&mut self, key: &K, lane: Arc<str>, priority: Priority, enqueued_at: Duration) {
         self.sequence += 1;
         let Some(item) = self.items.get_mut(key) else {
             return;
@@ -451,7 +444,6 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         item.priority = priority;
         item.sequence = self.sequence;
         item.enqueued_at = enqueued_at;
-        item.is_own_attempt = is_own_attempt;
         item.lane = lane.clone();
         let lane = self.lanes.entry(lane).or_insert_with(Lane::new);
         lane.ready[priority as usize].insert(self.sequence, key.clone());

@@ -1,12 +1,14 @@
 //! Built components and their installation into a host's plugin directory.
 
 use std::{
+    fs::Permissions,
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use kube::api::{DeleteParams, Patch, PatchParams};
-use ostler::testing::key::Gvk;
+use ostler::testing::{engine::CompileCache, key::Gvk};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -15,6 +17,48 @@ use crate::Lab;
 /// Serializes the tests that have a Plugin object on the real server: it is cluster-scoped and named like its component, so
 /// they would collide.
 static PLUGIN_LOCK: Mutex<()> = Mutex::const_new(());
+
+/// A compiler of components that waits while it is held. It stores no code, so that the host compiles by itself afterwards.
+pub struct HeldCompiler {
+    hold: PathBuf,
+    compiling: PathBuf,
+}
+
+impl HeldCompiler {
+    /// Makes the host of a lab, which is not started yet, compile with it.
+    pub fn install(lab: &mut Lab) -> Self {
+        let [code, compiler, hold, compiling] =
+            ["compiled", "compiler", "hold", "compiling"].map(|name| lab.path().join(name));
+        let script = format!(
+            "#!/bin/sh\ncat > /dev/null\n\
+             if [ -e {hold} ]; then touch {compiling}; while [ -e {hold} ]; do sleep 0.02; done; fi\n",
+            hold = hold.display(),
+            compiling = compiling.display(),
+        );
+        std::fs::write(&compiler, script).expect("written");
+        std::fs::set_permissions(&compiler, Permissions::from_mode(0o755)).expect("executable");
+        lab.settings.cache = Some(CompileCache {
+            directory: code,
+            compiler: Some(compiler),
+        });
+        Self { hold, compiling }
+    }
+
+    /// Makes it wait from now on.
+    pub fn hold(&self) {
+        std::fs::write(&self.hold, "").expect("written");
+    }
+
+    /// Lets it go on.
+    pub fn release(&self) {
+        std::fs::remove_file(&self.hold).expect("removed");
+    }
+
+    /// True once it has been called while it is held.
+    pub fn is_compiling(&self) -> bool {
+        self.compiling.exists()
+    }
+}
 
 impl Lab {
     /// Installs built components into the plugin directory. Like a build it renames complete files into place, so that

@@ -1,7 +1,7 @@
 //! Writes: none without a change, and no endless conflict.
 
 use ostler_test_harness::{
-    Lab, find_condition,
+    HeldCompiler, Lab, find_condition,
     probe::{config_map, kind, write},
     scenario,
 };
@@ -240,19 +240,7 @@ async fn denied_write_is_retried_after_grant(mut lab: Lab) {
 /// A component of an interpreter takes minutes to compile. Nothing that an administrator revokes may wait for that.
 #[scenario]
 async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
-    let at = |name: &str| lab.path().join(name);
-    let [grants_file, code, compiler] = ["grants.yaml", "compiled", "compiler"].map(at);
-    let [slow, compiling, proceed] = ["slow", "compiling", "proceed"].map(at);
-    // It stores no code, so that the host compiles by itself afterwards.
-    let script = format!(
-        "#!/bin/sh\ncat > /dev/null\nif [ -e {} ]; then touch {}; while [ ! -e {} ]; do sleep 0.02; done; fi\n",
-        slow.display(),
-        compiling.display(),
-        proceed.display(),
-    );
-    std::fs::write(&compiler, script).expect("written");
-    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
+    let grants_file = lab.path().join("grants.yaml");
     let grants = |verbs: &str| {
         let text = format!(
             "plugins: {{greeting: {{reconciles: [{{group: examples.ostler.dev, kinds: [Greeting]}}]}}, \
@@ -263,18 +251,15 @@ async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
     };
     lab.settings.grants = grants("[get, apply]");
     lab.settings.grants_file = Some(grants_file.clone());
-    lab.settings.cache = Some(ostler::testing::engine::CompileCache {
-        directory: code,
-        compiler: Some(compiler),
-    });
+    let compiler = HeldCompiler::install(&mut lab);
     lab.start_probe().await;
     lab.apply_probe("before", json!([write("apply", "child", "1")]), json!([]))
         .await;
     lab.wait_ready(&kind(), "before").await;
 
-    std::fs::write(&slow, "").expect("written");
+    compiler.hold();
     lab.install(&["examples/greeting"]);
-    lab.wait_until("the compiler runs", async || compiling.exists())
+    lab.wait_until("the compiler runs", async || compiler.is_compiling())
         .await;
     grants("[get]");
     lab.apply_probe("after", json!([write("apply", "other", "1")]), json!([]))
@@ -289,7 +274,7 @@ async fn revoked_grant_applies_while_another_component_compiles(mut lab: Lab) {
             .any(|p| &**p.name() == name)
     };
     assert!(!serves("greeting"), "it is still being compiled");
-    std::fs::write(&proceed, "").expect("written");
+    compiler.release();
     lab.wait_until("the other component serves", async || serves("greeting"))
         .await;
 }

@@ -38,18 +38,11 @@ impl Registry {
         selector: CanarySelector,
     ) -> Result<SlotChange, LoadError> {
         let mut slots = self.slots.write();
-        let slot = slots.entry(id.clone()).or_default();
-        if slot.serving().is_none() {
-            let refusal = LoadError::new(
-                plugin_reason::PRIMARY_NOT_LOADED,
-                "there is no primary build".into(),
-            );
-            slot.canary = Some(Canary {
-                build: None,
-                revision: revision.into(),
-                refusal: Some(refusal.clone()),
-                selector,
-            });
+        if slots.get(id).is_none_or(|slot| slot.serving().is_none()) {
+            drop(slots);
+            let why = "there is no primary build".into();
+            let refusal = LoadError::new(plugin_reason::PRIMARY_NOT_LOADED, why);
+            self.refuse_canary(id, revision, selector, Some(refusal.clone()));
             return Err(refusal);
         }
         let change = self.settle(&mut slots, id, |slot| {

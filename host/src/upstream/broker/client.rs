@@ -39,7 +39,7 @@ use crate::{
         redact::{MIN_PASSWORD_BYTES, Redactor},
         spec::{Auth, MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT},
         tls,
-        transport_error::TransportErrorKind,
+        transport_error::{TransportError, TransportErrorKind},
     },
 };
 
@@ -521,8 +521,7 @@ impl BrokerClient {
     ) -> Result<(Arc<Link>, AnnouncedMessages), SendError> {
         // One attempt for all: it has the backoff of the broker.
         self.link().await?;
-        let opened = self.open_connection(Some(memory)).await;
-        let opened = opened.map_err(|error| self.classify_connect_error(error))?;
+        let opened = self.open_connection(Some(memory)).await?;
         let announced = opened.announced.clone();
         let link = self.accept_connection(opened, |state, link| {
             state.consuming.retain(|link| link.strong_count() > 0);
@@ -531,48 +530,42 @@ impl BrokerClient {
         Ok((link, announced))
     }
 
+    /// Opens a connection. The error is redacted.
     async fn open_connection(
         &self,
         memory: Option<Arc<MessageShare>>,
     ) -> Result<OpenConnection, ConnectError> {
         let timeouts = (self.connect_timeout, self.timeout);
         let BrokerContext { network, fence, .. } = &self.context;
-        self.endpoint.connect(network, fence, timeouts, memory).await
-    }
-
-    fn classify_connect_error(&self, error: ConnectError) -> SendError {
-        match error {
-            ConnectError::NotLeader(NotLeader) => SendError::NotLeader(NotLeader),
-            ConnectError::Refused(why) => SendError::LoginFailed(self.redactor.redact_text(&why)),
-            ConnectError::Transport(mut error) => {
-                error.text = self.redactor.redact_text(&error.text);
-                error.into_send_error("")
+        let opened = self.endpoint.connect(network, fence, timeouts, memory).await;
+        opened.map_err(|mut error| {
+            match &mut error {
+                ConnectError::Transport(TransportError { text, .. }) | ConnectError::Refused(text) => {
+                    *text = self.redactor.redact_text(text);
+                }
+                ConnectError::NotLeader(_) => {}
             }
-        }
+            error
+        })
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
         let opened = match self.open_connection(None).await {
             Ok(opened) => opened,
-            Err(error) => {
-                let transport = match &error {
-                    ConnectError::Transport(error) => {
-                        Some((error.kind, self.redactor.redact_text(&error.text)))
-                    }
-                    ConnectError::NotLeader(_) | ConnectError::Refused(_) => None,
-                };
-                let error = self.classify_connect_error(error);
-                match (&error, transport) {
-                    (_, Some((kind, text))) => {
-                        self.record_failure(&text, |health| health.record_unreachable(kind, &text));
-                    }
-                    (SendError::LoginFailed(_), None) => self.record_failure(&error.to_string(), |health| {
-                        health.record_login(Err(&error), Instant::now())
-                    }),
-                    _ => {}
-                }
+            Err(ConnectError::Transport(error)) => {
+                self.record_failure(&error.text, |health| {
+                    health.record_unreachable(error.kind, &error.text)
+                });
+                return Err(error.into_send_error(""));
+            }
+            Err(ConnectError::Refused(why)) => {
+                let error = SendError::LoginFailed(why);
+                self.record_failure(&error.to_string(), |health| {
+                    health.record_login(Err(&error), Instant::now())
+                });
                 return Err(error);
             }
+            Err(error @ ConnectError::NotLeader(_)) => return Err(error.into()),
         };
         let mut changed = false;
         let link = self.accept_connection(opened, |state, link| {

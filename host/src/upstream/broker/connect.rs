@@ -37,7 +37,7 @@ use crate::{
     contract::message_memory::MessageShare,
     policy::network::NetworkPolicy,
     upstream::{
-        Secret,
+        Secret, SendError,
         transport_error::{TransportError, TransportErrorKind},
     },
 };
@@ -68,6 +68,16 @@ pub enum ConnectError {
     Refused(String),
     /// This host is not the leader.
     NotLeader(NotLeader),
+}
+
+impl From<ConnectError> for SendError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Transport(error) => error.into_send_error(""),
+            ConnectError::Refused(why) => Self::LoginFailed(why),
+            ConnectError::NotLeader(error) => Self::NotLeader(error),
+        }
+    }
 }
 
 /// An AMQP connection, and the switch that cuts it.

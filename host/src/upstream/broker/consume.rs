@@ -113,7 +113,10 @@ impl BrokerClient {
                 .await?;
             Ok::<_, lapin::Error>((channel, consumer))
         };
-        let (channel, consumer) = self.limit_time(consuming).await?;
+        let (channel, consumer) = self
+            .limit_time(consuming)
+            .await
+            .inspect_err(|_| link.clone().close())?;
         Ok(QueueConsumer {
             client: self.clone(),
             queue: queue.to_owned(),

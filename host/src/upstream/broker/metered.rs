@@ -12,12 +12,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::poll_read_buf;
 
 use crate::contract::message_memory::{MessageCharge, MessageShare};
 
-/// Size of a read.
+/// Room for a read.
 const READ_BYTES: usize = 16 << 10;
 /// Type, channel and size before the payload of a frame, and the byte behind it.
 const FRAME_HEADER_BYTES: usize = 7;
@@ -97,7 +99,7 @@ pub struct MeteredStream<S> {
     announced: AnnouncedMessages,
     scanner: FrameScanner,
     /// Bytes that were read and not passed on.
-    unread: Vec<u8>,
+    unread: BytesMut,
     charging: Option<Charging>,
 }
 
@@ -109,7 +111,7 @@ impl<S> MeteredStream<S> {
             memory,
             announced: AnnouncedMessages::default(),
             scanner: FrameScanner::default(),
-            unread: Vec::new(),
+            unread: BytesMut::new(),
             charging: None,
         }
     }
@@ -133,13 +135,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
             this.announced.0.lock().push_back(charge);
         }
         if this.unread.is_empty() {
-            let mut read = [0; READ_BYTES];
-            let mut read = ReadBuf::new(&mut read);
-            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut read))?;
-            if read.filled().is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            this.unread.extend_from_slice(read.filled());
+            this.unread.reserve(READ_BYTES);
+            ready!(poll_read_buf(Pin::new(&mut this.stream), cx, &mut this.unread))?;
         }
         let room = this.unread.len().min(buf.remaining());
         let (scanned, body_size) = this.scanner.scan(&this.unread[..room]);
@@ -149,7 +146,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
             this.charging = Some(Box::pin(charge));
         }
         buf.put_slice(&this.unread[..scanned]);
-        this.unread.drain(..scanned);
+        this.unread.advance(scanned);
         Poll::Ready(Ok(()))
     }
 }

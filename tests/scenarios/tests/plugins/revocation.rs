@@ -1,7 +1,7 @@
 //! Revocation of a key or a digest while the build that it concerns serves.
 
 use ostler::testing::grants::Grants;
-use ostler_test_harness::scenario;
+use ostler_test_harness::{HeldCompiler, scenario};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -131,27 +131,6 @@ pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut
     lab.delete_plugin("greeting").await;
 }
 
-/// Writes a grants file outside the plugin directory, and the compiler's part of a compile cache that blocks while `hold`
-/// exists: it creates `compiling` meanwhile, and stores no code.
-fn block_compiler(lab: &mut Lab) -> [std::path::PathBuf; 2] {
-    let [code, compiler, hold, compiling] =
-        ["compiled", "compiler", "hold", "compiling"].map(|name| lab.path().join(name));
-    let script = format!(
-        "#!/bin/sh\ncat > /dev/null\ntouch {}; while [ -e {} ]; do sleep 0.02; done\n",
-        compiling.display(),
-        hold.display(),
-    );
-    std::fs::write(&compiler, script).expect("written");
-    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
-    std::fs::write(&hold, "").expect("written");
-    lab.settings.cache = Some(CompileCache {
-        directory: code,
-        compiler: Some(compiler),
-    });
-    [hold, compiling]
-}
-
 /// Writes a grants file that revokes these digests.
 fn write_grants(lab: &Lab, revoked: &[String]) -> Grants {
     let all = json!([{"group": "*", "kinds": ["*"]}]);
@@ -164,12 +143,13 @@ fn write_grants(lab: &Lab, revoked: &[String]) -> Grants {
 
 #[scenario]
 pub(super) async fn file_revoked_while_it_compiles_never_serves(mut lab: Lab) {
-    let [hold, compiling] = block_compiler(&mut lab);
+    let compiler = HeldCompiler::install(&mut lab);
+    compiler.hold();
     lab.settings.grants = write_grants(&lab, &[]);
     lab.settings.grants_file = Some(lab.path().join("grants.yaml"));
     lab.start_host().await;
     lab.install(&["examples/greeting"]);
-    lab.wait_until("the compiler runs", async || compiling.exists())
+    lab.wait_until("the compiler runs", async || compiler.is_compiling())
         .await;
     let digest = format!("{:x}", Sha256::digest(read_component("examples/greeting")));
     let is_refused = || lab.host().registry().grants_error().is_some();
@@ -179,7 +159,7 @@ pub(super) async fn file_revoked_while_it_compiles_never_serves(mut lab: Lab) {
     write_grants(&lab, &[digest]);
     lab.wait_until("the grants have been read", async || !is_refused())
         .await;
-    std::fs::remove_file(&hold).expect("removed");
+    compiler.release();
     lab.wait_until("the file is refused", async || {
         let reports = lab.host().registry().reports();
         reports.iter().any(|report| report.reason == "Revoked")
