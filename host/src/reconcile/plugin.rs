@@ -56,7 +56,10 @@ impl Controller {
     /// Reconciles a `Plugin` object. Returns none when it is gone.
     pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
-        let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
+        // A watch of all Plugins, for those at a home cluster, has the ones of other hosts, too.
+        let selector = self.settings.plugin_selector.as_ref();
+        let stored = self.services.cache.store.get(key, Projection::Full);
+        let Some(object) = stored.filter(|object| selector.is_none_or(|s| s.matches(&object.labels))) else {
             return self.forget_object(key).await;
         };
         let by: Arc<str> = HostLane::Plugins.name().into();

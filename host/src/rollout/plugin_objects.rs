@@ -174,7 +174,12 @@ impl PluginObjects {
             return None;
         }
         let (serving, _) = self.services.cache.informers.ensure_informer(&self.scope());
-        let mut objects = self.services.cache.store.list(&serving, &Query::default());
+        // A wider watch has the Plugins of other hosts, too.
+        let query = Query {
+            labels: self.selector.as_ref(),
+            ..Query::default()
+        };
+        let mut objects = self.services.cache.store.list(&serving, &query);
         objects.sort_by(|a, b| a.0.cmp(&b.0));
         Some(objects)
     }

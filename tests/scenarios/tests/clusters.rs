@@ -12,7 +12,7 @@ mod watches;
 
 use std::time::{Duration, Instant};
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::{
     Settings,
     testing::{
@@ -515,6 +515,34 @@ async fn object_of_another_owner_is_not_taken_over(mut lab: Lab) {
     lab.delete(&kind(), "first").await;
     lab.wait_gone(&kind(), "first").await;
     assert!(east.config_map(&lab, "a").await.is_none());
+}
+
+/// A host with a Cluster watches all Plugins, since those of other hosts may have their objects there.
+#[scenario]
+async fn plugin_of_another_host_is_left_alone(mut lab: Lab) {
+    let east = SecondCluster::start(&lab).await;
+    // The selector of this host does not match it.
+    let name = format!("other-{}", lab.namespace);
+    lab.apply(
+        json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin", "metadata": {"name": name},
+        "spec": {"source": {"file": format!("{name}.wasm")}}}),
+    )
+    .await;
+    lab.start_probe().await;
+    apply_cluster(&lab, "east", east.kubeconfig()).await;
+    protect_east(&lab).await;
+    lab.delete(&kind(), "user").await;
+    lab.delete(&cluster_kind(), "east").await;
+    // It is not released while a plugin of this host is being loaded.
+    lab.wait_gone(&cluster_kind(), "east").await;
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    let other = plugins.get(&name).await.expect("the Plugin");
+    assert_eq!(other.data["status"], Value::Null);
+    assert_eq!(other.metadata.finalizers, None);
+    plugins
+        .delete(&name, &DeleteParams::default())
+        .await
+        .expect("deleted");
 }
 
 #[scenario]
