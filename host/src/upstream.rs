@@ -61,6 +61,7 @@ pub(crate) use self::{
     broker::BrokerClient,
     challenge::Challenge,
     health::{HealthFact, HealthReport},
+    transport_error::{TransportError, TransportErrorKind},
 };
 use self::{
     broker::BrokerClients,

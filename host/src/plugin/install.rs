@@ -196,7 +196,7 @@ fn find_new_permissions(
 ) -> Vec<String> {
     let none = Permissions::default();
     let granted = before.map_or(&none, |spec| &spec.grants);
-    let mut lines = summary::Summary::new(Some(grants), granted).missing;
+    let mut lines = summary::find_missing(grants, granted);
     let replaced = before.and_then(|spec| spec.service_account.as_ref());
     if let Some(replaced) = replaced.filter(|replaced| *replaced != account) {
         lines.push(format!(

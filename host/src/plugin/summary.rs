@@ -24,7 +24,7 @@ impl Summary {
         Self {
             requested: format_lines(asks),
             granted: format_lines(granted),
-            missing: find_missing(asks, granted),
+            missing: find_missing(&ignore_places(asks), granted),
         }
     }
 }
@@ -162,7 +162,7 @@ fn has_wildcard(patterns: &[String]) -> bool {
 }
 
 fn format_namespaces(namespaces: &[String]) -> String {
-    if has_wildcard(namespaces) {
+    if namespaces.is_empty() || has_wildcard(namespaces) {
         return String::new();
     }
     let names = namespaces.iter().map(|n| match n.as_str() {
@@ -172,8 +172,20 @@ fn format_namespaces(namespaces: &[String]) -> String {
     format!(" in {}", names.collect::<Vec<_>>().join(","))
 }
 
-/// Lines of the permissions that no single granted entry covers completely.
-fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
+/// Takes the wildcard from the namespaces in which kinds are to be reconciled. A plugin that could work everywhere misses nothing
+/// where the administrator confines it to some namespaces.
+fn ignore_places(asks: &Permissions) -> Permissions {
+    let mut asks = asks.clone();
+    let everywhere = asks
+        .reconciles
+        .iter_mut()
+        .filter(|entry| has_wildcard(&entry.namespaces));
+    everywhere.for_each(|entry| entry.namespaces.clear());
+    asks
+}
+
+/// Lines of the permissions that are not granted completely. A kind to be reconciled in no namespace is needed in any.
+pub fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     let Permissions {
         reconciles,
         kubernetes,
@@ -185,13 +197,13 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     } = asks;
     let mut missing = Vec::new();
     for ask in reconciles {
-        let covered = |g: &ReconcileGrant| {
-            ask.kinds
-                .iter()
-                .all(|kind| covers_kind((&g.group, &g.kinds), (&ask.group, kind)))
-                && covers_all(&g.namespaces, &ask.namespaces)
+        let covered = |kind: &String| {
+            granted.reconciles.iter().any(|g| {
+                covers_kind((&g.group, &g.kinds), (&ask.group, kind))
+                    && covers_all(&g.namespaces, &ask.namespaces)
+            })
         };
-        if !granted.reconciles.iter().any(covered) {
+        if !ask.kinds.iter().all(covered) {
             missing.push(format_reconcile(ask));
         }
     }
@@ -516,6 +528,14 @@ messages: [{exchanges: ['*'], routingKeys: ['a.#']}]
             ]
         );
         assert_eq!(summary.requested.len(), 7);
+        let confined =
+            parse("{reconciles: [{group: a, kinds: [B], namespaces: [n]}, {group: a, kinds: [C]}]}");
+        let everywhere = parse("{reconciles: [{group: a, kinds: [B, C]}]}");
+        assert!(Summary::new(Some(&everywhere), &confined).missing.is_empty());
+        assert_eq!(find_missing(&everywhere, &confined).len(), 1);
+        let elsewhere =
+            parse("{reconciles: [{group: a, kinds: [B], namespaces: [m]}, {group: a, kinds: [D]}]}");
+        assert_eq!(Summary::new(Some(&elsewhere), &confined).missing.len(), 2);
         let same = Summary::new(None, &granted);
         assert_eq!(same.missing, Vec::<String>::new());
         assert_eq!(same.requested, same.granted);

@@ -202,8 +202,8 @@ impl Controller {
                 .set_paused(plugin.name(), plugin.suspended);
         }
         let note = format!(
-            "{} objects need it for their cleanup: delete them first ({}), or annotate this Plugin \
-             {DELETION_POLICY}=Orphan to let all of them go without cleanup",
+            "{} objects need it for their cleanup ({}). Delete them, or annotate this Plugin {DELETION_POLICY}=Orphan to remove their \
+             finalizers without cleanup, or {FORCE_DELETE}=true to remove it and leave them as they are",
             left.len(),
             name_objects(left.iter().map(|(key, _)| key), MAX_NAMED_OBJECTS)
         );

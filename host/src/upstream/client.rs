@@ -353,7 +353,10 @@ impl Client {
             };
             // A server may have acted on a request that was sent: from then on only safe methods are repeated.
             let repeatable = safe || (error.is_unsent() && request.method.is_idempotent());
-            let hopeless = matches!(error.kind, TransportErrorKind::Address | TransportErrorKind::Tls);
+            let hopeless = matches!(
+                error.kind,
+                TransportErrorKind::Address | TransportErrorKind::Tls | TransportErrorKind::NoTls
+            );
             let again = repeatable && !hopeless && retries < MAX_RETRIES && {
                 let mut state = self.state.lock();
                 state.breaker.trial_at().is_none() && state.retry_budget.withdraw_retry()

@@ -132,7 +132,9 @@ impl Health {
     /// The upstream cannot be reached.
     pub fn record_unreachable(&mut self, kind: transport_error::TransportErrorKind, why: &str) -> bool {
         let reason = match kind {
-            transport_error::TransportErrorKind::Tls => upstream_reason::TLS_HANDSHAKE_FAILED,
+            transport_error::TransportErrorKind::Tls | transport_error::TransportErrorKind::NoTls => {
+                upstream_reason::TLS_HANDSHAKE_FAILED
+            }
             transport_error::TransportErrorKind::Address => upstream_reason::ADDRESS_NOT_ALLOWED,
             transport_error::TransportErrorKind::Connect | transport_error::TransportErrorKind::Broken => {
                 upstream_reason::CONNECTION_FAILED

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use rustls::InvalidMessage;
+
 use super::SendError;
 use crate::policy::network::AddressNotAllowed;
 
@@ -12,6 +14,8 @@ pub enum TransportErrorKind {
     Connect,
     /// The TLS handshake failed: nothing was sent.
     Tls,
+    /// The peer answered the TLS handshake with something else, as a server of plain HTTP does: nothing was sent.
+    NoTls,
     /// The network policy does not allow the address.
     Address,
     /// The connection broke, or nothing was received in time.
@@ -57,8 +61,13 @@ impl TransportError {
         loop {
             if cause.is::<AddressNotAllowed>() {
                 kind = TransportErrorKind::Address;
-            } else if cause.is::<rustls::Error>() {
-                kind = TransportErrorKind::Tls;
+            } else if let Some(error) = cause.downcast_ref() {
+                kind = match error {
+                    rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+                        TransportErrorKind::NoTls
+                    }
+                    _ => TransportErrorKind::Tls,
+                };
             }
             // `std::io::Error::source` skips the error that it wraps.
             let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
@@ -69,20 +78,21 @@ impl TransportError {
             let Some(next) = next else { break };
             cause = next;
         }
-        let what = match kind {
-            TransportErrorKind::Connect => "can't connect: ",
-            TransportErrorKind::Tls => "TLS: ",
-            TransportErrorKind::Address | TransportErrorKind::Broken => "",
+        let text = match kind {
+            TransportErrorKind::Connect => format!("can't connect: {cause}"),
+            TransportErrorKind::Tls => format!("TLS: {cause}"),
+            TransportErrorKind::NoTls => "TLS: the server answers without TLS".to_owned(),
+            TransportErrorKind::Address | TransportErrorKind::Broken => cause.to_string(),
         };
-        Self {
-            kind,
-            text: format!("{what}{cause}"),
-        }
+        Self { kind, text }
     }
 
     /// No part of the request was sent.
     pub fn is_unsent(&self) -> bool {
-        matches!(self.kind, TransportErrorKind::Connect | TransportErrorKind::Tls)
+        matches!(
+            self.kind,
+            TransportErrorKind::Connect | TransportErrorKind::Tls | TransportErrorKind::NoTls
+        )
     }
 
     /// Converts to the error of a request, with a prefix that names the operation.

@@ -138,6 +138,34 @@ async fn permanent_failure_is_returned() {
 }
 
 #[tokio::test]
+async fn registry_without_tls_names_the_option_for_plain_http() {
+    let fake = Fake::plain().await;
+    // The address is no loopback address, and leads to this machine.
+    let unspecified = fake.address.replace("127.0.0.1", "0.0.0.0");
+    let component = fake.component().to_string();
+    let reference: Reference = component
+        .replace(&fake.address, &unspecified)
+        .parse()
+        .expect("a reference");
+    let error = fake
+        .pull(&reference)
+        .await
+        .expect_err("TLS is expected")
+        .to_string();
+    assert!(
+        error.contains("the server answers without TLS")
+            && error.contains(&format!("--plain-http-registry {unspecified}")),
+        "{error}"
+    );
+    assert_eq!(fake.asked(), []);
+    store()
+        .with_plain_http([unspecified])
+        .pull_component(&reference, &RegistryAuth::anonymous(), &SignaturePolicy::none())
+        .await
+        .expect("pulled");
+}
+
+#[tokio::test]
 async fn tag_needs_development_mode() {
     let fake = Fake::plain().await;
     let pinned = fake.component();

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod upgrade;
+mod wait;
 
 use std::{
     path::{Path, PathBuf},
@@ -16,10 +17,11 @@ use serde_json::{Map, Value};
 
 use self::{
     cluster::{
-        apply_object, apply_objects, check_ownership, delete_objects, delete_plugin, discover_catalog,
-        find_obsolete, read_plugin,
+        apply_objects, check_ownership, delete_objects, delete_plugin, discover_catalog, find_obsolete,
+        read_plugin,
     },
-    upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy, wait_serving},
+    upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy},
+    wait::PluginWait,
 };
 use super::registry::{Registry, read_text};
 use crate::{
@@ -51,7 +53,7 @@ use crate::{
 #[command(
     after_help = "Roles allow exactly what the manifest asks for: to the plugin's service account, and to the host. An \
                   installed plugin is upgraded; permissions that it did not have before are listed, and need --yes.\n\n\
-                  Exit codes: 0 installed, or printed with --dry-run; 1 otherwise."
+                  Exit codes: 0 it serves, or is applied with --no-wait or printed with --dry-run; 1 otherwise."
 )]
 pub struct Install {
     /// Registry reference (REGISTRY/REPOSITORY:TAG or …@sha256:DIGEST), or component file of the host's plugin directory.
@@ -81,9 +83,13 @@ pub struct Install {
     /// Take over fields that others have changed.
     #[arg(long)]
     force_conflicts: bool,
-    /// Time to wait until the new build of an upgrade serves, before the former one loses its rights.
+    /// Time to wait until the build serves. The former build of an upgrade loses its rights only then.
     #[arg(long, default_value = "1m", value_parser = parse_duration)]
     timeout: Duration,
+    /// End when the objects are applied. An upgrade that takes rights from the build that serves waits for the new one all the
+    /// same.
+    #[arg(long)]
+    no_wait: bool,
     #[command(flatten)]
     host: HostAccount,
     #[command(flatten)]
@@ -93,13 +99,13 @@ pub struct Install {
 /// Arguments of `ostler plugin uninstall`.
 #[derive(Args)]
 #[command(
-    after_help = "The objects of the plugin stay. Those with its finalizer block the deletion, since they could not be \
-                  cleaned up any more: delete them first.\n\nExit codes: 0 uninstalled; 1 otherwise."
+    after_help = "Objects with the plugin's finalizer keep it, since nothing else could clean them up: the command says which, and \
+                  what can be done. Objects without it stay.\n\nExit codes: 0 uninstalled; 1 otherwise."
 )]
 pub struct Uninstall {
     /// Name of the plugin.
     name: String,
-    /// Time to wait for objects with the plugin's finalizer.
+    /// Time to wait until no object needs the plugin any more. After it the deletion goes on without the command.
     #[arg(long, default_value = "1m", value_parser = parse_duration)]
     timeout: Duration,
     /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
@@ -135,7 +141,7 @@ impl HostAccount {
 }
 
 impl Install {
-    /// Plans the installation, and applies or prints it.
+    /// Plans the installation, and prints it, or applies it and waits until the build serves.
     pub async fn run(self) -> anyhow::Result<()> {
         let verify = self.read_keys()?;
         let config = self.config.as_deref().map(read_config).transpose()?;
@@ -206,8 +212,17 @@ impl Install {
                 self.begin_transition(&client, &build, &planned, &first).await?;
             }
         }
-        apply_objects(&client, &objects, self.force_conflicts).await?;
-        delete_objects(&client, &obsolete).await
+        let generation = apply_objects(&client, &objects, self.force_conflicts).await?;
+        delete_objects(&client, &obsolete).await?;
+        if self.no_wait {
+            return Ok(());
+        }
+        let wait = PluginWait::new(&client, build.name(), self.timeout);
+        let version = wait.until_serving(generation, &build.digest).await.context(
+            "the objects above are applied, and stay: mend the cause, or take them back with `ostler plugin uninstall`",
+        )?;
+        println!("Plugin {} serves {version}", build.name());
+        Ok(())
     }
 
     /// Applies the rights and grants of the former build and of the new one together, and waits until that serves: the former one
@@ -221,9 +236,13 @@ impl Install {
     ) -> anyhow::Result<()> {
         apply_objects(client, rights, self.force_conflicts).await?;
         let plugin = planned.transition.as_ref().unwrap_or(&planned.plugin);
-        let applied = apply_object(client, &serde_json::to_value(plugin)?, self.force_conflicts).await?;
-        let generation = applied.metadata.generation.unwrap_or_default();
-        wait_serving(client, build.name(), generation, &build.digest, self.timeout).await
+        let plugin = serde_json::to_value(plugin)?;
+        let generation = apply_objects(client, &[plugin], self.force_conflicts).await?;
+        let wait = PluginWait::new(client, build.name(), self.timeout);
+        wait.until_serving(generation, &build.digest).await.context(
+            "the rights of the former build are kept until the new one serves: repeat the command when it does",
+        )?;
+        Ok(())
     }
 
     /// Verifies the component as the installed plugin requires. Its name is known only after the component was read.
@@ -337,7 +356,15 @@ impl Uninstall {
     /// Deletes the `Plugin` object, and when it is gone the service account and the roles.
     pub async fn run(self) -> anyhow::Result<()> {
         let client = create_client(self.kubeconfig).await?;
-        delete_plugin(&client, &self.name, self.timeout).await?;
+        let shown = format!("Plugin {}", escape_controls(&self.name));
+        if delete_plugin(&client, &self.name).await? {
+            PluginWait::new(&client, &self.name, self.timeout)
+                .until_gone()
+                .await?;
+            println!("{shown} deleted");
+        } else {
+            println!("{shown} does not exist");
+        }
         let obsolete = find_obsolete(&client, &self.name, &[]).await?;
         delete_objects(&client, &obsolete).await
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     kube::backoff::Backoff,
-    upstream::{retry_after, root_cause},
+    upstream::{TransportError, TransportErrorKind, retry_after, root_cause},
 };
 
 /// Retries of a request, and the delays before them. Jitter keeps hosts that failed together from coming back together.
@@ -375,7 +375,17 @@ impl Registry {
                 Err(e) if e.is_redirect() => {
                     return Err(self.pull_failed_error(what, "it redirects where it must not"));
                 }
-                Err(e) => (root_cause(&e), None),
+                Err(e) => {
+                    let error = TransportError::from_request(&e);
+                    if error.kind == TransportErrorKind::NoTls {
+                        let why = format!(
+                            "{}. Where plain HTTP is intended: --plain-http-registry {} of the host, --plain-http of `ostler plugin`",
+                            error.text, self.host
+                        );
+                        return Err(self.pull_failed_error(what, &why));
+                    }
+                    (error.text, None)
+                }
             };
             if retries == MAX_RETRIES {
                 return Err(self.pull_failed_error(what, &why));

@@ -14,7 +14,9 @@ use ostler::testing::{
     manifest::{self, Manifest},
     plugin::install::host_objects,
 };
-use ostler_test_harness::{Lab, process::host_binary, read_component, registry::Registry, scenario};
+use ostler_test_harness::{
+    Lab, find_condition, process::host_binary, read_component, registry::Registry, scenario,
+};
 use serde_json::{Value, json};
 
 use crate::grants::shipped::{Rights, bound_rules, client_as_host};
@@ -76,9 +78,13 @@ async fn run_plugin_command(lab: &Lab, arguments: &[&str]) -> Output {
         .expect("it ends")
 }
 
-/// Installs a file in the namespace of the test.
+/// Installs a file in the namespace of the test. There may be no host yet.
 async fn install(lab: &Lab, file: &str, more: &[&str]) -> Output {
-    let arguments = [&["install", file, "--namespace", &lab.namespace][..], more].concat();
+    let arguments = [
+        &["install", file, "--no-wait", "--namespace", &lab.namespace][..],
+        more,
+    ]
+    .concat();
     run_plugin_command(lab, &arguments).await
 }
 
@@ -284,14 +290,14 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
     );
     assert!(spec().await["grants"].get("secrets").is_none());
     // Installed for all namespaces, the roles of the namespace are deleted; this is new for the kinds it reconciles.
-    let everywhere = run_plugin_command(&lab, &["install", &file]).await;
+    let everywhere = run_plugin_command(&lab, &["install", &file, "--no-wait"]).await;
     assert!(
         stderr(&everywhere).contains("reconcile Greeting"),
         "{}",
         stderr(&everywhere)
     );
     assert!(!everywhere.status.success());
-    expect_success(&run_plugin_command(&lab, &["install", &file, "--yes"]).await);
+    expect_success(&run_plugin_command(&lab, &["install", &file, "--no-wait", "--yes"]).await);
     let kinds: BTreeSet<String> = list_installed(&lab)
         .await
         .iter()
@@ -306,6 +312,73 @@ pub async fn upgrade_with_new_permissions_needs_consent(lab: Lab) {
         format!("ServiceAccount {system}"),
     ];
     assert_eq!(kinds, expected.into());
+    expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
+    assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
+}
+
+/// Both commands say what the host finds, at once and once.
+#[scenario]
+pub async fn install_and_uninstall_wait_for_the_host_and_say_what_keeps_it(mut lab: Lab) {
+    let _lock = lab.lock_plugin("greeting").await;
+    apply_host_rights(&lab).await;
+    lab.settings.grants = Grants::default();
+    lab.start_host().await;
+    // The plugin directory of the host does not have the file yet.
+    let elsewhere = lab.path().join("new");
+    std::fs::create_dir(&elsewhere).expect("created");
+    let elsewhere = elsewhere.join("greeting.wasm");
+    std::fs::write(&elsewhere, read_component(GREETING_COMPONENT)).expect("written");
+    let elsewhere = elsewhere.display().to_string();
+    let install = ["install", &elsewhere, "--namespace", &lab.namespace];
+    let unseen = run_plugin_command(&lab, &[&install[..], &["--timeout", "1s"]].concat()).await;
+    let text = stderr(&unseen);
+    assert!(
+        !unseen.status.success()
+            && text.contains("no host has dealt with it")
+            && text.contains("--plugin-selector"),
+        "{text}"
+    );
+    label_plugin(&lab).await;
+    let absent = run_plugin_command(&lab, &[&install[..], &["--timeout", "3s"]].concat()).await;
+    let text = stderr(&absent);
+    assert!(!absent.status.success(), "{text}");
+    assert_eq!(text.matches("FileNotFound: greeting.wasm").count(), 1, "{text}");
+    assert!(
+        text.contains("does not serve its build") && text.contains("ostler plugin uninstall"),
+        "{text}"
+    );
+    std::fs::write(plugin_file(&lab), read_component(GREETING_COMPONENT)).expect("written");
+    let installed = run_plugin_command(&lab, &install).await;
+    expect_success(&installed);
+    let text = String::from_utf8_lossy(&installed.stdout).into_owned();
+    assert!(text.contains("Plugin greeting serves 0.1.0"), "{text}");
+    // It could work everywhere, and works where it is installed.
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    let plugin = plugins.get("greeting").await.expect("the Plugin");
+    let granted = find_condition(&plugin.data, "Granted");
+    assert_eq!(
+        (&granted["status"], &granted["reason"]),
+        (&json!("True"), &json!("AllGranted"))
+    );
+
+    lab.apply(greeting_object(&lab, "hello")).await;
+    lab.wait_ready(&greeting(), "hello").await;
+    let kept = run_plugin_command(&lab, &["uninstall", "greeting", "--timeout", "3s"]).await;
+    let text = stderr(&kept);
+    assert!(!kept.status.success(), "{text}");
+    let remaining = format!(
+        "1 objects need it for their cleanup (Greeting/{}/hello). Delete them, or",
+        lab.namespace
+    );
+    for line in [
+        &*remaining,
+        "deletion-policy=Orphan",
+        "force-delete=true",
+        "the deletion goes on",
+    ] {
+        assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
+    }
+    lab.delete(&greeting(), "hello").await;
     expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
     assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
 }
@@ -355,7 +428,7 @@ pub async fn plugin_is_not_moved_away_from_objects_with_its_finalizer(lab: Lab) 
     let other = format!("{}-other", lab.namespace);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}}))
         .await;
-    let move_away = ["install", &file, "--namespace", &other, "--yes"];
+    let move_away = ["install", &file, "--no-wait", "--namespace", &other, "--yes"];
     let refused = run_plugin_command(&lab, &move_away).await;
     let text = stderr(&refused);
     assert!(
@@ -423,7 +496,7 @@ pub async fn upgrade_takes_no_rights_from_the_build_that_serves(mut lab: Lab) {
     let waiting = install(&lab, &elsewhere, &["--timeout", "2s"]).await;
     let text = stderr(&waiting);
     assert!(
-        !waiting.status.success() && text.contains("The rights of the former build are kept"),
+        !waiting.status.success() && text.contains("the rights of the former build are kept"),
         "{text}"
     );
     assert!(is_allowed().await);

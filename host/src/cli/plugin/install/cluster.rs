@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use http::Request;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
 };
 use serde_json::Value;
@@ -132,16 +132,17 @@ pub async fn read_live(client: &Client, value: &Value) -> anyhow::Result<Option<
     live.with_context(|| format!("reading {shown}"))
 }
 
-/// Applies objects in their order, and prints the name of each.
-pub async fn apply_objects(client: &Client, objects: &[Value], force: bool) -> anyhow::Result<()> {
+/// Applies objects in their order, prints the name of each, and returns the generation of the last one.
+pub async fn apply_objects(client: &Client, objects: &[Value], force: bool) -> anyhow::Result<i64> {
+    let mut generation = None;
     for value in objects {
-        apply_object(client, value, force).await?;
+        generation = apply_object(client, value, force).await?.metadata.generation;
     }
-    Ok(())
+    Ok(generation.unwrap_or_default())
 }
 
 /// Applies an object, prints its name, and returns it.
-pub async fn apply_object(client: &Client, value: &Value, force: bool) -> anyhow::Result<DynamicObject> {
+async fn apply_object(client: &Client, value: &Value, force: bool) -> anyhow::Result<DynamicObject> {
     let mut params = PatchParams::apply(FIELD_MANAGER);
     params.force = force;
     let object: DynamicObject = serde_json::from_value(value.clone())?;
@@ -243,41 +244,14 @@ pub async fn find_obsolete(
     Ok(obsolete)
 }
 
-/// Deletes a Plugin and waits until it is gone.
-pub async fn delete_plugin(client: &Client, name: &str, timeout: Duration) -> anyhow::Result<()> {
+/// Deletes a Plugin. Returns false where there is none.
+pub async fn delete_plugin(client: &Client, name: &str) -> anyhow::Result<bool> {
     let api: Api<PluginObject> = Api::all(client.clone());
-    let deadline = Instant::now() + timeout;
     match api.delete(name, &DeleteParams::default()).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.code == 404 => {
-            println!("Plugin {name} does not exist");
-            return Ok(());
-        }
-        Err(e) => return Err(e).with_context(|| format!("deleting Plugin {name}")),
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(e) => Err(e).with_context(|| format!("deleting Plugin {name}")),
     }
-    while let Some(object) = api
-        .get_opt(name)
-        .await
-        .with_context(|| format!("reading Plugin {name}"))?
-    {
-        if Instant::now() > deadline {
-            let conditions = object.status.map(|status| status.conditions).unwrap_or_default();
-            let messages: Vec<_> = conditions
-                .iter()
-                .map(|c| format!("{}: {}", c.reason, c.message))
-                .collect();
-            bail!(
-                "Plugin {name} is being deleted, and objects with its finalizer are left: {}",
-                messages.join("; ")
-            );
-        }
-        tokio::time::sleep(DELETION_POLL_INTERVAL).await;
-    }
-    println!(
-        "{} deleted",
-        describe_object(&PluginObject::kind(&()), None, name)
-    );
-    Ok(())
 }
 
 async fn delete_object(

@@ -1,10 +1,7 @@
 //! The upgrade of an installed plugin: the signatures that it requires, the objects that only it can clean up, and the order in
 //! which the former build loses its rights.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -16,17 +13,15 @@ use serde_json::Value;
 
 use super::cluster::{api_of, describe_object, read_live};
 use crate::{
-    kube::{key::Gvk, well_known::condition_type},
+    kube::key::Gvk,
     plugin::{
         Kind,
-        spec::{KeyName, PluginObject, Verify},
+        spec::{KeyName, Verify},
     },
     policy::{grants::Permissions, rbac::ResourceCatalog},
     supply::signature::{PublicKey, SignaturePolicy},
 };
 
-/// Interval between checks if a new build serves.
-const SERVING_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of objects that an error names.
 const MAX_NAMED_OBJECTS: usize = 3;
 
@@ -209,45 +204,6 @@ fn add_items(list: &mut Value, live: &Value) {
         if !list.contains(&item) {
             list.push(item);
         }
-    }
-}
-
-/// Waits until a build serves for a generation of its `Plugin` object.
-pub async fn wait_serving(
-    client: &Client,
-    name: &str,
-    generation: i64,
-    digest: &str,
-    timeout: Duration,
-) -> anyhow::Result<()> {
-    let api: Api<PluginObject> = Api::all(client.clone());
-    let deadline = Instant::now() + timeout;
-    loop {
-        let object = api
-            .get(name)
-            .await
-            .with_context(|| format!("reading Plugin {name}"))?;
-        let status = object.status.unwrap_or_default();
-        let is_observed = status.observed_generation >= Some(generation);
-        let running = status.running.map(|running| running.digest);
-        if is_observed && running.as_deref() == Some(digest) {
-            return Ok(());
-        }
-        let find = |kind: &str| status.conditions.iter().find(|c| c.kind == kind);
-        let is_stalled = find(condition_type::STALLED).is_some_and(|c| c.status == "True");
-        if is_observed && is_stalled || Instant::now() > deadline {
-            let loaded = find(condition_type::LOADED).filter(|_| is_observed);
-            let why = loaded.map_or_else(
-                || "the host has not dealt with it yet".to_owned(),
-                |c| format!("{}: {}", c.reason, c.message),
-            );
-            bail!(
-                "Plugin {name} was changed, but its new build {} does not serve ({why}). The rights of the former build are kept \
-                 until then: repeat the command when the build serves",
-                digest.get(..12).unwrap_or(digest)
-            );
-        }
-        tokio::time::sleep(SERVING_POLL_INTERVAL).await;
     }
 }
 

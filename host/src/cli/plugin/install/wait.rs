@@ -1,0 +1,129 @@
+//! Waits until the host has dealt with a `Plugin` object, and says meanwhile what keeps it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use kube::{Api, Client};
+
+use crate::{
+    kube::{
+        crd::Condition,
+        well_known::{condition_type, plugin_reason},
+    },
+    plugin::spec::{PluginObject, PluginStatus},
+};
+
+/// Interval between reads of the object.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Remedy where no host has written a status.
+const NO_HOST: &str = "no host has dealt with it: is one running, with a --plugin-selector that matches its labels, if it has one?";
+
+/// A `Plugin` object that the host is expected to deal with.
+pub struct PluginWait<'a> {
+    client: &'a Client,
+    name: &'a str,
+    deadline: Instant,
+    /// The last line about what keeps it.
+    reported: String,
+}
+
+impl<'a> PluginWait<'a> {
+    /// Creates a wait of this length for the `Plugin` of this name.
+    pub fn new(client: &'a Client, name: &'a str, timeout: Duration) -> Self {
+        Self {
+            client,
+            name,
+            deadline: Instant::now() + timeout,
+            reported: String::new(),
+        }
+    }
+
+    /// Waits until a build serves for a generation of the object, and returns its version.
+    ///
+    /// # Errors
+    /// The host refuses the build, or it does not serve in time. The error has the reason of the host.
+    pub async fn until_serving(mut self, generation: i64, digest: &str) -> anyhow::Result<String> {
+        loop {
+            let object = self.read().await?;
+            let object = object.with_context(|| format!("Plugin {} was deleted meanwhile", self.name))?;
+            let status = object.status.unwrap_or_default();
+            let is_observed = status.observed_generation >= Some(generation);
+            if is_observed
+                && let Some(running) = &status.running
+                && running.digest == digest
+            {
+                return Ok(running.version.clone());
+            }
+            let is_stalled = is_observed
+                && find_condition(&status, condition_type::STALLED).is_some_and(|c| c.status == "True");
+            let why = if is_observed {
+                explain_problem(&status)
+            } else {
+                None
+            };
+            let is_late = Instant::now() > self.deadline;
+            if is_stalled || is_late {
+                bail!(
+                    "Plugin {} does not serve its build {}: {}",
+                    self.name,
+                    digest.get(..12).unwrap_or(digest),
+                    why.as_deref().unwrap_or(NO_HOST)
+                );
+            }
+            if let Some(why) = why {
+                self.report(&why);
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Waits until the deleted object is gone.
+    ///
+    /// # Errors
+    /// It is still there after the time.
+    pub async fn until_gone(mut self) -> anyhow::Result<()> {
+        while let Some(object) = self.read().await? {
+            let status = object.status.unwrap_or_default();
+            let ready = find_condition(&status, condition_type::READY);
+            if let Some(remaining) = ready.filter(|c| c.reason == plugin_reason::OBJECTS_REMAIN) {
+                self.report(&remaining.message);
+            }
+            if Instant::now() > self.deadline {
+                let why = match self.reported.is_empty() {
+                    true => NO_HOST,
+                    false => "the deletion goes on when nothing needs it any more",
+                };
+                bail!("Plugin {} is being deleted, and still exists: {why}", self.name);
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    async fn read(&self) -> anyhow::Result<Option<PluginObject>> {
+        let api: Api<PluginObject> = Api::all(self.client.clone());
+        let object = api.get_opt(self.name).await;
+        object.with_context(|| format!("reading Plugin {}", self.name))
+    }
+
+    /// Prints to standard error what keeps the object, each text once.
+    fn report(&mut self, why: &str) {
+        if self.reported != why {
+            eprintln!("waiting for Plugin {}: {why}", self.name);
+            why.clone_into(&mut self.reported);
+        }
+    }
+}
+
+fn find_condition<'a>(status: &'a PluginStatus, kind: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|c| c.kind == kind)
+}
+
+/// Reason and message of the condition that keeps it from serving.
+fn explain_problem(status: &PluginStatus) -> Option<String> {
+    [condition_type::LOADED, condition_type::READY]
+        .into_iter()
+        .filter_map(|kind| find_condition(status, kind))
+        .find(|c| c.status != "True")
+        .map(|c| format!("{}: {}", c.reason, c.message))
+}
