@@ -1,10 +1,11 @@
 package ostler
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"strings"
 	"time"
 
@@ -122,7 +123,7 @@ type ProviderStatus struct {
 //
 // Both functions are level-triggered, and may find any state that an interrupted call has left.
 type ServiceProvider[Spec any, Config ProviderConfig] struct {
-	// Name of the provider, and of its configuration object, of at most 30 characters. `providerName` in the configuration of
+	// Name of the provider, and of its configuration object, of at most 21 characters. `providerName` in the configuration of
 	// the plugin replaces it.
 	Name string
 	// The kind that stands for the service, which is namespaced. Its status has the fields `phase` and `provider`.
@@ -681,9 +682,9 @@ func BuildStableName(prefix string, metadata Metadata) string {
 	return prefix + "-" + hashText(metadata.Namespace+"/"+metadata.Name)
 }
 
-// hashText returns the FNV-1a hash of 64 bits in hexadecimal digits.
+// hashText returns the first 128 bits of the SHA-256 hash in hexadecimal digits. Names of tenants stand beside each other, and
+// nobody can choose a name of his own whose hash is that of another one.
 func hashText(text string) string {
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(text))
-	return fmt.Sprintf("%016x", hash.Sum64())
+	hash := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(hash[:16])
 }

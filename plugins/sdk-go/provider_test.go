@@ -535,7 +535,7 @@ func TestInventoryWithForeignTextListsNothingOfIt(t *testing.T) {
 
 func TestNameOfAnObjectIsStable(t *testing.T) {
 	metadata := Metadata{Name: "a", Namespace: "n"}
-	if name := BuildStableName("foo", metadata); name != "foo-2234e31926485921" {
+	if name := BuildStableName("foo", metadata); name != "foo-a683c5c5349f6f7fb903ba8a9e7e55d0" {
 		t.Error(name)
 	}
 	if request := RequestOfSameName(metadata); request != (RequestRef{"a", "n"}) {

@@ -24,7 +24,7 @@ export interface TargetCluster {
 export interface Clusters { readonly mcp: TargetCluster; readonly workload: TargetCluster }
 
 export interface ServiceProvider {
-  /** Name of the provider, and of its configuration object, of at most 30 characters. `providerName` in the configuration of
+  /** Name of the provider, and of its configuration object, of at most 21 characters. `providerName` in the configuration of
    * the plugin replaces it. */
   name: string;
   /** The kind that stands for the service, which is namespaced. Its status has the fields `phase` and `provider`. */

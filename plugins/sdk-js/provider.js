@@ -2,6 +2,7 @@
 // openmcp (`clusters.openmcp.cloud`).
 import { awaitChange, Failure, HostError, poll, reference, secret, terminal, wait } from "./index.js";
 import { mergeFailures, OWNER_LABEL } from "./provision.js";
+import { hashBytes } from "./sha256.js";
 import { decode, encode } from "./runtime.js";
 
 /** The host's own cluster: the platform cluster, with the configuration, the requests and the `Cluster` objects. */
@@ -25,12 +26,9 @@ export const requestOfSameName = ({ name, namespace }) => ({ name, namespace });
 /** A name that is stable and unique for an object of a kind: the prefix and a hash of the namespace and name. */
 export const buildStableName = (prefix, { name, namespace = "" }) => `${prefix}-${hashText(`${namespace}/${name}`)}`;
 
-/** FNV-1a hash of 64 bits in hexadecimal digits. */
-function hashText(text) {
-  let hash = 0xcbf29ce484222325n;
-  for (const byte of encode(text)) hash = BigInt.asUintN(64, (hash ^ BigInt(byte)) * 0x100000001b3n);
-  return hash.toString(16).padStart(16, "0");
-}
+/** First 128 bits of the SHA-256 hash in hexadecimal digits. Names of tenants stand beside each other, and nobody can choose a
+ * name of his own whose hash is that of another one. */
+const hashText = (text) => hashBytes(encode(text)).slice(0, 32);
 
 /**
  * Builds a kind of a plugin, which makes the requests, waits for them, and releases them when the service is gone.

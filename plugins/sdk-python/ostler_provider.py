@@ -4,6 +4,7 @@ openmcp (`clusters.openmcp.cloud`).
 A plugin derives a class from `ServiceProvider` and passes an instance of it to `plugin`. The base class makes the requests,
 waits for them, and releases them when the service is gone."""
 
+import hashlib
 import json
 import re
 from typing import NamedTuple
@@ -82,11 +83,9 @@ def build_stable_name(prefix, metadata):
 
 
 def _hash_text(text):
-    """FNV-1a hash of 64 bits in hexadecimal digits."""
-    digest = 0xCBF29CE484222325
-    for byte in text.encode():
-        digest = (digest ^ byte) * 0x100000001B3 % 2**64
-    return f"{digest:016x}"
+    """First 128 bits of the SHA-256 hash in hexadecimal digits. Names of tenants stand beside each other, and nobody can choose a
+    name of his own whose hash is that of another one."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class ServiceProvider(Kind):
@@ -100,7 +99,7 @@ class ServiceProvider(Kind):
 
     phase = True
     provider_name = ""
-    """Name of the provider, and of its configuration object, of at most 30 characters. `providerName` in the configuration of
+    """Name of the provider, and of its configuration object, of at most 21 characters. `providerName` in the configuration of
     the plugin replaces it."""
     config_api_version = config_kind = ""
     """The kind of the configuration, which is cluster-scoped."""

@@ -346,7 +346,7 @@ class Providers(unittest.TestCase):
                 self.assertEqual("next" not in result, is_blocked)
 
     def test_names_are_stable(self):
-        self.assertEqual(build_stable_name("foo", {"name": "a", "namespace": "n"}), "foo-2234e31926485921")
+        self.assertEqual(build_stable_name("foo", {"name": "a", "namespace": "n"}), "foo-a683c5c5349f6f7fb903ba8a9e7e55d0")
         self.assertEqual(request_of_same_name({"name": "a", "namespace": "n", "uid": "u"}), ("a", "n"))
 
 

@@ -19,7 +19,7 @@ use crate::{
 const COMPILER_PACKAGE: &str = "componentize-qjs@0.4.5";
 
 /// Files of the SDK.
-pub(crate) const SDK_FILES: [(&str, &str); 8] = [
+pub(crate) const SDK_FILES: [(&str, &str); 9] = [
     (
         "node_modules/ostler/index.js",
         include_str!("../../sdk-js/index.js"),
@@ -35,6 +35,10 @@ pub(crate) const SDK_FILES: [(&str, &str); 8] = [
     (
         "node_modules/ostler/provider.js",
         include_str!("../../sdk-js/provider.js"),
+    ),
+    (
+        "node_modules/ostler/sha256.js",
+        include_str!("../../sdk-js/sha256.js"),
     ),
     (
         "node_modules/ostler/index.d.ts",

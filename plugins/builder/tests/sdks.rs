@@ -45,6 +45,7 @@ fn javascript_sdk_passes_its_tests() {
         "events.test.mjs",
         "provision.test.mjs",
         "provider.test.mjs",
+        "sha256.test.mjs",
     ])
     .current_dir(sibling_dir("sdk-js"));
     run_command(test).unwrap();

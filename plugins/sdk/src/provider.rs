@@ -164,7 +164,7 @@ pub struct ServiceProvider<D> {
 }
 
 impl<D> ServiceProvider<D> {
-    /// Builds a provider that needs no clusters. The name is at most 30 characters long.
+    /// Builds a provider that needs no clusters. The name is at most 21 characters long.
     #[must_use]
     pub const fn new(name: &'static str, domain: D) -> Self {
         Self {

@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::provision::OWNER_LABEL;
 use crate::{
@@ -417,14 +418,12 @@ pub fn build_stable_name(prefix: &str, metadata: &ObjectMeta) -> String {
     [prefix, "-", &hash].concat()
 }
 
-/// FNV-1a hash in hexadecimal digits.
+/// First 128 bits of the SHA-256 hash, in hexadecimal digits. Names of tenants stand beside each other, and nobody can choose a
+/// name of his own whose hash is that of another one.
 fn hash_text(text: &str) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in text.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    (0..16)
-        .rev()
-        .filter_map(|place| char::from_digit((hash >> (4 * place)) as u32 & 0xf, 16))
+    let digest = Sha256::digest(text);
+    let digits = digest[..16].iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
         .collect()
 }
