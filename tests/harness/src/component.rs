@@ -5,6 +5,7 @@ use std::{
     io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
 };
 
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -86,6 +87,7 @@ impl Lab {
             return None;
         }
         let guard = PLUGIN_LOCK.lock().await;
+        self.has_plugin_lock.store(true, Ordering::Relaxed);
         self.delete_plugin(name).await;
         Some(guard)
     }

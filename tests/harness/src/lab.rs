@@ -7,7 +7,7 @@ mod wait;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use kube::Client;
@@ -64,6 +64,8 @@ pub struct Lab {
     /// Settings of the next host to be started.
     pub settings: Settings,
     directory: TempDir,
+    /// True once the test has locked the Plugin objects of a shared server.
+    pub(crate) has_plugin_lock: AtomicBool,
 }
 
 impl Lab {
@@ -148,6 +150,7 @@ impl Lab {
             host: None,
             settings,
             directory,
+            has_plugin_lock: AtomicBool::new(false),
         };
         lab.install_crds().await;
         lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}}))

@@ -1,6 +1,6 @@
 //! Access to objects through the API server, as with kubectl.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use kube::{
     api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -56,8 +56,16 @@ impl Lab {
     }
 
     /// Applies an object and returns the server's error when it is refused.
+    ///
+    /// # Panics
+    /// It is a Plugin of a name that other tests may use, on a server that they share, and the test has not locked them.
     pub async fn try_apply(&self, object: Value) -> Result<Value, kube::Error> {
         let (api, name) = self.api_of(&object);
+        let is_own = self.embedded.is_some() || object["kind"] != "Plugin" || name.contains(&self.namespace);
+        assert!(
+            is_own || self.has_plugin_lock.load(Ordering::Relaxed),
+            "Plugin {name} is in no namespace, and other tests share the server: call lock_plugin before"
+        );
         let parameters = PatchParams::apply("test").force();
         let applied = api.patch(&name, &parameters, &Patch::Apply(&object)).await?;
         Ok(serde_json::to_value(applied).expect("JSON"))

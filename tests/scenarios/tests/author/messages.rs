@@ -91,11 +91,13 @@ async fn documented_subscription_is_accepted_by_the_api_server(lab: Lab) {
     let page = std::fs::read_to_string(workspace_root().join("docs/messaging.md")).expect("the page");
     let (_, rest) = page.split_once("```yaml\n").expect("a YAML block");
     let (yaml, _) = rest.split_once("```").expect("its end");
-    let documented: Value = serde_saphyr::from_str(yaml).expect("YAML");
+    let mut documented: Value = serde_saphyr::from_str(yaml).expect("YAML");
+    documented["metadata"]["name"] = lab.namespace.clone().into();
     let stored = lab.apply(documented.clone()).await;
     let subscriptions = &stored["spec"]["subscriptions"];
     assert_eq!(subscriptions[0]["queue"], "build-requests");
     assert_eq!(*subscriptions, documented["spec"]["subscriptions"]);
+    lab.delete_plugin(&lab.namespace).await;
 }
 
 /// Checks that a project creates one object of a message that is published twice, reconciles it, publishes the message, and

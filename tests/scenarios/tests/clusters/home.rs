@@ -370,6 +370,7 @@ async fn rotated_credentials_of_the_home_cluster_end_no_watch(mut lab: Lab) {
 
 #[scenario]
 async fn plugin_shows_a_missing_home_cluster_and_keeps_it(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     let onboarding = Onboarding::start(&lab).await;
     lab.install(&["tests/probe"]);
     lab.start_host().await;

@@ -426,6 +426,7 @@ pub async fn shipped_roles_are_exactly_what_the_pack_needs(mut lab: Lab) {
     }
     let documents = localize(&lab);
     let rights = start_with_rights(&mut lab, &documents).await;
+    let _lock = lab.lock_plugin("concourse-team").await;
     // The grants of one plugin are in its Plugin object.
     let team = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
         "metadata": {"name": "concourse-team", "labels": {"lab": lab.namespace}},

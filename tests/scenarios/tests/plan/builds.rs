@@ -126,6 +126,7 @@ config: {schema: {type: object, required: [word], properties: {word: {type: stri
 /// `Plugin` objects configure the plugins of a plan as they do those of a host.
 #[scenario]
 async fn plan_uses_plugin_objects(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let plugins = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = |verbs: Value, more: Value| {
