@@ -350,7 +350,15 @@ impl Controller {
         let held = finalizer.is_some_and(|f| object.has_finalizer(f));
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
         let selected = kind.selector.as_ref().is_none_or(|s| s.matches(&object.labels));
-        if !(selected || held && object.is_deleting()) {
+        let former = match object.is_deleting() && !held {
+            true => match self.find_former_finalizer(key, &object).await {
+                Ok(former) => former,
+                Err(end) => return Some(end),
+            },
+            false => None,
+        };
+        let cleaned = former.as_deref().or(finalizer.filter(|_| held));
+        if !(selected || cleaned.is_some() && object.is_deleting()) {
             return Some(ReconcileOutcome::settled());
         }
         if object.is_deleting() {
@@ -359,9 +367,9 @@ impl Controller {
             {
                 return Some(end);
             }
-            return match finalizer {
-                Some(finalizer) if held => Some(self.delete_object(work, &plugin, &object, finalizer).await),
-                _ => Some(ReconcileOutcome::settled()),
+            return match cleaned {
+                Some(finalizer) => Some(self.delete_object(work, &plugin, &object, finalizer).await),
+                None => Some(ReconcileOutcome::settled()),
             };
         }
         if object.annotation(annotation::PAUSED) == Some("true") {

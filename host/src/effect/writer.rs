@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},
+    metadata::HOST_FIELD_MANAGER,
     write_responses::{Authorship, WriteResponses},
 };
 pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
@@ -366,9 +367,22 @@ impl ApiWriter {
         Ok((objects.collect(), next_token))
     }
 
-    /// Reads the uid and the resourceVersion of an object from the API server; none if it does not exist. It is a list of one
-    /// name, which needs no right beyond that of the informer.
+    /// Reads the uid and the resourceVersion of an object from the API server; none if it does not exist.
     pub async fn read_listed_version(&self, key: &ObjectRef) -> Result<Option<(String, u64)>, ApiError> {
+        let parse = |item: &str| {
+            let (_, object) = Object::parse(&key.gvk, item.as_bytes()).ok()?;
+            Some((object.uid.to_string(), object.resource_version))
+        };
+        self.read_listed(key, parse).await
+    }
+
+    /// Reads the metadata of an object by a list of its name, which needs no right beyond that of the informer. Returns none if it
+    /// does not exist, or cannot be parsed.
+    async fn read_listed<T: Send>(
+        &self,
+        key: &ObjectRef,
+        parse: impl Fn(&str) -> Option<T> + Sync,
+    ) -> Result<Option<T>, ApiError> {
         let collection = self
             .client
             .collection_query(&key.gvk, &key.namespace, None)
@@ -378,10 +392,10 @@ impl ApiWriter {
         let page = self
             .client
             .list_page(&query, 1, "", Some(MetadataForm::List), |item| {
-                found = Object::parse(&key.gvk, item.as_bytes()).ok();
+                found = parse(item);
             });
         page.await?;
-        Ok(found.map(|(_, object)| (object.uid.to_string(), object.resource_version)))
+        Ok(found)
     }
 
     /// Patches the status of exactly this object.
@@ -459,7 +473,7 @@ impl ApiWriter {
         by: &ObjectRef,
         authorship: Authorship,
     ) -> Result<Arc<Object>, ApiError> {
-        let path = format!("{path}?fieldManager=ostler");
+        let path = format!("{path}?fieldManager={HOST_FIELD_MANAGER}");
         let pending = self.responses.expect_response(key, by);
         let client = self.client.acting_as(account);
         let response = client

@@ -11,10 +11,11 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
+        references,
         scope::Projection,
         well_known::{
             annotation::{DELETION_POLICY, FORCE_DELETE},
-            condition_type, event_reason, object_reason,
+            condition_type, error_reason, event_reason, object_reason,
         },
     },
     plugin::Plugin,
@@ -29,6 +30,34 @@ use crate::{
 const TIMESTAMP_PRECISION: Duration = Duration::from_secs(1);
 
 impl Controller {
+    /// Finds a finalizer of a deleted object that a former build of its plugin had and the one of now has not: the host has added
+    /// it, and nothing else would remove it.
+    pub(super) async fn find_former_finalizer(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+    ) -> Result<Option<Box<str>>, ReconcileOutcome> {
+        let mut candidates = object
+            .finalizers
+            .iter()
+            .filter(|f| !references::is_host_finalizer(f));
+        if candidates.clone().next().is_none() {
+            return Ok(None);
+        }
+        let listed = match self.find_api(key) {
+            Ok(api) => api.writer.list_own_finalizers(key).await,
+            Err(e) => Err(e),
+        };
+        match listed {
+            Ok(own) => Ok(candidates.find(|f| own.contains(&***f)).cloned()),
+            Err(e) => {
+                self.stats
+                    .record_error(key, error_reason::FINALIZER_UPDATE_FAILED, &e.to_string());
+                Err(ReconcileOutcome::retry())
+            }
+        }
+    }
+
     /// Calls the component's cleanup, or removes the finalizer without it where an annotation says so.
     pub(super) async fn delete_object(
         &self,

@@ -1,5 +1,6 @@
 //! Deletion of the chain: in any order, with failures, and with the means to override them.
 
+use kube::api::{Patch, PatchParams};
 use ostler::testing::{
     annotation::{self, DELETION_POLICY, FORCE_DELETE},
     key::Gvk,
@@ -7,7 +8,7 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab,
     concourse::kind,
-    find_condition, probe, scenario,
+    find_condition, probe, read_component, scenario,
     simulator::{Answer, Options, Simulator},
 };
 use serde_json::json;
@@ -441,6 +442,62 @@ async fn object_that_left_the_selection_is_cleaned_up_when_deleted(mut lab: Lab)
         events.iter().any(|e| e["reason"] == "CleanedUp"),
         "the component cleaned up"
     );
+}
+
+/// Finalizer of the example `greeting`, and one that another build of it may have.
+const GREETING_FINALIZER: &str = "examples.ostler.dev/greeting";
+const RENAMED_FINALIZER: &str = "examples.ostler.dev/welcomes";
+
+/// The host knows its own finalizers by the managers of the fields, which is why those of others stay.
+#[scenario(real = "managed fields of finalizers")]
+async fn finalizer_that_a_build_has_renamed_is_removed_after_the_cleanup(mut lab: Lab) {
+    let greeting = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    for name in ["cleaned", "forced"] {
+        lab.apply(
+            json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+            "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": "you"}}),
+        )
+        .await;
+        lab.wait_ready(&greeting, name).await;
+    }
+    let greetings = lab.api(&greeting, &lab.namespace);
+    let patch = async |name: &str, metadata: serde_json::Value| {
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let patched = greetings.patch(name, &PatchParams::default(), &patch).await;
+        patched.expect("patched");
+    };
+    let finalizers = |foreign: &str| json!({"finalizers": [GREETING_FINALIZER, foreign]});
+    patch("cleaned", finalizers("example.com/foreign")).await;
+    patch("forced", json!({"annotations": {FORCE_DELETE: "true"}})).await;
+    lab.host = None;
+    for name in ["cleaned", "forced"] {
+        lab.delete(&greeting, name).await;
+    }
+
+    let mut wasm = read_component("examples/greeting");
+    let found = wasm
+        .windows(GREETING_FINALIZER.len())
+        .enumerate()
+        .filter(|(_, text)| *text == GREETING_FINALIZER.as_bytes());
+    let places: Vec<usize> = found.map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "the finalizer is in the component");
+    for at in places {
+        wasm[at..at + RENAMED_FINALIZER.len()].copy_from_slice(RENAMED_FINALIZER.as_bytes());
+    }
+    lab.install_bytes("greeting", &wasm);
+    lab.start_host().await;
+    lab.wait_gone(&greeting, "forced").await;
+    lab.wait_until("only the finalizer of another is left", async || {
+        let object = lab.get(&greeting, "cleaned").await.expect("it is kept");
+        object["metadata"]["finalizers"] == json!(["example.com/foreign"])
+    })
+    .await;
+    lab.wait_event("Farewell", "cleaned", "").await;
+    lab.wait_event("ForceDeleted", "forced", "").await;
+    patch("cleaned", json!({"finalizers": null})).await;
+    lab.wait_gone(&greeting, "cleaned").await;
 }
 
 /// Finalizer of an Upstream that is in use, and of its Secrets.

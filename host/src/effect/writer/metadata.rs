@@ -17,6 +17,8 @@ use crate::{
     policy::grants::ServiceAccount,
 };
 
+/// Field manager of the host's own writes.
+pub(super) const HOST_FIELD_MANAGER: &str = "ostler";
 /// Maximum attempts of a metadata update that conflicts with other writers.
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
 
@@ -194,6 +196,16 @@ impl ApiWriter {
         }
     }
 
+    /// Lists the finalizers of an object that the host has added, by the `managedFields` that the API server keeps. Those that
+    /// others have added are not among them. None of an object that is gone.
+    pub async fn list_own_finalizers(&self, key: &ObjectRef) -> Result<BTreeSet<String>, ApiError> {
+        let parse = |item: &str| {
+            let object = serde_json::from_str(item).ok()?;
+            Some(parse_own_finalizers(&object))
+        };
+        Ok(self.read_listed(key, parse).await?.unwrap_or_default())
+    }
+
     /// Patches labels and annotations of an object that was read; conflicts if it changed since.
     pub async fn patch_metadata(
         &self,
@@ -208,5 +220,41 @@ impl ApiWriter {
         let patch = json!({ "metadata": metadata });
         self.merge_patch(account, key, &path, &patch, key, Authorship::Own)
             .await
+    }
+}
+
+/// The finalizers in the host's entry of `managedFields`. An item of a set is a field `v:` with its value as JSON (`FieldsV1`).
+fn parse_own_finalizers(object: &Value) -> BTreeSet<String> {
+    let entries = object["metadata"]["managedFields"].as_array();
+    let own = entries
+        .into_iter()
+        .flatten()
+        .filter(|entry| entry["manager"] == HOST_FIELD_MANAGER)
+        .filter_map(|entry| entry["fieldsV1"]["f:metadata"]["f:finalizers"].as_object());
+    own.flat_map(|items| items.keys())
+        .filter_map(|item| serde_json::from_str(item.strip_prefix("v:")?).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_finalizers_are_those_that_the_host_manages() {
+        let entry = |manager: &str, finalizers: Value| {
+            json!({"manager": manager, "operation": "Update", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:metadata": {"f:finalizers": finalizers}, "f:spec": {}}})
+        };
+        let object = json!({"metadata": {"managedFields": [
+            entry("ostler", json!({".": {}, "v:\"a.org/b\"": {}})),
+            entry("ostler-plugin", json!({"v:\"c.org/d\"": {}})),
+            {"manager": "ostler", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
+        ]}});
+        assert_eq!(
+            parse_own_finalizers(&object),
+            BTreeSet::from(["a.org/b".to_owned()])
+        );
+        assert_eq!(parse_own_finalizers(&json!({"metadata": {}})), BTreeSet::new());
     }
 }
