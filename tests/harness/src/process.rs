@@ -93,6 +93,9 @@ impl Process {
                 "--admin-bind-address",
                 "127.0.0.1:0",
             ])
+            // Without it the host would write the status of other tests' Plugins on a shared server.
+            .arg("--plugin-selector")
+            .arg(format!("lab={}", lab.namespace))
             .args(arguments)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())

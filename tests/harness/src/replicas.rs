@@ -40,9 +40,7 @@ impl<'a> Replicas<'a> {
     }
 
     fn start_one(&mut self, name: &'static str) {
-        let selector = format!("lab={}", self.lab.namespace);
         let mut arguments = vec!["--identity", name, "--lease-namespace", &self.lab.namespace];
-        arguments.extend(["--plugin-selector", &selector]);
         arguments.extend(LEASE_TIMING);
         let options = ProcessOptions {
             grants: Some(&self.grants),

@@ -161,9 +161,7 @@ const MESSAGE_COUNT: usize = 24;
 
 /// Starts a candidate for the lead.
 fn start_candidate(lab: &Lab, name: &str) -> Process {
-    let selector = format!("lab={}", lab.namespace);
     let mut arguments = vec!["--identity", name, "--lease-namespace", &lab.namespace];
-    arguments.extend(["--plugin-selector", &selector]);
     arguments.extend(["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"]);
     let options = ProcessOptions {
         grants: Some("plugins: {}\n"),

@@ -109,6 +109,8 @@ async fn otlp_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
             "--kubeconfig",
         ])
         .arg(&lab.kubeconfig)
+        .arg("--plugin-selector")
+        .arg(format!("lab={}", lab.namespace))
         .arg("--plugin-dir")
         .arg(&lab.settings.plugins)
         .arg("--grants")
