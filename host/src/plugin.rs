@@ -32,6 +32,7 @@ use crate::{
     kube::{
         hash::encode_hex,
         key::{Gvk, own_cluster},
+        object::Object,
         scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
         well_known::{bookkeeping, plugin_reason},
@@ -130,6 +131,13 @@ impl Kind {
     pub fn all_scopes(&self, namespaces: &NamespaceScope) -> Vec<Scope> {
         let granted = self.namespaces.as_deref().filter(|_| !self.cluster.is_empty());
         self.scopes_in(granted, namespaces, None)
+    }
+
+    /// Returns true if its selector matches an object.
+    pub fn selects(&self, object: &Object) -> bool {
+        self.selector
+            .as_ref()
+            .is_none_or(|selector| selector.matches(&object.labels))
     }
 
     fn scopes_in(
@@ -596,6 +604,12 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
 
 /// Domains whose finalizers, also in subdomains, belong to Kubernetes and to the host.
 const RESERVED_DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "ostler.dev"];
+
+/// Returns true for a finalizer that a plugin may have for a kind of a group: not one of Kubernetes, and no protection or hold.
+pub fn is_plugin_finalizer(finalizer: &str, group: &str) -> bool {
+    let domain = finalizer.split_once('/').map(|(domain, _)| domain);
+    domain.is_some_and(|domain| !is_reserved_domain(domain, group))
+}
 
 /// The domain is, or is in, a reserved one. A group within one is free for finalizers of its own kinds.
 fn is_reserved_domain(domain: &str, group: &str) -> bool {

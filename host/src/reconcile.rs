@@ -43,7 +43,6 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        references,
         scope::Projection,
         well_known::{annotation, condition_type, error_reason, event_reason, object_reason},
     },
@@ -346,31 +345,12 @@ impl Controller {
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(ReconcileOutcome::settled());
         };
-        let finalizer = kind.finalizer.as_deref();
-        let held = finalizer.is_some_and(|f| object.has_finalizer(f));
-        // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
-        let selected = kind.selector.as_ref().is_none_or(|s| s.matches(&object.labels));
-        let former = match object.is_deleting() && !held {
-            true => match self.find_former_finalizer(key, &object).await {
-                Ok(former) => former,
-                Err(end) => return Some(end),
-            },
-            false => None,
-        };
-        let cleaned = former.as_deref().or(finalizer.filter(|_| held));
-        if !(selected || cleaned.is_some() && object.is_deleting()) {
-            return Some(ReconcileOutcome::settled());
-        }
         if object.is_deleting() {
-            if references::is_held(&object)
-                && let Some(end) = self.wait_for_holders(key, &object, Some(&plugin)).await
-            {
-                return Some(end);
-            }
-            return match cleaned {
-                Some(finalizer) => Some(self.delete_object(work, &plugin, &object, finalizer).await),
-                None => Some(ReconcileOutcome::settled()),
-            };
+            return Some(self.reconcile_deleted(work, &plugin, &object, kind).await);
+        }
+        // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
+        if !kind.selects(&object) {
+            return Some(ReconcileOutcome::settled());
         }
         if object.annotation(annotation::PAUSED) == Some("true") {
             return Some(self.report_paused(&plugin, key, &object).await);
@@ -378,8 +358,8 @@ impl Controller {
         if let Some(problem) = &object.unreadable {
             return Some(self.report_unreadable(&plugin, key, &object, problem).await);
         }
-        let object = match finalizer {
-            Some(finalizer) if !held => {
+        let object = match kind.finalizer.as_deref() {
+            Some(finalizer) if !object.has_finalizer(finalizer) => {
                 // An object for which the component is not called has nothing to clean up.
                 if let Err(end) = self.check_access(&plugin, key, &object).await {
                     return Some(end);

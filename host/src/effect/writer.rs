@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use self::{
     applied::{Applied, AppliedObjects},
     applied_mark::{AppliedMark, fingerprint_fields},
-    metadata::HOST_FIELD_MANAGER,
     write_responses::{Authorship, WriteResponses},
 };
 pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
@@ -30,6 +29,7 @@ use crate::{
         object::Object,
         scope::Projection,
         selector::Selector,
+        well_known::HOST_FIELD_MANAGER,
     },
     policy::grants::ServiceAccount,
     schedule::dispatcher::Dispatcher,

@@ -35,11 +35,6 @@ pub fn holder_finalizer(uid: &str) -> String {
     format!("{HELD_BY}{uid}")
 }
 
-/// Returns true for a finalizer that the host adds for purposes of its own, and for no plugin: a protection, or a hold.
-pub fn is_host_finalizer(finalizer: &str) -> bool {
-    finalizer.starts_with("ostler.dev/") || finalizer.starts_with(HELD_BY)
-}
-
 /// Returns true if an object carries the finalizer of this holder.
 pub fn is_held_by(object: &Object, uid: &str) -> bool {
     object.has_finalizer(&holder_finalizer(uid))

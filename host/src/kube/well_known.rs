@@ -7,6 +7,9 @@
 // Only the development commands use some of them.
 #![cfg_attr(not(feature = "dev"), allow(dead_code))]
 
+/// Field manager of the host's own writes. A plugin writes as `ostler-NAME`.
+pub const HOST_FIELD_MANAGER: &str = "ostler";
+
 /// A documented name.
 #[cfg(test)]
 pub struct WellKnown {

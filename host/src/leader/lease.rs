@@ -23,6 +23,7 @@ use crate::{
         connection::connect,
         fence::WriteFence,
     },
+    kube::well_known::HOST_FIELD_MANAGER,
     leader::election::{ElectionMachine, Lease, LeaseRecord, Request, Response, Step, Timing},
 };
 
@@ -213,7 +214,7 @@ impl<'a> LeaseClient<'a> {
                     "metadata": {"name": self.name, "namespace": self.namespace},
                     "spec": lease_spec(record),
                 });
-                let path = format!("{}?fieldManager=ostler", self.collection);
+                let path = format!("{}?fieldManager={HOST_FIELD_MANAGER}", self.collection);
                 self.client.create(&path, lease.to_string().into_bytes()).await
             }
             Request::Update(lease) => {
@@ -221,7 +222,7 @@ impl<'a> LeaseClient<'a> {
                     "metadata": {"resourceVersion": &*lease.version},
                     "spec": lease_spec(&lease.record),
                 });
-                let path = format!("{}?fieldManager=ostler", self.object);
+                let path = format!("{}?fieldManager={HOST_FIELD_MANAGER}", self.object);
                 self.client
                     .patch(&path, PatchType::Merge, patch.to_string().into_bytes())
                     .await

@@ -6,6 +6,7 @@ use tracing::info;
 
 use super::{Controller, GuestResult, ReconcileOutcome};
 use crate::{
+    client::api::warn_api_error,
     contract::bindings::reconciler,
     effect::events::EventType,
     kube::{
@@ -18,7 +19,7 @@ use crate::{
             condition_type, error_reason, event_reason, object_reason,
         },
     },
-    plugin::Plugin,
+    plugin::{Kind, Plugin, is_plugin_finalizer},
     reconcile::conditions,
     schedule::{
         dispatcher::Cause,
@@ -30,18 +31,48 @@ use crate::{
 const TIMESTAMP_PRECISION: Duration = Duration::from_secs(1);
 
 impl Controller {
+    /// Reconciles an object that is being deleted: waits for its holders, and cleans it up if it has a finalizer of the plugin. One
+    /// that has left the selection is cleaned up, too.
+    pub(super) async fn reconcile_deleted(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        kind: &Kind,
+    ) -> ReconcileOutcome {
+        let key = &work.key;
+        let current = kind.finalizer.clone().filter(|f| object.has_finalizer(f));
+        let finalizer = match current {
+            Some(current) => Some(current),
+            None => match self.find_former_finalizer(key, object).await {
+                Ok(former) => former,
+                Err(end) => return end,
+            },
+        };
+        if finalizer.is_none() && !kind.selects(object) {
+            return ReconcileOutcome::settled();
+        }
+        if references::is_held(object)
+            && let Some(end) = self.wait_for_holders(key, object, Some(plugin)).await
+        {
+            return end;
+        }
+        match finalizer {
+            Some(finalizer) => self.delete_object(work, plugin, object, &finalizer).await,
+            None => ReconcileOutcome::settled(),
+        }
+    }
+
     /// Finds a finalizer of a deleted object that a former build of its plugin had and the one of now has not: the host has added
     /// it, and nothing else would remove it.
-    pub(super) async fn find_former_finalizer(
+    async fn find_former_finalizer(
         &self,
         key: &ObjectRef,
         object: &Object,
     ) -> Result<Option<Box<str>>, ReconcileOutcome> {
-        let mut candidates = object
-            .finalizers
-            .iter()
-            .filter(|f| !references::is_host_finalizer(f));
-        if candidates.clone().next().is_none() {
+        let mut candidates = object.finalizers.to_vec();
+        candidates.retain(|f| is_plugin_finalizer(f, &key.gvk.group));
+        if candidates.is_empty() {
             return Ok(None);
         }
         let listed = match self.find_api(key) {
@@ -49,8 +80,9 @@ impl Controller {
             Err(e) => Err(e),
         };
         match listed {
-            Ok(own) => Ok(candidates.find(|f| own.contains(&***f)).cloned()),
+            Ok(own) => Ok(candidates.into_iter().find(|f| own.contains(&**f))),
             Err(e) => {
+                warn_api_error!(e, object = %key, error = %e, "reading the managers of finalizers failed");
                 self.stats
                     .record_error(key, error_reason::FINALIZER_UPDATE_FAILED, &e.to_string());
                 Err(ReconcileOutcome::retry())
@@ -59,7 +91,7 @@ impl Controller {
     }
 
     /// Calls the component's cleanup, or removes the finalizer without it where an annotation says so.
-    pub(super) async fn delete_object(
+    async fn delete_object(
         &self,
         work: &Work<ObjectRef, Cause>,
         plugin: &Arc<Plugin>,

@@ -15,7 +15,7 @@ use tracing::warn;
 use super::{SecretKey, SendError};
 use crate::{
     client::api::{ApiClient, ApiError},
-    kube::{hash::encode_hex, secret_view::DIGEST_KEY_SECRET},
+    kube::{hash::encode_hex, secret_view::DIGEST_KEY_SECRET, well_known::HOST_FIELD_MANAGER},
 };
 
 /// Key in the data of the Secret.
@@ -131,7 +131,7 @@ impl DigestKeySource {
             "immutable": true,
             "data": { DATA_KEY: BASE64_STANDARD.encode(new) },
         });
-        let create = format!("{collection}?fieldManager=ostler");
+        let create = format!("{collection}?fieldManager={HOST_FIELD_MANAGER}");
         match self.client.create(&create, secret.to_string().into_bytes()).await {
             // HTTP 409: another replica was faster, and its key counts.
             Err(e) if e.code() == 409 => self.client.get(&path).await.map(|body| parse_key(&body)),

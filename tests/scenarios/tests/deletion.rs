@@ -468,8 +468,8 @@ async fn finalizer_that_a_build_has_renamed_is_removed_after_the_cleanup(mut lab
         let patched = greetings.patch(name, &PatchParams::default(), &patch).await;
         patched.expect("patched");
     };
-    let finalizers = |foreign: &str| json!({"finalizers": [GREETING_FINALIZER, foreign]});
-    patch("cleaned", finalizers("example.com/foreign")).await;
+    let finalizers = [GREETING_FINALIZER, "example.com/foreign"];
+    patch("cleaned", json!({ "finalizers": finalizers })).await;
     patch("forced", json!({"annotations": {FORCE_DELETE: "true"}})).await;
     lab.host = None;
     for name in ["cleaned", "forced"] {

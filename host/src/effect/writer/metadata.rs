@@ -13,12 +13,16 @@ use serde_json::{Value, json};
 use super::{ApiWriter, write_responses::Authorship};
 use crate::{
     client::api::ApiError,
-    kube::{key::ObjectRef, object::Object, protection::may_need_any, references, well_known::bookkeeping},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        protection::may_need_any,
+        references,
+        well_known::{HOST_FIELD_MANAGER, bookkeeping},
+    },
     policy::grants::ServiceAccount,
 };
 
-/// Field manager of the host's own writes.
-pub(super) const HOST_FIELD_MANAGER: &str = "ostler";
 /// Maximum attempts of a metadata update that conflicts with other writers.
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
 

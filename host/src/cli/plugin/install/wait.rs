@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use kube::{Api, Client};
+use kube::Client;
 
+use super::cluster::read_plugin;
 use crate::{
     kube::{
         crd::Condition,
         well_known::{condition_type, plugin_reason},
     },
-    plugin::spec::{PluginObject, PluginStatus},
+    plugin::spec::PluginStatus,
 };
 
 /// Interval between reads of the object.
@@ -44,23 +45,21 @@ impl<'a> PluginWait<'a> {
     /// The host refuses the build, or it does not serve in time. The error has the reason of the host.
     pub async fn until_serving(mut self, generation: i64, digest: &str) -> anyhow::Result<String> {
         loop {
-            let object = self.read().await?;
+            let object = read_plugin(self.client, self.name).await?;
             let object = object.with_context(|| format!("Plugin {} was deleted meanwhile", self.name))?;
-            let status = object.status.unwrap_or_default();
-            let is_observed = status.observed_generation >= Some(generation);
-            if is_observed
-                && let Some(running) = &status.running
+            // A status of another generation says nothing about this one.
+            let status = object
+                .status
+                .filter(|status| status.observed_generation >= Some(generation));
+            let status = status.unwrap_or_default();
+            if let Some(running) = &status.running
                 && running.digest == digest
             {
                 return Ok(running.version.clone());
             }
-            let is_stalled = is_observed
-                && find_condition(&status, condition_type::STALLED).is_some_and(|c| c.status == "True");
-            let why = if is_observed {
-                explain_problem(&status)
-            } else {
-                None
-            };
+            let stalled = find_condition(&status, condition_type::STALLED);
+            let is_stalled = stalled.is_some_and(|c| c.status == "True");
+            let why = explain_problem(&status);
             let is_late = Instant::now() > self.deadline;
             if is_stalled || is_late {
                 bail!(
@@ -82,7 +81,7 @@ impl<'a> PluginWait<'a> {
     /// # Errors
     /// It is still there after the time.
     pub async fn until_gone(mut self) -> anyhow::Result<()> {
-        while let Some(object) = self.read().await? {
+        while let Some(object) = read_plugin(self.client, self.name).await? {
             let status = object.status.unwrap_or_default();
             let ready = find_condition(&status, condition_type::READY);
             if let Some(remaining) = ready.filter(|c| c.reason == plugin_reason::OBJECTS_REMAIN) {
@@ -98,12 +97,6 @@ impl<'a> PluginWait<'a> {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
-    }
-
-    async fn read(&self) -> anyhow::Result<Option<PluginObject>> {
-        let api: Api<PluginObject> = Api::all(self.client.clone());
-        let object = api.get_opt(self.name).await;
-        object.with_context(|| format!("reading Plugin {}", self.name))
     }
 
     /// Prints to standard error what keeps the object, each text once.
