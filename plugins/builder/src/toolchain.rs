@@ -386,7 +386,13 @@ mod tests {
             let wrapper = folder.path().join("keep-locations.sh");
             let set = ("RUSTC_WORKSPACE_WRAPPER".as_ref(), Some(wrapper.as_os_str()));
             assert!(command.get_envs().any(|variable| variable == set));
-            let printed = Command::new(&wrapper).args(["echo", "a b"]).output().unwrap();
+            // By the shell: the child of another test's fork may still have the file open, and then it cannot be executed (ETXTBSY).
+            let printed = Command::new("sh")
+                .arg(&wrapper)
+                .args(["echo", "a b"])
+                .output()
+                .unwrap();
+            assert_ne!(wrapper.metadata().unwrap().permissions().mode() & 0o100, 0);
             assert_eq!(
                 String::from_utf8_lossy(&printed.stdout),
                 "a b -Zlocation-detail=file,line\n"

@@ -210,6 +210,7 @@ impl Substitution {
 }
 
 /// A request being built.
+#[derive(Clone)]
 pub struct RequestBuilder<'a> {
     ctx: &'a Context<'a>,
     request: http::Request,

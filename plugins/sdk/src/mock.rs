@@ -87,7 +87,8 @@ struct State {
     streams: BTreeMap<String, Vec<http::Event>>,
     secrets: BTreeMap<(String, String), String>,
     cache: BTreeMap<String, Vec<u8>>,
-    denied: BTreeSet<String>,
+    /// Errors of host functions that fail.
+    failing: BTreeMap<String, Error>,
     config: Value,
     now: u64,
     /// Reference to the object being reconciled, as the objects it owns have it.
@@ -248,7 +249,17 @@ impl Host {
 
     /// Makes a host function (`kubernetes.apply`, …) fail with `denied`.
     pub fn deny(&self, capability: &str) -> &Self {
-        self.0.borrow_mut().denied.insert(capability.to_owned());
+        self.fail(capability, Error::Denied(capability.to_owned()))
+    }
+
+    /// Makes a host function (`messaging.publish`, …) fail with an error; with none it works again.
+    pub fn fail(&self, capability: &str, error: impl Into<Option<Error>>) -> &Self {
+        let mut state = self.0.borrow_mut();
+        match error.into() {
+            Some(error) => state.failing.insert(capability.to_owned(), error),
+            None => state.failing.remove(capability),
+        };
+        drop(state);
         self
     }
 
@@ -471,11 +482,7 @@ impl Host {
     }
 
     fn check_allowed(&self, function: &str) -> Result<(), Error> {
-        if self.0.borrow().denied.contains(function) {
-            Err(Error::Denied(function.to_owned()))
-        } else {
-            Ok(())
-        }
+        self.0.borrow().failing.get(function).cloned().map_or(Ok(()), Err)
     }
 
     fn require_condition(

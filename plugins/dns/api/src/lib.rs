@@ -19,7 +19,7 @@ pub use common::{ReclaimPolicy, Reference, SecretKey, suspended_outcome};
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
 pub use mark::Mark;
-pub use name::{canonical_zone, check_name, relative_name, resolve_name};
+pub use name::{canonical_zone, check_name, encode_name, relative_name, resolve_name};
 pub use provider::{
     Class, DnsProvider, DnsProviderSpec, DnsProviderStatus, Limits, Resolver, Tls, resolver_name,
 };
@@ -28,5 +28,5 @@ pub use record_set::{
     CloudflareRecordSet, CloudflareRecordSetSpec, GoDaddyRecordSet, GoDaddyRecordSetSpec, PowerDnsRecordSet,
     PowerDnsRecordSetSpec, RecordSetSpec, RecordSetStatus,
 };
-pub use response::{Operation, first_line};
+pub use response::{Operation, first_line, is_missing};
 pub use value::{RecordType, canonical_value, canonical_values, decode_text, encode_text};

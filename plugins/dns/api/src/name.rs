@@ -9,6 +9,20 @@ pub fn canonical_zone(zone: &str) -> String {
     zone.trim_end_matches('.').to_ascii_lowercase()
 }
 
+/// A name as DNS has it: labels of other scripts in their encoded form (RFC 3492), all in lower case. Providers show names as people
+/// write them, though they are asked for the encoded ones.
+#[must_use]
+pub fn encode_name(name: &str) -> String {
+    let encode_label = |label: &str| {
+        let label = label.to_lowercase();
+        match punycode::encode(&label) {
+            Ok(encoded) if !label.is_ascii() => ["xn--", &encoded].concat(),
+            _ => label,
+        }
+    };
+    name.split('.').map(encode_label).collect::<Vec<_>>().join(".")
+}
+
 /// The full name of a record: `name` is relative to the zone, `@`, or already in full.
 ///
 /// # Errors
@@ -95,6 +109,20 @@ mod tests {
             ("xn--bcher-kva", "xn--bcher-kva.example.com"),
         ] {
             assert_eq!(resolve_name(name, "Example.COM."), Ok(full.into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_scripts_are_encoded_by_label() {
+        for (name, encoded) in [
+            ("Bücher.Example", "xn--bcher-kva.example"),
+            ("münchen.de", "xn--mnchen-3ya.de"),
+            ("www.例え.jp", "www.xn--r8jz45g.jp"),
+            ("WWW.example.com.", "www.example.com."),
+            ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+            ("*.example.com", "*.example.com"),
+        ] {
+            assert_eq!(encode_name(name), encoded);
         }
     }
 

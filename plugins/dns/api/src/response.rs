@@ -63,7 +63,13 @@ impl Operation {
         match status {
             401 => Failure::throttled(ABSENT_WAIT_MS, "AuthenticationFailed", message),
             403 => Failure::throttled(ABSENT_WAIT_MS, "AccessDenied", message),
-            404 => Failure::throttled(ABSENT_WAIT_MS, ZONE_NOT_FOUND, message),
+            404 if is_provider_error(&body) => Failure::throttled(ABSENT_WAIT_MS, ZONE_NOT_FOUND, message),
+            404 => Failure::retry(
+                self.reason,
+                format!(
+                    "{message}. It is not the provider's: its API is not at the URL, or a proxy does not reach it."
+                ),
+            ),
             429 if body["code"] == "QUOTA_EXCEEDED" => {
                 Failure::throttled(QUOTA_WAIT_MS, "QuotaExceeded", message)
             }
@@ -73,6 +79,23 @@ impl Operation {
             _ => Failure::retry(self.reason, message),
         }
     }
+}
+
+/// Returns whether a response says that what it is about is missing, by the provider itself: a proxy in front of it answers 404, too.
+#[must_use]
+pub fn is_missing(response: &Response) -> bool {
+    response.status() == 404 && is_provider_error(&response.value().unwrap_or_default())
+}
+
+/// Returns whether a body has the form of an error of a provider: PowerDNS has nothing but `error` and `errors`, Cloudflare
+/// `success` and `errors`, GoDaddy `code` and `message`.
+fn is_provider_error(body: &Value) -> bool {
+    let Some(fields) = body.as_object() else {
+        return false;
+    };
+    let is_powerdns = body["error"].is_string() && fields.keys().all(|key| key == "error" || key == "errors");
+    let is_cloudflare = body["success"] == false && body["errors"].is_array();
+    is_powerdns || is_cloudflare || body["code"].is_string()
 }
 
 /// The wait that the provider asks for, in milliseconds.

@@ -55,9 +55,11 @@ impl RecordType {
 /// # Errors
 /// The text of the problem.
 pub fn canonical_value(kind: RecordType, value: &str) -> Result<String, String> {
+    let text = value;
     let value = value.trim();
     let problem = |expected: &str| format!("{value} is not {expected}");
     match kind {
+        RecordType::TXT => Ok(decode_text(text)),
         RecordType::A => {
             let address: Result<Ipv4Addr, _> = value.parse();
             Ok(address.map_err(|_| problem("an IPv4 address"))?.to_string())
@@ -67,7 +69,6 @@ pub fn canonical_value(kind: RecordType, value: &str) -> Result<String, String> 
             Ok(address.map_err(|_| problem("an IPv6 address"))?.to_string())
         }
         RecordType::CNAME => canonical_target(value),
-        RecordType::TXT => Ok(decode_text(value)),
         RecordType::MX => canonical_service(value, 1).ok_or_else(|| problem("a preference and a name"))?,
         RecordType::SRV => {
             canonical_service(value, 3).ok_or_else(|| problem("a priority, a weight, a port and a name"))?
@@ -118,7 +119,7 @@ pub fn decode_text(value: &str) -> String {
 /// Reads character strings in quotes, with the escapes of master files (RFC 1035, section 5.1).
 fn parse_strings(value: &str) -> Option<String> {
     let mut text = Vec::new();
-    let mut bytes = value.bytes().peekable();
+    let mut bytes = value.trim().bytes().peekable();
     if bytes.peek() != Some(&b'"') {
         return None;
     }
@@ -206,6 +207,8 @@ mod tests {
             (RecordType::TXT, "v=spf1 -all", "v=spf1 -all"),
             (RecordType::TXT, "\"v=spf1\" \" -all\"", "v=spf1 -all"),
             (RecordType::TXT, "say \"hi\"", "say \"hi\""),
+            (RecordType::TXT, " blanks ", " blanks "),
+            (RecordType::TXT, "\"\\\"quoted\\\"\"", "\"quoted\""),
         ] {
             assert_eq!(canonical_value(kind, value), Ok(canonical.into()));
         }

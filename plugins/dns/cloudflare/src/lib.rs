@@ -6,7 +6,7 @@
 use dns_api::{
     CloudflareRecordSet, CloudflareRecordSetSpec, Operation, RecordType, canonical_value,
     driver::{self, Changes, Desired, Driver, Found, Observed, SHARED_LISTING, TtlRules, add_value},
-    encode_text,
+    encode_name, encode_text,
 };
 use ostler_sdk::{Response, Upstream, prelude::*, serde_json::Value};
 
@@ -144,7 +144,13 @@ fn find_zone(api: &Upstream, zone: &str) -> Result<String, Failure> {
         .header("Cache-Control", SHARED_ZONE);
     let body = read_body(FIND_ZONE, request.send())?;
     let zones = body["result"].as_array();
-    let found = zones.and_then(|zones| zones.iter().find(|found| found["name"] == zone));
+    // It is asked for by its encoded name, and shown as people write it.
+    let is_zone = |found: &&Value| {
+        found["name"]
+            .as_str()
+            .is_some_and(|name| encode_name(name) == zone)
+    };
+    let found = zones.and_then(|zones| zones.iter().find(is_zone));
     if let Some(id) = found.and_then(|found| found["id"].as_str()) {
         return Ok(id.to_owned());
     }
@@ -197,7 +203,7 @@ fn find_records(objects: &[Value], fqdn: &str, kind: RecordType) -> Option<Found
     let mut found = None;
     for object in objects {
         let name = object["name"].as_str().unwrap_or_default();
-        if object["type"] != kind.as_str() || !name.eq_ignore_ascii_case(fqdn) {
+        if object["type"] != kind.as_str() || encode_name(name) != fqdn {
             continue;
         }
         let value = parse_value(object, kind);
@@ -219,15 +225,16 @@ fn parse_value(object: &Value, kind: RecordType) -> String {
     let content = object["content"].as_str().unwrap_or_default();
     let data = &object["data"];
     match kind {
-        RecordType::MX => format!("{} {content}", object["priority"]),
+        RecordType::MX => format!("{} {}", object["priority"], encode_name(content)),
         RecordType::SRV => format!(
             "{} {} {} {}",
             data["priority"],
             data["weight"],
             data["port"],
-            data["target"].as_str().unwrap_or_default()
+            encode_name(data["target"].as_str().unwrap_or_default())
         ),
-        RecordType::A | RecordType::AAAA | RecordType::CNAME | RecordType::TXT => content.to_owned(),
+        RecordType::CNAME => encode_name(content),
+        RecordType::A | RecordType::AAAA | RecordType::TXT => content.to_owned(),
     }
 }
 

@@ -324,3 +324,28 @@ fn marks_of_two_owners_stop_both() {
     assert_eq!(outcome.conditions[0].reason, "OwnedByAnother");
     assert!(batches(&host).is_empty());
 }
+
+#[test]
+fn zone_of_another_script_is_found_by_the_name_that_people_write() {
+    let host = cluster();
+    let found = json!({ "id": "z1", "name": "bücher.example" });
+    host.answer(
+        "GET",
+        "/zones?name=xn--bcher-kva.example",
+        200,
+        envelope(&[found]),
+    );
+    let mut set = record_set("CNAME", &["www.xn--bcher-kva.example"]);
+    set["spec"]["zone"] = "xn--bcher-kva.example".into();
+    set["spec"]["fqdn"] = "app.xn--bcher-kva.example".into();
+    let path =
+        |name: &str| format!("/zones/z1/dns_records?name.exact={name}.xn--bcher-kva.example&per_page=100");
+    let record = json!({ "id": "r1", "type": "CNAME", "name": "app.bücher.example", "content": "www.bücher.example",
+        "ttl": 1, "proxied": false });
+    let mark = json!({ "id": "m1", "type": "TXT", "name": "_ostler-cname.app.bücher.example",
+        "content": format!("\"{TEXT}\""), "ttl": 1 });
+    host.answer("GET", &path("app"), 200, envelope(&[record]));
+    host.answer("GET", &path("_ostler-cname.app"), 200, envelope(&[mark]));
+    host.reconcile(&CloudflareRecordSets, &set).expect("is ready");
+    assert!(batches(&host).is_empty(), "nothing differs");
+}

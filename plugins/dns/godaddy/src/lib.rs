@@ -6,7 +6,7 @@
 use dns_api::{
     GoDaddyRecordSet, GoDaddyRecordSetSpec, Operation, RecordType,
     driver::{self, Changes, Desired, Driver, Found, Observed, SHARED_LISTING, TtlRules, add_value},
-    relative_name,
+    encode_text, is_missing, relative_name,
 };
 use ostler_sdk::{Upstream, prelude::*, serde_json::Value};
 
@@ -112,7 +112,7 @@ impl Driver for GoDaddyRecordSets {
 
 fn delete(api: &Upstream, path: String) -> Result<(), Failure> {
     let response = DELETE_RECORDS.receive(api.delete(path).send())?;
-    if response.is_success() || response.status() == 404 {
+    if response.is_success() || is_missing(&response) {
         Ok(())
     } else {
         Err(DELETE_RECORDS.failure(&response))
@@ -190,7 +190,9 @@ fn find_records(records: &Value, kind: RecordType, name: &str) -> Option<Found> 
                 "{} {} {} {data}",
                 record["priority"], record["weight"], record["port"]
             ),
-            RecordType::A | RecordType::AAAA | RecordType::CNAME | RecordType::TXT => data.to_owned(),
+            // GoDaddy has the text itself, which may begin with a quote.
+            RecordType::TXT => encode_text(data),
+            RecordType::A | RecordType::AAAA | RecordType::CNAME => data.to_owned(),
         };
         let ttl = record["ttl"].as_u64().and_then(|ttl| u32::try_from(ttl).ok());
         add_value(&mut found, kind, &value, ttl.unwrap_or_default());

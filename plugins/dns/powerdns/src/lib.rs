@@ -56,7 +56,11 @@ impl Driver for PowerDnsRecordSets {
     }
 
     fn observe(&self, api: &Upstream, desired: &Desired, _may_share: bool) -> Result<Observed, Failure> {
-        let read = |name: &str| api.get(format!("{}?rrset_name={name}.", zone_path(&desired.zone)));
+        let read = |name: &str| {
+            // Without it errors are plain text, like those of anything else at the URL.
+            let request = api.get(format!("{}?rrset_name={name}.", zone_path(&desired.zone)));
+            request.header("Accept", "application/json")
+        };
         let [records, mark] = api.send_all([read(&desired.fqdn), read(&desired.mark.fqdn)]);
         let records = READ_RECORDS.check(records)?.value()?;
         let mark = READ_RECORDS.check(mark)?.value()?;
@@ -108,7 +112,9 @@ fn zone_path(zone: &str) -> String {
 }
 
 fn patch(api: &Upstream, desired: &Desired, sets: &[Value], operation: Operation) -> Result<(), Failure> {
-    let request = api.patch(zone_path(&desired.zone));
+    let request = api
+        .patch(zone_path(&desired.zone))
+        .header("Accept", "application/json");
     operation.check(request.json(&json!({ "rrsets": sets })).send())?;
     Ok(())
 }

@@ -315,9 +315,15 @@ fn failures_have_distinct_reasons_and_resolutions() {
             Resolution::Throttled(300_000),
         ),
         (
-            text(404, "Not Found"),
+            response(404, &[], json!({ "error": "Not Found" })),
             "ZoneNotFound",
             Resolution::Throttled(300_000),
+        ),
+        // Of a proxy in front of it.
+        (
+            text(404, "<html>Not Found</html>"),
+            "ReadFailed",
+            Resolution::Retry,
         ),
         (text(500, "oops"), "ReadFailed", Resolution::Retry),
         (
@@ -444,7 +450,15 @@ fn cleanup_is_retried_until_the_provider_answers() {
     let failure = host.cleanup(&PowerDnsRecordSets, &claimed()).expect_err("waits");
     assert_eq!(failure.resolution, Resolution::Wait, "the Secret may come back");
 
-    host.answer("GET", MARK, 404, "Not Found");
+    host.answer("GET", MARK, 404, "<html>Not Found</html>");
+    let failure = host.cleanup(&PowerDnsRecordSets, &claimed());
+    let failure = failure.expect_err("a proxy does not reach it");
+    assert!(
+        failure.message.contains("not the provider's"),
+        "{}",
+        failure.message
+    );
+    host.answer("GET", MARK, 404, json!({ "error": "Not Found" }));
     host.cleanup(&PowerDnsRecordSets, &claimed())
         .expect("the zone is gone");
 

@@ -6,8 +6,8 @@ mod propagation;
 
 use dns_api::{
     Class, CloudflareRecordSetSpec, DnsProvider, DnsProviderSpec, DnsRecord, DnsRecordSpec, DnsRecordStatus,
-    GoDaddyRecordSetSpec, PowerDnsRecordSetSpec, canonical_values, canonical_zone, resolve_name,
-    suspended_outcome,
+    GoDaddyRecordSetSpec, PowerDnsRecordSetSpec, RecordType, canonical_values, canonical_zone, encode_text,
+    resolve_name, suspended_outcome,
 };
 use ostler_sdk::{DeleteOptions, Gvk, ObjectRef, Preconditions, prelude::*, serde_json::Value};
 
@@ -105,7 +105,11 @@ fn record_set_ref(record: &DnsRecord, class: Class) -> ObjectRef {
 fn build_record_set(record: &DnsRecord, set: &ObjectRef, fqdn: &str) -> Result<Value, Failure> {
     let spec = &record.spec;
     let values = canonical_values(spec.r#type, &spec.values);
-    let values = values.map_err(|problem| invalid_spec(format!("spec.values: {problem}")))?;
+    let mut values = values.map_err(|problem| invalid_spec(format!("spec.values: {problem}")))?;
+    if spec.r#type == RecordType::TXT {
+        // A record set decodes its values, too: a text that begins with a quote would be another one.
+        values = values.iter().map(|text| encode_text(text)).collect();
+    }
     let mut desired = json!({
         "providerRef": {
             "name": spec.provider_ref.name,

@@ -77,6 +77,26 @@ fn propagated(outcome: &Outcome) -> (ConditionStatus, &str) {
 }
 
 #[test]
+fn text_of_a_record_set_is_decoded_once() {
+    for (value, encoded) in [
+        ("v=spf1 -all", "\"v=spf1 -all\""),
+        ("\"v=spf1\" \" -all\"", "\"v=spf1 -all\""),
+        ("\"\\\"quoted\\\" \"", "\"\\\"quoted\\\" \""),
+        (" blanks ", "\" blanks \""),
+    ] {
+        let host = cluster("PowerDNS", Value::Null);
+        let mut record = with("type", "TXT");
+        record["spec"]["values"] = json!([value]);
+        host.reconcile(&DnsRecords, &record).expect_err("waits");
+        let set = host.object(&set_ref("PowerDns")).expect("applied");
+        assert_eq!(set["spec"]["values"], json!([encoded]));
+        let text = set["spec"]["values"][0].as_str().expect("text");
+        let decoded = dns_api::decode_text(text);
+        assert_eq!(decoded, dns_api::decode_text(value), "as it was meant");
+    }
+}
+
+#[test]
 fn record_set_of_the_class_is_applied() {
     for (class, kind) in [
         ("PowerDNS", "PowerDns"),
