@@ -11,6 +11,8 @@ const DEFAULT_RETRY_PAUSE: SignedDuration = SignedDuration::from_secs(5);
 const DEFAULT_MAX_RETRY_PAUSE: SignedDuration = SignedDuration::from_mins(3);
 /// Argo CD's factor of one pause to the next, if the operation names none.
 const DEFAULT_RETRY_FACTOR: u64 = 2;
+/// Number of entries in the history of an application that names no other.
+const MAX_HISTORY: usize = 10;
 /// Option of a sync that has the namespace created.
 const CREATE_NAMESPACE: &str = "CreateNamespace=true";
 
@@ -135,7 +137,34 @@ pub fn finish(application: &mut Value, phase: &str, message: &str, time: &str) {
         return;
     }
     state["phase"] = phase.into();
+    if phase == "Succeeded" {
+        record_deployment(application, time);
+    }
     remove_field(application, "operation");
+}
+
+/// Adds the operation to the history, in which those that failed, dry runs and syncs of single resources are not.
+fn record_deployment(application: &mut Value, time: &str) {
+    let state = &application["status"]["operationState"];
+    let operation = &state["operation"];
+    let sync = &operation["sync"];
+    if sync["dryRun"] == true || sync["resources"].as_array().is_some_and(|r| !r.is_empty()) {
+        return;
+    }
+    let mut entry = json!({
+        "revision": state["syncResult"]["revision"],
+        "deployedAt": time,
+        "deployStartedAt": state["startedAt"],
+        "initiatedBy": operation.get("initiatedBy").cloned().unwrap_or_else(|| json!({})),
+        "source": application["spec"]["source"],
+    });
+    let history = &mut application["status"]["history"];
+    let mut entries = history.as_array().cloned().unwrap_or_default();
+    let last = entries.last().and_then(|entry| entry["id"].as_i64());
+    entry["id"] = last.map_or(0, |id| id + 1).into();
+    entries.push(entry);
+    let first = entries.len().saturating_sub(MAX_HISTORY);
+    *history = entries.split_off(first).into();
 }
 
 /// Begins the next try when its time has come.

@@ -227,6 +227,9 @@ pub struct BuildStatus {
     pub phase: BuildPhase,
     /// Time at which the trigger was last sent, in milliseconds since the Unix epoch. It is recorded before it is sent.
     pub triggered_at: Option<i64>,
+    /// Time at which Jenkins first answered, after the trigger was last sent, that it has no such build; in milliseconds since the
+    /// Unix epoch.
+    pub searched_at: Option<i64>,
     /// ID of the item in Jenkins' queue.
     #[serde(rename = "queueID", default, skip_serializing_if = "Option::is_none")]
     pub queue_id: Option<i64>,
@@ -249,6 +252,8 @@ pub enum BuildPhase {
     Running,
     /// It has ended.
     Completed,
+    /// It was cancelled with the deployment, or was never triggered.
+    Cancelled,
 }
 
 /// The sync of a deployment.
@@ -265,12 +270,18 @@ pub struct SyncStatus {
     pub resource_version: Option<String>,
     /// Start of the operation that was there before, of an Argo CD that is reached by its API. Another one is seen by it.
     pub previous_start_time: Option<String>,
-    /// Time of the request to the API of Argo CD.
-    #[schemars(extend("format" = "date-time"))]
-    pub request_time: Option<String>,
+    /// Time at which the API of Argo CD first answered, after the request, that no operation had begun; in milliseconds since the
+    /// Unix epoch.
+    pub searched_at: Option<i64>,
     /// Set when the operation has been seen in Argo CD.
     #[serde(default)]
     pub started: bool,
+    /// Start of the operation, as Argo CD shows it. An entry of the application's history has it, too.
+    #[schemars(extend("format" = "date-time"))]
+    pub start_time: Option<String>,
+    /// Set when the operation was terminated or removed, because the deployment had ended before it.
+    #[serde(default)]
+    pub withdrawn: bool,
     /// Time at which the operation finished, as Argo CD shows it.
     #[schemars(extend("format" = "date-time"))]
     pub finish_time: Option<String>,

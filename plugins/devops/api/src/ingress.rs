@@ -72,13 +72,13 @@ pub struct IngressDns {
     message = "exactly one of addresses, hostname or serviceRef must be set"
 )]
 pub struct DnsTarget {
-    /// IPv4 addresses.
+    /// IPv4 and IPv6 addresses, each kind in a record of its own.
     #[schemars(length(min = 1, max = 32), extend("x-kubernetes-list-type" = "set"))]
     pub addresses: Vec<String>,
     /// Name of another host (CNAME).
     #[schemars(length(min = 1, max = 253))]
     pub hostname: Option<String>,
-    /// The Service of the ingress controller, whose load balancer's addresses are used.
+    /// The Service of the ingress controller, whose load balancer's addresses are used, or else its host name.
     pub service_ref: Option<ServiceReference>,
 }
 
@@ -98,8 +98,8 @@ pub struct ServiceReference {
 pub struct IngressCertificate {
     /// Issuer that signs it.
     pub issuer_ref: CertificateIssuer,
-    /// Name of the Secret with the certificate, which is deleted with this object; defaults to the object's name with
-    /// `-tls`.
+    /// Name of the Secret with the certificate, which is created and deleted with this object; defaults to the object's name
+    /// with `-tls`.
     #[schemars(length(min = 1, max = 253))]
     pub secret_name: Option<String>,
 }
@@ -167,6 +167,6 @@ pub enum PathType {
 pub struct IngressResourceStatus {
     /// URL of the Service once it can be reached.
     pub url: Option<String>,
-    /// Secret of the certificate that is deleted with this object. It is recorded before the certificate is first applied.
+    /// Secret of the certificate that is deleted with this object. It is recorded before it is created.
     pub certificate_secret: Option<String>,
 }

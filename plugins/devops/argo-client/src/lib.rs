@@ -12,13 +12,13 @@
 //! - What is missing is 403 where its project is not named, and so it always is.
 
 mod answer;
-mod progress;
+mod operation;
 
 use answer::send;
 use ostler_sdk::{Failure, RequestBuilder, Substitution, Upstream, serde_json::Value, serde_json::json};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-pub use progress::{Progress, find_progress, operation_start};
+pub use operation::{Progress, build_termination, find_deployed, find_progress, operation_start};
 
 /// Characters that are encoded in a segment of a path or the value of a parameter.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC

@@ -1,6 +1,7 @@
 //! State, refresh and deletion of applications.
 
 use devops_api::ApplicationState;
+use devops_argo_client::build_termination;
 use ostler_sdk::{DeleteOptions, Preconditions, prelude::*, serde_json::Value};
 
 use crate::claim::{name_of, reference_of, unchanged};
@@ -59,48 +60,5 @@ pub fn delete(ctx: &Context, application: &Value) -> Result<(), Failure> {
     match ctx.delete_with(&reference_of(application), &options) {
         Err(Error::Conflict(_)) => Ok(()),
         deleted => deleted.reason("DeleteFailed"),
-    }
-}
-
-/// The patch that terminates the running operation; none if there is none. Without the field `operation`, which another
-/// user may have removed, Argo CD neither continues nor ends it, so it is set again.
-fn build_termination(application: &Value) -> Option<Value> {
-    let has_operation = application["operation"].is_object();
-    let phase = application["status"]["operationState"]["phase"].as_str();
-    let terminate = json!({ "operationState": { "phase": "Terminating" } });
-    match (phase, has_operation) {
-        // Argo CD has not taken it yet.
-        (None | Some("Succeeded" | "Failed" | "Error"), true) => Some(json!({ "operation": null })),
-        (Some("Running"), true) => Some(json!({ "status": terminate })),
-        (Some("Running" | "Terminating"), false) => {
-            Some(json!({ "operation": { "sync": {} }, "status": terminate }))
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn running_operation_is_terminated_whether_or_not_its_field_is_there() {
-        let patch = |operation: Value, phase: &str| {
-            build_termination(
-                &json!({ "operation": operation, "status": { "operationState": { "phase": phase } } }),
-            )
-        };
-        let terminating = json!({ "operationState": { "phase": "Terminating" } });
-        assert_eq!(
-            patch(json!({}), "Running"),
-            Some(json!({ "status": terminating }))
-        );
-        let again = json!({ "operation": { "sync": {} }, "status": terminating });
-        assert_eq!(patch(Value::Null, "Running"), Some(again.clone()));
-        assert_eq!(patch(Value::Null, "Terminating"), Some(again));
-        assert_eq!(patch(json!({}), "Terminating"), None);
-        assert_eq!(patch(Value::Null, "Succeeded"), None);
-        assert_eq!(patch(json!({}), "Succeeded"), Some(json!({ "operation": null })));
-        assert_eq!(build_termination(&json!({})), None);
     }
 }

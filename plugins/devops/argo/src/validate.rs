@@ -1,39 +1,62 @@
 //! Validation of a setting: every application stays within what its project may use.
 
-use devops_api::{ArgoApplication, ArgoDestination, ArgoProject, ArgoSetting, ArgoSettingSpec};
+use devops_api::{
+    ArgoApplication, ArgoDestination, ArgoProject, ArgoSetting, ArgoSettingSpec, default_server,
+};
 use ostler_sdk::{api, prelude::*};
 
 use crate::desired::find_destination;
 
-/// Configuration of the plugin.
+/// Configuration of the plugin: what its administrator lets projects use. Each entry is a name or `prefix*`. Argo CD acts with
+/// rights of its own, so that an ArgoSetting may otherwise do what its author may not.
 #[api]
 struct Config {
-    /// Namespaces that projects may deploy to: names, or `prefix*`. Without it, the namespace of the ArgoSetting, and those
-    /// whose names begin with it and a hyphen.
+    /// Namespaces that projects may deploy to; without it, the namespace of the ArgoSetting.
     destinations: Vec<String>,
+    /// API servers of the clusters that projects may deploy to; without it, the cluster of Argo CD.
+    servers: Vec<String>,
+    /// Cluster-scoped kinds, as `group/Kind`, that projects may deploy; without it, none.
+    cluster_resources: Vec<String>,
+    /// URLs of the repositories that projects may deploy from; without it, any.
+    repositories: Vec<String>,
+}
+
+/// A bound of what the settings of a namespace may use.
+struct Bound {
+    /// Field of the plugin's configuration.
+    field: &'static str,
+    allowed: Vec<String>,
+}
+
+impl Bound {
+    fn new(field: &'static str, configured: Vec<String>, default: &[&str]) -> Self {
+        let allowed = match configured.is_empty() {
+            true => default.iter().map(|pattern| (*pattern).to_owned()).collect(),
+            false => configured,
+        };
+        Self { field, allowed }
+    }
+
+    /// The fault of a value that is not allowed.
+    fn check(&self, value: &str, attempt: &str) -> Option<String> {
+        if self.allowed.iter().any(|pattern| matches_pattern(pattern, value)) {
+            return None;
+        }
+        let allowed = match self.allowed.is_empty() {
+            true => "none".to_owned(),
+            false => self.allowed.join(", "),
+        };
+        let field = self.field;
+        Some(format!(
+            "{attempt} {value}: the plugin's configuration `{field}` allows {allowed}"
+        ))
+    }
 }
 
 /// Checks a setting as a whole.
 pub fn check_setting(ctx: &Context, setting: &ArgoSetting) -> Result<(), Failure> {
-    let mut patterns = ctx.config::<Config>()?.destinations;
-    if patterns.is_empty() {
-        let own = setting.namespace();
-        patterns = vec![own.to_owned(), format!("{own}-*")];
-    }
     let mut faults = find_faults(&setting.spec);
-    for project in &setting.spec.projects {
-        for destination in &project.destinations {
-            let namespace = &*destination.namespace;
-            if !patterns.iter().any(|pattern| matches_pattern(pattern, namespace)) {
-                faults.push(format!(
-                    "project {} may not deploy to the namespace {namespace}: the plugin's configuration `destinations` \
-                     allows {}",
-                    project.name,
-                    patterns.join(", ")
-                ));
-            }
-        }
-    }
+    faults.extend(find_excesses(ctx.config::<Config>()?, setting));
     if faults.is_empty() {
         return Ok(());
     }
@@ -41,6 +64,33 @@ pub fn check_setting(ctx: &Context, setting: &ArgoSetting) -> Result<(), Failure
         "InvalidSpec",
         format!("{}.", faults.join("; ")),
     ))
+}
+
+/// Lists what a setting has that the plugin's administrator does not allow.
+fn find_excesses(config: Config, setting: &ArgoSetting) -> Vec<String> {
+    let namespaces = Bound::new("destinations", config.destinations, &[setting.namespace()]);
+    let servers = Bound::new("servers", config.servers, &[&default_server()]);
+    let kinds = Bound::new("clusterResources", config.cluster_resources, &[]);
+    let repositories = Bound::new("repositories", config.repositories, &["*"]);
+    let mut faults = Vec::new();
+    for project in &setting.spec.projects {
+        let name = &project.name;
+        for ArgoDestination { server, namespace } in &project.destinations {
+            let attempt = format!("project {name} may not deploy to the namespace");
+            faults.extend(namespaces.check(namespace, &attempt));
+            let attempt = format!("project {name} may not deploy to the server");
+            faults.extend(servers.check(server, &attempt));
+        }
+        for kind in &project.cluster_resources {
+            let attempt = format!("project {name} may not deploy the clusterResource");
+            faults.extend(kinds.check(kind, &attempt));
+        }
+    }
+    for repository in &setting.spec.repositories {
+        let attempt = format!("repository {} may not have the url", repository.name);
+        faults.extend(repositories.check(&repository.url, &attempt));
+    }
+    faults
 }
 
 fn matches_pattern(pattern: &str, name: &str) -> bool {

@@ -88,6 +88,7 @@ fn setting_becomes_a_project_and_an_application_without_an_operation() {
 #[test]
 fn project_sees_its_own_repositories_only() {
     let host = Host::new();
+    host.set_config(json!({"destinations": ["team", "team-b"]}));
     let mut setting = setting();
     let spec = &mut setting["spec"];
     let push = |list: &mut Value, item| list.as_array_mut().expect("a list").push(item);
@@ -105,7 +106,7 @@ fn project_sees_its_own_repositories_only() {
 
 #[test]
 fn setting_outside_its_bounds_is_invalid_without_a_write() {
-    let cases: [(&str, Value, &str); 9] = [
+    let cases: [(&str, Value, &str); 12] = [
         (
             "/applications/0/project",
             json!("x"),
@@ -147,6 +148,23 @@ fn setting_outside_its_bounds_is_invalid_without_a_write() {
             json!(["*/*"]),
             "which is not GROUP/KIND",
         ),
+        (
+            "/projects/0/clusterResources",
+            json!(["rbac.authorization.k8s.io/ClusterRoleBinding"]),
+            "may not deploy the clusterResource rbac.authorization.k8s.io/ClusterRoleBinding: the plugin's configuration \
+             `clusterResources` allows none",
+        ),
+        (
+            "/projects/0/destinations/0/server",
+            json!("https://production.example.com"),
+            "may not deploy to the server https://production.example.com: the plugin's configuration `servers` allows \
+             https://kubernetes.default.svc",
+        ),
+        (
+            "/projects/0/destinations/0/namespace",
+            json!("team-of-others"),
+            "may not deploy to the namespace team-of-others: the plugin's configuration `destinations` allows team",
+        ),
     ];
     for (pointer, value, expected) in cases {
         let host = Host::new();
@@ -161,12 +179,31 @@ fn setting_outside_its_bounds_is_invalid_without_a_write() {
         assert!(failure.message.contains(expected), "{}", failure.message);
         assert!(host.writes().is_empty());
     }
+}
+
+#[test]
+fn configuration_of_the_plugin_bounds_what_a_setting_may_use() {
     let host = Host::new();
-    host.set_config(json!({"destinations": ["kube-*", "team"]}));
+    host.set_config(json!({
+        "destinations": ["kube-*", "team"],
+        "servers": ["https://*.example.com", "https://production.example.com"],
+        "clusterResources": ["/Namespace", "example.com/*"],
+        "repositories": ["https://git.example.com/*"],
+    }));
     let mut setting = setting();
-    setting["spec"]["projects"][0]["destinations"][0]["namespace"] = "kube-system".into();
+    let url = "https://git.example.com/team/apps.git";
+    setting["spec"]["repositories"][0]["url"] = url.into();
+    setting["spec"]["applications"][0]["source"]["repoURL"] = url.into();
+    let project = &mut setting["spec"]["projects"][0];
+    project["destinations"][0] =
+        json!({"namespace": "kube-system", "server": "https://production.example.com"});
+    project["clusterResources"] = json!(["/Namespace", "example.com/Widget"]);
     host.reconcile(&ArgoSettings, &setting)
         .expect("the configuration allows it");
+    setting["spec"]["repositories"][0]["url"] = "https://elsewhere.example.com/apps.git".into();
+    let failure = failure(&host, &setting);
+    let expected = "repository apps may not have the url https://elsewhere.example.com/apps.git";
+    assert!(failure.message.contains(expected), "{}", failure.message);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use devops_api::{
     BuildPhase, BuildStatus, DeploymentBuild, DeploymentPhase, DeploymentState, JenkinsSettingSpec, job_path,
 };
-use ostler_sdk::{Response, api, duration, prelude::*, serde_json::Value};
+use devops_jenkins_client::{JenkinsServer, describe_response};
+use ostler_sdk::{RequestBuilder, Response, api, duration, prelude::*, serde_json::Value};
 
 use crate::run::{Progress, Run};
 
@@ -17,6 +18,7 @@ const BUILD_FIELDS: &str = "number,queueId,building,inProgress,result";
 /// Number of the newest builds among which one is searched for.
 const MAX_SEARCHED_BUILDS: usize = 100;
 const BUILD_FAILED: &str = "BuildRequestFailed";
+const CANCEL_FAILED: &str = "CancelFailed";
 
 /// Configuration of the plugin.
 #[api]
@@ -49,6 +51,16 @@ struct QueueItem {
     actions: Vec<Value>,
 }
 
+/// Result of a search for the build of a trigger that may not have arrived.
+enum Search {
+    /// Jenkins has it.
+    Found(BuildStatus),
+    /// Jenkins has no such build, but the request may still be carried out.
+    Unknown,
+    /// Jenkins has no such build, and never will.
+    Absent,
+}
+
 /// The build that an item of the queue has become.
 #[api]
 struct Executable {
@@ -77,14 +89,14 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
         let message = format!("JenkinsSetting {} does not exist.", spec.setting_ref.name);
         return Ok(Progress::wait("JenkinsSettingNotReady", message));
     };
-    let remote = Remote { path, spec };
+    let remote = Remote::new(run, path, spec);
     match &run.status.build {
         None => remote.trigger_first(run),
         Some(build) => match build.phase {
             BuildPhase::Triggering => remote.search_and_trigger(run),
             BuildPhase::Queued => remote.follow_queue(run),
             BuildPhase::Running => remote.follow_build(run),
-            BuildPhase::Completed => {
+            BuildPhase::Completed | BuildPhase::Cancelled => {
                 run.enter(DeploymentPhase::Deploying, "Starting the sync.");
                 Ok(Progress::Next)
             }
@@ -108,11 +120,21 @@ fn find_job(run: &Run, spec: &DeploymentBuild) -> Result<Option<String>, Failure
 
 /// The pipeline in Jenkins.
 struct Remote<'a> {
+    jenkins: JenkinsServer<'a>,
     path: String,
     spec: &'a DeploymentBuild,
 }
 
-impl Remote<'_> {
+impl<'a> Remote<'a> {
+    fn new(run: &Run<'a>, path: String, spec: &'a DeploymentBuild) -> Self {
+        let jenkins = JenkinsServer::new(run.jenkins(&spec.setting_ref.name));
+        Self { jenkins, path, spec }
+    }
+
+    fn send(&self, request: RequestBuilder<'a>) -> Result<Response, Failure> {
+        self.jenkins.send(request).reason(BUILD_FAILED)
+    }
+
     /// Records the attempt, and triggers the build. One with this ID may exist already, of a record that was deleted and
     /// created anew.
     fn trigger_first(&self, run: &mut Run) -> Result<Progress, Failure> {
@@ -125,26 +147,41 @@ impl Remote<'_> {
 
     /// Continues an attempt that was interrupted.
     fn search_and_trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
+        match self.search_settled(run)? {
+            Search::Found(found) => {
+                run.ctx.event(
+                    "Adopted",
+                    "The build was triggered by an attempt that was interrupted.",
+                );
+                run.status.build = Some(found);
+                Ok(Progress::Next)
+            }
+            Search::Unknown => {
+                let message = "It is not known yet whether the build was triggered.";
+                Ok(Progress::wait("BuildUnknown", message))
+            }
+            Search::Absent => self.trigger(run),
+        }
+    }
+
+    /// Searches for the build until the request cannot be carried out any more: the first answer shows that Jenkins works off
+    /// requests, and one that arrived before it has made a build some time later. The clock of the request says less: it may
+    /// have waited for its turn, and Jenkins may have hung since.
+    fn search_settled(&self, run: &mut Run) -> Result<Search, Failure> {
+        let settle = read_settle_time(run.ctx)?;
+        let began_at = run.ctx.now();
         if let Some(found) = self.search(run)? {
-            run.ctx.event(
-                "Adopted",
-                "The build was triggered by an attempt that was interrupted.",
-            );
-            run.status.build = Some(found);
-            return Ok(Progress::Next);
+            return Ok(Search::Found(found));
         }
-        let sent_at = run
-            .status
-            .build
-            .as_ref()
-            .and_then(|build| build.triggered_at)
-            .unwrap_or_default();
-        let settled_at = u64::try_from(sent_at).unwrap_or_default() + read_settle_time(run.ctx)?;
-        if run.ctx.now() < settled_at {
-            let message = "It is not known yet whether the build was triggered.";
-            return Ok(Progress::wait("BuildUnknown", message));
-        }
-        self.trigger(run)
+        let build = run.status.build.get_or_insert_default();
+        let Some(searched_at) = build.searched_at.and_then(|at| u64::try_from(at).ok()) else {
+            build.searched_at = i64::try_from(run.ctx.now()).ok();
+            return Ok(Search::Unknown);
+        };
+        Ok(match began_at < searched_at + settle {
+            true => Search::Unknown,
+            false => Search::Absent,
+        })
     }
 
     fn trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
@@ -163,21 +200,21 @@ impl Remote<'_> {
             form.push('&');
             form.push_str(&encode_parameter(name, value));
         }
-        let request = run
-            .jenkins(&self.spec.setting_ref.name)
+        let request = self
+            .jenkins
             .post(format!("{}/buildWithParameters", self.path))
             .body("application/x-www-form-urlencoded", form.into_bytes());
         // Without an answer the attempt stays recorded, and the build is searched for.
-        let response = request.send().reason(BUILD_FAILED)?;
+        let response = self.send(request)?;
         match response.status() {
             // 303 is the answer for an item that waits in the queue already.
             201 | 303 => {}
             400 | 404 | 405 | 409 => {
-                let message = format!("Jenkins refuses the build. {}", describe(&response));
+                let message = format!("Jenkins refuses the build. {}", describe_response(&response));
                 return run.fail(&message);
             }
             _ => {
-                let message = format!("Could not trigger the build. {}", describe(&response));
+                let message = format!("Could not trigger the build. {}", describe_response(&response));
                 return Err(Failure::retry(BUILD_FAILED, message));
             }
         }
@@ -197,10 +234,12 @@ impl Remote<'_> {
 
     /// Searches for the build of this deployment: in the queue first, since an item leaves it for the list of builds.
     fn search(&self, run: &Run) -> Result<Option<BuildStatus>, Failure> {
-        let jenkins = run.jenkins(&self.spec.setting_ref.name);
-        let before = run.record.status.build.clone().unwrap_or_default();
+        let before = BuildStatus {
+            searched_at: None,
+            ..run.status.build.clone().unwrap_or_default()
+        };
         let path = "/queue/api/json?tree=items[id,cancelled,why,actions[parameters[name,value]]]";
-        let response = jenkins.get(path).send().reason(BUILD_FAILED)?;
+        let response = self.send(self.jenkins.get(path))?;
         let queue: Queue = read(&response, "read the queue")?;
         let has_id = |actions: &[Value]| has_parameter(actions, run.id());
         if let Some(item) = queue.items.into_iter().find(|item| has_id(&item.actions)) {
@@ -214,7 +253,7 @@ impl Remote<'_> {
             "{}/api/json?tree=builds[{BUILD_FIELDS},actions[parameters[name,value]]]{{0,{MAX_SEARCHED_BUILDS}}}",
             self.path
         );
-        let response = jenkins.get(path).send().reason(BUILD_FAILED)?;
+        let response = self.send(self.jenkins.get(path))?;
         if response.status() == 404 {
             return Ok(None);
         }
@@ -229,19 +268,9 @@ impl Remote<'_> {
     }
 
     fn follow_queue(&self, run: &mut Run) -> Result<Progress, Failure> {
-        let id = run
-            .status
-            .build
-            .as_ref()
-            .and_then(|build| build.queue_id)
-            .unwrap_or_default();
-        let jenkins = run.jenkins(&self.spec.setting_ref.name);
-        let response = jenkins
-            .get(format!("/queue/item/{id}/api/json"))
-            .send()
-            .reason(BUILD_FAILED)?;
-        if response.status() == 404 {
-            // Jenkins keeps an item for five minutes after it has left the queue.
+        let build = run.status.build.as_ref();
+        let id = build.and_then(|build| build.queue_id).unwrap_or_default();
+        let Some(item) = self.read_item(id)? else {
             return match self.search(run)? {
                 Some(found) if found.phase == BuildPhase::Running => {
                     run.status.build = Some(found);
@@ -251,8 +280,7 @@ impl Remote<'_> {
                     "Jenkins has neither the item {id} of its queue nor its build any more."
                 )),
             };
-        }
-        let item: QueueItem = read(&response, "read the item of the queue")?;
+        };
         if item.cancelled {
             run.end(
                 DeploymentState::Terminated,
@@ -274,6 +302,15 @@ impl Remote<'_> {
         Ok(Progress::Next)
     }
 
+    /// Reads an item of the queue; none if it has left the queue more than five minutes ago.
+    fn read_item(&self, id: i64) -> Result<Option<QueueItem>, Failure> {
+        let response = self.send(self.jenkins.get(format!("/queue/item/{id}/api/json")))?;
+        if response.status() == 404 {
+            return Ok(None);
+        }
+        read(&response, "read the item of the queue").map(Some)
+    }
+
     fn follow_build(&self, run: &mut Run) -> Result<Progress, Failure> {
         let number = run
             .status
@@ -281,13 +318,9 @@ impl Remote<'_> {
             .as_ref()
             .and_then(|build| build.number)
             .unwrap_or_default();
-        let jenkins = run.jenkins(&self.spec.setting_ref.name);
-        let path = format!("{}/{number}/api/json?tree={BUILD_FIELDS}", self.path);
-        let response = jenkins.get(path).send().reason(BUILD_FAILED)?;
-        if response.status() == 404 {
+        let Some(found) = self.read_build(number)? else {
             return run.fail(&format!("Build {number} was deleted."));
-        }
-        let found: Build = read(&response, "read the build")?;
+        };
         // `building` ends before the steps after the build, `inProgress` after them.
         let Some(result) = found.result.filter(|_| !found.building && !found.in_progress) else {
             return Ok(Progress::wait(
@@ -311,41 +344,91 @@ impl Remote<'_> {
             _ => run.fail(&format!("Build {number} ended with {result}.")),
         }
     }
+
+    /// Removes an item from the queue. Returns the number of the build that it has become meanwhile.
+    fn cancel_item(&self, run: &Run, id: i64) -> Result<Option<i64>, Failure> {
+        let request = self.jenkins.post(format!("/queue/cancelItem?id={id}"));
+        let response = self.jenkins.send(request).reason(CANCEL_FAILED)?;
+        if matches!(response.status(), 401 | 403 | 500..) {
+            return Err(describe_refusal(&response));
+        }
+        // The status says little: an item that has just left the queue is not found there.
+        let Some(item) = self.read_item(id)? else {
+            return Ok(self.search(run)?.and_then(|build| build.number));
+        };
+        match item.executable {
+            Some(executable) => Ok(Some(executable.number)),
+            None if item.cancelled => Ok(None),
+            None => Err(describe_refusal(&response)),
+        }
+    }
+
+    /// Stops a build. One that has ended already is not changed by it.
+    fn stop(&self, number: i64) -> Result<(), Failure> {
+        let request = self.jenkins.post(format!("{}/{number}/stop", self.path));
+        let response = self.jenkins.send(request).reason(CANCEL_FAILED)?;
+        if !matches!(response.status(), 200..400 | 404) {
+            return Err(describe_refusal(&response));
+        }
+        // It answers with a page, as a proxy does that asks for a login. That requests reach the build, only the build shows.
+        self.read_build(number).map(|_| ())
+    }
+
+    /// Reads a build; none if it was deleted.
+    fn read_build(&self, number: i64) -> Result<Option<Build>, Failure> {
+        let path = format!("{}/{number}/api/json?tree={BUILD_FIELDS}", self.path);
+        let response = self.send(self.jenkins.get(path))?;
+        if response.status() == 404 {
+            return Ok(None);
+        }
+        read(&response, "read the build").map(Some)
+    }
 }
 
-/// Cancels the build of a deployment that ends before it. One that has ended already is not changed by it.
-pub fn cancel(run: &Run) -> Result<(), Failure> {
+/// Cancels the build of a deployment that has ended before it.
+pub fn withdraw(run: &mut Run) -> Result<(), Failure> {
     let (Some(spec), Some(build)) = (&run.record.spec.build, &run.status.build) else {
         return Ok(());
     };
-    let Some(path) = find_job(run, spec)? else {
+    if matches!(build.phase, BuildPhase::Completed | BuildPhase::Cancelled) {
         return Ok(());
-    };
-    let remote = Remote { path, spec };
-    let found = match build.phase {
-        BuildPhase::Completed => return Ok(()),
-        BuildPhase::Triggering => match remote.search(run)? {
-            Some(found) => found,
-            None => return Ok(()),
-        },
-        _ => build.clone(),
-    };
-    let jenkins = run.jenkins(&spec.setting_ref.name);
-    let request = match (found.number, found.queue_id) {
-        (Some(number), _) => jenkins.post(format!("{}/{number}/stop", remote.path)),
-        (None, Some(id)) => jenkins.post(format!("/queue/cancelItem?id={id}")),
-        (None, None) => return Ok(()),
-    };
-    match request.send() {
-        // A server that is gone has no build either.
-        Err(Error::NotFound(_)) => Ok(()),
-        Err(error) => Err(error).reason("CancelFailed"),
-        Ok(response) if response.status() >= 500 => {
-            let message = format!("Could not cancel the build. {}", describe(&response));
-            Err(Failure::retry("CancelFailed", message))
-        }
-        Ok(_) => Ok(()),
     }
+    // A setting that is gone has taken its pipelines along.
+    if let Some(path) = find_job(run, spec)? {
+        let remote = Remote::new(run, path, spec);
+        cancel(run, &remote)?;
+    }
+    if let Some(build) = &mut run.status.build {
+        build.phase = BuildPhase::Cancelled;
+    }
+    Ok(())
+}
+
+fn cancel(run: &mut Run, remote: &Remote) -> Result<(), Failure> {
+    let build = run.status.build.clone().unwrap_or_default();
+    let found = match build.phase {
+        BuildPhase::Triggering => match remote.search_settled(run)? {
+            Search::Found(found) => found,
+            Search::Absent => return Ok(()),
+            Search::Unknown => {
+                let message = "It is not known yet whether the build was triggered.";
+                return Err(Failure::wait("BuildUnknown", message));
+            }
+        },
+        _ => build,
+    };
+    let number = match (found.number, found.queue_id) {
+        (Some(number), _) => Some(number),
+        (None, Some(id)) => remote.cancel_item(run, id)?,
+        (None, None) => None,
+    };
+    run.status.build = Some(BuildStatus { number, ..found });
+    number.map_or(Ok(()), |number| remote.stop(number))
+}
+
+fn describe_refusal(response: &Response) -> Failure {
+    let message = format!("Could not cancel the build. {}", describe_response(response));
+    Failure::retry(CANCEL_FAILED, message)
 }
 
 fn has_parameter(actions: &[Value], id: &str) -> bool {
@@ -358,18 +441,10 @@ fn has_parameter(actions: &[Value], id: &str) -> bool {
 
 fn read<T: ostler_sdk::serde::de::DeserializeOwned>(response: &Response, action: &str) -> Result<T, Failure> {
     if !response.is_success() {
-        let message = format!("Could not {action}. {}", describe(response));
+        let message = format!("Could not {action}. {}", describe_response(response));
         return Err(Failure::retry(BUILD_FAILED, message));
     }
     response.json().reason(BUILD_FAILED)
-}
-
-/// The status of a response, and the message that Jenkins puts into a header, beside a page for people.
-fn describe(response: &Response) -> String {
-    let message = response.header("x-error").unwrap_or_default();
-    format!("HTTP {} {message}", response.status())
-        .trim_end()
-        .to_owned()
 }
 
 /// The ID in `…/queue/item/7/`. The rest of the URL is the server's view of itself.

@@ -61,19 +61,13 @@ pub fn confirm_final(run: &mut Run) -> Result<(), Failure> {
     let Some(target) = &run.record.spec.heartbeat else {
         return Ok(());
     };
-    if run
-        .status
-        .heartbeat
-        .as_ref()
-        .is_some_and(|heartbeat| heartbeat.final_confirmed)
-    {
+    let heartbeat = run.status.heartbeat.as_ref();
+    if heartbeat.is_some_and(|heartbeat| heartbeat.final_confirmed) {
         return Ok(());
     }
     let message = build_message(run, target, "final");
     let published = run.ctx.publish(&target.upstream_ref.upstream_ref(), &message);
-    published
-        .reason("HeartbeatFailed")
-        .map_err(|failure| failure.status(&run.status))?;
+    published.reason("HeartbeatFailed")?;
     run.status.heartbeat = Some(HeartbeatStatus {
         final_confirmed: true,
     });

@@ -15,12 +15,21 @@ mod verify;
 use devops_api::{
     DeploymentPhase, DeploymentRecord, DeploymentRecordSpec, DeploymentState, TtlPhase, TtlStatus,
 };
-use ostler_sdk::{Resolution, from_rfc3339, prelude::*, rfc3339};
+use ostler_sdk::{Next, from_rfc3339, prelude::*, rfc3339};
 
 use crate::run::{CHECKPOINT_FAILED, Progress, Run};
 
 /// Interval of looks at what sends no events, and of attempts after a failure.
 const LOOK_INTERVAL_MS: u64 = 10_000;
+/// Interval of attempts at what a deployment that has ended still has to do.
+const FINISH_INTERVAL_MS: u64 = 30_000;
+/// Seconds after which the deletion of a record waits neither for its last heartbeat nor for the end of its build. A build ends by
+/// itself, and a consumer that is gone for so long has to look at the records anyway.
+const MAX_FINISH_SECONDS: u64 = 600;
+/// Type of the condition of what the deployment has started, and that has to end with it.
+const WITHDRAWN: &str = "Withdrawn";
+/// Type of the condition of the last heartbeat.
+const HEARTBEAT_CONFIRMED: &str = "HeartbeatConfirmed";
 
 /// Reconciles DeploymentRecords.
 pub struct DeploymentRecords;
@@ -31,35 +40,59 @@ impl Reconciler for DeploymentRecords {
 
     fn reconcile(&self, ctx: &Context, record: &DeploymentRecord) -> Result<Outcome, Failure> {
         let mut run = Run::new(ctx, record);
-        if run.state() == DeploymentState::Running {
-            return advance(&mut run);
+        match run.state() {
+            DeploymentState::Running => advance(&mut run),
+            _ => Ok(finish(&mut run)),
         }
-        heartbeat::confirm_final(&mut run)?;
-        count_time(&mut run)
     }
 
     fn cleanup(&self, ctx: &Context, record: &DeploymentRecord) -> Result<Outcome, Failure> {
         let mut run = Run::new(ctx, record);
-        if run.status.phase.is_some() && run.state() == DeploymentState::Running {
-            build::cancel(&run)?;
-            sync::terminate(&run)?;
+        let is_begun = run.status.phase.is_some();
+        if is_begun && run.state() == DeploymentState::Running {
             run.end(
                 DeploymentState::Terminated,
                 "The record was deleted before the end of the deployment.",
             );
         }
-        if run.status.phase.is_some() {
-            heartbeat::confirm_final(&mut run)?;
-        }
-        match cleanup::clean_up(&mut run).map_err(|failure| failure.status(&run.status))? {
-            None => Ok(Outcome::await_change().status(&run.status)),
-            Some(message) => Err(Failure::wait("CleanupPending", message).status(&run.status)),
-        }
+        // None of these waits for another: a server that is down keeps nothing that is elsewhere.
+        let build = build::withdraw(&mut run);
+        let sync = sync::withdraw(&mut run);
+        let heartbeat = match is_begun {
+            true => heartbeat::confirm_final(&mut run),
+            false => Ok(()),
+        };
+        let build = give_up(&run, "BuildAbandoned", build);
+        let heartbeat = give_up(&run, "HeartbeatAbandoned", heartbeat);
+        let left = cleanup::clean_up(&mut run).and_then(|left| match left {
+            None => Ok(()),
+            Some(message) => Err(Failure::wait("CleanupPending", message)),
+        });
+        let done = sync.and(left).and(build).and(heartbeat);
+        done.map_err(|failure| failure.status(&run.status))?;
+        Ok(Outcome::await_change().status(&run.status))
     }
 }
 
-/// Advances a running deployment as far as it gets, and sends the heartbeat that is due.
+/// Ends the attempts at what leaves nothing behind, after a time, with an event. Until then it is tried again even if it was
+/// denied.
+fn give_up(run: &Run, event: &str, result: Result<(), Failure>) -> Result<(), Failure> {
+    let Err(failure) = result else { return Ok(()) };
+    let deleted_at = run.record.metadata.deletion_timestamp.as_deref();
+    let deleted_at = deleted_at.and_then(from_rfc3339).unwrap_or_default();
+    if run.ctx.now() / 1000 < deleted_at + MAX_FINISH_SECONDS {
+        return Err(Failure::wait(&failure.reason, failure.message));
+    }
+    run.ctx.warn(event, &failure.message);
+    Ok(())
+}
+
+/// Advances a running deployment as far as it gets, and sends the heartbeats that are due: first, since what follows may wait for
+/// a server that hangs, and last, when the phase has changed.
 fn advance(run: &mut Run) -> Result<Outcome, Failure> {
+    if run.status.phase.is_some() {
+        heartbeat::send_due(run);
+    }
     let waiting = loop {
         let progress = match run.status.phase {
             None => {
@@ -73,16 +106,15 @@ fn advance(run: &mut Run) -> Result<Outcome, Failure> {
         };
         match progress {
             Ok(Progress::Next) if run.state() == DeploymentState::Running => {}
-            Ok(Progress::Next) => {
-                // The end is written first: what follows may take several attempts.
-                return Ok(Outcome::after(1).with(run.ready_condition()).status(&run.status));
-            }
+            Ok(Progress::Next) => return Ok(end(run)),
             Ok(Progress::Wait { reason, message }) => {
                 run.status.phase_message = Some(message.clone());
                 break Condition::new_false("Ready", reason, message);
             }
-            Err(failure) if is_final(&failure) => return Err(failure),
-            // A failure that may pass delays neither heartbeats nor the time limits of the phases.
+            // Someone has written the status meanwhile, which must not be overwritten.
+            Err(failure) if failure.reason == CHECKPOINT_FAILED => return Err(failure),
+            // No failure delays heartbeats or the time limits of the phases: not even one that only a user can mend, or else a
+            // missing grant would be silence instead of a failed deployment.
             Err(failure) => {
                 run.status.phase_message = Some(failure.message.clone());
                 break Condition::new_false("Ready", &failure.reason, failure.message);
@@ -90,25 +122,54 @@ fn advance(run: &mut Run) -> Result<Outcome, Failure> {
         }
     };
     if let Some(message) = run.exceeded_limit() {
-        build::cancel(run)?;
-        sync::terminate(run)?;
         run.end(DeploymentState::Failed, &message);
-        return Ok(Outcome::after(1).with(run.ready_condition()).status(&run.status));
+        return Ok(end(run));
     }
-    let next_heartbeat = heartbeat::send_due(run);
-    let next = next_heartbeat.min(LOOK_INTERVAL_MS);
+    let next = heartbeat::send_due(run).min(LOOK_INTERVAL_MS);
     Ok(Outcome::after(next).with(waiting).status(&run.status))
 }
 
-/// Returns whether a failure is passed to the host: what only a user can mend, and a status that someone has written
-/// meanwhile, which must not be overwritten.
-fn is_final(failure: &Failure) -> bool {
-    failure.reason == CHECKPOINT_FAILED
-        || matches!(failure.resolution, Resolution::Terminal | Resolution::Denied(_))
+/// The outcome at the end of a deployment, which is written first: what follows may take several attempts.
+fn end(run: &Run) -> Outcome {
+    Outcome::after(1).with(run.ready_condition()).status(&run.status)
+}
+
+/// Follows a deployment that has ended: withdraws what it has started, sends the last heartbeat, and counts the time to live. None
+/// of these waits for another.
+fn finish(run: &mut Run) -> Outcome {
+    let build = build::withdraw(run);
+    let sync = sync::withdraw(run);
+    let withdrawn = build.and(sync);
+    let heartbeat = heartbeat::confirm_final(run);
+    let is_pending = withdrawn.is_err() || heartbeat.is_err();
+    let mut outcome = count_time(run);
+    if is_pending {
+        outcome.next = match outcome.next {
+            Next::After(milliseconds) => Next::After(milliseconds.min(FINISH_INTERVAL_MS)),
+            _ => Next::After(FINISH_INTERVAL_MS),
+        };
+    }
+    if run.state() != DeploymentState::Success {
+        let done = "Neither the build nor the sync of the deployment is left.";
+        outcome = outcome.with(describe_attempt(WITHDRAWN, withdrawn, done));
+    }
+    if run.record.spec.heartbeat.is_some() {
+        let done = "The broker has confirmed the last heartbeat.";
+        outcome = outcome.with(describe_attempt(HEARTBEAT_CONFIRMED, heartbeat, done));
+    }
+    outcome.status(&run.status)
+}
+
+/// The condition of what is attempted until it succeeds.
+fn describe_attempt(kind: &str, result: Result<(), Failure>, done: &str) -> Condition {
+    match result {
+        Ok(()) => Condition::new_true(kind, kind, done),
+        Err(failure) => Condition::new_false(kind, &failure.reason, failure.message),
+    }
 }
 
 /// Counts the time to live of a deployment that has ended, and cleans up when it has.
-fn count_time(run: &mut Run) -> Result<Outcome, Failure> {
+fn count_time(run: &mut Run) -> Outcome {
     let start = run
         .status
         .completion_time
@@ -127,33 +188,33 @@ fn count_time(run: &mut Run) -> Result<Outcome, Failure> {
         };
     }
     let is_expired = expires_at.is_some_and(|at| at * 1000 <= run.ctx.now());
-    match ttl.phase {
+    let next = match ttl.phase {
         TtlPhase::Monitoring if is_expired => {
             ttl.phase = TtlPhase::Cleanup;
             run.status.ttl = Some(ttl);
             run.ctx.event("CleanupStarted", "The time to live has ended.");
             // ArgoSetting sees by this status that the application is not needed any more.
-            Ok(Outcome::after(1).with(run.ready_condition()).status(&run.status))
+            Outcome::after(1)
         }
         TtlPhase::Monitoring => {
             run.status.ttl = Some(ttl);
-            let next = expires_at.map_or_else(Outcome::await_change, |at| Outcome::at(at * 1000));
-            Ok(next.with(run.ready_condition()).status(&run.status))
+            expires_at.map_or_else(Outcome::await_change, |at| Outcome::at(at * 1000))
         }
         TtlPhase::Cleanup => {
             run.status.ttl = Some(ttl);
-            match cleanup::clean_up(run).map_err(|failure| failure.status(&run.status))? {
-                Some(message) => Err(Failure::wait("CleanupPending", message).status(&run.status)),
-                None => {
+            let (reason, message) = match cleanup::clean_up(run) {
+                Ok(None) => {
                     run.finish_ttl();
-                    Ok(Outcome::await_change()
-                        .with(run.ready_condition())
-                        .status(&run.status))
+                    return Outcome::await_change().with(run.ready_condition());
                 }
-            }
+                Ok(Some(message)) => ("CleanupPending".to_owned(), message),
+                Err(failure) => (failure.reason, failure.message),
+            };
+            return Outcome::after(FINISH_INTERVAL_MS).with(Condition::new_false("Ready", &reason, message));
         }
-        TtlPhase::Completed => Ok(Outcome::await_change().with(run.ready_condition())),
-    }
+        TtlPhase::Completed => Outcome::await_change(),
+    };
+    next.with(run.ready_condition())
 }
 
 ostler_sdk::plugin!(DeploymentRecords);

@@ -19,6 +19,8 @@ const VERIFY_TIMEOUT_SECONDS: i64 = 600;
 pub struct Run<'a> {
     pub ctx: &'a Context<'a>,
     pub record: &'a DeploymentRecord,
+    /// Start of the reconcile in milliseconds since the Unix epoch. What it has read is not older.
+    pub began_at: u64,
     /// The status as it will be written.
     pub status: DeploymentRecordStatus,
 }
@@ -43,6 +45,7 @@ impl<'a> Run<'a> {
         Self {
             ctx,
             record,
+            began_at: ctx.now(),
             status: record.status.clone(),
         }
     }

@@ -2,16 +2,16 @@
 //! operation runs, and the state shows the operation until another one begins. So an attempt whose answer was lost is found by
 //! its ID, and is sent again only when nothing has begun since, and it cannot be carried out any more.
 
-use devops_api::{ArgoSetting, DeploymentPhase, DeploymentState, SyncStatus, argo_upstream};
+use devops_api::{ArgoSetting, DeploymentPhase, SyncStatus, argo_upstream};
 use devops_argo_client::{
     ApplicationKey, ArgoServer, Progress as Operation, Sync, SyncStart, find_progress, operation_start,
 };
-use ostler_sdk::{from_rfc3339, prelude::*, rfc3339, serde_json::Value};
+use ostler_sdk::{prelude::*, serde_json::Value};
 
 use crate::{
     build::read_settle_time,
     run::{Progress, Run},
-    sync::INFO_NAME,
+    sync::{INFO_NAME, WAITING_FOR_HEALTH, follow_history},
 };
 
 /// An application on a server.
@@ -47,15 +47,23 @@ impl<'a> ServerApplication<'a> {
 
     /// Advances the sync.
     pub fn advance(&self, run: &mut Run, live: &Value) -> Result<Progress, Failure> {
-        let sync = run.status.sync.clone().unwrap_or_default();
-        let Some(id) = &sync.operation_id else {
+        let mut sync = run.status.sync.clone().unwrap_or_default();
+        let Some(id) = sync.operation_id.clone() else {
             return self.start(run, live);
         };
-        match find_progress(live, (INFO_NAME, id), sync.previous_start_time.as_deref()) {
-            Operation::Unseen if !sync.started => self.restart(run, live, &sync),
+        let progress = find_progress(live, (INFO_NAME, &id), sync.previous_start_time.as_deref());
+        if progress == Operation::Unseen && !sync.started {
+            return self.restart(run, live, &sync);
+        }
+        sync.searched_at = None;
+        match progress {
             Operation::Running => {
+                // Until Argo CD has taken it, the state is that of the operation before it.
+                let start_time =
+                    operation_start(live).filter(|time| Some(*time) != sync.previous_start_time.as_deref());
                 run.status.sync = Some(SyncStatus {
                     started: true,
+                    start_time: start_time.map(Into::into),
                     ..sync
                 });
                 let message = live["status"]["operationState"]["message"].as_str();
@@ -78,27 +86,41 @@ impl<'a> ServerApplication<'a> {
                 if phase != "Succeeded" {
                     return run.fail(&format!("The sync ended with {phase}: {message}"));
                 }
-                let waiting = "Waiting for the application to be healthy.";
-                run.enter(DeploymentPhase::Verifying, waiting);
+                run.enter(DeploymentPhase::Verifying, WAITING_FOR_HEALTH);
                 Ok(Progress::Next)
             }
+            // The history names the account, which other syncs have, too: only one that was seen to run is recognized.
             Operation::Unseen | Operation::Replaced => {
-                let message = "Another operation has replaced the sync.";
-                run.end(DeploymentState::Terminated, message);
-                Ok(Progress::Next)
+                let is_own = |entry: &Value| {
+                    sync.start_time.is_some()
+                        && entry["deployStartedAt"].as_str() == sync.start_time.as_deref()
+                };
+                follow_history(run, live, is_own)
             }
         }
     }
 
     /// Sends an attempt again that was recorded, when the lost request cannot be carried out any more.
     fn restart(&self, run: &mut Run, live: &Value, sync: &SyncStatus) -> Result<Progress, Failure> {
-        let sent_at = sync.request_time.as_deref().and_then(from_rfc3339);
-        let settled_at = (sent_at.unwrap_or_default() + 1) * 1000 + read_settle_time(run.ctx)?;
-        if run.ctx.now() < settled_at {
-            let message = "It is not known yet whether the sync was started.";
-            return Ok(Progress::wait("SyncUnknown", message));
+        if self.is_settled(run, sync)? {
+            return self.start(run, live);
         }
-        self.start(run, live)
+        let message = "It is not known yet whether the sync was started.";
+        Ok(Progress::wait("SyncUnknown", message))
+    }
+
+    /// Returns whether a request without an answer, of which nothing is to be seen, will not be carried out any more. The first
+    /// answer since shows that Argo CD works off requests.
+    fn is_settled(&self, run: &mut Run, sync: &SyncStatus) -> Result<bool, Failure> {
+        let settle = read_settle_time(run.ctx)?;
+        let Some(searched_at) = sync.searched_at.and_then(|at| u64::try_from(at).ok()) else {
+            run.status.sync = Some(SyncStatus {
+                searched_at: i64::try_from(run.ctx.now()).ok(),
+                ..sync.clone()
+            });
+            return Ok(false);
+        };
+        Ok(run.began_at >= searched_at + settle)
     }
 
     /// Records the attempt, and starts the operation when the slot is free.
@@ -113,7 +135,6 @@ impl<'a> ServerApplication<'a> {
             operation_id: Some(id.clone()),
             application_uid: live["metadata"]["uid"].as_str().map(Into::into),
             previous_start_time: operation_start(live).map(Into::into),
-            request_time: Some(rfc3339(run.ctx.now() / 1000)),
             ..SyncStatus::default()
         });
         run.checkpoint()?;
@@ -144,15 +165,16 @@ impl<'a> ServerApplication<'a> {
         Ok(Progress::wait(reason, message))
     }
 
-    /// Terminates the operation of a deployment that ends before it.
-    pub fn terminate(&self, live: &Value, sync: &SyncStatus) -> Result<(), Failure> {
-        let Some(id) = &sync.operation_id else {
-            return Ok(());
-        };
-        let found = find_progress(live, (INFO_NAME, id), sync.previous_start_time.as_deref());
-        if found == Operation::Running {
-            self.argo.terminate_operation(self.key())?;
+    /// Terminates the operation of a deployment that has ended before it.
+    pub fn withdraw(&self, run: &mut Run, live: &Value, sync: &SyncStatus) -> Result<(), Failure> {
+        let id = sync.operation_id.as_deref().unwrap_or_default();
+        match find_progress(live, (INFO_NAME, id), sync.previous_start_time.as_deref()) {
+            Operation::Running => self.argo.terminate_operation(self.key()).map(|_| ()),
+            Operation::Unseen if !sync.started && !self.is_settled(run, sync)? => {
+                let message = "It is not known yet whether the sync was started.";
+                Err(Failure::wait("SyncUnknown", message))
+            }
+            Operation::Unseen | Operation::Ended { .. } | Operation::Replaced => Ok(()),
         }
-        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 //! that an operation whose answer was lost, and even one that another has replaced, is recognized.
 
 use devops_api::{DeploymentPhase, DeploymentState, SyncStatus};
+use devops_argo_client::{build_termination, find_deployed, operation_start};
 use ostler_sdk::{ObjectRef, Preconditions, prelude::*, serde_json::Value};
 
 use crate::{
@@ -17,6 +18,8 @@ const MAX_LISTED_OPERATIONS: usize = 10;
 /// Name of the ID among the information of an operation.
 pub const INFO_NAME: &str = "ostler-deployment";
 const SYNC_FAILED: &str = "SyncRequestFailed";
+/// What a deployment waits for after the sync.
+pub const WAITING_FOR_HEALTH: &str = "Waiting for the application to be healthy.";
 
 /// The application of a deployment.
 pub struct Application<'a> {
@@ -69,13 +72,10 @@ impl<'a> Application<'a> {
         Self::is_operation(&self.object["status"]["operationState"]["operation"], id)
     }
 
+    /// Returns whether an operation runs, or waits to be taken. The final phase is written with the removal of the field, so that
+    /// a state without it that is not final is one that Argo CD neither continues nor ends.
     fn has_operation(&self) -> bool {
         self.object["operation"].is_object()
-    }
-
-    /// Returns whether an operation runs, or waits to be taken.
-    fn is_busy(&self) -> bool {
-        self.has_operation() || matches!(self.operation_text("phase"), Some("Running" | "Terminating"))
     }
 
     fn listed_operations(&self) -> Vec<&str> {
@@ -92,6 +92,29 @@ impl<'a> Application<'a> {
         self.shows(id)
             || Self::is_operation(&self.object["operation"], id)
             || self.listed_operations().contains(&id)
+    }
+
+    /// Ends the operation with this ID, if it is in the slot.
+    fn terminate(&self, run: &Run, id: &str) -> Result<(), Failure> {
+        let is_own = match self.operation_text("phase") {
+            Some("Running" | "Terminating") => self.shows(id),
+            _ => Self::is_operation(&self.object["operation"], id),
+        };
+        let Some(patch) = build_termination(&self.object).filter(|_| is_own) else {
+            return Ok(());
+        };
+        match run.ctx.patch(&self.reference, &patch, &self.unchanged()) {
+            Ok(_) | Err(Error::NotFound(_)) => Ok(()),
+            Err(error) => Err(error).reason("TerminateFailed"),
+        }
+    }
+
+    /// The preconditions of a write that depends on what was read.
+    fn unchanged(&self) -> Preconditions {
+        Preconditions {
+            uid: Some(self.text("uid")),
+            resource_version: Some(self.text("resourceVersion")),
+        }
     }
 
     fn text(&self, field: &str) -> String {
@@ -133,7 +156,7 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
 
 /// Starts the operation when the slot is free.
 fn start(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
-    if application.is_busy() {
+    if application.has_operation() {
         let message = "Waiting for another operation of the application to end.";
         return Ok(Progress::wait("OperationInProgress", message));
     }
@@ -152,7 +175,7 @@ fn start(run: &mut Run, application: &Application) -> Result<Progress, Failure> 
 fn restart(run: &mut Run, application: &Application, sync: &SyncStatus) -> Result<Progress, Failure> {
     let is_same = sync.application_uid.as_deref() == Some(&*application.text("uid"))
         && sync.resource_version.as_deref() == Some(&*application.text("resourceVersion"));
-    if is_same && !application.is_busy() {
+    if is_same && !application.has_operation() {
         return send(run, application);
     }
     start(run, application)
@@ -178,16 +201,13 @@ fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
     let patch = json!({
         "metadata": { "annotations": { OPERATIONS_ANNOTATION: listed[first..].join(",") } },
         "operation": {
-            "initiatedBy": { "username": "ostler" },
+            "initiatedBy": { "username": initiator(id) },
             "info": [{ "name": INFO_NAME, "value": id }],
             "sync": sync,
         },
         "status": { "operationState": null },
     });
-    let preconditions = Preconditions {
-        uid: Some(application.text("uid")),
-        resource_version: Some(application.text("resourceVersion")),
-    };
+    let preconditions = application.unchanged();
     match run.ctx.patch(&application.reference, &patch, &preconditions) {
         Ok(_) => {
             run.ctx.event("SyncStarted", "Started the sync.");
@@ -208,6 +228,11 @@ fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
     }
 }
 
+/// The initiator of an operation, by which it is recognized in the history of the application.
+fn initiator(id: &str) -> String {
+    ["ostler-deployment:", id].concat()
+}
+
 /// Follows the operation to its end.
 fn follow(
     run: &mut Run,
@@ -215,59 +240,36 @@ fn follow(
     sync: &SyncStatus,
     id: &str,
 ) -> Result<Progress, Failure> {
-    let mut sync = sync.clone();
-    sync.started = true;
-    if application.has_operation() && !application.shows(id) {
-        run.status.sync = Some(sync);
-        let is_own = Application::is_operation(&application.object["operation"], id);
-        if is_own {
-            return Ok(Progress::wait(
-                "SyncRunning",
-                "Argo CD is about to take the operation.",
-            ));
-        }
-        run.end(
-            DeploymentState::Terminated,
-            "Another operation has replaced the sync.",
-        );
-        return Ok(Progress::Next);
-    }
+    let sync = SyncStatus {
+        started: true,
+        ..sync.clone()
+    };
     if !application.shows(id) {
-        run.status.sync = Some(sync);
         // The state may be an old one of the cache right after the write, which still has the version of the attempt.
-        let is_stale = run
-            .status
-            .sync
-            .as_ref()
-            .and_then(|s| s.resource_version.as_deref())
-            == Some(&*application.text("resourceVersion"));
-        if is_stale {
-            return Ok(Progress::wait(
-                "SyncRunning",
-                "Argo CD is about to take the operation.",
-            ));
+        let is_stale = sync.resource_version.as_deref() == Some(&*application.text("resourceVersion"));
+        run.status.sync = Some(sync);
+        if is_stale || Application::is_operation(&application.object["operation"], id) {
+            let message = "Argo CD is about to take the operation.";
+            return Ok(Progress::wait("SyncRunning", message));
         }
-        run.end(
-            DeploymentState::Terminated,
-            "Another operation has replaced the sync.",
-        );
-        return Ok(Progress::Next);
+        let initiator = initiator(id);
+        return follow_history(run, &application.object, |entry| {
+            entry["initiatedBy"]["username"] == initiator
+        });
     }
-    let phase = application.operation_text("phase").unwrap_or_default().to_owned();
-    let message = application
-        .operation_text("message")
-        .unwrap_or_default()
-        .to_owned();
-    sync.phase = Some(phase.clone());
+    let text = |field: &str| application.operation_text(field).unwrap_or_default();
+    let (phase, message) = (text("phase"), text("message"));
     let result = &application.object["status"]["operationState"]["syncResult"];
-    sync.revision = result["revision"]
-        .as_str()
-        .filter(|text| !text.is_empty())
-        .map(Into::into);
-    sync.finish_time = application.operation_text("finishedAt").map(Into::into);
-    run.status.sync = Some(sync);
+    let revision = result["revision"].as_str().filter(|text| !text.is_empty());
+    run.status.sync = Some(SyncStatus {
+        phase: Some(phase.to_owned()),
+        revision: revision.map(Into::into),
+        start_time: operation_start(&application.object).map(Into::into),
+        finish_time: application.operation_text("finishedAt").map(Into::into),
+        ..sync
+    });
     // Phase and message of the last operation stay until the field `operation` is taken and removed.
-    let is_final = matches!(&*phase, "Succeeded" | "Failed" | "Error") && !application.has_operation();
+    let is_final = matches!(phase, "Succeeded" | "Failed" | "Error") && !application.has_operation();
     if !is_final {
         return Ok(Progress::wait(
             "SyncRunning",
@@ -275,42 +277,52 @@ fn follow(
         ));
     }
     if phase == "Succeeded" {
-        run.enter(
-            DeploymentPhase::Verifying,
-            "Waiting for the application to be healthy.",
-        );
+        run.enter(DeploymentPhase::Verifying, WAITING_FOR_HEALTH);
         return Ok(Progress::Next);
     }
     run.fail(&format!("The sync ended with {phase}: {message}"))
 }
 
-/// Terminates the operation of a deployment that ends before it.
-pub fn terminate(run: &Run) -> Result<(), Failure> {
-    let Some((sync, id)) = run
-        .status
-        .sync
-        .as_ref()
-        .and_then(|sync| Some((sync, sync.operation_id.as_deref()?)))
-    else {
+/// Ends the sync by the history of the application, since another operation has taken the slot. It may have succeeded before.
+pub fn follow_history(
+    run: &mut Run,
+    application: &Value,
+    is_own: impl Fn(&Value) -> bool,
+) -> Result<Progress, Failure> {
+    let Some(entry) = find_deployed(application, is_own) else {
+        let message = "Another operation has replaced the sync.";
+        run.end(DeploymentState::Terminated, message);
+        return Ok(Progress::Next);
+    };
+    let text = |field: &str| entry[field].as_str().map(str::to_owned);
+    run.status.sync = Some(SyncStatus {
+        phase: Some("Succeeded".into()),
+        revision: text("revision"),
+        finish_time: text("deployedAt"),
+        ..run.status.sync.clone().unwrap_or_default()
+    });
+    run.enter(DeploymentPhase::Verifying, WAITING_FOR_HEALTH);
+    Ok(Progress::Next)
+}
+
+/// Ends the operation of a deployment that has ended before it: one that Argo CD has not taken yet is removed, since it would be
+/// carried out later.
+pub fn withdraw(run: &mut Run) -> Result<(), Failure> {
+    let Some(sync) = run.status.sync.clone() else {
         return Ok(());
     };
-    let Some(application) = Application::find(run)? else {
+    let is_ended = sync.withdrawn || (sync.finish_time.is_some() && sync.phase.as_deref() != Some("Running"));
+    let (Some(id), false) = (&sync.operation_id, is_ended) else {
         return Ok(());
     };
-    if let Some(server) = &application.server {
-        return server.terminate(&application.object, sync);
+    if let Some(application) = Application::find(run)? {
+        match &application.server {
+            Some(server) => server.withdraw(run, &application.object, &sync)?,
+            None => application.terminate(run, id)?,
+        }
     }
-    let is_running = application.shows(id) && application.operation_text("phase") == Some("Running");
-    if !is_running || !application.has_operation() {
-        return Ok(());
+    if let Some(sync) = &mut run.status.sync {
+        sync.withdrawn = true;
     }
-    let patch = json!({ "status": { "operationState": { "phase": "Terminating" } } });
-    let preconditions = Preconditions {
-        uid: Some(application.text("uid")),
-        resource_version: Some(application.text("resourceVersion")),
-    };
-    match run.ctx.patch(&application.reference, &patch, &preconditions) {
-        Ok(_) | Err(Error::NotFound(_)) => Ok(()),
-        Err(error) => Err(error).reason("CancelFailed"),
-    }
+    Ok(())
 }

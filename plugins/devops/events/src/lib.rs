@@ -1,8 +1,9 @@
 //! Handles the messages of the DevOps pack: `DevOpsInitialize` becomes a DevOpsProject, and `DevOpsReconcile` a
 //! DeploymentRecord that is named by the event's id.
 //!
-//! Objects are created and never changed, so that a message that is delivered again has no effect: the conflict means
-//! that it was handled before. What can never be handled is rejected with the reason; everything else is delivered again.
+//! A deployment is created and never changed, so that a message that is delivered again has no effect: the conflict means that it
+//! was handled before. A project is applied: another event of it with another spec updates it, except what somebody else has
+//! written. What can never be handled is rejected with the reason; everything else is delivered again.
 //!
 //! A handler reads nothing, so whether the project of a deployment exists is found out by the DeploymentRecord: it waits for
 //! the settings, and reports a project that stays unknown as a failed deployment, in its status and its heartbeats.
@@ -12,7 +13,7 @@ use devops_api::{
     DeploymentSync, DeploymentTimeouts, DevOpsInitialize, DevOpsProjectSpec, DevOpsReconcile,
     HeartbeatTarget, LocalReference, application_name,
 };
-use ostler_sdk::{Delivery, Disposition, api, prelude::*, serde::Serialize};
+use ostler_sdk::{ApplyOptions, Delivery, Disposition, api, prelude::*, serde::Serialize};
 
 /// Version of the events that this plugin reads; an event without a version has this one.
 const EVENT_VERSION: &str = "v1alpha1";
@@ -46,12 +47,19 @@ impl MessageHandler for Events {
             Ok(object) => object,
             Err(reason) => return Ok(Disposition::Reject(reason)),
         };
-        create(ctx, &object)
+        match write(ctx, &object) {
+            Ok(()) => Ok(Disposition::Ack),
+            // The namespace does not exist, the API server refuses the spec, or somebody else has written it.
+            Err(error @ (Error::NotFound(_) | Error::Invalid(_) | Error::Conflict(_))) => {
+                Ok(Disposition::Reject(object.describe_refusal(&error)))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
-/// An object to create.
-struct Created {
+/// An object to write.
+struct Desired {
     api_version: String,
     kind: &'static str,
     namespace: String,
@@ -61,7 +69,7 @@ struct Created {
 }
 
 /// Reads an event. The error is the reason of its rejection.
-fn read(delivery: &Delivery, config: &Config) -> Result<Created, String> {
+fn read(delivery: &Delivery, config: &Config) -> Result<Desired, String> {
     if delivery.body.len() > MAX_BODY_BYTES {
         let bytes = delivery.body.len();
         return Err(format!("The body has {bytes} bytes, more than {MAX_BODY_BYTES}."));
@@ -85,7 +93,7 @@ fn read(delivery: &Delivery, config: &Config) -> Result<Created, String> {
     }
 }
 
-fn read_project(event: DevOpsInitialize, config: &Config) -> Result<Created, String> {
+fn read_project(event: DevOpsInitialize, config: &Config) -> Result<Desired, String> {
     check_name("id", &event.id)?;
     check_name("project", &event.project)?;
     let namespace = choose_namespace(event.namespace, config)?;
@@ -97,7 +105,7 @@ fn read_project(event: DevOpsInitialize, config: &Config) -> Result<Created, Str
     ))
 }
 
-fn read_deployment(event: DevOpsReconcile, config: &Config) -> Result<Created, String> {
+fn read_deployment(event: DevOpsReconcile, config: &Config) -> Result<Desired, String> {
     check_name("id", &event.id)?;
     check_name("project", &event.project)?;
     check_name("environment", &event.environment)?;
@@ -135,8 +143,8 @@ fn read_deployment(event: DevOpsReconcile, config: &Config) -> Result<Created, S
     ))
 }
 
-fn build<S: Resource>(namespace: String, name: String, id: String, spec: &impl Serialize) -> Created {
-    Created {
+fn build<S: Resource>(namespace: String, name: String, id: String, spec: &impl Serialize) -> Desired {
+    Desired {
         api_version: S::gvk().api_version(),
         kind: S::KIND,
         namespace,
@@ -170,9 +178,27 @@ fn check_name(field: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// Creates the object, unless an earlier delivery has.
-fn create(ctx: &Context, object: &Created) -> Result<Disposition, Error> {
-    let Created {
+impl Desired {
+    fn describe_refusal(&self, error: &Error) -> String {
+        let Self {
+            kind,
+            namespace,
+            name,
+            ..
+        } = self;
+        let remedy = match error {
+            Error::Conflict(_) => {
+                " Somebody else has written it: edit it there, or delete it and publish the event again."
+            }
+            _ => "",
+        };
+        format!("{kind} {namespace}/{name}: {}{remedy}", error.text())
+    }
+}
+
+/// Writes the object of an event.
+fn write(ctx: &Context, object: &Desired) -> Result<(), Error> {
+    let Desired {
         kind,
         namespace,
         name,
@@ -185,19 +211,25 @@ fn create(ctx: &Context, object: &Created) -> Result<Disposition, Error> {
         "metadata": { "name": name, "namespace": namespace, "labels": { (EVENT_LABEL): id } },
         "spec": object.spec,
     });
+    if *kind == DevOpsProjectSpec::KIND {
+        // What a person has written is not overruled.
+        let options = ApplyOptions {
+            force: false,
+            ..ApplyOptions::default()
+        };
+        return ctx.apply_with(&manifest, &options).map(|_| ());
+    }
     match ctx.create(&manifest, false) {
         Ok(_) => {
             ctx.counter("devops_events_created", 1);
-            Ok(Disposition::Ack)
+            Ok(())
         }
         Err(Error::Conflict(_)) => {
             ctx.info(&format!(
                 "The {kind} {namespace}/{name} exists: event {id} was handled before."
             ));
-            Ok(Disposition::Ack)
+            Ok(())
         }
-        // The namespace does not exist, or the API server refuses the spec.
-        Err(error @ (Error::NotFound(_) | Error::Invalid(_))) => Ok(Disposition::Reject(error.text())),
         Err(error) => Err(error),
     }
 }

@@ -91,23 +91,50 @@ fn initialize_event_becomes_a_project() {
 }
 
 #[test]
-fn redelivery_changes_nothing() {
+fn redelivered_deployment_changes_nothing() {
     let host = Host::new();
-    for event in [("DevOpsInitialize", project()), ("DevOpsReconcile", deployment())] {
-        let first = delivery(event.0, &event.1);
-        host.handle(&Events, &first).expect("is handled");
-        let mut changed = event.1.clone();
-        changed["environment"] = "beta".into();
-        host.forget();
-        for again in [first, delivery(event.0, &changed)] {
-            let handled = host.handle(&Events, &again);
-            assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
-        }
-        assert!(host.writes().is_empty());
+    let first = delivery("DevOpsReconcile", &deployment());
+    host.handle(&Events, &first).expect("is handled");
+    let mut changed = deployment();
+    changed["environment"] = "beta".into();
+    host.forget();
+    for again in [first, delivery("DevOpsReconcile", &changed)] {
+        let handled = host.handle(&Events, &again);
+        assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
     }
+    assert!(host.writes().is_empty());
     assert_eq!(
         object(&host, "DeploymentRecord", "d-1").expect("kept")["spec"]["environment"],
         "alpha"
+    );
+}
+
+#[test]
+fn initialize_event_with_another_spec_updates_the_project() {
+    let host = Host::new();
+    let mut event = project();
+    for (id, url) in [
+        ("p-1", "https://git.example.com/shop.git"),
+        ("p-2", "https://git.example.com/new.git"),
+    ] {
+        event["id"] = id.into();
+        event["spec"]["git"]["url"] = url.into();
+        let handled = host.handle(&Events, &delivery("DevOpsInitialize", &event));
+        assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
+        let project = object(&host, "DevOpsProject", "shop").expect("applied");
+        assert_eq!(project["spec"]["git"]["url"], url);
+        assert_eq!(project["metadata"]["labels"]["devops.ostler.dev/event-id"], id);
+    }
+    host.fail(
+        "kubernetes.apply",
+        Error::Conflict("conflict with \"kubectl\"".into()),
+    );
+    let reason = rejection(&host, &delivery("DevOpsInitialize", &event));
+    assert!(
+        reason.contains("DevOpsProject teams/shop")
+            && reason.contains("kubectl")
+            && reason.contains("edit it there"),
+        "{reason}"
     );
 }
 

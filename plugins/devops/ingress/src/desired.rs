@@ -3,6 +3,8 @@
 use devops_api::{IngressDns, IngressResource};
 use ostler_sdk::{prelude::*, serde_json::Value};
 
+use crate::part::Part;
+
 /// Name of the Secret with the certificate.
 pub fn secret_name(ingress: &IngressResource) -> String {
     let certificate = ingress.spec.certificate.as_ref();
@@ -10,17 +12,44 @@ pub fn secret_name(ingress: &IngressResource) -> String {
     named.unwrap_or_else(|| format!("{}-tls", ingress.name()))
 }
 
-fn build_object(ingress: &IngressResource, api_version: &str, kind: &str, spec: Value) -> Value {
+fn build_object(ingress: &IngressResource, part: &Part, spec: Value) -> Value {
+    let reference = part.reference(ingress);
     json!({
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": { "name": ingress.name(), "namespace": ingress.namespace() },
+        "apiVersion": reference.gvk.api_version(),
+        "kind": part.kind(),
+        "metadata": { "name": part.name(ingress), "namespace": ingress.namespace() },
         "spec": spec,
     })
 }
 
-/// Builds the DNS record.
-pub fn build_record(ingress: &IngressResource, dns: &IngressDns, kind: &str, values: &[String]) -> Value {
+/// Records of the host, by what they are a part of.
+pub struct Records {
+    /// Type and values of the record of IPv4 addresses or of a host name.
+    pub main: Option<(&'static str, Vec<String>)>,
+    /// Values of the record of IPv6 addresses.
+    pub v6: Vec<String>,
+}
+
+impl Records {
+    /// The records for addresses, or else for the first host name.
+    pub fn new(addresses: Vec<String>, hostnames: Vec<String>) -> Self {
+        let (v6, v4): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.contains(':'));
+        let hostname = hostnames.into_iter().next().filter(|_| v6.is_empty());
+        let main = match v4.is_empty() {
+            false => Some(("A", v4)),
+            true => hostname.map(|hostname| ("CNAME", vec![hostname])),
+        };
+        Self { main, v6 }
+    }
+}
+
+/// Builds a DNS record.
+pub fn build_record(
+    ingress: &IngressResource,
+    dns: &IngressDns,
+    part: &Part,
+    (kind, values): (&str, &[String]),
+) -> Value {
     let mut spec = json!({
         "providerRef": dns.provider_ref,
         "zone": dns.zone,
@@ -31,7 +60,18 @@ pub fn build_record(ingress: &IngressResource, dns: &IngressDns, kind: &str, val
     if let Some(ttl) = dns.ttl {
         spec["ttl"] = ttl.into();
     }
-    build_object(ingress, "dns.ostler.dev/v1alpha1", "DnsRecord", spec)
+    build_object(ingress, part, spec)
+}
+
+/// Builds the Secret of the certificate, which cert-manager fills: without a key it is one that has to be issued.
+pub fn build_secret(ingress: &IngressResource, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": name, "namespace": ingress.namespace() },
+        "type": "kubernetes.io/tls",
+        "data": { "tls.crt": "", "tls.key": "" },
+    })
 }
 
 /// Builds the certificate.
@@ -48,7 +88,7 @@ pub fn build_certificate(ingress: &IngressResource, secret: &str) -> Value {
         "dnsNames": [ingress.spec.host],
         "issuerRef": issuer,
     });
-    build_object(ingress, "cert-manager.io/v1", "Certificate", spec)
+    build_object(ingress, &Part::Certificate, spec)
 }
 
 /// Builds the Ingress.
@@ -67,7 +107,7 @@ pub fn build_ingress(ingress: &IngressResource) -> Value {
     if spec.certificate.is_some() {
         rules["tls"] = json!([{ "hosts": [spec.host], "secretName": secret_name(ingress) }]);
     }
-    let mut object = build_object(ingress, "networking.k8s.io/v1", "Ingress", rules);
+    let mut object = build_object(ingress, &Part::Ingress, rules);
     if !spec.annotations.is_empty() {
         object["metadata"]["annotations"] = json!(spec.annotations);
     }

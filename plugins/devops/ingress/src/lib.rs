@@ -4,12 +4,12 @@ mod desired;
 mod part;
 
 use devops_api::{IngressResource, IngressResourceSpec, IngressResourceStatus};
-use ostler_sdk::{ConditionStatus, prelude::*, serde_json::Value};
+use ostler_sdk::{ConditionStatus, prelude::*};
 
-use crate::{desired::secret_name, part::Part};
-
-/// Key of the certificate in its Secret.
-const CERTIFICATE_KEY: &str = "tls.crt";
+use crate::{
+    desired::{Records, secret_name},
+    part::Part,
+};
 
 /// Reconciles IngressResources.
 pub struct IngressResources;
@@ -33,7 +33,7 @@ impl Reconciler for IngressResources {
         let live = part::apply(
             ctx,
             ingress,
-            Part::Ingress,
+            &Part::Ingress,
             &desired::build_ingress(ingress),
             "ApplyFailed",
         )?;
@@ -59,8 +59,8 @@ impl Reconciler for IngressResources {
     }
 
     fn cleanup(&self, ctx: &Context, ingress: &IngressResource) -> Result<Outcome, Failure> {
-        for part in [Part::Ingress, Part::Dns] {
-            delete_part(ctx, ingress, part)?;
+        for part in [Part::Ingress, Part::Dns, Part::DnsV6] {
+            delete_part(ctx, ingress, &part)?;
         }
         delete_certificate(ctx, ingress)?;
         Ok(Outcome::await_change())
@@ -68,71 +68,94 @@ impl Reconciler for IngressResources {
 }
 
 fn apply_dns(ctx: &Context, ingress: &IngressResource) -> Result<(), Failure> {
-    let Some(dns) = &ingress.spec.dns else {
-        return delete_part(ctx, ingress, Part::Dns);
-    };
-    let target = &dns.target;
-    let (kind, values) = if let Some(hostname) = &target.hostname {
-        ("CNAME", vec![hostname.clone()])
-    } else if let Some(service) = &target.service_ref {
-        let namespace = service.namespace.as_deref().unwrap_or(ingress.namespace());
-        let reference = gvk("", "v1", "Service").named(namespace, &service.name);
-        let found = ctx.get_json(&reference).reason("DnsNotReady")?;
-        read_load_balancer(found.as_ref()).ok_or_else(|| {
-            let message = format!(
-                "Service {namespace}/{} has no address of a load balancer yet.",
-                service.name
-            );
-            Failure::wait("DnsNotReady", message)
-        })?
-    } else {
-        ("A", target.addresses.clone())
-    };
-    let record = desired::build_record(ingress, dns, kind, &values);
-    part::apply(ctx, ingress, Part::Dns, &record, "DnsNotReady")?;
-    ctx.require_condition(&Part::Dns.reference(ingress), "Ready", ConditionStatus::True)
-        .reason("DnsNotReady")?;
+    let records = find_records(ctx, ingress)?;
+    let main = records.main.as_ref().map(|(kind, values)| (*kind, &values[..]));
+    let v6 = (!records.v6.is_empty()).then_some(("AAAA", &records.v6[..]));
+    let mut applied = Vec::new();
+    for (part, content) in [(Part::Dns, main), (Part::DnsV6, v6)] {
+        let (Some(dns), Some(content)) = (&ingress.spec.dns, content) else {
+            delete_part(ctx, ingress, &part)?;
+            continue;
+        };
+        let record = desired::build_record(ingress, dns, &part, content);
+        part::apply(ctx, ingress, &part, &record, "DnsNotReady")?;
+        applied.push(part.reference(ingress));
+    }
+    for record in applied {
+        ctx.require_condition(&record, "Ready", ConditionStatus::True)
+            .reason("DnsNotReady")?;
+    }
     Ok(())
 }
 
-/// Type and values of the record for the load balancer of a Service: its IPv4 addresses, or else its host name.
-fn read_load_balancer(service: Option<&Value>) -> Option<(&'static str, Vec<String>)> {
-    let entries = service?["status"]["loadBalancer"]["ingress"].as_array()?;
-    let texts = |field: &str| -> Vec<String> {
+/// The DNS records that the host needs.
+fn find_records(ctx: &Context, ingress: &IngressResource) -> Result<Records, Failure> {
+    let Some(dns) = &ingress.spec.dns else {
+        return Ok(Records::new(Vec::new(), Vec::new()));
+    };
+    let target = &dns.target;
+    let Some(service) = &target.service_ref else {
+        let hostnames = target.hostname.clone().into_iter().collect();
+        return Ok(Records::new(target.addresses.clone(), hostnames));
+    };
+    let namespace = service.namespace.as_deref().unwrap_or(ingress.namespace());
+    let reference = gvk("", "v1", "Service").named(namespace, &service.name);
+    let found = ctx
+        .get_json(&reference)
+        .reason("DnsNotReady")?
+        .unwrap_or_default();
+    let entries = found["status"]["loadBalancer"]["ingress"].as_array();
+    let read_texts = |field: &str| -> Vec<String> {
+        let entries = entries.into_iter().flatten();
         entries
-            .iter()
-            .filter_map(|e| Some(e[field].as_str()?.to_owned()))
+            .filter_map(|entry| entry[field].as_str().map(str::to_owned))
             .collect()
     };
-    let addresses: Vec<String> = texts("ip").into_iter().filter(|ip| !ip.contains(':')).collect();
-    if !addresses.is_empty() {
-        return Some(("A", addresses));
+    let records = Records::new(read_texts("ip"), read_texts("hostname"));
+    if records.main.is_none() && records.v6.is_empty() {
+        let name = &service.name;
+        let message = format!("Service {namespace}/{name} has no address of a load balancer yet.");
+        return Err(Failure::wait("DnsNotReady", message));
     }
-    let hostname = texts("hostname").into_iter().next()?;
-    Some(("CNAME", vec![hostname]))
+    Ok(records)
+}
+
+/// Claims the Secret of the certificate by creating it, so that neither cert-manager writes into one of another user, nor this
+/// object deletes it.
+fn claim_secret(ctx: &Context, ingress: &IngressResource, name: &str) -> Result<(), Failure> {
+    let part = Part::Secret(name.to_owned());
+    let reason = "CertificateNotReady";
+    let live = ctx.get_metadata(&part.reference(ingress)).reason(reason)?;
+    let is_claimed = match live {
+        Some(live) => part.is_owned(ingress, &live),
+        None => match ctx.create(&desired::build_secret(ingress, name), true) {
+            Ok(_) => true,
+            Err(Error::Conflict(_)) => false,
+            Err(error) => return Err(error).reason(reason),
+        },
+    };
+    if is_claimed {
+        return Ok(());
+    }
+    let message = format!(
+        "Secret {name} exists already and is not of this object: set spec.certificate.secretName to another name, or \
+         delete it."
+    );
+    // It may be deleted, or be one of a former version that cert-manager has just created anew.
+    Err(Failure::retry("NotClaimed", message))
 }
 
 fn apply_certificate(ctx: &Context, ingress: &IngressResource, secret: &str) -> Result<(), Failure> {
     if ingress.status.certificate_secret.is_none() {
-        // cert-manager would overwrite a Secret of this name, and this object would delete it.
-        let exists = ctx
-            .secret_digest(secret, CERTIFICATE_KEY)
-            .reason("CertificateNotReady")?;
-        if exists.is_some() {
-            let message = format!(
-                "Secret {secret} exists already and is not of this object: set spec.certificate.secretName to another \
-                 name, or delete it."
-            );
-            return Err(Failure::terminal("NotClaimed", message));
-        }
         let claim = json!({ "certificateSecret": secret });
         ctx.checkpoint(&claim).reason("CertificateNotReady")?;
     }
+    claim_secret(ctx, ingress, secret)?;
     let certificate = desired::build_certificate(ingress, secret);
     part::apply(
         ctx,
         ingress,
-        Part::Certificate,
+        &Part::Certificate,
         &certificate,
         "CertificateNotReady",
     )?;
@@ -145,24 +168,26 @@ fn apply_certificate(ctx: &Context, ingress: &IngressResource, secret: &str) -> 
     Ok(())
 }
 
-/// Deletes a part that this object has applied, and waits until it is gone.
-fn delete_part(ctx: &Context, ingress: &IngressResource, part: Part) -> Result<(), Failure> {
+/// Deletes a part that this object has made, and waits until it is gone.
+fn delete_part(ctx: &Context, ingress: &IngressResource, part: &Part) -> Result<(), Failure> {
     if part::delete(ctx, ingress, part)? {
         return Ok(());
     }
-    let message = format!("Waiting for the deletion of {} {}.", part.kind(), ingress.name());
+    let message = format!(
+        "Waiting for the deletion of {} {}.",
+        part.kind(),
+        part.name(ingress)
+    );
     Err(Failure::wait(part.remaining_reason(), message))
 }
 
-/// Deletes the certificate, and then its Secret, which cert-manager leaves behind.
+/// Deletes the certificate, and then its Secret, which cert-manager would write again, and leaves behind.
 fn delete_certificate(ctx: &Context, ingress: &IngressResource) -> Result<(), Failure> {
-    delete_part(ctx, ingress, Part::Certificate)?;
-    let Some(secret) = &ingress.status.certificate_secret else {
-        return Ok(());
-    };
-    let reference = gvk("", "v1", "Secret").named(ingress.namespace(), secret);
-    ctx.delete(&reference)
-        .reason(Part::Certificate.remaining_reason())
+    delete_part(ctx, ingress, &Part::Certificate)?;
+    match &ingress.status.certificate_secret {
+        Some(secret) => delete_part(ctx, ingress, &Part::Secret(secret.clone())),
+        None => Ok(()),
+    }
 }
 
 ostler_sdk::plugin!(IngressResources);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use devops_api::{JenkinsCredentialKind, JenkinsSetting, SecretKey};
-use ostler_sdk::{Encoding, SecretKeyRef, Substitution, Upstream, prelude::*, serde_json::Value};
+use devops_jenkins_client::JenkinsServer;
+use ostler_sdk::{Encoding, SecretKeyRef, Substitution, prelude::*, serde_json::Value};
 
 use crate::{
     config::hash,
@@ -35,7 +36,7 @@ struct Wanted {
 /// Writes the credentials whose digest has changed, and deletes those that are no longer wanted. Returns the digests.
 pub fn apply(
     ctx: &Context,
-    jenkins: &Upstream,
+    jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
 ) -> Result<BTreeMap<String, String>, Failure> {
     let wanted = build(ctx, setting)?;
@@ -121,12 +122,12 @@ fn build(ctx: &Context, setting: &JenkinsSetting) -> Result<Vec<Wanted>, Failure
 }
 
 /// Descriptions of the credentials in the folder, by id.
-fn list(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<BTreeMap<String, String>, Failure> {
+fn list(jenkins: &JenkinsServer, setting: &JenkinsSetting) -> Result<BTreeMap<String, String>, Failure> {
     let path = format!(
         "{}/api/json?tree=credentials[id,description]",
         store_path(setting)
     );
-    let response = jenkins.get(path).send().reason("JenkinsUnreachable")?;
+    let response = jenkins.send(jenkins.get(path)).reason("JenkinsUnreachable")?;
     if response.status() != 200 {
         return Err(unexpected(
             &response,
@@ -142,7 +143,7 @@ fn list(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<BTreeMap<String,
 }
 
 fn write(
-    jenkins: &Upstream,
+    jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
     credential: &Wanted,
     exists: bool,
@@ -157,7 +158,7 @@ fn write(
         .post(path)
         .body("application/xml", build_xml(setting, credential).into_bytes())
         .substitute(&[substitution]);
-    let response = request.send().reason("JenkinsUnreachable")?;
+    let response = jenkins.send(request).reason("JenkinsUnreachable")?;
     match response.status() {
         200 => Ok(()),
         _ => Err(unexpected(
@@ -195,7 +196,7 @@ fn root_element(kind: JenkinsCredentialKind) -> &'static str {
 }
 
 /// The project's folder has credentials of other users.
-pub fn has_foreign(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<bool, Failure> {
+pub fn has_foreign(jenkins: &JenkinsServer, setting: &JenkinsSetting) -> Result<bool, Failure> {
     let found = list(jenkins, setting)?;
     Ok(found
         .values()
@@ -203,7 +204,7 @@ pub fn has_foreign(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<bool,
 }
 
 /// Deletes all credentials of this setting.
-pub fn delete_all(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<(), Failure> {
+pub fn delete_all(jenkins: &JenkinsServer, setting: &JenkinsSetting) -> Result<(), Failure> {
     for (id, description) in list(jenkins, setting)? {
         if mark::read_hash(setting, &description).is_some() {
             delete(jenkins, setting, &id)?;
@@ -212,10 +213,9 @@ pub fn delete_all(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<(), Fa
     Ok(())
 }
 
-fn delete(jenkins: &Upstream, setting: &JenkinsSetting, id: &str) -> Result<(), Failure> {
+fn delete(jenkins: &JenkinsServer, setting: &JenkinsSetting, id: &str) -> Result<(), Failure> {
     let response = jenkins
-        .delete(credential_path(setting, id))
-        .send()
+        .send(jenkins.delete(credential_path(setting, id)))
         .reason("JenkinsUnreachable")?;
     match response.status() {
         200 | 204 | 302 | 404 => Ok(()),

@@ -17,6 +17,7 @@ use devops_api::{
     JenkinsPipelineState, JenkinsSetting, JenkinsSettingSpec, JenkinsSettingStatus, check_secure_url,
     jenkins_upstream, secret_selector, suspended_outcome, upstream_manifest, with_authenticated,
 };
+use devops_jenkins_client::JenkinsServer;
 use ostler_sdk::{prelude::*, serde_json::Value};
 
 /// Interval of the poll of Jenkins and of the git repository.
@@ -49,10 +50,14 @@ impl Reconciler for Settings {
             ctx.warn("Orphaned", &note);
             return Ok(Outcome::await_change());
         }
-        let name = jenkins_upstream(setting.name());
-        remote::delete_project(ctx, &ctx.upstream(&name), setting)?;
+        remote::delete_project(ctx, &find_server(ctx, setting), setting)?;
         Ok(Outcome::await_change())
     }
+}
+
+/// The server that the setting's Upstream leads to.
+fn find_server<'a>(ctx: &'a Context<'a>, setting: &JenkinsSetting) -> JenkinsServer<'a> {
+    JenkinsServer::new(ctx.upstream(&jenkins_upstream(setting.name())))
 }
 
 fn server_url(setting: &JenkinsSetting) -> &str {
@@ -95,8 +100,7 @@ fn apply(
     setting: &JenkinsSetting,
     desired: &config::Desired,
 ) -> Result<JenkinsSettingStatus, Failure> {
-    let name = jenkins_upstream(setting.name());
-    let jenkins = ctx.upstream(&name);
+    let jenkins = find_server(ctx, setting);
     let server = server_url(setting);
     let found = remote::read_project(&jenkins, setting)?;
     remote::check_ownership(setting, found.as_ref(), desired)?;

@@ -1,7 +1,8 @@
 //! Folders and pipelines in Jenkins.
 
 use devops_api::{JenkinsPipelineState, JenkinsSetting, job_path};
-use ostler_sdk::{Response, Upstream, prelude::*, serde_json::Value};
+use devops_jenkins_client::JenkinsServer;
+use ostler_sdk::{Response, prelude::*, serde_json::Value};
 
 use crate::{
     config::{self, Desired, DesiredPipeline},
@@ -58,9 +59,9 @@ impl Item {
 }
 
 /// Reads the project's folder; none if there is no such folder.
-pub fn read_project(jenkins: &Upstream, setting: &JenkinsSetting) -> Result<Option<Item>, Failure> {
+pub fn read_project(jenkins: &JenkinsServer, setting: &JenkinsSetting) -> Result<Option<Item>, Failure> {
     let path = format!("{}/{PROJECT_TREE}", folder_path(setting, None));
-    let response = jenkins.get(path).send().reason("JenkinsUnreachable")?;
+    let response = jenkins.send(jenkins.get(path)).reason("JenkinsUnreachable")?;
     match response.status() {
         200 => Ok(Some(Item::parse(&response.value()?))),
         404 => Ok(None),
@@ -103,7 +104,7 @@ pub fn check_ownership(
 /// Creates what is missing, and corrects what differs.
 pub fn apply_items(
     ctx: &Context,
-    jenkins: &Upstream,
+    jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
     found: Option<&Item>,
     desired: &Desired,
@@ -131,7 +132,7 @@ pub fn apply_items(
 
 fn apply_pipeline(
     ctx: &Context,
-    jenkins: &Upstream,
+    jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
     found: Option<&Item>,
     pipeline: &DesiredPipeline,
@@ -146,7 +147,9 @@ fn apply_pipeline(
     );
     let mut is_current = mark::read_hash(setting, &item.description) == Some(pipeline.hash.as_str());
     if is_current {
-        let response = jenkins.get(path.clone()).send().reason("JenkinsUnreachable")?;
+        let response = jenkins
+            .send(jenkins.get(path.clone()))
+            .reason("JenkinsUnreachable")?;
         if response.status() != 200 {
             return Err(unexpected(&response, "read the configuration of a pipeline"));
         }
@@ -165,7 +168,7 @@ fn apply_pipeline(
     let request = jenkins
         .post(path)
         .body("application/xml", pipeline.config.clone().into_bytes());
-    let response = request.send().reason("JenkinsUnreachable")?;
+    let response = jenkins.send(request).reason("JenkinsUnreachable")?;
     match response.status() {
         200 => Ok(()),
         _ => Err(unexpected(&response, "update a pipeline")),
@@ -180,10 +183,10 @@ fn is_as_written(config: &str, pipeline: &DesiredPipeline) -> bool {
 }
 
 /// Creates an item. One that appeared since the last read is found at the retry, with its owner.
-fn create(jenkins: &Upstream, parent: &str, name: &str, config: String) -> Result<(), Failure> {
+fn create(jenkins: &JenkinsServer, parent: &str, name: &str, config: String) -> Result<(), Failure> {
     let path = format!("{parent}/createItem?name={}", encode_query(name));
     let request = jenkins.post(path).body("application/xml", config.into_bytes());
-    let response = request.send().reason("JenkinsUnreachable")?;
+    let response = jenkins.send(request).reason("JenkinsUnreachable")?;
     match response.status() {
         200 => Ok(()),
         _ => Err(unexpected(&response, &format!("create {name}"))),
@@ -194,7 +197,7 @@ fn create(jenkins: &Upstream, parent: &str, name: &str, config: String) -> Resul
 /// folder with it.
 pub fn delete_obsolete(
     ctx: &Context,
-    jenkins: &Upstream,
+    jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
     found: Option<&Item>,
     desired: &Desired,
@@ -226,7 +229,11 @@ pub fn delete_obsolete(
 }
 
 /// Deletes everything of this setting in Jenkins.
-pub fn delete_project(ctx: &Context, jenkins: &Upstream, setting: &JenkinsSetting) -> Result<(), Failure> {
+pub fn delete_project(
+    ctx: &Context,
+    jenkins: &JenkinsServer,
+    setting: &JenkinsSetting,
+) -> Result<(), Failure> {
     let Some(project) = read_project(jenkins, setting)? else {
         return Ok(());
     };
@@ -250,7 +257,7 @@ pub fn delete_project(ctx: &Context, jenkins: &Upstream, setting: &JenkinsSettin
 /// Deletes an item with all that is in it, except what is another user's.
 fn delete_tree(
     ctx: &Context,
-    jenkins: &Upstream,
+    jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
     item: &Item,
     path: &str,
@@ -274,10 +281,9 @@ fn warn_kept(ctx: &Context, folder: &str) {
     ctx.warn("FolderKept", &note);
 }
 
-fn delete(jenkins: &Upstream, path: &str) -> Result<(), Failure> {
+fn delete(jenkins: &JenkinsServer, path: &str) -> Result<(), Failure> {
     let response = jenkins
-        .delete(format!("{path}/"))
-        .send()
+        .send(jenkins.delete(format!("{path}/")))
         .reason("JenkinsUnreachable")?;
     match response.status() {
         200 | 204 | 302 | 404 => Ok(()),

@@ -143,7 +143,7 @@ async fn issue(certificates: &Api<DynamicObject>, secrets: &Api<DynamicObject>, 
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
             "metadata": { "name": name, "namespace": certificate["metadata"]["namespace"] },
             "stringData": { "tls.crt": "a certificate", "tls.key": "a key" } });
-        let parameters = PatchParams::apply("cert-manager");
+        let parameters = PatchParams::apply("cert-manager").force();
         secrets
             .patch(name, &parameters, &Patch::Apply(&secret))
             .await

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use ostler_test_harness::{
-    Lab,
+    Lab, find_condition,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
     scenario,
 };
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::{
     argo,
     argo_cd::{self, ArgoCd},
+    failures::poll,
     kind, object, secret, start,
 };
 
@@ -264,16 +265,24 @@ async fn final_heartbeat_is_published_until_it_is_confirmed(mut lab: Lab) {
 
     rabbitmq.kill();
     argo_cd.release_sync(&lab).await;
+    // It is live all the same, and its time to live is counted.
     let unconfirmed = lab
-        .wait_condition(&record, "d-1", "Ready", "False", "HeartbeatFailed")
+        .wait_condition(&record, "d-1", "HeartbeatConfirmed", "False", "HeartbeatFailed")
         .await;
     assert_eq!(unconfirmed["status"]["state"], "success");
+    assert_eq!(find_condition(&unconfirmed, "Ready")["reason"], "Live");
     assert_eq!(unconfirmed["status"]["heartbeat"], Value::Null);
+    assert_eq!(unconfirmed["status"]["ttl"]["phase"], "Monitoring");
     rabbitmq.restart().await;
     let client = rabbitmq.connect().await;
-    let live = lab.wait_ready(&record, "d-1").await;
-    assert_eq!(live["status"]["heartbeat"]["finalConfirmed"], true);
-    let last = wait_heartbeat(&client, id, "success").await;
+    let last = tokio::select! {
+        last = wait_heartbeat(&client, id, "success") => last,
+        never = poll(&lab, "d-1") => match never {},
+    };
+    let confirmed = lab
+        .wait_condition(&record, "d-1", "HeartbeatConfirmed", "True", "HeartbeatConfirmed")
+        .await;
+    assert_eq!(confirmed["status"]["heartbeat"]["finalConfirmed"], true);
     assert_eq!(
         last,
         json!({ "operation": "heartbeat", "id": id, "status": "success", "phase": "verifying",

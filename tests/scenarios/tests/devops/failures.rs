@@ -59,7 +59,7 @@ fn record() -> Gvk {
 }
 
 /// Has a deployment look at Jenkins and Argo CD again and again.
-async fn poll(lab: &Lab, id: &str) -> Infallible {
+pub async fn poll(lab: &Lab, id: &str) -> Infallible {
     let mut interval = tokio::time::interval(LOOK_INTERVAL);
     loop {
         interval.tick().await;

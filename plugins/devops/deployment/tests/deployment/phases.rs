@@ -1,8 +1,8 @@
 //! Each phase of a deployment, and its failures.
 
-use ostler_sdk::{Next, Resolution, gvk, serde_json::json};
+use ostler_sdk::{Next, gvk, serde_json::json};
 
-use crate::world::{START_MS, World, application, ingress};
+use crate::world::{Fault, START_MS, Server, World, application, ingress};
 
 #[test]
 fn deployment_is_built_synced_and_gets_its_address() {
@@ -100,24 +100,33 @@ fn heartbeats_show_each_phase_and_repeat_after_thirty_seconds() {
 }
 
 #[test]
-fn broker_that_refuses_delays_the_final_heartbeat_but_not_the_deployment() {
+fn broker_that_refuses_delays_neither_the_deployment_nor_its_time_to_live() {
     let mut world = World::new();
     world.host.deny("messaging.publish");
-    for _ in 0..30 {
+    for _ in 0..20 {
         world.reconcile();
         world.react();
         world.now += 10_000;
-        if world.text("/state") == "success" {
-            break;
-        }
     }
-    let failure = world.reconcile().expect("no stop").expect_err("is not confirmed");
-    assert_eq!(failure.reason, "HeartbeatFailed");
-    assert_eq!(
-        world.record["status"]["ttl"],
-        json!(null),
-        "the time to live starts afterwards"
-    );
+    assert_eq!(world.text("/state"), "success");
+    let outcome = world.reconcile().expect("no stop").expect("an outcome");
+    let confirmed = outcome
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "HeartbeatConfirmed");
+    assert_eq!(confirmed.expect("a condition").reason, "HeartbeatFailed");
+    assert_eq!(outcome.next, Next::After(30_000), "it is sent again");
+    assert_eq!(world.text("/ttl/phase"), "Monitoring");
+    world.now += 10_800_000;
+    for _ in 0..3 {
+        world.reconcile();
+        world.react();
+    }
+    assert_eq!(world.text("/ttl/phase"), "Completed");
+    assert!(world.heartbeats().is_empty());
+    world.host.fail("messaging.publish", None);
+    world.reconcile();
+    assert_eq!(world.heartbeats().len(), 1);
 }
 
 #[test]
@@ -232,6 +241,28 @@ fn lost_trigger_that_did_not_arrive_is_sent_again_after_it_has_settled() {
 }
 
 #[test]
+fn lost_trigger_settles_from_the_first_answer_and_not_from_the_request() {
+    let mut world = World::new();
+    world.lose_trigger();
+    world.reconcile();
+    // Jenkins hangs for a minute, and works off the request afterwards.
+    world.set_fault(Some((Server::Jenkins, Fault::HangsBefore)));
+    world.now += 60_000;
+    world.reconcile();
+    world.set_fault(None);
+    world.reconcile();
+    assert_eq!((world.triggers(), world.reason()), (1, "BuildUnknown".into()));
+    world.builds = 1;
+    world.answer_jenkins();
+    world.now += 10_000;
+    world.reconcile();
+    assert_eq!(
+        (world.triggers(), world.text("/build/phase")),
+        (1, "Running".into())
+    );
+}
+
+#[test]
 fn refused_trigger_fails_the_deployment() {
     for (status, state) in [
         (400, "failed"),
@@ -302,6 +333,100 @@ fn sync_that_another_operation_replaced_is_terminated_and_not_repeated() {
     world.run();
     assert_eq!(world.text("/state"), "terminated");
     assert_eq!(world.operations, ["another"]);
+}
+
+#[test]
+fn sync_that_succeeded_before_another_operation_took_the_slot_is_a_success() {
+    let mut world = World::new();
+    world.record["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("build");
+    world.reconcile();
+    let mut live = world.host.object(&application()).expect("is there");
+    let initiator = live["operation"]["initiatedBy"].clone();
+    // The operation has run, and the deployment of another record was faster to see it.
+    live["status"]["history"] = json!([
+        {"id": 0, "revision": "0ff1ce", "deployedAt": "2026-11-22T07:00:00Z", "initiatedBy": {"username": "a person"}},
+        {"id": 1, "revision": "c0ffee", "deployedAt": "2026-11-22T08:00:01Z", "initiatedBy": initiator},
+    ]);
+    live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
+    live["status"]["operationState"] = json!(null);
+    live["metadata"]["resourceVersion"] = "99".into();
+    world.host.put(live);
+    world.run();
+    assert_eq!(world.text("/state"), "success");
+    assert_eq!(world.text("/sync/revision"), "c0ffee");
+    assert_eq!(world.operations, ["another"], "it is not repeated");
+}
+
+#[test]
+fn operation_that_was_not_taken_is_removed_with_its_deployment() {
+    for is_deleted in [false, true] {
+        let mut world = World::new();
+        let spec = world.record["spec"].as_object_mut().expect("a spec");
+        spec.remove("build");
+        spec.insert("timeouts".into(), json!({"syncSeconds": 30}));
+        // The controller is down: nobody reacts.
+        world.reconcile();
+        let written = world.host.object(&application()).expect("is there");
+        assert!(written["operation"].is_object());
+        if is_deleted {
+            world.record["metadata"]["deletionTimestamp"] = "2026-11-22T08:00:04Z".into();
+        }
+        for _ in 0..4 {
+            world.now += 10_000;
+            world.reconcile();
+        }
+        assert_ne!(world.text("/state"), "running");
+        let live = world.host.object(&application()).expect("is there");
+        assert_eq!(live["operation"], json!(null), "deleted: {is_deleted}");
+        assert_eq!(world.record["status"]["sync"]["withdrawn"], true);
+    }
+}
+
+#[test]
+fn operation_of_another_deployment_is_not_withdrawn() {
+    let mut world = World::new();
+    let spec = world.record["spec"].as_object_mut().expect("a spec");
+    spec.remove("build");
+    world.reconcile();
+    let mut live = world.host.object(&application()).expect("is there");
+    let another = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
+    live["status"]["operationState"] = json!({"phase": "Succeeded", "operation": live["operation"]});
+    live["operation"] = another.clone();
+    world.host.put(live);
+    world.record["metadata"]["deletionTimestamp"] = "2026-11-22T08:00:04Z".into();
+    world.reconcile();
+    let live = world.host.object(&application()).expect("is there");
+    assert_eq!(live["operation"], another);
+}
+
+#[test]
+fn operation_state_that_nobody_ends_blocks_no_deployment() {
+    let mut world = World::new();
+    let spec = world.record["spec"].as_object_mut().expect("a spec");
+    spec.remove("build");
+    let mut live = world.host.object(&application()).expect("is there");
+    // Another user has removed the field of a running operation.
+    live["status"]["operationState"] = json!({"phase": "Running", "operation": {"sync": {}}});
+    world.host.put(live);
+    world.run();
+    assert_eq!(world.text("/state"), "success");
+}
+
+#[test]
+fn missing_grant_fails_the_deployment_within_its_time() {
+    let mut world = World::new();
+    world.host.deny("kubernetes.patch");
+    world.run();
+    assert_eq!(world.text("/state"), "failed");
+    let message = world.text("/phaseMessage");
+    assert!(
+        message.contains("within 600 s") && message.contains("kubernetes.patch"),
+        "{message}"
+    );
+    assert_eq!(world.heartbeats().pop().expect("a heartbeat")["status"], "failed");
 }
 
 #[test]
@@ -382,11 +507,12 @@ fn clean_up_takes_the_application_before_the_address() {
     world.reconcile();
     assert_eq!(world.text("/ttl/phase"), "Cleanup");
     // ArgoSetting has not deleted it yet.
-    let wait = world.reconcile().expect("no stop").expect_err("waits");
+    let wait = world.reconcile().expect("no stop").expect("an outcome");
     assert_eq!(
-        (wait.resolution, world.text("/ttl/step")),
-        (Resolution::Wait, "Applications".into())
+        (world.reason(), world.text("/ttl/step")),
+        ("CleanupPending".into(), "Applications".into())
     );
+    assert_eq!(wait.next, Next::After(30_000));
     assert!(world.host.object(&ingress()).is_some());
     world.react();
     let mut live = world.host.object(&ingress()).expect("is there");
@@ -398,7 +524,7 @@ fn clean_up_takes_the_application_before_the_address() {
         live["metadata"]["deletionTimestamp"] = "2026-11-22T12:00:00Z".into();
         live["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "reason": reason});
         world.host.put(live.clone());
-        world.reconcile().expect("no stop").expect_err("waits");
+        world.reconcile();
         assert_eq!(world.text("/ttl/step"), step);
     }
     world.host.remove(&ingress());

@@ -178,3 +178,25 @@ fn refused_sync_fails_the_deployment() {
     assert_eq!(world.text("/state"), "failed");
     assert!(world.text("/phaseMessage").contains("unable to resolve 'v1'"));
 }
+
+#[test]
+fn sync_that_succeeded_before_another_one_began_is_a_success_if_it_was_seen_to_run() {
+    let (mut world, server) = start(Fate::Answered);
+    world.reconcile();
+    world.now += 1_000;
+    world.react();
+    world.reconcile();
+    assert!(!world.text("/sync/startTime").is_empty(), "it runs");
+    for _ in 0..3 {
+        world.now += 1_000;
+        world.react();
+    }
+    let body = json!({"project": "shop"});
+    assert_eq!(
+        send(&server, "POST", "/api/v1/applications/web/sync", &body).0,
+        200
+    );
+    world.reconcile();
+    assert_eq!(world.text("/phase"), "verifying", "{:#}", world.record["status"]);
+    assert_eq!(world.text("/sync/phase"), "Succeeded");
+}

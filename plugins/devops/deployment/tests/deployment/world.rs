@@ -10,15 +10,95 @@ use std::{
 use argocd_simulator::{Request, Rest};
 use devops_deployment::DeploymentRecords;
 use ostler_sdk::{
-    Error, Failure, Next, ObjectRef, Outcome, gvk,
+    Error, Failure, Next, ObjectRef, Outcome,
+    bindings::ostler::plugin::http::Response,
+    gvk,
     mock::{Host, response},
     serde_json::{Value, from_slice, json},
 };
 
 /// Start of the test's clock: 2026-11-22T08:00:00Z.
 pub const START_MS: u64 = 1_795_334_400_000;
+/// Time that a reconcile takes whose request hangs.
+pub const HANG_MS: u64 = 20_000;
 const JOB: &str = "/job/shop/job/alpha/job/build";
+const ROOT: &str = "/api/json?tree=_class";
 const QUEUE: &str = "/queue/api/json?tree=items[id,cancelled,why,actions[parameters[name,value]]]";
+
+/// A server whose failure a deployment has to survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    Jenkins,
+    Broker,
+}
+
+/// A way in which a server fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing listens.
+    Down,
+    /// Requests do not arrive, and end by their timeout.
+    HangsBefore,
+    /// Requests are carried out, and end by their timeout.
+    HangsAfter,
+    /// Requests are carried out, and the connection breaks within the response.
+    Resets,
+    Unauthorized,
+    Forbidden,
+    /// 404 of a proxy in front of the server.
+    ProxyNotFound,
+    /// 502 of a proxy in front of the server.
+    BadGateway,
+    /// 200 with a page that is not of the server.
+    Garbage,
+}
+
+impl Fault {
+    pub const ALL: [Self; 9] = [
+        Self::Down,
+        Self::HangsBefore,
+        Self::HangsAfter,
+        Self::Resets,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::ProxyNotFound,
+        Self::BadGateway,
+        Self::Garbage,
+    ];
+
+    /// Returns whether requests are carried out.
+    fn is_after(self) -> bool {
+        matches!(self, Self::HangsAfter | Self::Resets)
+    }
+
+    fn hangs(self) -> bool {
+        matches!(self, Self::HangsBefore | Self::HangsAfter)
+    }
+
+    fn answer(self) -> Result<Response, Error> {
+        let page = |status| Ok(response(status, &[], "<html>"));
+        let own = |status| Ok(response(status, &[("x-jenkins", "2.579")], "<html>"));
+        match self {
+            Self::Down => Err(Error::Unavailable("connection refused".into())),
+            Self::HangsBefore | Self::HangsAfter => Err(Error::Unavailable("timed out after 20 s".into())),
+            Self::Resets => Err(Error::Unavailable("the connection was reset".into())),
+            Self::Unauthorized => own(401),
+            Self::Forbidden => own(403),
+            Self::ProxyNotFound => page(404),
+            Self::BadGateway => page(502),
+            Self::Garbage => page(200),
+        }
+    }
+
+    /// The error of a broker that fails like this.
+    fn broker_error(self) -> Error {
+        match self {
+            Self::Unauthorized | Self::Forbidden => Error::Denied("ACCESS_REFUSED".into()),
+            Self::ProxyNotFound | Self::Garbage => Error::NotFound("NOT_FOUND - no exchange 'devops'".into()),
+            _ => Error::Unavailable("connection refused".into()),
+        }
+    }
+}
 
 /// The record and its surroundings.
 pub struct World {
@@ -34,6 +114,12 @@ pub struct World {
     /// Phase in which operations end.
     pub sync_result: &'static str,
     pub health: &'static str,
+    /// Number of builds that were stopped.
+    pub stopped: usize,
+    /// The server that fails.
+    pub fault: Option<(Server, Fault)>,
+    /// Times of the heartbeats.
+    pub heartbeat_times: Vec<u64>,
     /// An Argo CD that is reached by its API.
     pub server: Option<Rc<RefCell<Rest>>>,
     requests_seen: usize,
@@ -71,6 +157,7 @@ pub fn ingress() -> ObjectRef {
 impl World {
     pub fn new() -> Self {
         let host = Host::new();
+        host.set_response_headers(&[("x-jenkins", "2.579")]);
         host.put(ready_object(
             "JenkinsSetting",
             json!({"url": "https://ci.example.com", "username": "ostler", "tokenRef": {"name": "ci", "key": "token"},
@@ -85,6 +172,9 @@ impl World {
             operations: Vec::new(),
             sync_result: "Succeeded",
             health: "Healthy",
+            stopped: 0,
+            fault: None,
+            heartbeat_times: Vec::new(),
             server: None,
             requests_seen: 0,
             checkpoints_seen: 0,
@@ -128,38 +218,56 @@ impl World {
                 "inProgress": result.is_none(), "result": result, "actions": parameters})
         };
         let builds: Vec<Value> = (1..=self.builds).map(build).collect();
-        let host = &self.host;
-        host.answer("GET", QUEUE, 200, json!({"items": []}));
+        let get = |path: &str, body: Value| self.answer("GET", path, response(200, &[], body));
+        get(ROOT, json!({"_class": "hudson.model.Hudson"}));
+        get(QUEUE, json!({"items": []}));
         let fields = "number,queueId,building,inProgress,result";
         let list = format!("{JOB}/api/json?tree=builds[{fields},actions[parameters[name,value]]]{{0,100}}");
-        host.answer("GET", &list, 200, json!({"builds": builds}));
+        get(&list, json!({"builds": builds}));
         let number = self.builds + 1;
         let location = format!("https://ci.example.com/queue/item/{}/", 100 + number);
         let created = response(201, &[("location", &location)], Value::Null);
-        host.answers("POST", &format!("{JOB}/buildWithParameters"), [Ok(created)]);
+        self.answer("POST", &format!("{JOB}/buildWithParameters"), created);
         let waiting = json!({"id": 100 + number, "cancelled": false, "why": "Waiting for an executor."});
-        host.answer(
-            "GET",
-            &format!("/queue/item/{}/api/json", 100 + number),
-            200,
-            waiting,
-        );
+        get(&format!("/queue/item/{}/api/json", 100 + number), waiting);
         for number in 1..=self.builds {
             let item = json!({"id": 100 + number, "cancelled": false, "executable": {"number": number}});
-            host.answer(
-                "GET",
-                &format!("/queue/item/{}/api/json", 100 + number),
-                200,
-                item,
+            let id = 100 + number;
+            get(&format!("/queue/item/{id}/api/json"), item);
+            self.answer(
+                "POST",
+                &format!("/queue/cancelItem?id={id}"),
+                response(422, &[], ""),
             );
-            host.answer(
-                "GET",
-                &format!("{JOB}/{number}/api/json?tree={fields}"),
-                200,
-                build(number),
-            );
-            host.answer("POST", &format!("{JOB}/{number}/stop"), 302, Value::Null);
+            get(&format!("{JOB}/{number}/api/json?tree={fields}"), build(number));
+            self.answer("POST", &format!("{JOB}/{number}/stop"), response(302, &[], ""));
         }
+    }
+
+    /// Sets the answer of Jenkins to a request, unless it fails.
+    fn answer(&self, method: &str, path: &str, answer: Response) {
+        let answer = match self.fault {
+            Some((Server::Jenkins, fault)) => {
+                self.host.set_response_headers(&[]);
+                fault.answer()
+            }
+            _ => {
+                self.host.set_response_headers(&[("x-jenkins", "2.579")]);
+                Ok(answer)
+            }
+        };
+        self.host.answers(method, path, [answer]);
+    }
+
+    /// Makes a server fail from now on; none for all that work.
+    pub fn set_fault(&mut self, fault: Option<(Server, Fault)>) {
+        self.fault = fault;
+        self.answer_jenkins();
+        let error = match fault {
+            Some((Server::Broker, fault)) => Some(fault.broker_error()),
+            _ => None,
+        };
+        self.host.fail("messaging.publish", error);
     }
 
     /// Reconciles or, if the record is being deleted, cleans up; none if the host has stopped in between. Status and
@@ -175,6 +283,11 @@ impl World {
                 host.reconcile(&DeploymentRecords, record)
             }
         }));
+        let sent = self.host.messages().len() - self.heartbeat_times.len();
+        self.heartbeat_times.extend(std::iter::repeat_n(self.now, sent));
+        if self.fault.is_some_and(|(_, fault)| fault.hangs()) {
+            self.now += HANG_MS;
+        }
         let checkpoints = self.host.checkpoints();
         for fields in &checkpoints[self.checkpoints_seen..] {
             for (name, value) in fields.as_object().expect("fields") {
@@ -216,16 +329,24 @@ impl World {
 
     fn react_jenkins(&mut self) {
         let requests = self.host.requests();
+        let is_stop = |request: &String| request.starts_with("POST") && request.ends_with("/stop");
         let trigger = format!("POST {JOB}/buildWithParameters");
-        let triggered = requests[self.requests_seen..]
-            .iter()
-            .filter(|r| **r == trigger)
-            .count();
+        let new = &requests[self.requests_seen..];
+        let triggered = new.iter().filter(|r| **r == trigger).count();
+        let stopped = new.iter().filter(|r| is_stop(r)).count();
         self.requests_seen = requests.len();
-        if triggered > 0 {
+        let arrives = match self.fault {
+            Some((Server::Jenkins, fault)) => fault.is_after(),
+            _ => true,
+        };
+        if arrives && triggered + stopped > 0 {
             self.builds += triggered;
+            self.stopped += stopped;
         } else if self.builds > 0 && self.results.len() > 1 {
             self.results.remove(0);
+        }
+        if self.stopped > 0 {
+            self.results = vec![Some("ABORTED")];
         }
         self.answer_jenkins();
     }
