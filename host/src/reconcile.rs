@@ -360,6 +360,10 @@ impl Controller {
         }
         let object = match kind.finalizer.as_deref() {
             Some(finalizer) if !object.has_finalizer(finalizer) => {
+                if !self.is_kept(&plugin) {
+                    let again = self.services.dispatcher.now() + HOLD_RECHECK;
+                    return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
+                }
                 // An object for which the component is not called has nothing to clean up.
                 if let Err(end) = self.check_access(&plugin, key, &object).await {
                     return Some(end);

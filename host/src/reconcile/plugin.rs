@@ -142,6 +142,22 @@ impl Controller {
         reads
     }
 
+    /// Returns whether a deletion of the `Plugin` object of a build waits for its objects: it has its finalizer, or there is no such
+    /// object, since the build is that of a file. Before, no object gets one: if the `Plugin` were deleted in between, nobody would
+    /// remove it.
+    pub(super) fn is_kept(&self, plugin: &Plugin) -> bool {
+        if self
+            .registry
+            .serving_in(&SlotId::object(&**plugin.name()))
+            .is_none()
+        {
+            return true;
+        }
+        let key = ObjectRef::new(crate::plugin::kind(), "", plugin.name());
+        let object = self.services.cache.store.get(&key, Projection::Full);
+        object.is_none_or(|object| object.has_finalizer(bookkeeping::PLUGIN_FINALIZER))
+    }
+
     /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
     async fn delete_plugin(
         &self,

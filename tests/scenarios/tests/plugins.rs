@@ -4,8 +4,16 @@ mod canary;
 mod revocation;
 mod rollback;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
 
+use axum::http::{Method, Request, Response, StatusCode};
+use kube::{Client, client::Body};
 use ostler::testing::{
     engine::CompileCache,
     key::Gvk,
@@ -19,6 +27,9 @@ use ostler_test_harness::{
     scenario, with_note, workspace_root,
 };
 use serde_json::{Value, json};
+
+/// Refused writes of an object, with exponential backoff, in more time than the first reconcile of another one takes.
+const REFUSALS: usize = 8;
 
 fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
@@ -499,6 +510,59 @@ async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
     lab.delete(&probe(), "b").await;
     lab.wait_until("it is gone", async || plugin(&lab, "probe").await.is_null())
         .await;
+}
+
+/// A Plugin that is deleted in between would leave the object with a finalizer that nobody removes.
+#[scenario]
+async fn object_gets_its_finalizer_after_the_plugin_has_its_own(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
+    lab.install(&["tests/probe"]);
+    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
+    apply_plugin(
+        &lab,
+        "probe",
+        json!({"source": {"file": "probe.wasm"}, "grants": grants}),
+    )
+    .await;
+    lab.apply_probe("a", json!([]), json!([{"do": "park"}])).await;
+    let refused = Arc::new(AtomicUsize::new(0));
+    let is_open = Arc::new(AtomicBool::new(false));
+    let client =
+        client_that_refuses_finalizers_of_plugins(lab.client.clone(), is_open.clone(), refused.clone());
+    lab.start_host_with(client).await;
+    lab.wait_until("its finalizer was refused for more than a second", async || {
+        refused.load(Ordering::Relaxed) >= REFUSALS
+    })
+    .await;
+    let waiting = lab.get(&probe(), "a").await.expect("it is there");
+    assert_eq!(waiting["metadata"]["finalizers"], Value::Null);
+    is_open.store(true, Ordering::Relaxed);
+    let ready = lab.wait_ready(&probe(), "a").await;
+    assert!(ready["metadata"]["finalizers"].is_array());
+}
+
+/// A client whose patches of the finalizers of Plugins are answered by HTTP 503 until it is opened.
+fn client_that_refuses_finalizers_of_plugins(
+    client: Client,
+    is_open: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
+) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, is_open, refused) = (client.clone(), is_open.clone(), refused.clone());
+        async move {
+            let path = request.uri().path();
+            let is_write = request.method() == Method::PATCH || request.method() == Method::PUT;
+            let is_object = path.contains("/plugins/") && !path.ends_with("/status");
+            if is_write && is_object && !is_open.load(Ordering::Relaxed) {
+                refused.fetch_add(1, Ordering::Relaxed);
+                let mut response = Response::new(Body::from(b"{}".to_vec()));
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                return Ok(response);
+            }
+            client.send(request).await
+        }
+    });
+    Client::new(service, "default")
 }
 
 #[scenario]
