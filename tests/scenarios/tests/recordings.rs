@@ -366,12 +366,14 @@ async fn replay_bookmark(plugin: &str, mut lab: Lab) {
     .await;
     lab.wait_condition(&bookmarks, "home", "Ready", "False", "NotFound")
         .await;
-    let kept = lab
-        .host()
-        .services()
-        .recordings
-        .last(&lab.key(&bookmarks, "home"));
-    let recording = kept.expect("it is kept").to_recording();
+    let find = || {
+        let recordings = &lab.host().services().recordings;
+        recordings.last(&lab.key(&bookmarks, "home"))
+    };
+    // It is kept after the write of the status.
+    lab.wait_until("the recording is kept", async || find().is_some())
+        .await;
+    let recording = find().expect("it is kept").to_recording();
     let text = recording.to_text();
     assert_eq!(recording.wasi.is_some(), plugin == "bookmark-python", "{text}");
     assert!(!recording.calls.is_empty(), "{text}");

@@ -1,10 +1,13 @@
 //! Answers of the API, whose status codes alone mean little: 400 is also a conflict, 403 also what is missing, 500 also an error of
-//! the user.
+//! the user, and 200 also the page of a proxy that asks for a login.
 
 use ostler_sdk::{Failure, RequestBuilder, Response, ResultExt, serde_json::Value};
 
 use crate::SyncStart;
 
+/// Time in milliseconds that a request may take. With the interval of looks at a deployment it is the interval of heartbeats, so
+/// that a server that hangs delays none.
+const REQUEST_TIMEOUT_MS: u64 = 20_000;
 /// gRPC code `InvalidArgument`.
 const INVALID_ARGUMENT: i64 = 3;
 /// gRPC code `FailedPrecondition`.
@@ -20,7 +23,7 @@ pub struct Answer {
 
 /// Sends a request.
 pub fn send(request: RequestBuilder) -> Result<Answer, Failure> {
-    let response = request.send().reason("ArgoFailed")?;
+    let response = request.timeout(REQUEST_TIMEOUT_MS).send().reason("ArgoFailed")?;
     // 404, 405 and 415 of the router are plain text.
     let body = response.value().unwrap_or_default();
     Ok(Answer { response, body })
@@ -58,7 +61,7 @@ impl Answer {
     /// The object of the answer; none if it is missing.
     pub fn found(self) -> Result<Option<Value>, Failure> {
         match self.response.status() {
-            200 => Ok(Some(self.body)),
+            200 if self.body.is_object() => Ok(Some(self.body)),
             404 if self.is_of_api() => Ok(None),
             _ => Err(self.failure()),
         }
@@ -67,7 +70,7 @@ impl Answer {
     /// Nothing of an answer but its success.
     pub fn done(self) -> Result<(), Failure> {
         match self.response.status() {
-            200 => Ok(()),
+            200 if self.body.is_object() => Ok(()),
             _ => Err(self.failure()),
         }
     }
@@ -100,7 +103,7 @@ impl Answer {
         ];
         let is_temporary = may_pass.iter().any(|text| message.contains(text));
         match self.response.status() {
-            200 => Ok(SyncStart::Started),
+            200 if self.body.is_object() => Ok(SyncStart::Started),
             404 if self.is_of_api() => Ok(SyncStart::Missing),
             400 | 403 if is_temporary => Ok(SyncStart::Waiting(message)),
             400 if matches!(self.code(), INVALID_ARGUMENT | FAILED_PRECONDITION) => {
@@ -110,7 +113,7 @@ impl Answer {
         }
     }
 
-    /// Returns whether the API has answered, and not a proxy or another server at the URL.
+    /// Returns whether an error is that of the API, and not of a proxy or another server at the URL.
     fn is_of_api(&self) -> bool {
         self.body["code"].is_i64()
     }

@@ -16,7 +16,7 @@ use crate::world::{World, application};
 
 /// Fate of the next request for a sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub enum Fate {
     Answered,
     AnswerLost,
     RequestLost,
@@ -26,7 +26,7 @@ enum Fate {
 const MAX_EFFECTS: usize = 12;
 
 /// A world whose ArgoSetting has a server, and a record without a build and an address.
-fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
+pub fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
     let mut world = World::new();
     world.host.remove(&application());
     world.put_argo_setting(
@@ -51,6 +51,7 @@ fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
     }
     while server.borrow_mut().advance() {}
     let (served, fate) = (server.clone(), Cell::new(fate));
+    let fault = world.argo_fault.clone();
     world.host.serve(move |request| {
         let body: Option<Value> = request
             .body
@@ -66,6 +67,10 @@ fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
         if fate == Fate::RequestLost {
             return lost;
         }
+        let fault = fault.get();
+        if let Some(fault) = fault.filter(|fault| !fault.is_after()) {
+            return fault.answer();
+        }
         let method = request.method.as_str();
         let (status, body) = send(
             &served,
@@ -75,6 +80,9 @@ fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
         );
         if fate == Fate::AnswerLost {
             return lost;
+        }
+        if let Some(fault) = fault {
+            return fault.answer();
         }
         Ok(response(status, &[], body))
     });

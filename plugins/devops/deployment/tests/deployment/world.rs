@@ -2,7 +2,7 @@
 //! each reconcile they take the next step.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
 };
@@ -30,6 +30,8 @@ const QUEUE: &str = "/queue/api/json?tree=items[id,cancelled,why,actions[paramet
 pub enum Server {
     Jenkins,
     Broker,
+    /// An Argo CD that is reached by its API.
+    Argo,
 }
 
 /// A way in which a server fails.
@@ -67,7 +69,7 @@ impl Fault {
     ];
 
     /// Returns whether requests are carried out.
-    fn is_after(self) -> bool {
+    pub fn is_after(self) -> bool {
         matches!(self, Self::HangsAfter | Self::Resets)
     }
 
@@ -75,7 +77,7 @@ impl Fault {
         matches!(self, Self::HangsBefore | Self::HangsAfter)
     }
 
-    fn answer(self) -> Result<Response, Error> {
+    pub fn answer(self) -> Result<Response, Error> {
         let page = |status| Ok(response(status, &[], "<html>"));
         let own = |status| Ok(response(status, &[("x-jenkins", "2.579")], "<html>"));
         match self {
@@ -118,6 +120,8 @@ pub struct World {
     pub stopped: usize,
     /// The server that fails.
     pub fault: Option<(Server, Fault)>,
+    /// The failure of Argo CD, as far as it is reached by its API.
+    pub argo_fault: Rc<Cell<Option<Fault>>>,
     /// Times of the heartbeats.
     pub heartbeat_times: Vec<u64>,
     /// An Argo CD that is reached by its API.
@@ -174,6 +178,7 @@ impl World {
             health: "Healthy",
             stopped: 0,
             fault: None,
+            argo_fault: Rc::default(),
             heartbeat_times: Vec::new(),
             server: None,
             requests_seen: 0,
@@ -262,6 +267,8 @@ impl World {
     /// Makes a server fail from now on; none for all that work.
     pub fn set_fault(&mut self, fault: Option<(Server, Fault)>) {
         self.fault = fault;
+        let argo = fault.filter(|(server, _)| *server == Server::Argo);
+        self.argo_fault.set(argo.map(|(_, fault)| fault));
         self.answer_jenkins();
         let error = match fault {
             Some((Server::Broker, fault)) => Some(fault.broker_error()),
@@ -473,6 +480,12 @@ impl World {
             .iter()
             .map(|(_, message)| from_slice(&message.body).expect("JSON"))
             .collect()
+    }
+
+    /// Number of syncs that Argo CD was asked for.
+    pub fn count_syncs(&self) -> usize {
+        let server = self.server.as_ref();
+        self.operations.len() + server.map_or(0, |server| server.borrow().operations().len())
     }
 
     /// Number of requests that trigger a build.
