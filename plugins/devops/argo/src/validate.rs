@@ -11,7 +11,8 @@ use crate::desired::find_destination;
 /// rights of its own, so that an ArgoSetting may otherwise do what its author may not.
 #[api]
 struct Config {
-    /// Namespaces that projects may deploy to; without it, the namespace of the ArgoSetting.
+    /// Namespaces that projects may deploy to; without it, the namespace of the ArgoSetting, and those whose names begin with it
+    /// and a hyphen.
     destinations: Vec<String>,
     /// API servers of the clusters that projects may deploy to; without it, the cluster of Argo CD.
     servers: Vec<String>,
@@ -68,7 +69,9 @@ pub fn check_setting(ctx: &Context, setting: &ArgoSetting) -> Result<(), Failure
 
 /// Lists what a setting has that the plugin's administrator does not allow.
 fn find_excesses(config: Config, setting: &ArgoSetting) -> Vec<String> {
-    let namespaces = Bound::new("destinations", config.destinations, &[setting.namespace()]);
+    let own = setting.namespace();
+    let environments = format!("{own}-*");
+    let namespaces = Bound::new("destinations", config.destinations, &[own, &environments]);
     let servers = Bound::new("servers", config.servers, &[&default_server()]);
     let kinds = Bound::new("clusterResources", config.cluster_resources, &[]);
     let repositories = Bound::new("repositories", config.repositories, &["*"]);
