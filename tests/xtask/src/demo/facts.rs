@@ -95,9 +95,14 @@ impl ObjectKey {
     }
 }
 
+/// Kind of the objects that the host reconciles for the rights of plugins.
+const RIGHTS_KIND: &str = "RoleBinding";
+
 /// Merges the host's statistics with the objects the demo applied, which include objects the host has not seen yet.
 pub fn merge_stats(wanted: &[ObjectKey], seen: Vec<ObjectStats>) -> Vec<ObjectStats> {
-    let mut seen: BTreeMap<_, _> = seen.into_iter().map(|object| (object.key(), object)).collect();
+    // The host keeps RoleBindings of plugins until their objects are cleaned up. They are never Ready.
+    let seen = seen.into_iter().filter(|object| object.kind != RIGHTS_KIND);
+    let mut seen: BTreeMap<_, _> = seen.map(|object| (object.key(), object)).collect();
     let mut objects: Vec<_> = wanted
         .iter()
         .map(|key| {
