@@ -360,7 +360,7 @@ impl Controller {
         }
         let object = match kind.finalizer.as_deref() {
             Some(finalizer) if !object.has_finalizer(finalizer) => {
-                if !self.is_kept(&plugin) {
+                if !self.is_plugin_protected(&plugin) {
                     let again = self.services.dispatcher.now() + HOLD_RECHECK;
                     return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
                 }

@@ -145,7 +145,7 @@ impl Controller {
     /// Returns whether a deletion of the `Plugin` object of a build waits for its objects: it has its finalizer, or there is no such
     /// object, since the build is that of a file. Before, no object gets one: if the `Plugin` were deleted in between, nobody would
     /// remove it.
-    pub(super) fn is_kept(&self, plugin: &Plugin) -> bool {
+    pub(super) fn is_plugin_protected(&self, plugin: &Plugin) -> bool {
         if self
             .registry
             .serving_in(&SlotId::object(&**plugin.name()))

@@ -12,8 +12,7 @@ use std::{
     },
 };
 
-use axum::http::{Method, Request, Response, StatusCode};
-use kube::{Client, client::Body};
+use axum::http::Method;
 use ostler::testing::{
     engine::CompileCache,
     key::Gvk,
@@ -27,6 +26,8 @@ use ostler_test_harness::{
     scenario, with_note, workspace_root,
 };
 use serde_json::{Value, json};
+
+use crate::protection::refuse_requests;
 
 /// Refused writes of an object, with exponential backoff, in more time than the first reconcile of another one takes.
 const REFUSALS: usize = 8;
@@ -53,6 +54,14 @@ async fn apply_plugin(lab: &Lab, name: &str, spec: Value) {
     let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
         "metadata": {"name": name, "labels": {"lab": lab.namespace}}, "spec": spec});
     lab.apply(object).await;
+}
+
+/// Installs the probe, by a Plugin object.
+async fn install_probe(lab: &Lab) {
+    lab.install(&["tests/probe"]);
+    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
+    let spec = json!({"source": {"file": "probe.wasm"}, "grants": grants});
+    apply_plugin(lab, "probe", spec).await;
 }
 
 /// Pushes a component to the repository of its plugin in a public registry.
@@ -484,14 +493,7 @@ fn probe() -> Gvk {
 #[scenario]
 async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
-    lab.install(&["tests/probe"]);
-    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
-    apply_plugin(
-        &lab,
-        "probe",
-        json!({"source": {"file": "probe.wasm"}, "grants": grants}),
-    )
-    .await;
+    install_probe(&lab).await;
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([])).await;
     lab.wait_ready(&probe(), "a").await;
@@ -516,19 +518,21 @@ async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
 #[scenario]
 async fn object_gets_its_finalizer_after_the_plugin_has_its_own(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
-    lab.install(&["tests/probe"]);
-    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
-    apply_plugin(
-        &lab,
-        "probe",
-        json!({"source": {"file": "probe.wasm"}, "grants": grants}),
-    )
-    .await;
+    install_probe(&lab).await;
     lab.apply_probe("a", json!([]), json!([{"do": "park"}])).await;
     let refused = Arc::new(AtomicUsize::new(0));
     let is_open = Arc::new(AtomicBool::new(false));
-    let client =
-        client_that_refuses_finalizers_of_plugins(lab.client.clone(), is_open.clone(), refused.clone());
+    let client = {
+        let (is_open, refused) = (is_open.clone(), refused.clone());
+        refuse_requests(lab.client.clone(), move |request| {
+            let path = request.uri().path();
+            let is_write = request.method() == Method::PATCH || request.method() == Method::PUT;
+            let is_object = path.contains("/plugins/") && !path.ends_with("/status");
+            let is_refused = is_write && is_object && !is_open.load(Ordering::Relaxed);
+            refused.fetch_add(usize::from(is_refused), Ordering::Relaxed);
+            is_refused
+        })
+    };
     lab.start_host_with(client).await;
     lab.wait_until("its finalizer was refused for more than a second", async || {
         refused.load(Ordering::Relaxed) >= REFUSALS
@@ -541,41 +545,10 @@ async fn object_gets_its_finalizer_after_the_plugin_has_its_own(mut lab: Lab) {
     assert!(ready["metadata"]["finalizers"].is_array());
 }
 
-/// A client whose patches of the finalizers of Plugins are answered by HTTP 503 until it is opened.
-fn client_that_refuses_finalizers_of_plugins(
-    client: Client,
-    is_open: Arc<AtomicBool>,
-    refused: Arc<AtomicUsize>,
-) -> Client {
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, is_open, refused) = (client.clone(), is_open.clone(), refused.clone());
-        async move {
-            let path = request.uri().path();
-            let is_write = request.method() == Method::PATCH || request.method() == Method::PUT;
-            let is_object = path.contains("/plugins/") && !path.ends_with("/status");
-            if is_write && is_object && !is_open.load(Ordering::Relaxed) {
-                refused.fetch_add(1, Ordering::Relaxed);
-                let mut response = Response::new(Body::from(b"{}".to_vec()));
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                return Ok(response);
-            }
-            client.send(request).await
-        }
-    });
-    Client::new(service, "default")
-}
-
 #[scenario]
 async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
     let _lock = lab.lock_plugin("probe").await;
-    lab.install(&["tests/probe"]);
-    let grants = json!({"reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}]});
-    apply_plugin(
-        &lab,
-        "probe",
-        json!({"source": {"file": "probe.wasm"}, "grants": grants}),
-    )
-    .await;
+    install_probe(&lab).await;
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([{"do": "park"}])).await;
     lab.wait_ready(&probe(), "a").await;

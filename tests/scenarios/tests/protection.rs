@@ -194,16 +194,25 @@ async fn release_of_a_secret_is_retried_after_an_error_of_the_api_server(mut lab
 
 /// A client whose first patches of Secrets are answered by HTTP 503, as many as `left` says.
 fn client_that_fails_patches_of_secrets(client: Client, left: Arc<AtomicUsize>) -> Client {
+    refuse_requests(client, move |request| {
+        let is_matching = request.method() == Method::PATCH && request.uri().path().contains("/secrets/");
+        let take = |left: usize| left.checked_sub(1);
+        is_matching
+            && left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+                .is_ok()
+    })
+}
+
+/// A client whose requests are answered by HTTP 503 if the test says so.
+pub fn refuse_requests(
+    client: Client,
+    is_refused: impl Fn(&Request<Body>) -> bool + Clone + Send + Sync + 'static,
+) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, left) = (client.clone(), left.clone());
+        let (client, is_refused) = (client.clone(), is_refused.clone());
         async move {
-            let is_matching = request.method() == Method::PATCH && request.uri().path().contains("/secrets/");
-            let take = |left: usize| left.checked_sub(1);
-            if is_matching
-                && left
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-                    .is_ok()
-            {
+            if is_refused(&request) {
                 let mut response = Response::new(Body::from(b"{}".to_vec()));
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 return Ok(response);

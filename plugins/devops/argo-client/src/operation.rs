@@ -1,6 +1,9 @@
 //! The operation of an application: its progress, its place in the history, and its termination.
 
-use ostler_sdk::serde_json::{Value, json};
+use ostler_sdk::{
+    Preconditions,
+    serde_json::{Value, json},
+};
 
 /// Progress of an operation that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,16 @@ pub fn build_termination(application: &Value) -> Option<Value> {
             Some(json!({ "operation": { "sync": {} }, "status": terminate }))
         }
         _ => None,
+    }
+}
+
+/// The preconditions of a write to the very version of an object that was read.
+#[must_use]
+pub fn unchanged(object: &Value) -> Preconditions {
+    let text = |field: &str| object["metadata"][field].as_str().map(Into::into);
+    Preconditions {
+        uid: text("uid"),
+        resource_version: text("resourceVersion"),
     }
 }
 

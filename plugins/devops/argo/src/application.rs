@@ -1,10 +1,10 @@
 //! State, refresh and deletion of applications.
 
 use devops_api::ApplicationState;
-use devops_argo_client::build_termination;
+use devops_argo_client::{build_termination, unchanged};
 use ostler_sdk::{DeleteOptions, Preconditions, prelude::*, serde_json::Value};
 
-use crate::claim::{name_of, reference_of, unchanged};
+use crate::claim::{name_of, reference_of};
 
 /// Annotation that has Argo CD compare an application again. Argo CD removes it.
 const REFRESH_ANNOTATION: &str = "argocd.argoproj.io/refresh";

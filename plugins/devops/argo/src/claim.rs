@@ -2,7 +2,7 @@
 //! belongs to another user, and is neither changed nor deleted.
 
 use devops_api::{ArgoSetting, OWNER_ANNOTATION, OWNER_LABEL};
-use ostler_sdk::{ApplyOptions, Gvk, ObjectRef, Preconditions, Selection, prelude::*, serde_json::Value};
+use ostler_sdk::{ApplyOptions, Gvk, ObjectRef, Selection, prelude::*, serde_json::Value};
 
 use crate::{MANAGED_BY, application_kind, project_kind};
 
@@ -107,13 +107,4 @@ pub fn reference_of(object: &Value) -> ObjectRef {
     };
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     kind.named(namespace, &name_of(object))
-}
-
-/// The precondition that an object is exactly the one that was read.
-pub fn unchanged(object: &Value) -> Preconditions {
-    let text = |field: &str| object["metadata"][field].as_str().map(Into::into);
-    Preconditions {
-        uid: text("uid"),
-        resource_version: text("resourceVersion"),
-    }
 }

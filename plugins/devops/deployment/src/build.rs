@@ -5,27 +5,21 @@ use devops_api::{
     BuildPhase, BuildStatus, DeploymentBuild, DeploymentPhase, DeploymentState, JenkinsSettingSpec, job_path,
 };
 use devops_jenkins_client::{JenkinsServer, describe_response};
-use ostler_sdk::{RequestBuilder, Response, api, duration, prelude::*, serde_json::Value};
+use ostler_sdk::{RequestBuilder, Response, api, prelude::*, serde_json::Value};
 
-use crate::run::{Progress, Run};
+use crate::{
+    run::{Progress, Run},
+    settle::has_settled,
+};
 
 /// Name of the parameter that identifies the build.
 const ID_PARAMETER: &str = "DEPLOYMENT_ID";
-/// Time within which a lost request may still be carried out, unless the plugin is configured otherwise.
-const DEFAULT_SETTLE_MS: u64 = 5000;
 /// Fields of a build that are read.
 const BUILD_FIELDS: &str = "number,queueId,building,inProgress,result";
 /// Number of the newest builds among which one is searched for.
 const MAX_SEARCHED_BUILDS: usize = 100;
 const BUILD_FAILED: &str = "BuildRequestFailed";
 const CANCEL_FAILED: &str = "CancelFailed";
-
-/// Configuration of the plugin.
-#[api]
-struct Config {
-    /// Time within which a lost request may still be carried out, such as 5s.
-    settle: Option<String>,
-}
 
 /// A build of Jenkins.
 #[api]
@@ -164,24 +158,18 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Searches for the build until the request cannot be carried out any more: the first answer shows that Jenkins works off
-    /// requests, and one that arrived before it has made a build some time later. The clock of the request says less: it may
-    /// have waited for its turn, and Jenkins may have hung since.
+    /// Searches for the build until the request cannot be carried out any more.
     fn search_settled(&self, run: &mut Run) -> Result<Search, Failure> {
-        let settle = read_settle_time(run.ctx)?;
-        let began_at = run.ctx.now();
         if let Some(found) = self.search(run)? {
             return Ok(Search::Found(found));
         }
         let build = run.status.build.get_or_insert_default();
-        let Some(searched_at) = build.searched_at.and_then(|at| u64::try_from(at).ok()) else {
-            build.searched_at = i64::try_from(run.ctx.now()).ok();
-            return Ok(Search::Unknown);
-        };
-        Ok(match began_at < searched_at + settle {
-            true => Search::Unknown,
-            false => Search::Absent,
-        })
+        Ok(
+            match has_settled(run.ctx, run.began_at, &mut build.searched_at)? {
+                true => Search::Absent,
+                false => Search::Unknown,
+            },
+        )
     }
 
     fn trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
@@ -472,18 +460,6 @@ fn encode_parameter(name: &str, value: &str) -> String {
         }
     }
     text
-}
-
-/// Reads the time within which a lost request may still be carried out from the plugin's configuration.
-pub fn read_settle_time(ctx: &Context) -> Result<u64, Failure> {
-    let Some(settle) = ctx.config::<Config>()?.settle else {
-        return Ok(DEFAULT_SETTLE_MS);
-    };
-    duration(&settle).ok_or_else(|| {
-        let message =
-            format!("settle: {settle} in the plugin's configuration is not a duration, such as 5s.");
-        Failure::terminal("InvalidConfig", message)
-    })
 }
 
 #[cfg(test)]

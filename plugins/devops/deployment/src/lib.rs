@@ -9,6 +9,7 @@ mod cleanup;
 mod heartbeat;
 mod run;
 mod server_sync;
+mod settle;
 mod sync;
 mod verify;
 

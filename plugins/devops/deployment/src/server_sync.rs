@@ -9,8 +9,8 @@ use devops_argo_client::{
 use ostler_sdk::{prelude::*, serde_json::Value};
 
 use crate::{
-    build::read_settle_time,
     run::{Progress, Run},
+    settle::has_settled,
     sync::{INFO_NAME, WAITING_FOR_HEALTH, follow_history},
 };
 
@@ -53,7 +53,7 @@ impl<'a> ServerApplication<'a> {
         };
         let progress = find_progress(live, (INFO_NAME, &id), sync.previous_start_time.as_deref());
         if progress == Operation::Unseen && !sync.started {
-            return self.restart(run, live, &sync);
+            return self.restart(run, live);
         }
         sync.searched_at = None;
         match progress {
@@ -101,26 +101,12 @@ impl<'a> ServerApplication<'a> {
     }
 
     /// Sends an attempt again that was recorded, when the lost request cannot be carried out any more.
-    fn restart(&self, run: &mut Run, live: &Value, sync: &SyncStatus) -> Result<Progress, Failure> {
-        if self.is_settled(run, sync)? {
+    fn restart(&self, run: &mut Run, live: &Value) -> Result<Progress, Failure> {
+        if is_settled(run)? {
             return self.start(run, live);
         }
         let message = "It is not known yet whether the sync was started.";
         Ok(Progress::wait("SyncUnknown", message))
-    }
-
-    /// Returns whether a request without an answer, of which nothing is to be seen, will not be carried out any more. The first
-    /// answer since shows that Argo CD works off requests.
-    fn is_settled(&self, run: &mut Run, sync: &SyncStatus) -> Result<bool, Failure> {
-        let settle = read_settle_time(run.ctx)?;
-        let Some(searched_at) = sync.searched_at.and_then(|at| u64::try_from(at).ok()) else {
-            run.status.sync = Some(SyncStatus {
-                searched_at: i64::try_from(run.ctx.now()).ok(),
-                ..sync.clone()
-            });
-            return Ok(false);
-        };
-        Ok(run.began_at >= searched_at + settle)
     }
 
     /// Records the attempt, and starts the operation when the slot is free.
@@ -170,11 +156,17 @@ impl<'a> ServerApplication<'a> {
         let id = sync.operation_id.as_deref().unwrap_or_default();
         match find_progress(live, (INFO_NAME, id), sync.previous_start_time.as_deref()) {
             Operation::Running => self.argo.terminate_operation(self.key()).map(|_| ()),
-            Operation::Unseen if !sync.started && !self.is_settled(run, sync)? => {
+            Operation::Unseen if !sync.started && !is_settled(run)? => {
                 let message = "It is not known yet whether the sync was started.";
                 Err(Failure::wait("SyncUnknown", message))
             }
             Operation::Unseen | Operation::Ended { .. } | Operation::Replaced => Ok(()),
         }
     }
+}
+
+/// Returns whether a request for a sync without an answer will not be carried out any more.
+fn is_settled(run: &mut Run) -> Result<bool, Failure> {
+    let sync = run.status.sync.get_or_insert_default();
+    has_settled(run.ctx, run.began_at, &mut sync.searched_at)
 }

@@ -3,8 +3,8 @@
 //! that an operation whose answer was lost, and even one that another has replaced, is recognized.
 
 use devops_api::{DeploymentPhase, DeploymentState, SyncStatus};
-use devops_argo_client::{build_termination, find_deployed, operation_start};
-use ostler_sdk::{ObjectRef, Preconditions, prelude::*, serde_json::Value};
+use devops_argo_client::{build_termination, find_deployed, operation_start, unchanged};
+use ostler_sdk::{ObjectRef, prelude::*, serde_json::Value};
 
 use crate::{
     run::{Progress, Run},
@@ -103,17 +103,9 @@ impl<'a> Application<'a> {
         let Some(patch) = build_termination(&self.object).filter(|_| is_own) else {
             return Ok(());
         };
-        match run.ctx.patch(&self.reference, &patch, &self.unchanged()) {
+        match run.ctx.patch(&self.reference, &patch, &unchanged(&self.object)) {
             Ok(_) | Err(Error::NotFound(_)) => Ok(()),
             Err(error) => Err(error).reason("TerminateFailed"),
-        }
-    }
-
-    /// The preconditions of a write that depends on what was read.
-    fn unchanged(&self) -> Preconditions {
-        Preconditions {
-            uid: Some(self.text("uid")),
-            resource_version: Some(self.text("resourceVersion")),
         }
     }
 
@@ -207,7 +199,7 @@ fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
         },
         "status": { "operationState": null },
     });
-    let preconditions = application.unchanged();
+    let preconditions = unchanged(&application.object);
     match run.ctx.patch(&application.reference, &patch, &preconditions) {
         Ok(_) => {
             run.ctx.event("SyncStarted", "Started the sync.");
@@ -311,6 +303,7 @@ pub fn withdraw(run: &mut Run) -> Result<(), Failure> {
     let Some(sync) = run.status.sync.clone() else {
         return Ok(());
     };
+    // While a retry is awaited, Argo CD shows a time of the end, too.
     let is_ended = sync.withdrawn || (sync.finish_time.is_some() && sync.phase.as_deref() != Some("Running"));
     let (Some(id), false) = (&sync.operation_id, is_ended) else {
         return Ok(());

@@ -301,11 +301,7 @@ fn build_that_takes_too_long_is_stopped() {
 
 #[test]
 fn sync_waits_while_another_operation_runs() {
-    let mut world = World::new();
-    world.record["spec"]
-        .as_object_mut()
-        .expect("a spec")
-        .remove("build");
+    let mut world = World::without_build();
     let mut live = world.host.object(&application()).expect("is there");
     live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
     world.host.put(live);
@@ -320,11 +316,7 @@ fn sync_waits_while_another_operation_runs() {
 
 #[test]
 fn sync_that_another_operation_replaced_is_terminated_and_not_repeated() {
-    let mut world = World::new();
-    world.record["spec"]
-        .as_object_mut()
-        .expect("a spec")
-        .remove("build");
+    let mut world = World::without_build();
     world.reconcile();
     let mut live = world.host.object(&application()).expect("is there");
     live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
@@ -337,11 +329,7 @@ fn sync_that_another_operation_replaced_is_terminated_and_not_repeated() {
 
 #[test]
 fn sync_that_succeeded_before_another_operation_took_the_slot_is_a_success() {
-    let mut world = World::new();
-    world.record["spec"]
-        .as_object_mut()
-        .expect("a spec")
-        .remove("build");
+    let mut world = World::without_build();
     world.reconcile();
     let mut live = world.host.object(&application()).expect("is there");
     let initiator = live["operation"]["initiatedBy"].clone();
@@ -363,10 +351,8 @@ fn sync_that_succeeded_before_another_operation_took_the_slot_is_a_success() {
 #[test]
 fn operation_that_was_not_taken_is_removed_with_its_deployment() {
     for is_deleted in [false, true] {
-        let mut world = World::new();
-        let spec = world.record["spec"].as_object_mut().expect("a spec");
-        spec.remove("build");
-        spec.insert("timeouts".into(), json!({"syncSeconds": 30}));
+        let mut world = World::without_build();
+        world.record["spec"]["timeouts"] = json!({"syncSeconds": 30});
         // The controller is down: nobody reacts.
         world.reconcile();
         let written = world.host.object(&application()).expect("is there");
@@ -387,9 +373,7 @@ fn operation_that_was_not_taken_is_removed_with_its_deployment() {
 
 #[test]
 fn operation_of_another_deployment_is_not_withdrawn() {
-    let mut world = World::new();
-    let spec = world.record["spec"].as_object_mut().expect("a spec");
-    spec.remove("build");
+    let mut world = World::without_build();
     world.reconcile();
     let mut live = world.host.object(&application()).expect("is there");
     let another = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
@@ -404,9 +388,7 @@ fn operation_of_another_deployment_is_not_withdrawn() {
 
 #[test]
 fn operation_state_that_nobody_ends_blocks_no_deployment() {
-    let mut world = World::new();
-    let spec = world.record["spec"].as_object_mut().expect("a spec");
-    spec.remove("build");
+    let mut world = World::without_build();
     let mut live = world.host.object(&application()).expect("is there");
     // Another user has removed the field of a running operation.
     live["status"]["operationState"] = json!({"phase": "Running", "operation": {"sync": {}}});
@@ -591,11 +573,7 @@ fn deleted_record_cancels_what_runs_and_cleans_up() {
 
 #[test]
 fn deleted_record_terminates_its_running_sync() {
-    let mut world = World::new();
-    world.record["spec"]
-        .as_object_mut()
-        .expect("a spec")
-        .remove("build");
+    let mut world = World::without_build();
     world.reconcile();
     world.react();
     world.reconcile();

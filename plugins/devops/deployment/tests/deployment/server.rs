@@ -27,13 +27,12 @@ const MAX_EFFECTS: usize = 12;
 
 /// A world whose ArgoSetting has a server, and a record without a build and an address.
 pub fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
-    let mut world = World::new();
+    let mut world = World::without_build();
     world.host.remove(&application());
     world.put_argo_setting(
         json!({"url": "https://argocd.example.com", "tokenRef": {"name": "argo", "key": "token"}}),
     );
     let spec = world.record["spec"].as_object_mut().expect("a spec");
-    spec.remove("build");
     spec.remove("ingress");
     let server = Rc::new(RefCell::new(Rest::new("2026-11-22T07:59:00Z")));
     let project = json!({"project": {"metadata": {"name": "shop"}, "spec": {

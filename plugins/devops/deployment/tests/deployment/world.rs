@@ -190,6 +190,14 @@ impl World {
         world
     }
 
+    /// A world whose record has no build.
+    pub fn without_build() -> Self {
+        let mut world = Self::new();
+        let spec = world.record["spec"].as_object_mut().expect("a spec");
+        spec.remove("build");
+        world
+    }
+
     /// An ArgoSetting with a server, or without for null.
     pub fn put_argo_setting(&self, server: Value) {
         self.host.put(ready_object(
