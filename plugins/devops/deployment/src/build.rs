@@ -4,7 +4,7 @@
 use devops_api::{
     BuildPhase, BuildStatus, DeploymentBuild, DeploymentPhase, DeploymentState, JenkinsSettingSpec, job_path,
 };
-use devops_jenkins_client::{JenkinsServer, describe_response};
+use devops_jenkins_client::{JenkinsServer, describe_response, is_signed};
 use ostler_sdk::{RequestBuilder, Response, api, prelude::*, serde_json::Value};
 
 use crate::{
@@ -32,6 +32,13 @@ struct Build {
     in_progress: bool,
     result: Option<String>,
     actions: Vec<Value>,
+}
+
+impl Build {
+    /// `building` ends before the steps after the build, `inProgress` after them.
+    fn is_running(&self) -> bool {
+        self.building || self.in_progress
+    }
 }
 
 /// An item of Jenkins' queue.
@@ -309,8 +316,8 @@ impl<'a> Remote<'a> {
         let Some(found) = self.read_build(number)? else {
             return run.fail(&format!("Build {number} was deleted."));
         };
-        // `building` ends before the steps after the build, `inProgress` after them.
-        let Some(result) = found.result.filter(|_| !found.building && !found.in_progress) else {
+        let is_running = found.is_running();
+        let Some(result) = found.result.filter(|_| !is_running) else {
             return Ok(Progress::wait(
                 "BuildRunning",
                 format!("Build {number} is running."),
@@ -358,8 +365,14 @@ impl<'a> Remote<'a> {
         if !matches!(response.status(), 200..400 | 404) {
             return Err(describe_refusal(&response));
         }
-        // It answers with a page, as a proxy does that asks for a login. That requests reach the build, only the build shows.
-        self.read_build(number).map(|_| ())
+        if is_signed(&response) {
+            return Ok(());
+        }
+        // It answers with a page, as a proxy does that asks for a login. That the request has reached it, only the build shows.
+        match self.read_build(number)? {
+            Some(build) if build.is_running() => Err(describe_refusal(&response)),
+            _ => Ok(()),
+        }
     }
 
     /// Reads a build; none if it was deleted.

@@ -75,7 +75,9 @@ fn is_refusal(response: &Response) -> bool {
     matches!(response.status(), 400 | 404 | 405 | 409 | 410)
 }
 
-fn is_signed(response: &Response) -> bool {
+/// Returns whether a response says that it is Jenkins'. Not all of its answers do.
+#[must_use]
+pub fn is_signed(response: &Response) -> bool {
     response.header(VERSION_HEADER).is_some()
 }
 

@@ -572,6 +572,34 @@ fn deleted_record_cancels_what_runs_and_cleans_up() {
 }
 
 #[test]
+fn build_whose_stop_was_answered_by_a_proxy_is_stopped_again() {
+    let mut world = World::new();
+    world.results = vec![None];
+    for _ in 0..3 {
+        world.reconcile();
+        world.react();
+    }
+    assert_eq!(world.text("/build/phase"), "Running");
+    world.record["metadata"]["deletionTimestamp"] = "2026-11-22T08:06:04Z".into();
+    // Jenkins is back right after the answer of the proxy.
+    world.host.set_response_headers(&[]);
+    let stop = "/job/shop/job/alpha/job/build/1/stop";
+    world.host.answer("POST", stop, 200, "<html>");
+    world.reconcile().expect("no stop").expect_err("is not stopped");
+    assert_eq!(world.text("/build/phase"), "Running");
+    world.answer_jenkins();
+    world.react();
+    world.run();
+    assert_eq!(world.text("/build/phase"), "Cancelled");
+    let stops = world
+        .host
+        .requests()
+        .into_iter()
+        .filter(|request| request.ends_with("/1/stop"));
+    assert_eq!(stops.count(), 2);
+}
+
+#[test]
 fn deleted_record_terminates_its_running_sync() {
     let mut world = World::without_build();
     world.reconcile();
