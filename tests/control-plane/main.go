@@ -26,10 +26,6 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
 
-// nodeParts are the parts of a cluster that runs pods. They are built with the
-// tag `node` only, because they are a fifth of the build.
-var nodeParts = map[string]func(args []string) error{}
-
 func main() {
 	if len(os.Args) < 2 {
 		usage()
@@ -47,12 +43,16 @@ func main() {
 		exit(keygen(os.Args[1:]))
 	case "ready":
 		exit(ready(os.Args[1:]))
+	case "kube-scheduler":
+		runScheduler()
+	case "kube-proxy":
+		runProxy()
+	case "kubelet":
+		runKubelet()
+	case "kubelet-client":
+		exit(kubeletClient(os.Args[1:]))
 	default:
-		part, ok := nodeParts[os.Args[0]]
-		if !ok {
-			usage()
-		}
-		exit(part(os.Args[1:]))
+		usage()
 	}
 }
 
@@ -146,6 +146,6 @@ func exit(err error) {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|keygen|ready [ARGUMENT...], and where built with the tag node: kube-proxy|kube-scheduler|kubelet|kubelet-client")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kube-proxy|kubelet|keygen|kubelet-client|ready [ARGUMENT...]")
 	os.Exit(2)
 }

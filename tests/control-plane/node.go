@@ -1,5 +1,3 @@
-//go:build node
-
 package main
 
 import (
@@ -19,20 +17,16 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-func init() {
-	nodeParts["kube-proxy"] = func([]string) error {
-		os.Exit(cli.Run(proxy.NewProxyCommand()))
-		return nil
-	}
-	nodeParts["kube-scheduler"] = func([]string) error {
-		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
-		return nil
-	}
-	nodeParts["kubelet"] = func([]string) error {
-		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
-		return nil
-	}
-	nodeParts["kubelet-client"] = kubeletClient
+func runProxy() {
+	os.Exit(cli.Run(proxy.NewProxyCommand()))
+}
+
+func runScheduler() {
+	os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
+}
+
+func runKubelet() {
+	os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 }
 
 // kubeletClient writes the certificate by which the API server is known to the

@@ -119,11 +119,16 @@ pub fn compiled_dir() -> PathBuf {
     ostler_builder::cache_dir(&workspace_root().join("target")).join("compiled")
 }
 
-/// Reads a built component, named `PACK/NAME`.
-pub fn read_component(component: &str) -> Vec<u8> {
+/// Returns the path of a built component, named `PACK/NAME`.
+pub fn component_path(component: &str) -> PathBuf {
     let root = std::env::var_os("OSTLER_COMPONENTS")
         .map_or_else(|| workspace_root().join("target/components"), PathBuf::from);
-    let path = root.join(format!("{component}.wasm"));
+    root.join(format!("{component}.wasm"))
+}
+
+/// Reads a built component, named `PACK/NAME`.
+pub fn read_component(component: &str) -> Vec<u8> {
+    let path = component_path(component);
     std::fs::read(&path)
         .unwrap_or_else(|e| panic!("{}: {e}; build it with `cargo xtask components`", path.display()))
 }

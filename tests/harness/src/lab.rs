@@ -89,21 +89,28 @@ impl Lab {
     pub async fn real() -> Self {
         let kubeconfig = std::env::var("OSTLER_TEST_KUBECONFIG")
             .expect("OSTLER_TEST_KUBECONFIG names no kubeconfig: run `cargo xtask test real`");
-        Self::with_api_server(
-            None,
-            kubeconfig.into(),
-            tempfile::tempdir().expect("a temporary directory"),
-        )
-        .await
+        Self::with_shared_server(kubeconfig.into()).await
     }
 
-    /// Starts another lab on an API server of the same kind.
+    /// Starts a lab on the cluster with a node that `cargo xtask test node` started.
+    pub async fn node() -> Self {
+        let kubeconfig = std::env::var("OSTLER_TEST_NODE_KUBECONFIG")
+            .expect("OSTLER_TEST_NODE_KUBECONFIG names no kubeconfig: run `cargo xtask test node`");
+        Self::with_shared_server(kubeconfig.into()).await
+    }
+
+    /// Starts another lab: on an embedded API server of its own, or on the real one of this lab.
     pub async fn another(&self) -> Self {
         if self.embedded.is_some() {
             Self::embedded().await
         } else {
-            Self::real().await
+            Self::with_shared_server(self.kubeconfig.clone()).await
         }
+    }
+
+    async fn with_shared_server(kubeconfig: PathBuf) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Self::with_api_server(None, kubeconfig, directory).await
     }
 
     async fn with_api_server(

@@ -20,7 +20,7 @@ mod second;
 mod server;
 mod wait;
 
-pub use component::{HeldCompiler, compiled_dir, read_component, with_note, workspace_root};
+pub use component::{HeldCompiler, compiled_dir, component_path, read_component, with_note, workspace_root};
 pub use concourse_simulator as simulator;
 pub use lab::{Lab, PACK_GRANTS, find_condition};
 pub use logs::captured_logs;

@@ -21,6 +21,7 @@ mod lifecycle;
 mod message_chaos;
 mod message_order;
 mod messaging;
+mod node;
 mod observability;
 mod pipelines;
 mod plan;

@@ -80,7 +80,7 @@ pub fn run_bench(options: &Options) -> Result<ExitCode> {
         bail!("none of these subjects takes part in these benches");
     }
     let programs = Programs::build(&runs)?;
-    let control_plane = control_plane::build_binary("")?;
+    let control_plane = control_plane::build_binary()?;
     let folder = paths::create_target_subdir("bench")?;
     let logs = folder.join("logs");
     // Logs of an earlier run. It fails when there are none.

@@ -75,6 +75,33 @@ pub fn build_release_binary(package: &str) -> Result<PathBuf> {
     built.remove(package).context("cargo reported no binary")
 }
 
+/// Builds a binary of a package that needs no library of the image it runs in, with a profile.
+pub fn build_static_binary(package: &str, profile: &str) -> Result<PathBuf> {
+    let target = find_host_target()?;
+    let step = Step::new(format!("Building {package}, static"));
+    let mut command = cargo_command();
+    command
+        .args(["build", "--package", package, "--profile", profile])
+        // With a target, the flag does not apply to procedural macros.
+        .args(["--target", &target])
+        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+    let mut built = find_executables(run_build(command, &step)?);
+    step.finish("");
+    built.remove(package).context("cargo reported no binary")
+}
+
+/// Returns the target of this machine.
+fn find_host_target() -> Result<String> {
+    let mut command = Command::new("rustc");
+    command.args(["--print", "host-tuple"]);
+    let output = command.output().context("running rustc")?;
+    if !output.status.success() {
+        bail!("rustc: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let target = String::from_utf8(output.stdout).context("rustc")?;
+    Ok(target.trim().to_owned())
+}
+
 fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo_command();
     command.args(["build", "--bins"]).args(flags);

@@ -1,5 +1,5 @@
-//! The real control plane: kube-apiserver, etcd and kube-controller-manager, built once from the Go module in
-//! tests/control-plane.
+//! The real control plane, built once from the Go module in tests/control-plane: kube-apiserver, etcd, kube-controller-manager and the
+//! parts of a node in one binary.
 
 use std::{
     fs::{self, File},
@@ -25,14 +25,12 @@ use crate::{
 /// Timeout until the API server is ready.
 const START_TIMEOUT: &str = "120s";
 
-/// Builds the control plane, unless there is a binary of the same sources; with the tag `node`, the parts of a node, too. Returns the
-/// binary.
-pub fn build_binary(tags: &str) -> Result<PathBuf> {
+/// Builds the control plane and the parts of a node, unless there is a binary of the same sources. Returns the binary.
+pub fn build_binary() -> Result<PathBuf> {
     let mut program = GoProgram {
         name: "control-plane",
         title: "Building the real control plane (8 minutes the first time)",
         linker_flags: "",
-        tags,
     };
     let version = parse_kubernetes_version(&fs::read_to_string(program.source().join("go.mod"))?)?;
     let flags = linker_flags(&version)?;

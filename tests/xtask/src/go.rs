@@ -23,8 +23,6 @@ pub struct GoProgram<'a> {
     pub title: &'a str,
     /// Flags of the linker.
     pub linker_flags: &'a str,
-    /// Build tags, separated by commas.
-    pub tags: &'a str,
 }
 
 impl GoProgram<'_> {
@@ -37,7 +35,7 @@ impl GoProgram<'_> {
     /// binary.
     pub fn build(&self, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let source = self.source();
-        let key = self.digest_sources(&source)?;
+        let key = Self::digest_sources(&source)?;
         // For all checkouts of the user.
         let cache = ostler_builder::cache_dir(&paths::target_dir());
         let folder = cache.join(self.name).join(&key[..16]);
@@ -59,10 +57,9 @@ impl GoProgram<'_> {
         Ok(binary)
     }
 
-    /// Returns a digest of the sources and of the tags.
-    fn digest_sources(&self, source: &Path) -> Result<String> {
+    /// Returns a digest of the sources.
+    fn digest_sources(source: &Path) -> Result<String> {
         let mut key = Sha256::new();
-        key.update(self.tags);
         let entries = fs::read_dir(source).with_context(|| format!("reading {}", source.display()))?;
         let mut files = entries
             .map(|entry| Ok(entry?.path()))
@@ -84,7 +81,7 @@ impl GoProgram<'_> {
         let mut command = Command::new("nice");
         command
             .args(["-n", "10", "go", "build", "-trimpath"])
-            .args(["-tags", self.tags, "-ldflags", self.linker_flags, "-o"])
+            .args(["-ldflags", self.linker_flags, "-o"])
             .arg(output)
             .arg(".")
             .current_dir(self.source())

@@ -1,26 +1,33 @@
-//! OCI images from files of this machine, without a base image and without a container runtime.
-//!
-//! The same files give the same digest, as long as gzip is the same: entries are sorted, without times and owners.
+//! Images of the host and of the shim of Steps, from files of this machine, without a base image.
+
+mod archive;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io::Write,
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ostler_builder::toolchain::run_logged;
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
-use crate::{cargo, components, paths, process::check_interrupt, progress::Step};
+use self::archive::NON_ROOT_USER;
+pub use self::archive::{Archive, Image};
+use crate::{
+    cargo,
+    components::{self, Component},
+    paths,
+    progress::Step,
+};
 
 /// Name of the image of the host: `ostler:latest`, as containerd completes it.
-const HOST_IMAGE: &str = "docker.io/library/ostler:latest";
-/// User of the host in its image, the same as in other images without a shell.
-const NON_ROOT_USER: &str = "65532:65532";
+pub const HOST_IMAGE: &str = "docker.io/library/ostler:latest";
+/// Name of the image of the shim. A tag other than `latest` is not pulled where the image is there.
+pub const SHIM_IMAGE: &str = "docker.io/library/steps-shim:1";
+/// Maximum compressed size of the image of the host, optimized and without components.
+const MAX_HOST_BYTES: usize = 25_000_000;
+/// Maximum compressed size of the image of the shim, which every node that runs a Step fetches.
+const MAX_SHIM_BYTES: usize = 2_000_000;
 /// Certificates of public authorities, as packages of Debian and Fedora install them.
 const CERTIFICATE_FILES: [&str; 2] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -41,19 +48,57 @@ pub enum Profile {
 pub struct Options {
     /// Packs whose components are in the plugin directory of the image, /plugins. Components of a registry need none.
     packs: Vec<String>,
+    /// The image of the shim in the pods of Steps, in place of that of the host.
+    #[arg(long, conflicts_with_all = ["packs", "profile"])]
+    shim: bool,
     /// Compilation of the host.
     #[arg(long, value_enum, default_value = "release")]
     profile: Profile,
-    /// Name of the image.
-    #[arg(long, default_value = HOST_IMAGE)]
-    name: String,
-    /// File of the OCI archive [default: target/ostler-image.tar].
+    /// Name of the image [default: that of deploy/].
+    #[arg(long)]
+    name: Option<String>,
+    /// File of the OCI archive [default: target/ostler-image.tar or target/steps-shim-image.tar].
     #[arg(short, long)]
     output: Option<PathBuf>,
 }
 
-/// Builds the image of the host, and prints its digest and size.
+/// Builds an image, and prints its digest and size.
 pub fn build_image(options: &Options) -> Result<()> {
+    let (image, default_name, default_file) = if options.shim {
+        (shim_image()?, SHIM_IMAGE, "steps-shim-image.tar")
+    } else {
+        (build_host_image(options)?, HOST_IMAGE, "ostler-image.tar")
+    };
+    let output = match &options.output {
+        Some(file) => file.clone(),
+        None => paths::create_target_subdir("")?.join(default_file),
+    };
+    let name = options.name.as_deref().unwrap_or(default_name);
+    let step = Step::new("Building the image");
+    let archive = image.write_archive(name, &output)?;
+    step.finish("");
+    println!("{}", output.display());
+    println!("{name}@{}", archive.digest);
+    println!("{:.1} MB compressed", archive.compressed_bytes as f64 / 1e6);
+    let limit = match options {
+        Options { shim: true, .. } => MAX_SHIM_BYTES,
+        Options {
+            profile: Profile::Release,
+            packs,
+            ..
+        } if packs.is_empty() => MAX_HOST_BYTES,
+        _ => return Ok(()),
+    };
+    check_size(&archive, limit)
+}
+
+fn check_size(archive: &Archive, limit: usize) -> Result<()> {
+    let bytes = archive.compressed_bytes;
+    ensure!(bytes <= limit, "the image has {bytes} bytes, more than {limit}");
+    Ok(())
+}
+
+fn build_host_image(options: &Options) -> Result<Image> {
     let mut plugins = Vec::new();
     if !options.packs.is_empty() {
         plugins = components::build_components(|guest| options.packs.contains(&guest.pack))?;
@@ -65,33 +110,25 @@ pub fn build_image(options: &Options) -> Result<()> {
             built.remove("ostler").context("cargo reported no binary")?
         }
     };
-    let mut image = host_image(&binary)?;
+    let mut image = host_image(&binary, &plugins)?;
     if options.profile == Profile::Release {
         image.compression = 9;
     }
-    for component in plugins {
-        image.add_file(
-            &format!("plugins/{}.wasm", component.name),
-            &component.path,
-            0o644,
-        )?;
-    }
-    let output = match &options.output {
-        Some(file) => file.clone(),
-        None => paths::create_target_subdir("")?.join("ostler-image.tar"),
-    };
-    let step = Step::new("Building the image");
-    let archive = image.write_archive(&options.name, &output)?;
-    step.finish("");
-    println!("{}", output.display());
-    println!("{}@{}", options.name, archive.digest);
-    println!("{:.1} MB compressed", archive.compressed_bytes as f64 / 1e6);
-    Ok(())
+    Ok(image)
 }
 
-/// Returns the image of a host's binary: with its libraries and the certificates of public authorities, without a shell. The user
-/// is not root, and nothing has to be written to.
-fn host_image(binary: &Path) -> Result<Image> {
+/// Returns the image of the shim, which is all that is in it.
+pub fn shim_image() -> Result<Image> {
+    let mut image = Image::new(["/shim"]);
+    image.user = NON_ROOT_USER;
+    image.compression = 9;
+    image.add_file("shim", &cargo::build_static_binary("steps-shim", "shim")?, 0o755)?;
+    Ok(image)
+}
+
+/// Returns the image of a host's binary: with its libraries, the certificates of public authorities and the components, without a
+/// shell. The user is not root, and nothing has to be written to.
+pub fn host_image(binary: &Path, plugins: &[Component]) -> Result<Image> {
     let mut image = Image::new(["/usr/local/bin/ostler"]);
     image.user = NON_ROOT_USER;
     // Long-running calls start threads, and an arena of glibc's allocator for each would keep the memory they freed.
@@ -112,6 +149,10 @@ fn host_image(binary: &Path) -> Result<Image> {
     // The first of the paths at which they are looked for.
     image.add_file(&CERTIFICATE_FILES[0][1..], Path::new(certificates), 0o644)?;
     image.add_directory("plugins", 0o755);
+    for component in plugins {
+        let path = format!("plugins/{}.wasm", component.name);
+        image.add_file(&path, &component.path, 0o644)?;
+    }
     image.add_directory("tmp", 0o1777);
     Ok(image)
 }
@@ -142,281 +183,9 @@ fn parse_libraries(text: &str) -> Result<BTreeSet<PathBuf>> {
     Ok(libraries)
 }
 
-/// An image of one layer, for the architecture of this machine.
-pub struct Image {
-    entry_point: Vec<String>,
-    /// User and group of the process; root by default.
-    pub user: &'static str,
-    /// Environment variables, `NAME=VALUE`.
-    pub environment: Vec<&'static str>,
-    /// Level of the compression of the layer, from 1 (fast) to 9.
-    pub compression: u8,
-    entries: BTreeMap<String, Entry>,
-}
-
-struct Entry {
-    mode: u32,
-    content: Content,
-}
-
-enum Content {
-    Directory,
-    File(Vec<u8>),
-}
-
-/// An image in a file.
-pub struct Archive {
-    /// Digest of its manifest.
-    pub digest: String,
-    /// Size of its layer and configuration.
-    pub compressed_bytes: usize,
-}
-
-impl Image {
-    /// An image without files.
-    pub fn new<const N: usize>(entry_point: [&str; N]) -> Self {
-        Self {
-            entry_point: entry_point.map(str::to_owned).to_vec(),
-            user: "0:0",
-            environment: Vec::new(),
-            compression: 1,
-            entries: BTreeMap::new(),
-        }
-    }
-
-    /// Adds the content of a file at a path without a leading slash. Folders above it are added.
-    pub fn add_file(&mut self, path: &str, source: &Path, mode: u32) -> Result<()> {
-        let bytes = fs::read(source).with_context(|| format!("reading {}", source.display()))?;
-        for parent in Path::new(path).ancestors().skip(1) {
-            if parent != Path::new("") {
-                self.add_directory(&parent.display().to_string(), 0o755);
-            }
-        }
-        let content = Content::File(bytes);
-        self.entries.insert(path.to_owned(), Entry { mode, content });
-        Ok(())
-    }
-
-    /// Adds a folder, unless it is there.
-    pub fn add_directory(&mut self, path: &str, mode: u32) {
-        let content = Content::Directory;
-        self.entries
-            .entry(format!("{path}/"))
-            .or_insert(Entry { mode, content });
-    }
-
-    /// Writes an OCI image layout as a tar archive, as `ctr images import`, `podman load` and `skopeo` read it.
-    ///
-    /// Specification: <https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md>.
-    pub fn write_archive(&self, name: &str, output: &Path) -> Result<Archive> {
-        let layer = pack_entries(self.entries.iter().map(|(path, entry)| (path.as_str(), entry)))?;
-        check_interrupt()?;
-        let compressed = compress(&layer, self.compression)?;
-        let config = serde_json::to_vec(&json!({
-            "architecture": oci_architecture(),
-            "os": "linux",
-            "config": {
-                "User": self.user,
-                "Env": self.environment,
-                "Entrypoint": self.entry_point,
-            },
-            "rootfs": {"type": "layers", "diff_ids": [digest_of(&layer)]},
-        }))?;
-        drop(layer);
-        const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
-        const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-        const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
-        let manifest = serde_json::to_vec(&json!({
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "config": descriptor(CONFIG_TYPE, &config),
-            "layers": [descriptor(LAYER_TYPE, &compressed)],
-        }))?;
-        let mut reference = descriptor(MANIFEST_TYPE, &manifest);
-        reference["platform"] = json!({"architecture": oci_architecture(), "os": "linux"});
-        reference["annotations"] = json!({
-            "io.containerd.image.name": name,
-            "org.opencontainers.image.ref.name": name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
-        });
-        let index = serde_json::to_vec(&json!({"schemaVersion": 2, "manifests": [reference]}))?;
-        let archive = Archive {
-            digest: digest_of(&manifest),
-            compressed_bytes: compressed.len() + config.len(),
-        };
-        let layout = br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec();
-        let mut files = BTreeMap::from([
-            ("index.json".to_owned(), index),
-            ("oci-layout".to_owned(), layout),
-        ]);
-        for blob in [compressed, config, manifest] {
-            let digest = digest_of(&blob).replace(':', "/");
-            files.insert(format!("blobs/{digest}"), blob);
-        }
-        let files: BTreeMap<_, _> = files
-            .into_iter()
-            .map(|(path, bytes)| {
-                let content = Content::File(bytes);
-                (path, Entry { mode: 0o644, content })
-            })
-            .collect();
-        let bytes = pack_entries(files.iter().map(|(path, entry)| (path.as_str(), entry)))?;
-        let mut file = File::create(output).with_context(|| format!("creating {}", output.display()))?;
-        file.write_all(&bytes)
-            .with_context(|| format!("writing {}", output.display()))?;
-        Ok(archive)
-    }
-}
-
-/// Returns entries as a tar archive without times and owners.
-fn pack_entries<'a>(entries: impl Iterator<Item = (&'a str, &'a Entry)>) -> Result<Vec<u8>> {
-    let mut archive = tar::Builder::new(Vec::new());
-    for (path, entry) in entries {
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(entry.mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        let (kind, bytes): (_, &[u8]) = match &entry.content {
-            Content::Directory => (tar::EntryType::Directory, &[]),
-            Content::File(bytes) => (tar::EntryType::Regular, bytes),
-        };
-        header.set_entry_type(kind);
-        header.set_size(bytes.len() as u64);
-        archive.append_data(&mut header, path, bytes)?;
-    }
-    Ok(archive.into_inner()?)
-}
-
-/// Compresses with gzip, without name and time.
-fn compress(bytes: &[u8], level: u8) -> Result<Vec<u8>> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("layer");
-    fs::write(&file, bytes)?;
-    let mut gzip = Command::new("gzip");
-    gzip.args(["--no-name", &format!("-{level}")]).arg(&file);
-    run_logged("gzip", gzip)?;
-    fs::read(folder.path().join("layer.gz")).context("reading the output of gzip")
-}
-
-fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
-    json!({"mediaType": media_type, "digest": digest_of(bytes), "size": bytes.len()})
-}
-
-fn digest_of(bytes: &[u8]) -> String {
-    format!("sha256:{:x}", Sha256::digest(bytes))
-}
-
-/// Returns the architecture of this machine as images name it.
-fn oci_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn sample(folder: &Path, order: [&str; 2]) -> Image {
-        let mut image = Image::new(["/bin/a"]);
-        for name in order {
-            let source = folder.join(name);
-            fs::write(&source, format!("content of {name}")).unwrap();
-            image.add_file(&format!("bin/{name}"), &source, 0o755).unwrap();
-        }
-        image
-    }
-
-    #[test]
-    fn compression_is_reproducible_and_has_levels() {
-        let text = "a layer of an image, ".repeat(10_000);
-        let [fast, best] = [1, 9].map(|level| compress(text.as_bytes(), level).unwrap());
-        assert!(best.len() < fast.len() && fast.len() < text.len() / 10);
-        assert_eq!(compress(text.as_bytes(), 9).unwrap(), best);
-    }
-
-    #[test]
-    fn same_content_gives_the_same_archive() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        let first = sample(folder.path(), ["a", "b"])
-            .write_archive("localhost/x:1", &at("first.tar"))
-            .unwrap();
-        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9000);
-        let second = sample(folder.path(), ["b", "a"]);
-        for name in ["a", "b"] {
-            File::options()
-                .write(true)
-                .open(at(name))
-                .unwrap()
-                .set_modified(later)
-                .unwrap();
-        }
-        let second = second.write_archive("localhost/x:1", &at("second.tar")).unwrap();
-        assert_eq!(first.digest, second.digest);
-        assert_eq!(
-            fs::read(at("first.tar")).unwrap(),
-            fs::read(at("second.tar")).unwrap()
-        );
-        let mut other = sample(folder.path(), ["a", "b"]);
-        other.user = NON_ROOT_USER;
-        assert_ne!(
-            other
-                .write_archive("localhost/x:1", &at("other.tar"))
-                .unwrap()
-                .digest,
-            first.digest
-        );
-    }
-
-    /// Every digest of the layout is that of a blob, and the digest of the layer that of its content.
-    #[test]
-    fn archive_is_an_oci_layout() {
-        let folder = tempfile::tempdir().unwrap();
-        let output = folder.path().join("image.tar");
-        let archive = sample(folder.path(), ["a", "b"])
-            .write_archive("localhost/x:1", &output)
-            .unwrap();
-        let mut files = BTreeMap::new();
-        for entry in tar::Archive::new(File::open(&output).unwrap()).entries().unwrap() {
-            let mut entry = entry.unwrap();
-            let mut bytes = Vec::new();
-            std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
-            files.insert(entry.path().unwrap().display().to_string(), bytes);
-        }
-        let read = |path: &str| serde_json::from_slice::<Value>(&files[path]).unwrap();
-        let blob = |descriptor: &Value| {
-            let digest = descriptor["digest"].as_str().unwrap();
-            let bytes = &files[&format!("blobs/{}", digest.replace(':', "/"))];
-            assert_eq!(digest_of(bytes), digest);
-            assert_eq!(descriptor["size"], bytes.len());
-            bytes.clone()
-        };
-        assert_eq!(read("oci-layout")["imageLayoutVersion"], "1.0.0");
-        let index = read("index.json");
-        assert_eq!(index["manifests"][0]["digest"], *archive.digest);
-        let manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0])).unwrap();
-        let config: Value = serde_json::from_slice(&blob(&manifest["config"])).unwrap();
-        let compressed = folder.path().join("layer.gz");
-        fs::write(&compressed, blob(&manifest["layers"][0])).unwrap();
-        let mut gzip = Command::new("gzip");
-        let layer = gzip
-            .arg("--decompress")
-            .arg("--stdout")
-            .arg(&compressed)
-            .output()
-            .unwrap()
-            .stdout;
-        assert_eq!(config["rootfs"]["diff_ids"][0], digest_of(&layer));
-        let paths: Vec<_> = tar::Archive::new(&*layer)
-            .entries()
-            .unwrap()
-            .map(|entry| entry.unwrap().path().unwrap().display().to_string())
-            .collect();
-        assert_eq!(paths, ["bin/", "bin/a", "bin/b"]);
-    }
 
     #[test]
     fn libraries_are_parsed_from_ldd() {

@@ -102,9 +102,9 @@ fn run(command: Command) -> Result<ExitCode> {
                 println!("{component}");
             }
         }
-        Command::ControlPlane { build: true } => println!("{}", control_plane::build_binary("")?.display()),
+        Command::ControlPlane { build: true } => println!("{}", control_plane::build_binary()?.display()),
         Command::ControlPlane { build: false } => {
-            let mut running = control_plane::ControlPlane::start(&control_plane::build_binary("")?)?;
+            let mut running = control_plane::ControlPlane::start(&control_plane::build_binary()?)?;
             println!("export KUBECONFIG={}", running.kubeconfig().display());
             let second = running.start_second_cluster()?;
             println!(

@@ -31,6 +31,18 @@ pub struct Namespaces {
     subnet: Subnet,
 }
 
+/// Reason why no node can run on this machine.
+#[derive(Debug)]
+pub struct NodeUnsupported(String);
+
+impl fmt::Display for NodeUnsupported {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NodeUnsupported {}
+
 /// Way to start processes in namespaces.
 #[derive(Clone)]
 pub struct NamespacesHandle {
@@ -40,6 +52,12 @@ pub struct NamespacesHandle {
 }
 
 impl NamespacesHandle {
+    /// Returns the name of the namespace of the processes, as the links in `/proc/PID/ns` have it.
+    pub fn process_namespace(&self) -> Result<PathBuf> {
+        let link = format!("/proc/{}/ns/pid", self.init);
+        fs::read_link(&link).context(link)
+    }
+
     /// Returns a command that runs in the namespaces, in the root directory.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
@@ -62,10 +80,11 @@ impl NamespacesHandle {
 impl Namespaces {
     /// Creates namespaces, and connects them: this process reaches all addresses of the subnet, and is itself at
     /// [`Subnet::gateway`]. To be called in a thread that lives as long as the process: the kernel ends the namespaces with it,
-    /// also after a SIGKILL.
+    /// also after a SIGKILL. Fails with [`NodeUnsupported`] where the kernel refuses it.
     pub fn create(folder: &Path, packages: &Path) -> Result<Self> {
         if !rustix::process::getuid().is_root() {
-            bail!("a node needs root, since it creates namespaces, mounts and network interfaces");
+            let reason = "a node needs root, since it creates namespaces, mounts and network interfaces";
+            bail!(NodeUnsupported(reason.into()));
         }
         let subnet = Subnet::choose()?;
         let mut command = Command::new("setpriv");
@@ -82,7 +101,9 @@ impl Namespaces {
             .args(["--net", "--mount-proc", "sh", "-c", INIT_SCRIPT]);
         let mut init = Child::spawn_logged("unshare", command, &folder.join("namespaces.log"))?;
         let pid = init.pid();
-        let first = init.wait_until("first process", START_TIMEOUT, || find_first_process(pid))?;
+        let first = init
+            .wait_until("first process", START_TIMEOUT, || find_first_process(pid))
+            .map_err(unsupported)?;
         let namespaces = Self {
             init,
             handle: NamespacesHandle {
@@ -91,7 +112,7 @@ impl Namespaces {
             },
             subnet,
         };
-        namespaces.connect()?;
+        namespaces.connect().map_err(unsupported)?;
         Ok(namespaces)
     }
 
@@ -128,6 +149,11 @@ impl Namespaces {
         run_logged("the network and mounts of the node", script)
     }
 
+    /// Returns the path that the interface to them has while they exist.
+    pub fn interface(&self) -> PathBuf {
+        Path::new("/sys/class/net").join(self.link())
+    }
+
     /// Name of the interface in the network of this process.
     fn link(&self) -> String {
         format!("ostler-{}", self.subnet.0)
@@ -147,6 +173,12 @@ impl Namespaces {
     pub fn check_running(&mut self) -> Result<()> {
         self.init.check_running()
     }
+}
+
+/// Turns an error of the kernel's tools into the reason why no node can run. Containers without privileges may not use them.
+fn unsupported(error: anyhow::Error) -> anyhow::Error {
+    let reason = "a node needs namespaces, mounts and network interfaces, which this machine refuses";
+    NodeUnsupported(format!("{reason}: {error:#}")).into()
 }
 
 /// Finds the only child of `unshare`, once it runs the script: then its namespaces are complete.

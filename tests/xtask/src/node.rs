@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -37,6 +37,10 @@ const NODE_PACKAGES: &[&str] = &[
     "iproute2",
     "busybox-static",
 ];
+/// Image of processes, with a shell: that of the examples, from Debian's package. Busybox runs what it is called by.
+pub const SHELL_IMAGE: &str = "docker.io/library/busybox:1.37";
+/// Names that it is called by.
+const SHELL_COMMANDS: &[&str] = &["sh", "cat", "true", "false", "sleep", "head", "id"];
 /// Image of the container that holds the namespaces of a pod.
 const PAUSE_IMAGE: &str = "localhost/pause:1";
 
@@ -55,9 +59,11 @@ pub struct Options {
 /// Runs a node until Ctrl-C.
 pub fn run_node(options: &Options) -> Result<()> {
     let began = Instant::now();
-    let mut node = Node::start(&control_plane::build_binary("node")?)?;
+    let mut node = Node::start(&control_plane::build_binary()?)?;
     for image in &options.images {
+        let step = Step::new(format!("Importing {}", image.display()));
         node.import_image(image)?;
+        step.finish("");
     }
     println!("export KUBECONFIG={}", node.kubeconfig()?.display());
     eprintln!(
@@ -251,11 +257,19 @@ impl Node {
 
     /// Imports the images of an archive.
     pub fn import_image(&self, archive: &Path) -> Result<()> {
-        let step = Step::new(format!("Importing {}", archive.display()));
         let containerd = self.containerd.as_ref().context("it has no containerd")?;
-        containerd.import_image(archive)?;
-        step.finish("");
-        Ok(())
+        containerd.import_image(archive)
+    }
+
+    /// Ends the node, and fails when something of it is left on this machine.
+    pub fn end(self) -> Result<()> {
+        let traces = Traces {
+            interface: self.namespaces.interface(),
+            processes: self.namespaces.handle().process_namespace()?,
+            folder: self.folder.path().to_owned(),
+        };
+        drop(self);
+        traces.check_gone()
     }
 
     /// Fails when a part has exited.
@@ -279,6 +293,37 @@ impl Node {
     }
 }
 
+/// What shows on this machine that a node runs. Its mounts are in namespaces, which end with their last process.
+struct Traces {
+    /// Network interface that leads to it.
+    interface: PathBuf,
+    /// Namespace of its processes, as the links in `/proc` name it.
+    processes: PathBuf,
+    folder: PathBuf,
+}
+
+impl Traces {
+    fn check_gone(&self) -> Result<()> {
+        for path in [&self.interface, &self.folder] {
+            ensure!(
+                !path.exists(),
+                "the node has ended, and {} is left",
+                path.display()
+            );
+        }
+        for process in list_folder(Path::new("/proc")) {
+            // Those that end meanwhile have no link any more.
+            let namespace = fs::read_link(process.join("ns/pid")).ok();
+            ensure!(
+                namespace.as_ref() != Some(&self.processes),
+                "the node has ended, and {} runs",
+                process.display()
+            );
+        }
+        Ok(())
+    }
+}
+
 /// Returns the root of the packages that are not installed, and extracts them unless it has been done.
 fn find_or_fetch_packages() -> Result<PathBuf> {
     let folder = paths::create_target_subdir("node-packages")?;
@@ -296,6 +341,21 @@ fn find_file(packages: &Path, file: &str) -> Result<PathBuf> {
     let candidates = [packages.join(file), Path::new("/").join(file)];
     let found = candidates.into_iter().find(|path| path.exists());
     found.with_context(|| format!("neither installed nor in {}: {file}", packages.display()))
+}
+
+/// Builds an image with a shell, in which processes of Steps run.
+pub fn shell_image() -> Result<Image> {
+    let mut image = Image::new(["/bin/sh"]);
+    image.add_file(
+        "bin/busybox",
+        &find_file(&find_or_fetch_packages()?, "bin/busybox")?,
+        0o755,
+    )?;
+    for command in SHELL_COMMANDS {
+        image.add_link(&format!("bin/{command}"), "busybox");
+    }
+    image.add_directory("tmp", 0o1777);
+    Ok(image)
 }
 
 fn build_pause_image(packages: &Path, archive: &Path) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The test suite: which tests run, in which order, and again.
 
 mod environment;
+mod node;
 mod report;
 mod runner;
 mod selection;
@@ -14,17 +15,21 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
+use ostler_test_placement::Placement;
 
 pub use self::environment::SECOND_KUBECONFIG_VARIABLE;
 use self::{
-    environment::{ARGO_CD_VARIABLE, KUBECONFIG_VARIABLE, Variables},
+    environment::{
+        ARGO_CD_VARIABLE, HOST_VARIABLE, KUBECONFIG_VARIABLE, NODE_KUBECONFIG_VARIABLE, Variables,
+    },
     report::{Output, Report, Results},
-    selection::{Placement, Selection, Tier},
+    selection::{Selection, Tier},
 };
 use crate::{
     argocd,
     cargo::{self, Lints, TestExecutable},
     control_plane::{self, ControlPlane},
+    namespaces::NodeUnsupported,
     paths,
     progress::{print_result, print_status},
 };
@@ -32,7 +37,7 @@ use crate::{
 /// Options of `cargo xtask test`.
 #[derive(Args)]
 pub struct Options {
-    /// Tiers in full: pure, embedded, hostile, real, argocd or all; without any, what a change must pass. Then parts of test
+    /// Tiers in full: pure, embedded, hostile, real, node, argocd or all; without any, what a change must pass. Then parts of test
     /// names: `embedded deletion::`.
     #[arg(value_name = "TIER|NAME")]
     words: Vec<String>,
@@ -65,7 +70,7 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
         // The Go build takes minutes and runs beside the Rust build.
         let control_plane = selection
             .needs_control_plane()
-            .then(|| scope.spawn(|| control_plane::build_binary("")));
+            .then(|| scope.spawn(control_plane::build_binary));
         let (variables, executables) = environment::prepare(&selection, options.lints())?;
         let executables = executables.into_iter().map(ListedExecutable::list);
         let mut suite = Suite {
@@ -94,9 +99,9 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
                 .join()
                 .map_err(|_| anyhow!("the build of the control plane panicked"))??;
             // Each has a control plane of its own: the CRDs of the real Argo CD have schemas.
-            for tier in [Tier::Real, Tier::Argocd] {
-                suite.run_on_control_plane(tier, &binary)?;
-            }
+            suite.run_on_control_plane(Tier::Real, &binary)?;
+            suite.run_on_node(&binary)?;
+            suite.run_on_control_plane(Tier::Argocd, &binary)?;
         }
         Ok(suite.report)
     })?;
@@ -174,6 +179,28 @@ impl Suite<'_> {
         self.run_stage(&[tier])
     }
 
+    /// Runs the scenarios with containers on a node that it starts. Where none can run, they are left out, unless they are asked for.
+    fn run_on_node(&mut self, control_plane: &Path) -> Result<()> {
+        if self.select(&[Tier::Node]).is_empty() {
+            return Ok(());
+        }
+        let host = self
+            .variables
+            .get(HOST_VARIABLE)
+            .context("the host is not built")?;
+        let node = match node::start_node(control_plane, host) {
+            Err(error) if error.is::<NodeUnsupported>() && !self.selection.names(Tier::Node) => {
+                self.report.add_omission(format!("node: {error}"));
+                return Ok(());
+            }
+            started => started?,
+        };
+        self.variables
+            .insert(NODE_KUBECONFIG_VARIABLE, node.kubeconfig()?);
+        self.run_stage(&[Tier::Node])?;
+        node.end()
+    }
+
     /// Runs the selected tests of some tiers, beside each other where they may.
     fn run_stage(&mut self, tiers: &[Tier]) -> Result<()> {
         let selected = self.select(tiers);
@@ -190,7 +217,7 @@ impl Suite<'_> {
                 let (alone, others): (Vec<_>, Vec<_>) = tests
                     .iter()
                     .map(String::as_str)
-                    .partition(|test| Placement::parse(test).alone);
+                    .partition(|test| Placement::parse(test).is_some_and(|place| place.alone));
                 let threads = match tiers {
                     // A real Argo CD has 300 MB, and each test has one of its own.
                     [Tier::Argocd] => Some("--test-threads=1"),
@@ -233,7 +260,7 @@ impl Suite<'_> {
         let reruns = failures.len() <= MAX_RERUNS;
         for failed in failures {
             // A pure test has nothing to wait for. When it fails by chance, its inputs are random, and it fails for some of them.
-            if !reruns || Placement::parse(&failed.test).server.is_none() {
+            if !reruns || Placement::parse(&failed.test).is_none() {
                 self.report.add_failure(failed);
                 continue;
             }
@@ -267,7 +294,7 @@ impl Suite<'_> {
             .envs(&self.variables);
         // Scenarios on a real control plane and campaigns are ignored in a plain `cargo test`. Pure tests that are ignored are
         // measurements.
-        if tests.iter().all(|test| Placement::parse(test).server.is_some()) {
+        if tests.iter().all(|test| Placement::parse(test).is_some()) {
             command.arg("--include-ignored");
         }
         if self.options.nocapture {

@@ -1,12 +1,14 @@
 //! The arguments of `#[scenario]`, and the tests that follow from them.
 
+use ostler_test_placement::{ApiServer, Placement};
 use syn::{
     Ident, LitStr, Token,
     parse::{Parse, ParseStream},
 };
 
-/// Reason in the output of `cargo test` for tests on the real API server.
+/// Reasons in the output of `cargo test` for tests on servers that `cargo xtask test` starts.
 const NEEDS_CONTROL_PLANE: &str = "needs the real control plane: cargo xtask test real";
+const NEEDS_NODE: &str = "needs a node: cargo xtask test node";
 
 /// The arguments of `#[scenario]`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Arguments {
     pub embedded: Option<String>,
     /// Reason to run it on the real API server only.
     pub real_only: Option<String>,
+    /// Reason to run it on a node only, by default.
+    pub node_only: Option<String>,
     /// Reason to run it in campaigns only.
     pub campaign: Option<String>,
     /// True for attacks and random faults.
@@ -27,15 +31,15 @@ pub struct Arguments {
     pub simulated: bool,
     /// True when it runs with a real Argo CD, too.
     pub argocd: bool,
+    /// True when it runs on a node, too.
+    pub node: bool,
 }
 
 /// A test of a scenario.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Name of the API server.
-    pub server: &'static str,
-    /// Name of the test function: the API server and the tags.
-    pub name: String,
+    /// Its name: the API server and the tags.
+    pub placement: Placement,
     /// Reason to ignore it in a plain `cargo test`.
     pub ignored: Option<String>,
 }
@@ -57,16 +61,18 @@ impl Parse for Arguments {
                 "real" => arguments.real = reason()?,
                 "embedded" => arguments.embedded = reason()?,
                 "real_only" => arguments.real_only = reason()?,
+                "node_only" => arguments.node_only = reason()?,
                 "campaign" => arguments.campaign = reason()?,
                 "hostile" => arguments.hostile = true,
                 "alone" => arguments.alone = true,
                 "simulated" => arguments.simulated = true,
                 "argocd" => arguments.argocd = true,
+                "node" => arguments.node = true,
                 _ => {
                     return Err(syn::Error::new(
                         name.span(),
-                        "not an argument of a scenario: write real, embedded, real_only or campaign with `= \"REASON\"`, \
-                         or hostile, alone, simulated or argocd",
+                        "not an argument of a scenario: write real, embedded, real_only, node_only or campaign \
+                         with `= \"REASON\"`, or hostile, alone, simulated, argocd or node",
                     ));
                 }
             }
@@ -74,9 +80,14 @@ impl Parse for Arguments {
                 input.parse::<Token![,]>()?;
             }
         }
-        let servers = [&arguments.real, &arguments.embedded, &arguments.real_only];
+        let servers = [
+            &arguments.real,
+            &arguments.embedded,
+            &arguments.real_only,
+            &arguments.node_only,
+        ];
         if servers.into_iter().flatten().count() > 1 {
-            return Err(input.error("at most one of real, embedded and real_only"));
+            return Err(input.error("at most one of real, embedded, real_only and node_only"));
         }
         Ok(arguments)
     }
@@ -85,42 +96,35 @@ impl Parse for Arguments {
 impl Arguments {
     /// Returns the tests of the scenario.
     pub fn tests(&self) -> Vec<Test> {
-        let mut tests = Vec::new();
-        if self.real_only.is_none() {
-            tests.push(self.test("embedded"));
-        }
-        if self.embedded.is_none() {
-            tests.push(self.test("real"));
-        }
-        tests
+        let is_on_node_only = self.node_only.is_some();
+        let servers = [
+            (ApiServer::Embedded, self.real_only.is_none() && !is_on_node_only),
+            (ApiServer::Real, self.embedded.is_none() && !is_on_node_only),
+            (ApiServer::Node, self.node || is_on_node_only),
+        ];
+        let servers = servers.into_iter().filter(|(_, applies)| *applies);
+        servers.map(|(server, _)| self.test(server)).collect()
     }
 
-    fn test(&self, server: &'static str) -> Test {
-        let is_real = server == "real";
-        let by_default = self.real.is_some() || self.real_only.is_some();
-        let mut name = server.to_owned();
-        for (tag, applies) in [
-            ("default", is_real && by_default),
-            ("hostile", self.hostile),
-            ("alone", self.alone),
-            ("argocd", is_real && self.argocd),
-            ("campaign", self.campaign.is_some()),
-        ] {
-            if applies {
-                name.push('_');
-                name.push_str(tag);
-            }
-        }
-        let campaign = self.campaign.clone();
-        Test {
+    fn test(&self, server: ApiServer) -> Test {
+        let placement = Placement {
             server,
-            name,
-            ignored: if is_real {
-                Some(NEEDS_CONTROL_PLANE.to_owned())
-            } else {
-                campaign
+            default: match server {
+                ApiServer::Embedded => false,
+                ApiServer::Real => self.real.is_some() || self.real_only.is_some(),
+                ApiServer::Node => self.node_only.is_some(),
             },
-        }
+            hostile: self.hostile,
+            alone: self.alone,
+            argocd: server == ApiServer::Real && self.argocd,
+            campaign: self.campaign.is_some(),
+        };
+        let ignored = match server {
+            ApiServer::Embedded => self.campaign.clone(),
+            ApiServer::Real => Some(NEEDS_CONTROL_PLANE.to_owned()),
+            ApiServer::Node => Some(NEEDS_NODE.to_owned()),
+        };
+        Test { placement, ignored }
     }
 }
 
@@ -130,7 +134,11 @@ mod tests {
 
     fn names(text: &str) -> Vec<String> {
         let arguments: Arguments = syn::parse_str(text).expect("arguments");
-        arguments.tests().into_iter().map(|test| test.name).collect()
+        arguments
+            .tests()
+            .into_iter()
+            .map(|test| test.placement.to_string())
+            .collect()
     }
 
     #[test]
@@ -141,6 +149,8 @@ mod tests {
         assert_eq!(names("embedded = \"faults\""), ["embedded"]);
         assert_eq!(names("real_only = \"HTTP/2\""), ["real_default"]);
         assert_eq!(names("argocd"), ["embedded", "real_argocd"]);
+        assert_eq!(names("node"), ["embedded", "real", "node"]);
+        assert_eq!(names("node_only = \"containers\""), ["node_default"]);
         assert_eq!(
             names("hostile, alone"),
             ["embedded_hostile_alone", "real_hostile_alone"]

@@ -27,6 +27,8 @@ use crate::arguments::Arguments;
 /// | `alone` | it measures latencies or memory, so nothing runs beside it |
 /// | `simulated` | skipped where a real Concourse is used: it injects faults, or reads counters of the simulator |
 /// | `argocd` | runs with a real Argo CD, too, in the tier argocd |
+/// | `node` | runs on a node, too, in the tier node: its pods are real ones |
+/// | `node_only = "REASON"` | on a node only, by default |
 /// | `campaign = "REASON"` | in `cargo xtask test all` only |
 #[proc_macro_attribute]
 pub fn scenario(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -50,8 +52,8 @@ fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<Tokens> {
     }
     let is_async = signature.asyncness.is_some();
     let tests = arguments.tests().into_iter().map(|test| {
-        let test_name = Ident::new(&test.name, Span::call_site());
-        let server = Ident::new(test.server, Span::call_site());
+        let test_name = Ident::new(&test.placement.to_string(), Span::call_site());
+        let server = Ident::new(test.placement.server.name(), Span::call_site());
         let ignored = test.ignored.map(|reason| quote!(#[ignore = #reason]));
         if !is_async {
             return quote! {

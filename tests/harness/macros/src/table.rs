@@ -60,6 +60,7 @@ fn render(scenarios: &[(String, Arguments)]) -> String {
             (&arguments.real, "on the real API server, too"),
             (&arguments.real_only, "on the real API server only"),
             (&arguments.embedded, "on the embedded API server only"),
+            (&arguments.node_only, "on a node only"),
             (&arguments.campaign, "in `test all` only"),
         ];
         for (reason, runs) in rows {

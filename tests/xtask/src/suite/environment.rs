@@ -20,11 +20,14 @@ use crate::{
 pub const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
 /// Environment variable of the kubeconfig of its second API server, which is another cluster.
 pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
+/// Environment variable of the kubeconfig of a cluster with a node.
+pub const NODE_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_NODE_KUBECONFIG";
 /// Environment variable of the folder with the real Argo CD.
 pub const ARGO_CD_VARIABLE: &str = "OSTLER_TEST_ARGOCD";
 
 const COMPONENTS_VARIABLE: &str = "OSTLER_COMPONENTS";
-const HOST_VARIABLE: &str = "OSTLER_BIN";
+/// Environment variable of the binary of the host.
+pub const HOST_VARIABLE: &str = "OSTLER_BIN";
 const REGISTRY_VARIABLE: &str = "OSTLER_TEST_REGISTRY";
 const RABBITMQ_VARIABLE: &str = "OSTLER_TEST_RABBITMQ";
 const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
@@ -116,6 +119,7 @@ mod tests {
         let set = [
             KUBECONFIG_VARIABLE,
             SECOND_KUBECONFIG_VARIABLE,
+            NODE_KUBECONFIG_VARIABLE,
             ARGO_CD_VARIABLE,
             COMPONENTS_VARIABLE,
             HOST_VARIABLE,

@@ -19,7 +19,18 @@ pub struct Results {
     pub failures: Vec<Output>,
     /// True after the line with the totals, which an executable that crashes does not print.
     pub is_complete: bool,
-    reading: bool,
+    section: Section,
+}
+
+/// Part of the output of libtest.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Section {
+    #[default]
+    Progress,
+    /// Output of the last failure.
+    Output,
+    /// Names of all failures. With `--nocapture` there is no output of them.
+    Failures,
 }
 
 /// Name and output of a test.
@@ -52,20 +63,32 @@ impl Results {
     pub fn add_line(&mut self, line: &str) {
         let header = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" ----"));
         if let Some((test, "stdout")) = header.and_then(|header| header.rsplit_once(' ')) {
-            self.failures.push(Output {
-                test: test.to_owned(),
-                lines: Vec::new(),
-            });
-            self.reading = true;
+            self.add_failure(test);
+            self.section = Section::Output;
         } else if let Some(totals) = line.strip_prefix("test result: ") {
-            self.reading = false;
+            self.section = Section::Progress;
             self.is_complete = true;
             self.passed += count_of(totals, "passed");
-        } else if line == "failures:" || line == "successes:" {
-            self.reading = false;
-        } else if let (true, Some(output)) = (self.reading, self.failures.last_mut()) {
+        } else if line == "failures:" {
+            self.section = Section::Failures;
+        } else if line == "successes:" {
+            self.section = Section::Progress;
+        } else if self.section == Section::Failures {
+            if let Some(test) = line.strip_prefix("    ")
+                && self.failures.iter().all(|failed| failed.test != test)
+            {
+                self.add_failure(test);
+            }
+        } else if let (Section::Output, Some(output)) = (&self.section, self.failures.last_mut()) {
             output.lines.push(line.to_owned());
         }
+    }
+
+    fn add_failure(&mut self, test: &str) {
+        self.failures.push(Output {
+            test: test.to_owned(),
+            lines: Vec::new(),
+        });
     }
 }
 
@@ -90,6 +113,7 @@ pub struct Report {
     passed: u64,
     failed: Vec<Output>,
     flaky: Vec<Flaky>,
+    omissions: Vec<String>,
 }
 
 impl Report {
@@ -106,6 +130,11 @@ impl Report {
     /// Adds a test that failed, and passed when it ran again, alone.
     pub fn add_flaky(&mut self, failed: Output, passed: Vec<String>) {
         self.flaky.push(Flaky { failed, passed });
+    }
+
+    /// Adds a reason why tests did not run.
+    pub fn add_omission(&mut self, reason: String) {
+        self.omissions.push(reason);
     }
 
     /// Returns whether no test failed.
@@ -131,6 +160,9 @@ impl Report {
             let names: BTreeSet<_> = outputs.map(|output| output.test.clone()).collect();
             names.into_iter().collect::<Vec<_>>()
         };
+        for reason in &self.omissions {
+            lines.push(format!("not run: {reason}"));
+        }
         for name in names(&mut self.flaky.iter().map(|flaky| &flaky.failed)) {
             lines.push(format!("flaky: {name}"));
         }
@@ -212,6 +244,23 @@ mod tests {
         assert_eq!((results.passed, results.failures), (1, vec![output]));
     }
 
+    #[test]
+    fn test_that_fails_without_captured_output_is_named() {
+        let results = read(&[
+            "running 1 test",
+            "test x::real ... FAILED",
+            "",
+            "failures:",
+            "",
+            "failures:",
+            "    x::real",
+            "",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
+        ]);
+        let names: Vec<_> = results.failures.iter().map(|failed| &*failed.test).collect();
+        assert_eq!(names, ["x::real"]);
+    }
+
     fn long_output(test: &str) -> Output {
         let noise = (0..100).map(|n| format!("noise {n}"));
         let end = ["thread 'x' panicked at a.rs:1:1:", "no"].map(str::to_owned);
@@ -225,6 +274,7 @@ mod tests {
     fn flaky_and_failed_tests_are_named_before_the_totals() {
         let mut report = Report::default();
         report.add_passed(7);
+        report.add_omission("node: it needs root".into());
         report.add_flaky(long_output("a"), vec!["calm".into()]);
         report.add_failure(long_output("b"));
         let panicked = "thread 'x' panicked at a.rs:1:1:";
@@ -237,6 +287,7 @@ mod tests {
             "---- b ----",
             panicked,
             "no",
+            "not run: node: it needs root",
             "flaky: a",
             "failed: b",
             "7 passed, 1 failed, 1 flaky",

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use ostler_test_placement::{ApiServer, Placement};
 
 /// A tier of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -14,68 +15,24 @@ pub enum Tier {
     Hostile,
     /// The scenarios of both on a real control plane.
     Real,
+    /// Scenarios with real containers on a node, which needs root.
+    Node,
     /// The scenarios of the DevOps pack with a real Argo CD on a real control plane. Its build takes 8 minutes.
     Argocd,
     /// All tiers but argocd in full, and campaigns.
     All,
 }
 
-/// The API server that a scenario runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ApiServer {
-    Embedded,
-    Real,
-}
-
-/// Place of a test in the suite, from the last part of its name: `embedded` or `real`, followed by tags. `#[scenario]` makes
-/// these names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Placement {
-    /// Its API server; a pure test has none.
-    pub server: Option<ApiServer>,
-    /// It runs without other tests.
-    pub alone: bool,
-    hostile: bool,
-    default: bool,
-    argocd: bool,
-    campaign: bool,
-}
-
-impl Placement {
-    /// Reads the place from the name of a test.
-    pub fn parse(test: &str) -> Self {
-        let last = test.rsplit("::").next().unwrap_or(test);
-        let mut words = last.split('_');
-        let server = match words.next() {
-            Some("embedded") => ApiServer::Embedded,
-            Some("real") => ApiServer::Real,
-            _ => return Self::default(),
-        };
-        let mut placement = Self {
-            server: Some(server),
-            ..Self::default()
-        };
-        for word in words {
-            match word {
-                "alone" => placement.alone = true,
-                "hostile" => placement.hostile = true,
-                "default" => placement.default = true,
-                "argocd" => placement.argocd = true,
-                "campaign" => placement.campaign = true,
-                // A sentence that begins with the same word.
-                _ => return Self::default(),
-            }
-        }
-        placement
-    }
-
-    fn tier(self) -> Tier {
-        match self.server {
-            None => Tier::Pure,
-            Some(ApiServer::Real) => Tier::Real,
-            Some(ApiServer::Embedded) if self.hostile => Tier::Hostile,
-            Some(ApiServer::Embedded) => Tier::Embedded,
-        }
+/// Returns the tier of a test.
+fn tier_of(placement: Option<Placement>) -> Tier {
+    match placement {
+        None => Tier::Pure,
+        Some(Placement { server, hostile, .. }) => match server {
+            ApiServer::Embedded if hostile => Tier::Hostile,
+            ApiServer::Embedded => Tier::Embedded,
+            ApiServer::Real => Tier::Real,
+            ApiServer::Node => Tier::Node,
+        },
     }
 }
 
@@ -114,13 +71,18 @@ impl Selection {
 
     /// Returns true if it may have tests that need a real control plane.
     pub fn needs_control_plane(&self) -> bool {
-        self.includes(Tier::Real) || self.includes(Tier::Argocd)
+        let tiers = [Tier::Real, Tier::Node, Tier::Argocd];
+        tiers.into_iter().any(|tier| self.includes(tier))
     }
 
     /// Returns true if it may have scenarios.
     pub fn has_scenarios(&self) -> bool {
-        let tiers = [Tier::Embedded, Tier::Hostile, Tier::Real, Tier::Argocd];
-        tiers.into_iter().any(|tier| self.includes(tier))
+        self.needs_control_plane() || self.includes(Tier::Embedded) || self.includes(Tier::Hostile)
+    }
+
+    /// Returns true if the command names this tier.
+    pub fn names(&self, tier: Tier) -> bool {
+        self.tiers.contains(&tier)
     }
 
     /// Returns true if it may have tests of this tier.
@@ -138,16 +100,20 @@ impl Selection {
         }
         let placement = Placement::parse(test);
         if tier == Tier::Argocd {
-            return placement.argocd && self.includes(tier);
+            return placement.is_some_and(|placement| placement.argocd) && self.includes(tier);
         }
-        if placement.tier() != tier || !self.includes(tier) {
+        if tier_of(placement) != tier || !self.includes(tier) {
             return false;
         }
+        let Some(placement) = placement else {
+            return true;
+        };
         if placement.campaign {
             return self.tiers.contains(&Tier::All);
         }
-        // What the real API server shows beyond the embedded one, unless its tier is asked for.
-        tier != Tier::Real || !self.tiers.is_empty() || placement.default
+        // What they show beyond the embedded API server, unless their tier is asked for.
+        let is_by_default = placement.server == ApiServer::Embedded || placement.default;
+        is_by_default || !self.tiers.is_empty()
     }
 }
 
@@ -155,7 +121,7 @@ impl Selection {
 mod tests {
     use super::*;
 
-    const TESTS: [&str; 9] = [
+    const TESTS: [&str; 11] = [
         "queue::tests::embedded_server_speaks_https",
         "deletion::chain_is_gone::embedded",
         "deletion::chain_is_gone::real",
@@ -165,6 +131,8 @@ mod tests {
         "hostile::loop_ends::real_hostile_alone",
         "devops::deployment_syncs::real_argocd",
         "chaos::objects_converge::embedded_hostile_campaign",
+        "steps::pod_is_evicted::node",
+        "node::host_is_installed::node_default",
     ];
 
     fn select(command: &str) -> Vec<usize> {
@@ -175,6 +143,7 @@ mod tests {
             Tier::Embedded,
             Tier::Hostile,
             Tier::Real,
+            Tier::Node,
             Tier::Argocd,
         ];
         let selected = |test: &str| tiers.iter().any(|tier| selection.selects(test, *tier));
@@ -184,13 +153,14 @@ mod tests {
     #[test]
     fn command_selects_tests_by_tier_and_name() {
         for (command, selected) in [
-            ("", &[0, 1, 3, 4, 5][..]),
-            ("all", &[0, 1, 2, 3, 4, 5, 6, 7, 8]),
+            ("", &[0, 1, 3, 4, 5, 10][..]),
+            ("all", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
             ("pure", &[0]),
             ("embedded", &[1, 3]),
             ("hostile", &[5]),
             ("real", &[2, 4, 6, 7]),
             ("argocd", &[7]),
+            ("node", &[9, 10]),
             ("pure hostile", &[0, 5]),
             ("embedded deletion::", &[1]),
             ("deletion::", &[1]),
@@ -205,7 +175,7 @@ mod tests {
     fn every_test_of_all_belongs_to_exactly_one_tier() {
         let selection = Selection::parse(&["all".to_owned()]).unwrap();
         for test in TESTS {
-            let tiers = [Tier::Pure, Tier::Embedded, Tier::Hostile, Tier::Real];
+            let tiers = [Tier::Pure, Tier::Embedded, Tier::Hostile, Tier::Real, Tier::Node];
             let count = tiers
                 .iter()
                 .filter(|tier| selection.selects(test, **tier))

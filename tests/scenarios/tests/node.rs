@@ -1,0 +1,156 @@
+//! The host in pods of a real node, installed as the documentation says.
+
+use std::process::Command;
+
+use kube::api::DeleteParams;
+use ostler::testing::key::Gvk;
+use ostler_test_harness::{Lab, component_path, process::host_binary, scenario, workspace_root};
+use serde_json::{Value, json};
+
+/// Image of the shim in the pods of Steps, which `cargo xtask test` puts on the node.
+const SHIM_IMAGE: &str = "steps-shim:1";
+
+fn steps() -> Gvk {
+    Gvk::new("steps.ostler.dev", "v1alpha1", "Step")
+}
+
+fn pods() -> Gvk {
+    Gvk::new("", "v1", "Pod")
+}
+
+/// An installation of the host in a namespace of its own, for objects in that of the test.
+struct Installation {
+    lab: Lab,
+    namespace: String,
+}
+
+impl Installation {
+    /// Applies the manifests of `deploy/` and waits until both replicas are available.
+    async fn start(lab: Lab) -> Self {
+        let namespace = format!("{}-system", lab.namespace);
+        let installation = Self { lab, namespace };
+        let lab = &installation.lab;
+        for name in [&installation.namespace, &lab.namespace] {
+            let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+            lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
+                .await;
+        }
+        let grants = installation.read_manifest("grants.yaml");
+        lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "ostler-grants", "namespace": installation.namespace},
+            "data": {"grants.yaml": grants}}))
+            .await;
+        for file in ["rbac.yaml", "ostler.yaml"] {
+            lab.apply_yaml(&installation.read_manifest(file)).await;
+        }
+        let deployments = lab.api(&Gvk::new("apps", "v1", "Deployment"), &installation.namespace);
+        lab.wait_until("both replicas of the host are available", async || {
+            let deployment = deployments.get("ostler").await.expect("the Deployment");
+            deployment.data["status"]["availableReplicas"] == 2
+        })
+        .await;
+        installation
+    }
+
+    /// Reads a file of `deploy/`, with the namespaces of the test in place of those of the documentation. The name of the
+    /// cluster-scoped binding is the test's own, too.
+    fn read_manifest(&self, file: &str) -> String {
+        let path = workspace_root().join("deploy").join(file);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let own = &self.lab.namespace;
+        text.replace("ostler-system", &self.namespace)
+            .replace("--watch-namespace=ci", &format!("--watch-namespace={own}"))
+            .replace("namespace: steps", &format!("namespace: {own}"))
+            .replace(
+                "kind: ClusterRoleBinding\nmetadata:\n  name: ostler:cluster\n",
+                &format!("kind: ClusterRoleBinding\nmetadata:\n  name: ostler:cluster:{own}\n"),
+            )
+    }
+
+    /// Installs the steps pack with the command of the documentation, which ends when a host in a pod serves it.
+    async fn install_steps(&self) {
+        let config = self.lab.path().join("config.yaml");
+        std::fs::write(&config, json!({ "shimImage": SHIM_IMAGE }).to_string()).expect("written");
+        let mut command = Command::new(host_binary());
+        command
+            .args(["plugin", "install"])
+            .arg(component_path("steps/steps-step"))
+            .args(["--namespace", &self.lab.namespace])
+            .args(["--host-namespace", &self.namespace])
+            .arg("--config")
+            .arg(&config)
+            .arg("--kubeconfig")
+            .arg(&self.lab.kubeconfig)
+            .env("NO_COLOR", "1");
+        let output = tokio::task::spawn_blocking(move || command.output().expect("ostler runs"))
+            .await
+            .expect("it ends");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    /// Returns the name of the pod that leads.
+    async fn find_leader(&self) -> Option<String> {
+        let leases = self
+            .lab
+            .api(&Gvk::new("coordination.k8s.io", "v1", "Lease"), &self.namespace);
+        let lease = leases.get("ostler").await.expect("the Lease");
+        let holder = lease.data["spec"]["holderIdentity"].as_str()?.to_owned();
+        let pods = self.lab.api(&pods(), &self.namespace);
+        let pods = pods.list(&Default::default()).await.expect("pods");
+        let mut names = pods.items.into_iter().filter_map(|pod| pod.metadata.name);
+        names.find(|name| holder.starts_with(name.as_str()))
+    }
+
+    /// Waits until a Step has ended well. Returns its status.
+    async fn wait_succeeded(&self, name: &str) -> Value {
+        let step = self.lab.wait_ready(&steps(), name).await;
+        let status = step["status"].clone();
+        assert_eq!(
+            (&status["phase"], &status["exitCode"]),
+            (&json!("Succeeded"), &json!(0)),
+            "{status:#}"
+        );
+        status
+    }
+}
+
+/// Installed by the manifests of `deploy/` and `ostler plugin install`, under restricted pod security. The examples run in
+/// containers, and one takes what the other has made. When the pod of the leader is killed, the other replica goes on.
+#[scenario(node_only = "installation, and containers")]
+async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
+    let _plugin = lab.lock_plugin("steps-step").await;
+    let installation = Installation::start(lab).await;
+    let lab = &installation.lab;
+    installation.install_steps().await;
+    lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "steps-artifact-key", "namespace": lab.namespace },
+        "stringData": { "key": "0123456789abcdef0123456789abcdef" } }))
+        .await;
+    let samples = installation.read_manifest("examples/steps.yaml");
+    lab.apply_yaml(&samples).await;
+    for (name, log) in [("greet", ""), ("print", "Hello\n")] {
+        let status = installation.wait_succeeded(name).await;
+        assert_eq!(status["logTail"].as_str().unwrap_or_default(), log, "{status:#}");
+        assert_eq!(status["attempt"], 1, "{status:#}");
+    }
+
+    let leader = installation.find_leader().await.expect("a pod leads");
+    lab.api(&pods(), &installation.namespace)
+        .delete(&leader, &DeleteParams::default().grace_period(0))
+        .await
+        .expect("deleted");
+    lab.apply_yaml(&samples.replace("name: print", "name: print-again"))
+        .await;
+    let status = installation.wait_succeeded("print-again").await;
+    assert_eq!(status["logTail"], "Hello\n");
+    let next = installation.find_leader().await.expect("a pod leads");
+    assert_ne!(next, leader);
+    // What had ended before ran once.
+    for name in ["greet", "print"] {
+        assert_eq!(installation.wait_succeeded(name).await["attempt"], 1);
+    }
+}
