@@ -26,6 +26,7 @@ mod observability;
 mod pipelines;
 mod plan;
 mod plugins;
+mod priority;
 mod protection;
 mod providers;
 mod rabbitmq;

@@ -99,7 +99,6 @@ impl Settings {
                 "--authorization-mode=RBAC",
                 "--service-cluster-ip-range=10.0.0.0/24",
                 "--disable-admission-plugins=ServiceAccount",
-                "--enable-priority-and-fairness=false",
             ]),
             controller_flags: flags(&["--controllers=garbage-collector-controller,namespace-controller"]),
         }
