@@ -51,6 +51,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum PatchType {
     /// JSON merge patch (RFC 7386).
     Merge,
+    /// Strategic merge patch, which adds to sets and removes from them without the other values. Built-in kinds only.
+    Strategic,
     /// Server-side apply.
     Apply,
 }
@@ -237,6 +239,7 @@ impl ApiClient {
     pub async fn patch(&self, path: &str, patch: PatchType, body: Vec<u8>) -> Result<Bytes, ApiError> {
         let content_type = match patch {
             PatchType::Merge => "application/merge-patch+json",
+            PatchType::Strategic => "application/strategic-merge-patch+json",
             PatchType::Apply => "application/apply-patch+yaml",
         };
         self.write("PATCH", path, content_type, body).await

@@ -473,12 +473,23 @@ impl ApiWriter {
         by: &ObjectRef,
         authorship: Authorship,
     ) -> Result<Arc<Object>, ApiError> {
+        let client = self.client.acting_as(account);
+        self.send_patch(&client, key, path, (PatchType::Merge, patch), by, authorship)
+            .await
+    }
+
+    async fn send_patch(
+        &self,
+        client: &ApiClient,
+        key: &ObjectRef,
+        path: &str,
+        (kind, patch): (PatchType, &Value),
+        by: &ObjectRef,
+        authorship: Authorship,
+    ) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager={HOST_FIELD_MANAGER}");
         let pending = self.responses.expect_response(key, by);
-        let client = self.client.acting_as(account);
-        let response = client
-            .patch(&path, PatchType::Merge, patch.to_string().into_bytes())
-            .await?;
+        let response = client.patch(&path, kind, patch.to_string().into_bytes()).await?;
         pending.store_response(&response, authorship)
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A namespace is deleted with all its objects at once. Without protection, its bindings would be gone first, and no cleanup would be
 //! allowed any more: the objects would stay for ever. So a binding gets a finalizer before the first object gets one that needs
-//! it. The API server lets a finalizer through without the checks against escalation.
+//! it. The API server lets a change of finalizers alone through without the checks against escalation.
 //!
 //! Released are the bindings of plugins first, and last those by which the host itself writes finalizers.
 
@@ -323,7 +323,10 @@ impl Controller {
         }
         for object in role.iter().chain([key]) {
             let writer = &self.services.api.writer;
-            match writer.set_finalizer(object, by, RIGHTS_PROTECTION, on).await {
+            match writer
+                .set_rights_finalizer(object, by, RIGHTS_PROTECTION, on)
+                .await
+            {
                 Ok(sent) => self.stats.add_counts(by, super::count_writes(u64::from(sent))),
                 Err(e) if on && e.code() == 403 => {
                     warn!(object = %object, by = %by, error = %e, "setting the protection finalizer failed");

@@ -24,7 +24,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use self::wait::find_condition;
-use crate::{component::compiled_dir, logs, server::Concourse};
+use crate::{component::compiled_dir, logs, rights::HostAccount, server::Concourse};
 
 /// Grants the tests run with: those of deploy/grants.yaml for the packs and the examples, with servers on loopback and the
 /// identity of the host.
@@ -63,6 +63,8 @@ pub struct Lab {
     pub host: Option<Host>,
     /// Settings of the next host to be started.
     pub settings: Settings,
+    /// The service account of the host, if it has one.
+    pub account: Option<HostAccount>,
     directory: TempDir,
     /// True once the test has locked the Plugin objects of a shared server.
     pub(crate) has_plugin_lock: AtomicBool,
@@ -156,6 +158,7 @@ impl Lab {
             concourse,
             host: None,
             settings,
+            account: None,
             directory,
             has_plugin_lock: AtomicBool::new(false),
         };
@@ -172,7 +175,7 @@ impl Lab {
 
     /// Starts a host in this process.
     pub async fn start_host(&mut self) -> &Host {
-        self.start_host_with(self.client.clone()).await
+        self.start_host_with(self.host_client()).await
     }
 
     /// Starts a host in this process that uses this client.

@@ -15,6 +15,7 @@ pub mod proxy;
 pub mod rabbitmq;
 pub mod registry;
 pub mod replicas;
+pub mod rights;
 mod scenario;
 mod second;
 mod server;

@@ -17,11 +17,8 @@ mod steps;
 mod whole;
 mod workflow;
 
-use ostler::testing::{
-    grants::{Grants, ServiceAccount},
-    key::Gvk,
-};
-use ostler_test_harness::{Lab, deploy::render_rights};
+use ostler::testing::{grants::Grants, key::Gvk};
+use ostler_test_harness::Lab;
 use serde_json::{Value, json};
 
 const GRANTS: &str = include_str!("../../../deploy/devops-grants.yaml");
@@ -50,8 +47,8 @@ async fn start(lab: &mut Lab, components: &[&str]) {
     lab.start_host().await;
 }
 
-/// Installs components of the pack, with the grants of `deploy/` and the accounts and roles that follow from them: what is
-/// missing there fails the tests.
+/// Installs components of the pack, with the grants of `deploy/` and the accounts and roles that follow from them, that of the host
+/// included: what is missing there fails the tests.
 async fn prepare(lab: &mut Lab, components: &[&str]) {
     let mut grants = read_grants(GRANTS, lab);
     if components.iter().any(|component| component.starts_with("dns/")) {
@@ -63,15 +60,7 @@ async fn prepare(lab: &mut Lab, components: &[&str]) {
         }
     }
     let grants = Grants::parse(&grants.to_string(), "devops-grants.yaml").expect("the grants parse");
-    let host = ServiceAccount {
-        namespace: lab.namespace.clone(),
-        name: "ostler".into(),
-    };
-    for object in render_rights(components, &grants, &lab.namespace, &host).await {
-        lab.apply(object).await;
-    }
-    lab.settings.grants = grants;
-    lab.settings.require_service_account = true;
+    lab.use_accounts(components, grants).await;
     lab.install(components);
 }
 

@@ -8,7 +8,7 @@ mod records;
 use front::Front;
 use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk, queue::Priority};
 use ostler_test_harness::{
-    Lab, PACK_GRANTS,
+    Lab,
     powerdns::{POWERDNS_KEY, PowerDns},
 };
 use serde_json::{Value, json};
@@ -28,28 +28,24 @@ fn secret_kind() -> Gvk {
     Gvk::new("", "v1", "Secret")
 }
 
-/// The grants of `deploy/`, for any server; with the identity of the host, or with accounts in this namespace.
-fn grants(accounts: Option<&str>) -> String {
-    let parse = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML");
-    let (mut all, dns) = (parse(PACK_GRANTS), parse(GRANTS));
-    for (name, grant) in dns["plugins"].as_object().expect("plugins") {
-        let mut grant = grant.clone();
-        let fields = grant.as_object_mut().expect("fields");
-        match accounts {
-            Some(namespace) => fields["serviceAccount"]["namespace"] = namespace.into(),
-            None => drop(fields.remove("serviceAccount")),
-        }
-        for secret in fields
-            .get_mut("secrets")
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
+/// The grants of `deploy/`, for any server, with accounts in the namespace of the test.
+fn grants(lab: &Lab) -> Grants {
+    let mut grants: Value = serde_saphyr::from_str(GRANTS).expect("YAML");
+    for (_, grant) in grants["plugins"].as_object_mut().expect("plugins") {
+        grant["serviceAccount"]["namespace"] = lab.namespace.clone().into();
+        let secrets = grant.get_mut("secrets").and_then(Value::as_array_mut);
+        for secret in secrets.into_iter().flatten() {
             secret["origins"] = json!(["*", "http://*:*"]);
         }
-        all["plugins"][name] = grant;
     }
-    all.to_string()
+    Grants::parse(&grants.to_string(), "dns-grants.yaml").expect("the grants parse")
+}
+
+/// Installs components of the pack, with the accounts and roles that follow from the grants, and starts a host that has its own.
+async fn start_host(lab: &mut Lab, components: &[&str]) {
+    lab.use_accounts(components, grants(lab)).await;
+    lab.install(components);
+    lab.start_host().await;
 }
 
 /// A lab with a DNS server of its own and a host with the pack.
@@ -61,18 +57,11 @@ struct DnsLab {
 }
 
 impl DnsLab {
-    async fn start(lab: Lab) -> Self {
-        Self::start_as(lab, None).await
-    }
-
-    /// Starts with the accounts of the plugins in a namespace.
-    async fn start_as(mut lab: Lab, accounts: Option<&str>) -> Self {
+    async fn start(mut lab: Lab) -> Self {
         let dns = PowerDns::start().await;
         dns.create_zone(ZONE).await;
         let front = Front::start(dns.url(), dns.dns_address()).await;
-        lab.settings.grants = Grants::parse(&grants(accounts), "dns-grants.yaml").expect("the grants parse");
-        lab.install(&COMPONENTS);
-        lab.start_host().await;
+        start_host(&mut lab, &COMPONENTS).await;
         Self { lab, dns, front }
     }
 

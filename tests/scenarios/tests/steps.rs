@@ -7,11 +7,8 @@ mod load;
 mod restarts;
 
 use kubelet_simulator::{Course, Kubelet};
-use ostler::testing::{
-    grants::{Grants, ServiceAccount},
-    key::Gvk,
-};
-use ostler_test_harness::{Lab, deploy::render_rights, find_condition};
+use ostler::testing::{grants::Grants, key::Gvk};
+use ostler_test_harness::{Lab, find_condition};
 use serde_json::{Value, json};
 use steps_protocol::{Artifact, Report, RunConfig};
 
@@ -36,22 +33,14 @@ struct StepsLab {
 }
 
 impl StepsLab {
-    /// Starts with the grants of `deploy/`, and the account and roles that follow from them: what is missing there fails the
+    /// Starts with the grants of `deploy/`, and the accounts and roles that follow from them: what is missing there fails the
     /// tests.
     async fn start(mut lab: Lab) -> Self {
         let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
         // What is refused is tried again at this interval.
         grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "100ms" });
         let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
-        let host = ServiceAccount {
-            namespace: lab.namespace.clone(),
-            name: "ostler".into(),
-        };
-        for object in render_rights(&[COMPONENT], &grants, &lab.namespace, &host).await {
-            lab.apply(object).await;
-        }
-        lab.settings.grants = grants;
-        lab.settings.require_service_account = true;
+        lab.use_accounts(&[COMPONENT], grants).await;
         let config = json!({ "shimImage": "registry.example.com/shim:1" });
         std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
         lab.install(&[COMPONENT]);

@@ -44,7 +44,7 @@ pub struct Options {
     /// Run the selected tests this many times, to find those that fail by chance.
     #[arg(long, default_value_t = 1)]
     repeat: u32,
-    /// Build with clippy, fail on its warnings, and check the host without default features too.
+    /// Build with clippy and fail on its warnings; without names of tests, check the host without default features too.
     #[arg(long)]
     lint: bool,
     /// Show the output of tests that pass, too: what they measure.
@@ -85,8 +85,9 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
             "no test of these tiers has {} in its name",
             selection.filters().join(" or ")
         );
-        // One crate, and so one core, as pure tests have.
-        let production = options.lint.then(|| scope.spawn(cargo::lint_production));
+        // One crate, and so one core, as pure tests have. Not for a part, of which it would be most of the time.
+        let lints_production = options.lint && selection.is_unfiltered();
+        let production = lints_production.then(|| scope.spawn(cargo::lint_production));
         suite.run_stage(&[Tier::Pure])?;
         if let Some(linting) = production {
             linting

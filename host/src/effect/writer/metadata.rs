@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{ApiWriter, write_responses::Authorship};
 use crate::{
-    client::api::ApiError,
+    client::api::{ApiError, PatchType},
     kube::{
         key::ObjectRef,
         object::Object,
@@ -119,6 +119,50 @@ impl ApiWriter {
         match self.update_metadata(key, by, change).await {
             Err(e) if e.code() == 404 => Ok(false),
             result => result,
+        }
+    }
+
+    /// Adds or removes a finalizer of a Role or RoleBinding, as [`Self::set_finalizer`] does, without a condition on the version.
+    ///
+    /// The API server refuses a change of rights that the host does not have itself, and lets through one of finalizers alone. It
+    /// compares versions after that check: a patch with a version that was overtaken would be HTTP 403 in place of 409.
+    pub async fn set_rights_finalizer(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        finalizer: &str,
+        on: bool,
+    ) -> Result<bool, ApiError> {
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        let bytes = match self.client.get(&path).await {
+            Err(e) if e.code() == 404 => return Ok(false),
+            read => read?,
+        };
+        let (_, object) =
+            Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+        if object.has_finalizer(finalizer) == on || (on && object.is_deleting()) {
+            return Ok(false);
+        }
+        self.responses.store_read(key, &bytes)?;
+        let field = if on {
+            "finalizers"
+        } else {
+            "$deleteFromPrimitiveList/finalizers"
+        };
+        let patch = json!({"metadata": {field: [finalizer]}});
+        let written = self
+            .send_patch(
+                &self.client,
+                key,
+                &path,
+                (PatchType::Strategic, &patch),
+                by,
+                Authorship::Own,
+            )
+            .await;
+        match written {
+            Err(e) if e.code() == 404 => Ok(false),
+            written => written.map(|_| true),
         }
     }
 

@@ -178,14 +178,14 @@ async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) 
         effect: "POST /api/v1/applications/web/sync".into(),
         repetition: 0,
     }]);
-    lab.start_host_with(gate.client(lab.client.clone())).await;
+    lab.start_host_with(gate.client(lab.host_client())).await;
     apply_setting(&lab, &argo, "Deployment").await;
     apply_record(&lab).await;
     wait_polling(&lab, "the sync is requested", async || gate.is_closed()).await;
     lab.host = None;
     assert_eq!(argo.operations().len(), 1);
     gate.open();
-    lab.start_host_with(gate.client(lab.client.clone())).await;
+    lab.start_host_with(gate.client(lab.host_client())).await;
     deploy(&lab, &argo).await;
 }
 

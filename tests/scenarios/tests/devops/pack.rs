@@ -106,7 +106,7 @@ impl PackLab {
     pub async fn start_host(&mut self) {
         self.lab.host = None;
         self.gate.open();
-        let client = self.gate.client(self.lab.client.clone());
+        let client = self.gate.client(self.lab.host_client());
         self.lab.start_host_with(client).await;
     }
 

@@ -3,20 +3,18 @@
 use std::collections::BTreeSet;
 
 use dns_simulators::{Cloudflare, Fault, GoDaddy, Simulator};
-use ostler::testing::{dispatcher::Cause, grants::Grants, queue::Priority};
+use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::dns::{ZONE, grants, kind};
+use crate::dns::{ZONE, kind, start_host};
 
 const TOKEN: &str = "cloudflare-token-0001";
 const KEYS: &str = "godaddy-key-0001:godaddy-secret-0001";
 
 async fn start(lab: &mut Lab, class: &str, url: &str, credentials: &str) {
-    lab.settings.grants = Grants::parse(&grants(None), "dns-grants.yaml").expect("the shipped grants parse");
     let driver = format!("dns/dns-{}", class.to_lowercase());
-    lab.install(&["dns/dns-provider", "dns/dns-record", &driver]);
-    lab.start_host().await;
+    start_host(lab, &["dns/dns-provider", "dns/dns-record", &driver]).await;
     lab.apply(
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "dns", "namespace": lab.namespace},
         "stringData": {"credentials": credentials}}),

@@ -15,11 +15,14 @@ use ostler::testing::{
     plugin::install::host_objects,
 };
 use ostler_test_harness::{
-    Lab, find_condition, process::host_binary, read_component, registry::Registry, scenario,
+    Lab, find_condition,
+    process::host_binary,
+    read_component,
+    registry::Registry,
+    rights::{Rights, bound_rules, client_as_host},
+    scenario,
 };
 use serde_json::{Value, json};
-
-use crate::grants::shipped::{Rights, bound_rules, client_as_host};
 
 const GREETING_COMPONENT: &str = "examples/greeting";
 const PLUGIN_LABEL: &str = "ostler.dev/plugin-name=greeting";

@@ -5,12 +5,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use axum::http::{HeaderValue, Method, Request, Response};
-use kube::{Client, client::Body};
 use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     concourse::{PACK_COMPONENTS, PIPELINE_YAML, kind},
+    rights::{Rights, bound_rules, client_as_host},
     scenario,
 };
 use serde_json::{Value, json};
@@ -64,169 +63,12 @@ const QUICK_JOB: &str = "jobs:
 - {name: quick, plan: [{task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}]}
 ";
 
-/// Requests and access reviews, as `account verb resource.group`.
-#[derive(Default)]
-pub struct Rights {
-    pub used: BTreeSet<String>,
-    pub forbidden: BTreeSet<String>,
-}
-
 /// The documents of a file.
 fn parse_documents(text: &str) -> Vec<Value> {
     let documents = text
         .split("\n---\n")
         .map(|document| serde_saphyr::from_str(document).expect("YAML"));
     documents.filter(|document: &Value| !document.is_null()).collect()
-}
-
-/// The rules that the file binds, as `account verb resource.group`.
-pub fn bound_rules(documents: &[Value]) -> BTreeSet<String> {
-    let of_kind = |kinds: [&'static str; 2]| {
-        documents
-            .iter()
-            .filter(move |d| kinds.iter().any(|k| d["kind"] == *k))
-    };
-    let mut rules = BTreeSet::new();
-    for binding in of_kind(["RoleBinding", "ClusterRoleBinding"]) {
-        let role = of_kind(["Role", "ClusterRole"])
-            .find(|role| {
-                role["kind"] == binding["roleRef"]["kind"]
-                    && role["metadata"]["name"] == binding["roleRef"]["name"]
-                    && (role["kind"] == "ClusterRole"
-                        || role["metadata"]["namespace"] == binding["metadata"]["namespace"])
-            })
-            .expect("the bound role is in the file");
-        for rule in role["rules"].as_array().expect("rules") {
-            let words = |field: &str| -> Vec<String> {
-                let words = rule[field].as_array().into_iter().flatten();
-                words.map(|w| w.as_str().expect("a word").to_owned()).collect()
-            };
-            let named = rule["verbs"] == json!(["impersonate"]);
-            let resources = if named {
-                words("resourceNames")
-            } else {
-                words("resources")
-            };
-            for subject in binding["subjects"].as_array().expect("subjects") {
-                let account = subject["name"].as_str().expect("a name");
-                for (group, verb) in words("apiGroups")
-                    .iter()
-                    .flat_map(|g| words("verbs").into_iter().map(move |v| (g, v)))
-                {
-                    rules.extend(resources.iter().map(|r| describe_right(account, &verb, group, r)));
-                }
-            }
-        }
-    }
-    rules
-}
-
-fn describe_right(account: &str, verb: &str, group: &str, resource: &str) -> String {
-    if group.is_empty() {
-        format!("{account} {verb} {resource}")
-    } else {
-        format!("{account} {verb} {resource}.{group}")
-    }
-}
-
-/// The right that a request needs; none for discovery, and for what everybody may do.
-fn right_of_request(account: &str, method: &Method, path: &str, query: &str) -> Option<String> {
-    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
-    let (group, rest) = match parts.as_slice() {
-        ["api", _, rest @ ..] => ("", rest),
-        ["apis", group, _, rest @ ..] => (*group, rest),
-        _ => return None,
-    };
-    let rest = match rest {
-        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
-        rest => rest,
-    };
-    let (resource, named) = match rest {
-        // The role `system:basic-user` allows it to everybody.
-        [] | ["selfsubjectreviews"] => return None,
-        [resource] => ((*resource).to_owned(), false),
-        [resource, _] => ((*resource).to_owned(), true),
-        [resource, _, sub, ..] => (format!("{resource}/{sub}"), true),
-    };
-    let verb = match (method.as_str(), named) {
-        ("GET", true) => "get",
-        ("GET", false) if query.contains("watch=true") || query.contains("watch=1") => "watch",
-        ("GET", false) => "list",
-        ("POST", _) => "create",
-        ("PUT", _) => "update",
-        ("PATCH", _) => "patch",
-        _ => "delete",
-    };
-    Some(describe_right(account, verb, group, &resource))
-}
-
-fn account_name(user: &str) -> &str {
-    user.rsplit(':').next().unwrap_or_default()
-}
-
-/// A client whose requests are those of the host's service account, unless they impersonate another one.
-pub fn client_as_host(client: Client, user: String, rights: Arc<Mutex<Rights>>) -> Client {
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, user, rights) = (client.clone(), user.clone(), rights.clone());
-        async move { send_as_host(&client, &user, &rights, request).await }
-    });
-    Client::new(service, "default")
-}
-
-async fn send_as_host(
-    client: &Client,
-    user: &str,
-    rights: &Mutex<Rights>,
-    request: Request<Body>,
-) -> Result<Response<Body>, kube::Error> {
-    let (mut parts, body) = request.into_parts();
-    let mut used = Vec::new();
-    let impersonated = parts
-        .headers
-        .get("impersonate-user")
-        .and_then(|user| user.to_str().ok());
-    let account = account_name(impersonated.unwrap_or(user)).to_owned();
-    if impersonated.is_some() {
-        used.push(describe_right("ostler", "impersonate", "", &account));
-    } else {
-        let user = HeaderValue::from_str(user).expect("a user name");
-        parts.headers.insert("impersonate-user", user);
-    }
-    let (path, query) = (
-        parts.uri.path().to_owned(),
-        parts.uri.query().unwrap_or_default().to_owned(),
-    );
-    used.extend(right_of_request(&account, &parts.method, &path, &query));
-    let is_review = path.ends_with("/subjectaccessreviews");
-    let response = if is_review {
-        let bytes = body.collect_bytes().await?;
-        let review: Value = serde_json::from_slice(&bytes).expect("a review");
-        let asked = &review["spec"]["resourceAttributes"];
-        let word = |field: &str| asked[field].as_str().unwrap_or_default();
-        let reviewed = account_name(review["spec"]["user"].as_str().unwrap_or_default());
-        let right = describe_right(reviewed, word("verb"), word("group"), word("resource"));
-        let response = client.send(Request::from_parts(parts, Body::from(bytes))).await?;
-        let (parts, body) = response.into_parts();
-        let bytes = body.collect_bytes().await?;
-        let answer: Value = serde_json::from_slice(&bytes).expect("a review");
-        if answer["status"]["allowed"] != true {
-            rights
-                .lock()
-                .expect("lock")
-                .forbidden
-                .insert(format!("review: {right}"));
-        }
-        used.push(right);
-        Response::from_parts(parts, Body::from(bytes))
-    } else {
-        client.send(Request::from_parts(parts, body)).await?
-    };
-    let mut rights = rights.lock().expect("lock");
-    if response.status() == 403 {
-        rights.forbidden.insert(used.join(" + "));
-    }
-    rights.used.extend(used);
-    Ok(response)
 }
 
 /// The documents of `deploy/` that are about rights, in the namespaces of this test.

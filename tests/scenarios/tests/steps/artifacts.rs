@@ -12,7 +12,20 @@ fn sources(pod: &Value) -> Value {
     serde_json::from_str(text.expect("the annotation")).expect("JSON")
 }
 
-/// The examples of `deploy/`.
+/// Rules that the examples do not need.
+const UNUSED_RULES: &[&str] = &[
+    // The pack has no Upstream.
+    "ostler get upstreams.ostler.dev",
+    "ostler patch secrets",
+    "ostler patch upstreams.ostler.dev",
+    "ostler patch upstreams/status.ostler.dev",
+    // `ttlSecondsAfterFinished`, which is a day there.
+    "steps-step delete steps.steps.ostler.dev",
+    // The address of a producer that runs again.
+    "steps-step patch pods",
+];
+
+/// The examples of `deploy/`. Host and plugin act as their service accounts, and no rule of theirs is without use.
 #[scenario(real = "RBAC and impersonation")]
 async fn samples_run_with_the_shipped_grants(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
@@ -34,6 +47,17 @@ async fn samples_run_with_the_shipped_grants(lab: Lab) {
         );
         assert_eq!(status["podState"], "Retained");
     }
+    for name in ["print", "greet"] {
+        steps_lab.lab.delete(&steps(), name).await;
+        steps_lab.lab.wait_gone(&steps(), name).await;
+    }
+    steps_lab.lab.wait_idle().await;
+    steps_lab
+        .lab
+        .account
+        .as_ref()
+        .expect("an account")
+        .assert_exact_rights(UNUSED_RULES);
 }
 
 #[scenario]
