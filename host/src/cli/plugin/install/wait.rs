@@ -16,6 +16,9 @@ use crate::{
 
 /// Interval between reads of the object.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time in which the host notices what has changed beside the object, such as a file of its plugin directory. A refusal from before the
+/// wait is believed only after it: the command is repeated when its cause was mended.
+const STALE_REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Remedy where no host has written a status.
 const NO_HOST: &str = "no host has dealt with it: is one running, with a --plugin-selector that matches its labels, if it has one?";
 
@@ -44,6 +47,9 @@ impl<'a> PluginWait<'a> {
     /// # Errors
     /// The host refuses the build, or it does not serve in time. The error has the reason of the host.
     pub async fn until_serving(mut self, generation: i64, digest: &str) -> anyhow::Result<String> {
+        let began = Instant::now();
+        // The refusal at the first read, if there was one.
+        let mut first_refusal = None;
         loop {
             let object = read_plugin(self.client, self.name).await?;
             let object = object.with_context(|| format!("Plugin {} was deleted meanwhile", self.name))?;
@@ -60,8 +66,11 @@ impl<'a> PluginWait<'a> {
             let stalled = find_condition(&status, condition_type::STALLED);
             let is_stalled = stalled.is_some_and(|c| c.status == "True");
             let why = explain_problem(&status);
+            let refusal = why.clone().filter(|_| is_stalled);
+            let is_stale = *first_refusal.get_or_insert_with(|| refusal.clone()) == refusal
+                && began.elapsed() < STALE_REFUSAL_TIMEOUT;
             let is_late = Instant::now() > self.deadline;
-            if is_stalled || is_late {
+            if (is_stalled && !is_stale) || is_late {
                 bail!(
                     "Plugin {} does not serve its build {}: {}",
                     self.name,
@@ -69,7 +78,7 @@ impl<'a> PluginWait<'a> {
                     why.as_deref().unwrap_or(NO_HOST)
                 );
             }
-            if let Some(why) = why {
+            if let Some(why) = why.filter(|_| !is_stalled) {
                 self.report(&why);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
