@@ -408,6 +408,7 @@ fn build_change_handler(
 fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network: NetworkPolicy) -> Reloader {
     let settings = controller.settings.clone();
     let (services, hooks) = (controller.services.clone(), controller.hooks.clone());
+    let stats = controller.stats.clone();
     let max_concurrent = settings.workers;
     let reloader = Reloader::new(
         settings.plugins.clone(),
@@ -418,6 +419,10 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
         settings.limits.clone(),
         Box::new(move |new, before| {
             activate(&services, max_concurrent, new, before);
+            let kinds = before.into_iter().flat_map(|build| &build.kinds);
+            for kind in kinds.filter(|kind| !services.dispatcher.has_reconciler(&kind.gvk)) {
+                stats.forget_kind(&kind.gvk);
+            }
             hooks.on_activate();
         }),
     );

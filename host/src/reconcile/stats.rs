@@ -347,6 +347,13 @@ impl ReconcileStats {
         self.objects.lock().remove(key);
     }
 
+    /// Removes the entries of a kind that nothing reconciles any more.
+    pub fn forget_kind(&self, gvk: &Gvk) {
+        let mut objects = self.objects.lock();
+        objects.by_key.retain(|key, _| key.gvk != *gvk);
+        objects.counts.remove(gvk);
+    }
+
     /// Number of reconciles whose durations are kept.
     pub fn count_reconciles(&self) -> usize {
         self.overhead.lock().len()

@@ -362,6 +362,19 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         }
     }
 
+    /// Removes the objects that only a change would make due, and returns them.
+    pub fn remove_parked(&mut self, is_removed: impl Fn(&K) -> bool) -> Vec<K> {
+        let parked = self
+            .items
+            .iter()
+            .filter(|(key, item)| item.state == ItemState::Parked && is_removed(key));
+        let removed: Vec<K> = parked.map(|(key, _)| key.clone()).collect();
+        for key in &removed {
+            self.remove_item(key);
+        }
+        removed
+    }
+
     /// Removes an item, and returns memory that a burst (such as an initial list) has left unused.
     fn remove_item(&mut self, key: &K) {
         self.items.remove(key);

@@ -31,6 +31,22 @@ fn high_priority_goes_first_and_low_is_never_starved() {
 }
 
 #[test]
+fn only_parked_objects_are_removed() {
+    let mut q = queue();
+    for key in 0..3 {
+        q.add(lane(0), key, Priority::High, 0, MS);
+    }
+    for next in [Requeue::Terminal, Requeue::Retry(0)] {
+        let key = q.pop(MS).expect("work").key;
+        q.done(&key, next, MS);
+    }
+    assert!(q.remove_parked(|_| false).is_empty());
+    assert_eq!(q.remove_parked(|_| true), [0]);
+    assert_eq!(q.item_status(&0), None);
+    assert!(q.item_status(&1).is_some() && q.item_status(&2).is_some());
+}
+
+#[test]
 fn every_priority_is_served_under_load() {
     let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
     // One at a time, so that every other pop finds no room.
