@@ -306,17 +306,16 @@ impl Dispatcher {
     ) {
         let mut inner = self.inner.lock();
         inner.queue.set_limit(plugin.clone(), concurrency as usize);
-        let mut dropped = HashSet::new();
-        inner.lanes.retain(|gvk, lane| {
-            let is_own = lane.plugin == *plugin;
-            if is_own && !kinds.contains(gvk) {
-                dropped.insert(gvk.clone());
+        let before = inner.lanes.extract_if(|_, lane| lane.plugin == *plugin);
+        let dropped: HashSet<Gvk> = before
+            .map(|(gvk, _)| gvk)
+            .filter(|gvk| !kinds.contains(gvk))
+            .collect();
+        // No change wakes their objects any more. What is due ends by its last reconcile.
+        if !dropped.is_empty() {
+            for key in inner.queue.remove_parked(|key| dropped.contains(&key.gvk)) {
+                inner.graph.remove_dependant(&key);
             }
-            !is_own
-        });
-        // No change wakes them any more. What is due ends by its last reconcile.
-        for key in inner.queue.remove_parked(|key| dropped.contains(&key.gvk)) {
-            inner.graph.remove_dependant(&key);
         }
         inner.scopes.insert(plugin.clone(), scopes);
         *inner.activations.entry(plugin.clone()).or_default() += 1;

@@ -105,11 +105,10 @@ impl ApiWriter {
         on: bool,
     ) -> Result<bool, ApiError> {
         let change = |object: &Object| {
-            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
-            // An object that is being deleted takes no new finalizer.
-            if finalizers.contains(&finalizer) == on || (on && object.is_deleting()) {
+            if is_finalizer_settled(object, finalizer, on) {
                 return None;
             }
+            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
             finalizers.retain(|f| *f != finalizer);
             if on {
                 finalizers.push(finalizer);
@@ -133,36 +132,18 @@ impl ApiWriter {
         finalizer: &str,
         on: bool,
     ) -> Result<bool, ApiError> {
-        let path = self.client.discover_resource(&key.gvk).await?.object(key);
-        let bytes = match self.client.get(&path).await {
-            Err(e) if e.code() == 404 => return Ok(false),
-            read => read?,
-        };
-        let (_, object) =
-            Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
-        if object.has_finalizer(finalizer) == on || (on && object.is_deleting()) {
-            return Ok(false);
-        }
-        self.responses.store_read(key, &bytes)?;
         let field = if on {
             "finalizers"
         } else {
             "$deleteFromPrimitiveList/finalizers"
         };
-        let patch = json!({"metadata": {field: [finalizer]}});
-        let written = self
-            .send_patch(
-                &self.client,
-                key,
-                &path,
-                (PatchType::Strategic, &patch),
-                by,
-                Authorship::Own,
-            )
-            .await;
-        match written {
+        let prepare = |object: &Object| {
+            let is_needed = !is_finalizer_settled(object, finalizer, on);
+            is_needed.then(|| (PatchType::Strategic, json!({"metadata": {field: [finalizer]}})))
+        };
+        match self.update_object(key, by, prepare).await {
             Err(e) if e.code() == 404 => Ok(false),
-            written => written.map(|_| true),
+            result => result,
         }
     }
 
@@ -218,24 +199,37 @@ impl ApiWriter {
         by: &ObjectRef,
         change: impl Fn(&Object) -> Option<Value>,
     ) -> Result<bool, ApiError> {
+        let prepare = |object: &Object| {
+            let mut metadata = change(object)?;
+            metadata["uid"] = (*object.uid).into();
+            metadata["resourceVersion"] = object.resource_version.to_string().into();
+            Some((PatchType::Merge, json!({"metadata": metadata})))
+        };
+        self.update_object(key, by, prepare).await
+    }
+
+    /// Patches an object as read from the API server, retrying on conflicts. Returns true if there was something to change.
+    async fn update_object(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        prepare: impl Fn(&Object) -> Option<(PatchType, Value)>,
+    ) -> Result<bool, ApiError> {
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let mut attempts = 0;
         loop {
             let bytes = self.client.get(&path).await?;
             let (_, object) =
                 Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
-            let Some(mut metadata) = change(&object) else {
+            let Some((kind, patch)) = prepare(&object) else {
                 return Ok(false);
             };
             // The read may show a foreign change that the watch has not delivered. It is stored first, because the
-            // patch below is only conditional on this version.
+            // patch below is at most conditional on this version.
             self.responses.store_read(key, &bytes)?;
-            metadata["uid"] = (*object.uid).into();
-            metadata["resourceVersion"] = object.resource_version.to_string().into();
             attempts += 1;
-            let patch = json!({"metadata": metadata});
             let written = self
-                .merge_patch(None, key, &path, &patch, by, Authorship::Own)
+                .send_patch(&self.client, key, &path, (kind, &patch), by, Authorship::Own)
                 .await;
             match written {
                 Err(e) if e.code() == 409 && attempts < MAX_UPDATE_ATTEMPTS => {}
@@ -269,6 +263,11 @@ impl ApiWriter {
         self.merge_patch(account, key, &path, &patch, key, Authorship::Own)
             .await
     }
+}
+
+/// Returns whether an object has a finalizer or not, as wanted. One that is being deleted takes no new one.
+fn is_finalizer_settled(object: &Object, finalizer: &str, on: bool) -> bool {
+    object.has_finalizer(finalizer) == on || (on && object.is_deleting())
 }
 
 /// The finalizers in the host's entry of `managedFields`. An item of a set is a field `v:` with its value as JSON (`FieldsV1`).

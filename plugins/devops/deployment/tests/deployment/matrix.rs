@@ -1,5 +1,5 @@
-//! Each way in which Jenkins, the broker, and Argo CD by its API fail, from each step of a deployment on, for a while or for ever. What is promised of
-//! a deployment is stated once and holds in every cell.
+//! Each way in which Jenkins, the broker, and Argo CD by its API fail, from each step of a deployment on, for a while or for ever.
+//! What is promised of a deployment is stated once and holds in every cell.
 
 use ostler_sdk::{Next, rfc3339, serde_json::json};
 
