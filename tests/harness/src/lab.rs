@@ -64,7 +64,7 @@ pub struct Lab {
     /// Settings of the next host to be started.
     pub settings: Settings,
     /// The service account of the host, if it has one.
-    pub account: Option<HostAccount>,
+    pub(crate) account: Option<HostAccount>,
     directory: TempDir,
     /// True once the test has locked the Plugin objects of a shared server.
     pub(crate) has_plugin_lock: AtomicBool,

@@ -50,33 +50,43 @@ const UNUSED_HOST_RULES: &[&str] = &[
 ];
 
 impl HostAccount {
-    /// Asserts that no request was refused, that none was allowed by a rule of others, and that every bound rule was used, but for
-    /// `unused`.
-    pub fn assert_exact_rights(&self, unused: &[&str]) {
+    /// Asserts that every request was allowed by a bound rule, and that each of these was used, but for `unused`.
+    fn assert_exact_rights(&self, unused: &[&str]) {
         let bound = bound_rules(&self.documents);
         let rights = self.rights.lock().expect("lock");
-        assert_eq!(rights.forbidden, BTreeSet::new(), "refused");
-        let missing: Vec<_> = rights.used.difference(&bound).collect();
+        let listed = UNUSED_HOST_RULES.iter().chain(unused);
+        let mut expected: BTreeSet<String> = listed.map(|rule| (*rule).to_owned()).collect();
+        expected.extend(bound.iter().filter(|rule| rights.implies(rule)).cloned());
+        rights.assert_exact(&bound, &expected);
+    }
+}
+
+impl Rights {
+    /// Returns whether a rule is needed, though no request of its own shows it.
+    fn implies(&self, rule: &str) -> bool {
+        // An apply that creates the object is authorized for both verbs by the API server itself.
+        let applies = rule.contains(" create ") && self.used.contains(&rule.replace(" create ", " patch "));
+        // Only for an admission plugin that is off by default.
+        let is_of_owner = rule.contains(" update ") && rule.contains("/finalizers");
+        applies || is_of_owner
+    }
+
+    /// Asserts that no request was refused, that none was allowed by a rule of others, and that every bound rule was used, but for
+    /// the expected ones.
+    pub fn assert_exact(&self, bound: &BTreeSet<String>, unused: &BTreeSet<String>) {
+        assert_eq!(self.forbidden, BTreeSet::new(), "refused");
+        let missing: Vec<_> = self.used.difference(bound).collect();
         assert!(missing.is_empty(), "used without a rule: {missing:#?}");
-        let is_used = |rule: &str| {
-            // An apply that creates the object is authorized for both verbs by the API server itself.
-            let applies =
-                rule.contains(" create ") && rights.used.contains(&rule.replace(" create ", " patch "));
-            // Only for an admission plugin that is off by default.
-            let is_of_owner = rule.contains(" update ") && rule.contains("/finalizers");
-            applies || is_of_owner || rights.used.contains(rule)
-        };
-        let expected: BTreeSet<&str> = UNUSED_HOST_RULES.iter().chain(unused).copied().collect();
-        let unknown: Vec<_> = expected.iter().filter(|rule| !bound.contains(**rule)).collect();
+        let unknown: Vec<_> = unused.difference(bound).collect();
         assert!(
             unknown.is_empty(),
             "not bound, and expected without use: {unknown:#?}"
         );
-        let unused: Vec<_> = bound
-            .iter()
-            .filter(|rule| !is_used(rule) && !expected.contains(rule.as_str()))
+        let useless: Vec<_> = bound
+            .difference(&self.used)
+            .filter(|rule| !unused.contains(*rule))
             .collect();
-        assert!(unused.is_empty(), "rules without use: {unused:#?}");
+        assert!(useless.is_empty(), "rules without use: {useless:#?}");
     }
 }
 
@@ -88,13 +98,7 @@ impl Lab {
             namespace: self.namespace.clone(),
             name: "ostler".into(),
         };
-        let mut documents = host_objects(&account);
-        for document in &mut documents {
-            // Other tests use the same cluster.
-            if document["kind"] == "ClusterRoleBinding" {
-                document["metadata"]["name"] = format!("ostler:cluster:{}", self.namespace).into();
-            }
-        }
+        let mut documents = self.host_rights(&account);
         documents.extend(render_rights(components, &grants, &self.namespace, &account).await);
         for document in &documents {
             self.apply(document.clone()).await;
@@ -106,6 +110,25 @@ impl Lab {
             documents,
             rights: Arc::default(),
         });
+    }
+
+    /// Returns the rights of a host that has this account. The name of their cluster-scoped binding is the test's own, since other tests
+    /// use the same cluster.
+    pub fn host_rights(&self, account: &ServiceAccount) -> Vec<Value> {
+        let mut objects = host_objects(account);
+        for object in &mut objects {
+            if object["kind"] == "ClusterRoleBinding" {
+                object["metadata"]["name"] = format!("ostler:cluster:{}", self.namespace).into();
+            }
+        }
+        objects
+    }
+
+    /// Asserts that the host, which has an account, and its plugins needed exactly their rights, but for `unused`: no request was
+    /// refused, and no other rule is without use.
+    pub fn assert_exact_rights(&self, unused: &[&str]) {
+        let account = self.account.as_ref().expect("an account");
+        account.assert_exact_rights(unused);
     }
 
     /// Returns the client of the next host: that of its service account, if it has one.

@@ -13,12 +13,7 @@ use ostler_builder::toolchain::run_logged;
 
 use self::archive::NON_ROOT_USER;
 pub use self::archive::{Archive, Image};
-use crate::{
-    cargo,
-    components::{self, Component},
-    paths,
-    progress::Step,
-};
+use crate::{cargo, components, paths, progress::Step};
 
 /// Name of the image of the host: `ostler:latest`, as containerd completes it.
 pub const HOST_IMAGE: &str = "docker.io/library/ostler:latest";
@@ -101,7 +96,8 @@ fn check_size(archive: &Archive, limit: usize) -> Result<()> {
 fn build_host_image(options: &Options) -> Result<Image> {
     let mut plugins = Vec::new();
     if !options.packs.is_empty() {
-        plugins = components::build_components(|guest| options.packs.contains(&guest.pack))?;
+        let built = components::build_components(|guest| options.packs.contains(&guest.pack))?;
+        plugins.extend(built.into_iter().map(|component| component.path));
     }
     let binary = match options.profile {
         Profile::Release => cargo::build_release_binary("ostler")?,
@@ -128,7 +124,7 @@ pub fn shim_image() -> Result<Image> {
 
 /// Returns the image of a host's binary: with its libraries, the certificates of public authorities and the components, without a
 /// shell. The user is not root, and nothing has to be written to.
-pub fn host_image(binary: &Path, plugins: &[Component]) -> Result<Image> {
+pub fn host_image(binary: &Path, components: &[PathBuf]) -> Result<Image> {
     let mut image = Image::new(["/usr/local/bin/ostler"]);
     image.user = NON_ROOT_USER;
     // Long-running calls start threads, and an arena of glibc's allocator for each would keep the memory they freed.
@@ -149,9 +145,9 @@ pub fn host_image(binary: &Path, plugins: &[Component]) -> Result<Image> {
     // The first of the paths at which they are looked for.
     image.add_file(&CERTIFICATE_FILES[0][1..], Path::new(certificates), 0o644)?;
     image.add_directory("plugins", 0o755);
-    for component in plugins {
-        let path = format!("plugins/{}.wasm", component.name);
-        image.add_file(&path, &component.path, 0o644)?;
+    for component in components {
+        let name = component.file_name().context("a component is a file")?;
+        image.add_file(&format!("plugins/{}", name.display()), component, 0o644)?;
     }
     image.add_directory("tmp", 0o1777);
     Ok(image)

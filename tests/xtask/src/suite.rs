@@ -20,7 +20,8 @@ use ostler_test_placement::Placement;
 pub use self::environment::SECOND_KUBECONFIG_VARIABLE;
 use self::{
     environment::{
-        ARGO_CD_VARIABLE, HOST_VARIABLE, KUBECONFIG_VARIABLE, NODE_KUBECONFIG_VARIABLE, Variables,
+        ARGO_CD_VARIABLE, COMPONENTS_VARIABLE, HOST_VARIABLE, KUBECONFIG_VARIABLE, NODE_KUBECONFIG_VARIABLE,
+        Variables,
     },
     report::{Output, Report, Results},
     selection::{Selection, Tier},
@@ -185,11 +186,11 @@ impl Suite<'_> {
         if self.select(&[Tier::Node]).is_empty() {
             return Ok(());
         }
-        let host = self
-            .variables
-            .get(HOST_VARIABLE)
-            .context("the host is not built")?;
-        let node = match node::start_node(control_plane, host) {
+        let host = self.variables.get(HOST_VARIABLE);
+        let (host, components) = host
+            .zip(self.variables.get(COMPONENTS_VARIABLE))
+            .context("the host and the components are not built")?;
+        let node = match node::start_node(control_plane, host, components) {
             Err(error) if error.is::<NodeUnsupported>() && !self.selection.names(Tier::Node) => {
                 self.report.add_omission(format!("node: {error}"));
                 return Ok(());

@@ -228,11 +228,7 @@ async fn events_set_up_a_project_and_deploy_it_until_nothing_is_left(lab: Lab) {
     assert_eq!(pack.lab.get(&secrets(), "pull").await, None);
     foreign.assert_kept(&pack, &dns).await;
     pack.lab.wait_idle().await;
-    pack.lab
-        .account
-        .as_ref()
-        .expect("an account")
-        .assert_exact_rights(UNUSED_RULES);
+    pack.lab.assert_exact_rights(UNUSED_RULES);
 }
 
 /// Applications go first, then the Ingress, the DNS record, the certificate, and its Secret.

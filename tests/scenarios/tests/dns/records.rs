@@ -287,11 +287,7 @@ async fn shipped_rights_are_exactly_what_the_pack_needs(lab: Lab) {
     dns.lab.delete(&kind("DnsProvider"), "powerdns").await;
     dns.lab.wait_gone(&kind("DnsProvider"), "powerdns").await;
     assert!(dns.dns.record_sets(ZONE).await.is_empty());
-    dns.lab
-        .account
-        .as_ref()
-        .expect("an account")
-        .assert_exact_rights(UNUSED_RULES);
+    dns.lab.assert_exact_rights(UNUSED_RULES);
 }
 
 const SAMPLES: [&str; 6] = ["app", "www", "spf", "mail", "sip", "wildcard"];

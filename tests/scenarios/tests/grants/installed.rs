@@ -12,7 +12,6 @@ use ostler::testing::{
     grants::{Grants, ServiceAccount},
     key::Gvk,
     manifest::{self, Manifest},
-    plugin::install::host_objects,
 };
 use ostler_test_harness::{
     Lab, find_condition,
@@ -56,10 +55,7 @@ async fn apply_host_rights(lab: &Lab) {
     let host = host_account(lab);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": host.namespace}}))
         .await;
-    for mut object in host_objects(&host) {
-        if object["kind"] == "ClusterRoleBinding" {
-            object["metadata"]["name"] = format!("ostler:cluster:{}", lab.namespace).into();
-        }
+    for object in lab.host_rights(&host) {
         lab.apply(object).await;
     }
 }

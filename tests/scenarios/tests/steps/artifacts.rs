@@ -52,12 +52,7 @@ async fn samples_run_with_the_shipped_grants(lab: Lab) {
         steps_lab.lab.wait_gone(&steps(), name).await;
     }
     steps_lab.lab.wait_idle().await;
-    steps_lab
-        .lab
-        .account
-        .as_ref()
-        .expect("an account")
-        .assert_exact_rights(UNUSED_RULES);
+    steps_lab.lab.assert_exact_rights(UNUSED_RULES);
 }
 
 #[scenario]

@@ -25,7 +25,8 @@ pub const NODE_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_NODE_KUBECONFIG";
 /// Environment variable of the folder with the real Argo CD.
 pub const ARGO_CD_VARIABLE: &str = "OSTLER_TEST_ARGOCD";
 
-const COMPONENTS_VARIABLE: &str = "OSTLER_COMPONENTS";
+/// Environment variable of the folder of built components.
+pub const COMPONENTS_VARIABLE: &str = "OSTLER_COMPONENTS";
 /// Environment variable of the binary of the host.
 pub const HOST_VARIABLE: &str = "OSTLER_BIN";
 const REGISTRY_VARIABLE: &str = "OSTLER_TEST_REGISTRY";

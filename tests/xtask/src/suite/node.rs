@@ -5,21 +5,23 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::{
-    components,
     image::{self, HOST_IMAGE, SHIM_IMAGE},
     node::{self, Node, SHELL_IMAGE},
     progress::Step,
 };
 
-/// Pack whose components are in the plugin directory of the host's image.
-const PACK: &str = "steps";
+/// Component in the plugin directory of the host's image.
+const COMPONENT: &str = "steps/steps-step.wasm";
 
-/// Starts a node with the images of the host, of the shim and of a shell. `control_plane` and `host` are binaries.
-pub fn start_node(control_plane: &Path, host: &Path) -> Result<Node> {
+/// Starts a node with the images of the host, of the shim and of a shell. `control_plane` and `host` are binaries, `components` the
+/// folder of all components.
+pub fn start_node(control_plane: &Path, host: &Path, components: &Path) -> Result<Node> {
     let node = Node::start(control_plane)?;
-    let components = components::build_components(|guest| guest.pack == PACK)?;
     let images = [
-        (HOST_IMAGE, image::host_image(host, &components)?),
+        (
+            HOST_IMAGE,
+            image::host_image(host, &[components.join(COMPONENT)])?,
+        ),
         (SHIM_IMAGE, image::shim_image()?),
         (SHELL_IMAGE, node::shell_image()?),
     ];
