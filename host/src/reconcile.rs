@@ -65,6 +65,9 @@ use crate::{
 /// not deleted.
 const NOT_FOUND_RECHECK: Duration = Duration::from_secs(1);
 
+/// Maximum wait that an API server may ask for. That of another cluster is not ours.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
 /// Delay until an object is reconciled again whose plugin is about to be held for its hooks.
 const HOLD_RECHECK: Duration = Duration::from_millis(20);
 
@@ -147,7 +150,7 @@ impl ReconcileOutcome {
         match self.next {
             Requeue::AwaitChange => ReconcileResult::Success,
             Requeue::At(..) | Requeue::Wait(..) => ReconcileResult::RequeueAfter,
-            Requeue::Retry(_) => ReconcileResult::Error,
+            Requeue::Retry(_) | Requeue::RetryFrom(..) => ReconcileResult::Error,
             Requeue::Terminal => ReconcileResult::TerminalError,
         }
     }
@@ -412,6 +415,23 @@ impl Controller {
         ReconcileOutcome::wait(self.services.dispatcher.now() + NOT_FOUND_RECHECK, Cause::Retry)
     }
 
+    /// Retries with the backoff of the object after a request that the API server has refused, and not before it asks for that by
+    /// `Retry-After`.
+    fn retry_request(&self, error: &ApiError) -> ReconcileOutcome {
+        match error.retry_after() {
+            // Those that were refused together shall not come back together.
+            Some(delay) => {
+                let delay = requeue::add_jitter(delay.min(MAX_RETRY_AFTER), 100);
+                let from = self.services.dispatcher.now() + delay;
+                ReconcileOutcome {
+                    next: Requeue::RetryFrom(from, Cause::Retry),
+                    ..ReconcileOutcome::retry()
+                }
+            }
+            None => ReconcileOutcome::retry(),
+        }
+    }
+
     async fn set_finalizers(
         &self,
         key: &ObjectRef,
@@ -435,7 +455,7 @@ impl Controller {
                     self.stats
                         .record_error(key, error_reason::FINALIZER_UPDATE_FAILED, &e.to_string());
                 }
-                Err(ReconcileOutcome::retry())
+                Err(self.retry_request(&e))
             }
         }
     }

@@ -91,10 +91,17 @@ fn random_suffix() -> String {
         .collect()
 }
 
-/// The fields that `generation` counts: all but metadata, status and type.
-fn iter_spec_fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// The fields that `generation` counts: all but metadata and type, and without the status where that has a subresource.
+fn iter_generation_fields(
+    object: &Value,
+    has_status_subresource: bool,
+) -> impl Iterator<Item = (&String, &Value)> {
     let fields = object.as_object().into_iter().flatten();
-    fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+    fields.filter(move |(name, _)| match name.as_str() {
+        "metadata" | "apiVersion" | "kind" => false,
+        "status" => !has_status_subresource,
+        _ => true,
+    })
 }
 
 impl Api {
@@ -507,7 +514,8 @@ impl Api {
                 ));
             }
         }
-        if context.kind.generations && !iter_spec_fields(shown).eq(iter_spec_fields(candidate)) {
+        let counted = |object| iter_generation_fields(object, context.version.status);
+        if context.kind.generations && !counted(shown).eq(counted(candidate)) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }

@@ -157,7 +157,7 @@ impl Object {
                     if &**key != "status" {
                         (key, value.get()).hash(&mut intent);
                     }
-                    if depth::measure(value.get()) > MAX_FIELD_DEPTH {
+                    if depth::exceeds(value.get(), MAX_FIELD_DEPTH) {
                         let field = depth::find_deep_field(key, value.get(), MAX_FIELD_DEPTH);
                         unreadable.get_or_insert_with(|| describe_deep_field(&field).into());
                         continue;

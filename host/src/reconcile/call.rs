@@ -336,7 +336,7 @@ impl Controller {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
                 self.stats
                     .record_error(key, error_reason::ACCESS_REVIEW_FAILED, &e.to_string());
-                Err(ReconcileOutcome::retry())
+                Err(self.retry_request(&e))
             }
             Err(AccessError::Forbidden(message)) => {
                 Err(self.report_denied(plugin, key, object, message).await)
@@ -485,8 +485,13 @@ impl Controller {
                         until that ends";
             add_hot_loop(&mut result, object_reason::TIGHT_REQUEUE_LOOP, note);
         }
+        // A checkpoint raises the generation of a kind without the status subresource.
+        let generation = match newest.intent == object.intent {
+            true => newest.generation,
+            false => object.generation,
+        };
         let written = self
-            .write_status_of(object.generation, plugin.name(), key, newest, &result)
+            .write_status_of(generation, plugin.name(), key, newest, &result)
             .await;
         match written {
             Ok(sent) => {

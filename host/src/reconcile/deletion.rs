@@ -85,7 +85,7 @@ impl Controller {
                 warn_api_error!(e, object = %key, error = %e, "reading the managers of finalizers failed");
                 self.stats
                     .record_error(key, error_reason::FINALIZER_UPDATE_FAILED, &e.to_string());
-                Err(ReconcileOutcome::retry())
+                Err(self.retry_request(&e))
             }
         }
     }

@@ -82,7 +82,7 @@ impl Controller {
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
                 warn_api_error!(e, object = %key, error = %e, "recording held objects failed");
-                Err(ReconcileOutcome::retry())
+                Err(self.retry_request(&e))
             }
         }
     }
@@ -130,7 +130,7 @@ impl Controller {
                 }
                 Err(e) => {
                     warn_api_error!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
-                    return Err(ReconcileOutcome::retry());
+                    return Err(self.retry_request(&e));
                 }
             }
         }
@@ -171,7 +171,7 @@ impl Controller {
                 Ok(false) => left.push(holder),
                 Err(e) => {
                     warn_api_error!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
-                    return Some(ReconcileOutcome::retry());
+                    return Some(self.retry_request(&e));
                 }
             }
         }

@@ -26,6 +26,7 @@ use crate::{
             bookkeeping, condition_type, plugin_reason,
         },
     },
+    observe::metrics::ReconcileResult,
     plugin::{
         HookState, Kind, LoadState, Plugin, Report, SlotId, Summary, recorded_rollback,
         spec::{Build, CanaryStatus, PluginStatus},
@@ -363,7 +364,7 @@ impl Controller {
                 .cloned()
                 .collect();
             if let Err(end) = self.set_finalizers(&held, &of, &kept).await
-                && matches!(end.next, Requeue::Retry(_))
+                && end.result() == ReconcileResult::Error
             {
                 return end;
             }

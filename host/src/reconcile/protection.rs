@@ -200,7 +200,7 @@ impl Controller {
             if e.code() != 409 {
                 self.report_protection_failure(key, key, &e);
             }
-            ReconcileOutcome::retry()
+            self.retry_request(&e)
         })
     }
 

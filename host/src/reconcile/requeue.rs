@@ -69,7 +69,7 @@ impl Controller {
             Requeue::At(at, _) | Requeue::Wait(at, _) => {
                 Some(at.saturating_sub(self.services.dispatcher.now()))
             }
-            Requeue::AwaitChange | Requeue::Retry(_) | Requeue::Terminal => None,
+            Requeue::AwaitChange | Requeue::Retry(_) | Requeue::RetryFrom(..) | Requeue::Terminal => None,
         }
     }
 

@@ -296,7 +296,7 @@ impl Controller {
     async fn find_own_user(&self, key: &ObjectRef) -> Result<Arc<str>, ReconcileOutcome> {
         self.services.api.reviewer.own_user().await.map_err(|e| {
             self.report_protection_failure(key, key, &e);
-            ReconcileOutcome::retry()
+            self.retry_request(&e)
         })
     }
 
@@ -334,7 +334,7 @@ impl Controller {
                 }
                 Err(e) => {
                     self.report_protection_failure(object, by, &e);
-                    return Err(ReconcileOutcome::retry());
+                    return Err(self.retry_request(&e));
                 }
             }
         }

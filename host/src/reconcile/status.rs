@@ -24,6 +24,10 @@ use crate::{
     schedule::queue::Requeue,
 };
 
+/// Maximum number of writes of one status: a further one where the first shows that the CRD has gained or lost the status
+/// subresource.
+const MAX_STATUS_WRITES: u32 = 2;
+
 impl Controller {
     /// Writes the status that follows from a result for this version of an object. Returns true if a request was sent.
     pub(super) async fn write_status(
@@ -48,44 +52,81 @@ impl Controller {
         result: &GuestResult,
     ) -> Result<bool, ReconcileOutcome> {
         let result_hash = hash_to_u64(|hasher| result.hash(hasher));
-        let hash_version = |o: &Object| {
+        let hash_version = |o: &Object, generation: i64| {
             hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, generation).hash(hasher))
         };
-        if self.written_hash(key) == Some(hash_version(object)) {
+        if self.written_hash(key) == Some(hash_version(object, generation)) {
             self.count_suppressed(by);
             return Ok(false);
         }
-        let whole = object.to_value();
-        let old = whole.get("status");
         let now = crate::kube::time::now_rfc3339();
-        let context = StatusContext {
-            generation,
-            now: &now,
-        };
-        let new = self.compose_status(by, key, object, result, old, context);
-        let patch = conditions::merge_patch(old, &new);
-        let Some(patch) = patch.filter(|_| !self.was_dropped_before(key, old, &new)) else {
-            self.stats.observe_status(key, object);
-            self.update_state(key, |state| state.written = hash_version(object));
-            self.count_suppressed(by);
-            return Ok(false);
-        };
-        let patched = self.send_status(key, object, &patch).await;
-        match patched {
-            Ok(object) => {
+        let (mut generation, mut object, mut was_sent) = (generation, object.clone(), false);
+        for _ in 0..MAX_STATUS_WRITES {
+            let whole = object.to_value();
+            let old = whole.get("status");
+            let compose = |generation| {
+                let context = StatusContext {
+                    generation,
+                    now: &now,
+                };
+                self.compose_status(by, key, &object, result, old, context)
+            };
+            let mut new = compose(generation);
+            if old == Some(&new) || self.was_dropped_before(key, old, &new) {
                 self.stats.observe_status(key, &object);
-                // The object in the store may be newer than the one whose status was written.
-                let is_ours =
-                    self.is_stored_completely(key, &object, &new) && object.generation == context.generation;
-                let written = if is_ours { hash_version(&object) } else { 0 };
+                let written = hash_version(&object, generation);
                 self.update_state(key, |state| state.written = written);
-                Ok(true)
+                if !was_sent {
+                    self.count_suppressed(by);
+                }
+                break;
             }
-            Err(e) if e.code() == 422 && !e.is_uid_mismatch() => Err(self
-                .report_refused_status(by, key, object, old, context, &e.to_string())
-                .await),
-            Err(e) => Err(self.explain_unwritten_status(by, key, &e)),
+            // The status is about the generation that this write leaves behind.
+            let mut observed = generation;
+            if self.raises_generation(key).await {
+                observed += 1;
+                new = compose(observed);
+            }
+            let patch = conditions::merge_patch(old, &new).unwrap_or_default();
+            match self.send_status(key, &object, &patch).await {
+                Ok(patched) => {
+                    was_sent = true;
+                    self.stats.observe_status(key, &patched);
+                    // The object in the store may be newer than the one whose status was written.
+                    let is_whole = self.is_stored_completely(key, &patched, &new);
+                    let is_current = patched.generation == observed;
+                    let written = match is_whole && is_current {
+                        true => hash_version(&patched, observed),
+                        false => 0,
+                    };
+                    self.update_state(key, |state| state.written = written);
+                    if is_current || patched.intent != object.intent {
+                        break;
+                    }
+                    // The CRD has gained or lost the status subresource meanwhile.
+                    (generation, object) = (patched.generation, patched);
+                }
+                Err(e) if e.code() == 422 && !e.is_uid_mismatch() => {
+                    let context = StatusContext {
+                        generation: observed,
+                        now: &now,
+                    };
+                    return Err(self
+                        .report_refused_status(by, key, &object, old, context, &e.to_string())
+                        .await);
+                }
+                Err(e) => return Err(self.explain_unwritten_status(by, key, &e)),
+            }
         }
+        Ok(was_sent)
+    }
+
+    /// Returns true if a write of the status raises `metadata.generation`, as it does for a kind without the status subresource: the
+    /// API server tells no status from a spec then.
+    async fn raises_generation(&self, key: &ObjectRef) -> bool {
+        let Ok(api) = self.find_api(key) else { return false };
+        let resource = api.writer.discover_resource(&key.gvk).await;
+        resource.is_ok_and(|resource| !resource.status)
     }
 
     /// Patches the status of an object, and counts the write.
@@ -180,7 +221,7 @@ impl Controller {
                 warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
                 self.stats
                     .record_error(key, error_reason::STATUS_UPDATE_FAILED, &e.to_string());
-                ReconcileOutcome::retry()
+                self.retry_request(e)
             }
         }
     }

@@ -108,8 +108,14 @@ impl Lab {
         self.start_host().await;
     }
 
-    /// Applies the whole chain and waits until it is Ready.
+    /// Applies the whole chain and waits until it is Ready and its host has nothing to do.
     pub async fn apply_chain(&self) {
+        self.apply_chain_objects().await;
+        self.wait_idle().await;
+    }
+
+    /// Applies the whole chain and waits until it is Ready.
+    pub async fn apply_chain_objects(&self) {
         for object in [
             self.password_secret(self.concourse.password()),
             self.registry_secret("registry-pass-0001"),
@@ -121,6 +127,5 @@ impl Lab {
             self.apply(object).await;
         }
         self.wait_ready(&kind("Pipeline"), "app").await;
-        self.wait_idle().await;
     }
 }

@@ -88,10 +88,7 @@ impl PriorityLevel {
 
 /// A hundred objects are created at once, and the API server serves one request of the host at a time. Those that are refused are
 /// repeated by the backoff of their objects, not at once.
-#[scenario(
-    real_only = "API priority",
-    campaign = "beside other tests one object in a hundred may stay unready"
-)]
+#[scenario(real_only = "API priority")]
 async fn refused_requests_are_repeated_with_backoff_until_all_objects_are_ready(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     let level = PriorityLevel::create(&lab).await;

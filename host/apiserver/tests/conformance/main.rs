@@ -55,6 +55,7 @@ conformance! {
     objects::object_is_created_read_updated_and_deleted,
     objects::failed_request_gives_status_with_code_and_reason,
     objects::generation_counts_spec_changes,
+    objects::generation_counts_status_changes_without_the_subresource,
     objects::secret_string_data_becomes_data,
     objects::patch_types_change_objects,
     objects::unchanged_update_keeps_resource_version,

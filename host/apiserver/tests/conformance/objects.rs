@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::target::{Place, Target, unique};
+use crate::target::{Place, Target, unique, usual_version};
 
 pub async fn discovery_lists_kinds(target: &Target) {
     let place = Place::new(target).await;
@@ -230,6 +230,22 @@ pub async fn failed_request_gives_status_with_code_and_reason(target: &Target) {
             .contains("field label not supported: spec.url"),
         "{selector}"
     );
+}
+
+pub async fn generation_counts_status_changes_without_the_subresource(target: &Target) {
+    let mut version = usual_version();
+    version.as_object_mut().unwrap().remove("subresources");
+    let place = Place::with_versions(target, json!([version])).await;
+    place.create(target, "a", json!({"size": 1})).await;
+    for (patch, generation) in [
+        (json!({"status": {"phase": "Ready"}}), 2),
+        (json!({"status": {"phase": "Ready"}}), 2),
+        (json!({"metadata": {"labels": {"x": "y"}}}), 2),
+        (json!({"spec": {"size": 2}, "status": {"phase": "Gone"}}), 3),
+    ] {
+        let patched = target.patch("merge", &place.path("a"), &patch).await.expect(200);
+        assert_eq!(patched["metadata"]["generation"], generation, "{patch}");
+    }
 }
 
 pub async fn generation_counts_spec_changes(target: &Target) {

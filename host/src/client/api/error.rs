@@ -1,5 +1,7 @@
 //! Errors of requests to the API server.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -46,6 +48,17 @@ impl ApiError {
             Self::Status { code, .. } => *code,
             Self::UnknownKind(_) => 404,
             _ => 0,
+        }
+    }
+
+    /// The wait that the server asks for before the next attempt, as its priority and fairness does (HTTP 429, `Retry-After`).
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status {
+                retry_after: Some(milliseconds),
+                ..
+            } => Some(Duration::from_millis(*milliseconds)),
+            _ => None,
         }
     }
 

@@ -203,6 +203,24 @@ fn failures_back_off_and_success_resets_them() {
 }
 
 #[test]
+fn failure_with_a_delay_backs_off_from_its_end() {
+    let mut q = queue();
+    q.add(lane(0), 1, Priority::High, 0, MS);
+    let mut now = MS;
+    for failures in 0..4u32 {
+        assert_eq!(q.pop(now).expect("due").attempt, failures);
+        q.done(&1, Requeue::RetryFrom(now + 100 * MS, 9), now);
+        let wait = q.next_deadline().expect("delayed") - now;
+        let full = 10 * MS * (1 << failures);
+        assert!(
+            wait >= 100 * MS + full / 2 && wait <= 100 * MS + full,
+            "{wait:?}, {full:?}"
+        );
+        now += wait;
+    }
+}
+
+#[test]
 fn failures_after_wake_ups_by_others_lengthen_the_backoff_slowly() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::High, 0, MS);
@@ -286,7 +304,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
         3 => Just(Step::Pop),
-        3 => (0..6u8, 0..5u8).prop_map(|(k, n)| Step::Done(k, n)),
+        3 => (0..6u8, 0..6u8).prop_map(|(k, n)| Step::Done(k, n)),
         1 => (0..60u8).prop_map(Step::Wait),
         1 => (0..3u8).prop_map(Step::Limit),
     ]
@@ -383,6 +401,7 @@ impl ModelTest {
             1 => Requeue::Terminal,
             2 => Requeue::At(self.now + 20 * MS, 100),
             3 => Requeue::Wait(self.now + 30 * MS, 100),
+            4 => Requeue::RetryFrom(self.now + 30 * MS, 100),
             _ => Requeue::Retry(100),
         };
         self.q.done(&k, next.clone(), self.now);
@@ -392,7 +411,8 @@ impl ModelTest {
         let at = match next {
             Requeue::AwaitChange | Requeue::Terminal => return Ok(()),
             Requeue::At(at, _) | Requeue::Wait(at, _) => at,
-            Requeue::Retry(_) => match self.q.item_status(&k).map(|item| item.state) {
+            Requeue::Retry(_) | Requeue::RetryFrom(..) => match self.q.item_status(&k).map(|item| item.state)
+            {
                 Some(ItemState::Delayed(at)) => at,
                 other => return Err(format!("a failure waits: {other:?}")),
             },
@@ -424,7 +444,7 @@ fn queue_agrees_with_a_plain_model_in_every_short_order() {
         let keys = [0, 1, 2];
         let adds = keys.map(|k| [Step::Add(k, Priority::High, 1), Step::Add(k, Priority::Low, 2)]);
         let ends = keys.iter().filter(|k| model.flying.contains(k));
-        let ends = ends.flat_map(|k| [0, 3, 4].map(|next| Step::Done(*k, next)));
+        let ends = ends.flat_map(|k| [0, 3, 5].map(|next| Step::Done(*k, next)));
         let steps = adds
             .into_iter()
             .flatten()

@@ -1,5 +1,7 @@
 //! Functions that wait for a condition.
 
+use std::sync::Mutex;
+
 use kube::api::ListParams;
 use ostler::testing::key::Gvk;
 use serde_json::Value;
@@ -19,11 +21,38 @@ impl Lab {
             let held = holds();
             async { held.await.then_some(()) }
         };
-        wait_for(look, || {
-            let facts = self.host.as_ref().map(|h| h.stats().all_objects());
-            format!("{description}\n{facts:#?}")
-        })
-        .await;
+        wait_for(look, || self.describe_wait(description)).await;
+    }
+
+    /// Describes what was waited for, and the state of all objects.
+    fn describe_wait(&self, description: &str) -> String {
+        let facts = self.host.as_ref().map(|h| h.stats().all_objects());
+        format!("{description}\n{facts:#?}")
+    }
+
+    /// Waits until an object fulfils a condition, and returns it.
+    async fn wait_object(
+        &self,
+        gvk: &Gvk,
+        name: &str,
+        description: &str,
+        holds: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let last = Mutex::new(Value::Null);
+        let (last, holds) = (&last, &holds);
+        let look = || async move {
+            let object = self.get(gvk, name).await.unwrap_or_default();
+            if holds(&object) {
+                return Some(object);
+            }
+            *last.lock().expect("lock") = object;
+            None
+        };
+        let describe = || {
+            let last = last.lock().expect("lock");
+            self.describe_wait(&format!("{}/{name} {description}, which is {last}", gvk.kind))
+        };
+        wait_for(look, describe).await
     }
 
     /// Waits until an object has a condition with this status and reason for its current generation. Returns the object.
@@ -35,25 +64,21 @@ impl Lab {
         status: &str,
         reason: &str,
     ) -> Value {
-        let description = format!("{}/{name} has {condition}={status} ({reason})", gvk.kind);
-        self.wait_until(&description, async || {
-            let object = self.get(gvk, name).await.unwrap_or_default();
-            let found = find_condition(&object, condition);
-            found["status"] == status && found["reason"] == reason && is_current(&object, &found)
+        let description = format!("has {condition}={status} ({reason})");
+        self.wait_object(gvk, name, &description, |object| {
+            let found = find_condition(object, condition);
+            found["status"] == status && found["reason"] == reason && is_current(object, &found)
         })
-        .await;
-        self.get(gvk, name).await.expect("it was there")
+        .await
     }
 
     /// Waits until an object is Ready for its current generation. Returns the object.
     pub async fn wait_ready(&self, gvk: &Gvk, name: &str) -> Value {
-        self.wait_until(&format!("{}/{name} is Ready", gvk.kind), async || {
-            let object = self.get(gvk, name).await.unwrap_or_default();
-            let found = find_condition(&object, "Ready");
-            found["status"] == "True" && is_current(&object, &found)
+        self.wait_object(gvk, name, "is Ready", |object| {
+            let found = find_condition(object, "Ready");
+            found["status"] == "True" && is_current(object, &found)
         })
-        .await;
-        self.get(gvk, name).await.expect("it was there")
+        .await
     }
 
     /// Waits until an object is gone.
