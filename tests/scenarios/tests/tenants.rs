@@ -3,6 +3,8 @@
 //! The platform team's chain is in the namespace of the test; the tenant has every verb on the kinds of the pack,
 //! Upstreams, ConfigMaps and Secrets in a second namespace, and nothing elsewhere.
 
+mod crash;
+
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -104,6 +106,12 @@ impl Tenant {
     fn pack_object(&self, kind_name: &str, name: &str, spec: Value) -> Value {
         json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind_name,
             "metadata": {"name": name, "namespace": self.namespace}, "spec": spec})
+    }
+
+    /// Builds the Secret `own` with a password.
+    fn password_secret(&self, password: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": self.namespace},
+            "stringData": {"password": password}})
     }
 
     /// Builds an Instance that logs in at `url` with a Secret of the tenant's namespace.
@@ -275,9 +283,9 @@ async fn tenant_cannot_redirect_requests_to_refused_addresses(mut lab: Lab) {
     let inner = Redirector::start("127.0.0.2:0", None).await;
     let outer = Redirector::start("127.0.0.1:0", Some(inner.address)).await;
     let tenant = start_with_tenant(&mut lab).await;
-    let password = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": tenant.namespace},
-        "stringData": {"password": "the-tenants-own-password"}});
-    tenant.apply(password).await;
+    tenant
+        .apply(tenant.password_secret("the-tenants-own-password"))
+        .await;
     let metadata = "http://169.254.169.254".to_owned();
     let mapped = format!("http://[::ffff:127.0.0.2]:{}", inner.address.port());
     let targets = [
@@ -359,9 +367,9 @@ async fn tenant_that_floods_does_not_delay_its_neighbours(mut lab: Lab) {
         }
     });
     let tenant = start_with_tenant(&mut lab).await;
-    let password = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own", "namespace": tenant.namespace},
-        "stringData": {"password": "the-tenants-own-password"}});
-    tenant.apply(password).await;
+    tenant
+        .apply(tenant.password_secret("the-tenants-own-password"))
+        .await;
     let calm = measure_median(&lab).await;
     apply_flood(&lab, &tenant, address).await;
     let mut ratios = Vec::new();
