@@ -95,6 +95,18 @@ impl Reconciler for Misbehaviour {
                 }
                 return Ok(Outcome::poll(0));
             }
+            // Small bodies that stand for large ones, one way and the other.
+            "expand" => {
+                trespass::expand(ctx, target);
+                return Ok(Outcome::poll(0));
+            }
+            // Event streams without an end of a line.
+            "follow" => {
+                for i in 0..64 {
+                    let _ = ctx.upstream(target).subscribe(format!("/stream/{i}"), &[], &[]);
+                }
+                return Ok(Outcome::poll(0));
+            }
             "hoard" => return Ok(report_attempts(trespass::hoard(ctx))),
             "bulk" => {
                 ctx.apply_owned(&config_map_object(here, "bulk", &"x".repeat(2 << 20)))?;

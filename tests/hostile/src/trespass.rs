@@ -232,6 +232,26 @@ pub fn exfiltrate(ctx: &Context, upstream: &str) -> Vec<String> {
     attempts
 }
 
+/// Sends a body of placeholders that each stand for a large secret, and has a server repeat a short secret in a response, in which
+/// each occurrence is redacted by a long placeholder.
+pub fn expand(ctx: &Context, upstream: &str) {
+    let upstream = ctx.upstream(upstream);
+    let send = |path: &str, secret: &str, placeholder: &str, count: usize| {
+        let secret = SecretKeyRef::new("treasure", secret);
+        let substitution = Substitution::key(placeholder, secret, Encoding::Plain);
+        let sent = upstream
+            .post(path)
+            .body("text/plain", placeholder.repeat(count).into_bytes())
+            .substitute(&[substitution])
+            .send();
+        if let Err(error) = sent {
+            ctx.info(&error.to_string());
+        }
+    };
+    send("/echo", "large", "{{placeholder-1}}", 100_000);
+    send("/repeat", "short", &"p".repeat(1024), 1);
+}
+
 /// Stores as much as possible in the per-object cache.
 pub fn hoard(ctx: &Context) -> Vec<String> {
     (0..5)

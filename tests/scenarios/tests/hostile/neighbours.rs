@@ -8,13 +8,43 @@ use serde_json::json;
 use super::{Mirror, greeting, greetings, object, set_grants};
 
 /// Changes per measurement.
-const CHANGE_COUNT: usize = 100;
+const CHANGE_COUNT: usize = 50;
 /// Number of misbehaving objects.
 const ATTACKER_COUNT: usize = 8;
-/// Maximum ratio of the p99 latencies.
+/// Maximum ratio of the p98 latencies.
 const MAX_RATIO: f64 = 2.0;
-/// Maximum number of measurements, each with its own calm period, because of noise on a shared machine.
-const MAX_ATTEMPTS: usize = 8;
+/// Measurements of which the majority must be within the ratio, each with its own calm period: the machine is shared.
+const ATTEMPT_COUNT: usize = 3;
+
+/// Measurements of a neighbour's latency, until the majority is within the ratio or beyond it.
+#[derive(Default)]
+pub struct Majority {
+    within: usize,
+    beyond: usize,
+    /// A line for each measurement.
+    pub table: String,
+}
+
+impl Majority {
+    /// Adds a measurement.
+    pub fn add(&mut self, calm: Duration, loaded: Duration, note: &str) {
+        let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
+        let counted = match ratio <= MAX_RATIO {
+            true => &mut self.within,
+            false => &mut self.beyond,
+        };
+        *counted += 1;
+        let line = format!("{calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2} {note}\n");
+        print!("{line}");
+        self.table.push_str(&line);
+    }
+
+    /// Returns whether the majority is within the ratio, once that is decided.
+    pub fn verdict(&self) -> Option<bool> {
+        let is_within = self.within > self.beyond;
+        (self.within.max(self.beyond) > ATTEMPT_COUNT / 2).then_some(is_within)
+    }
+}
 
 const BEHAVIOURS: [&str; 12] = [
     "loop",
@@ -31,8 +61,8 @@ const BEHAVIOURS: [&str; 12] = [
     "words",
 ];
 
-/// The second slowest of a hundred changes, from the write until Ready.
-pub async fn measure_p99(lab: &Lab, round: &mut u32) -> Duration {
+/// The second slowest of fifty changes, from the write until Ready.
+pub async fn measure_p98(lab: &Lab, round: &mut u32) -> Duration {
     let mut took = Vec::with_capacity(CHANGE_COUNT);
     for _ in 0..CHANGE_COUNT {
         *round += 1;
@@ -53,7 +83,7 @@ pub async fn measure_p99(lab: &Lab, round: &mut u32) -> Duration {
 }
 
 #[scenario(embedded = "it measures the host alone", hostile, alone)]
-async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
+async fn neighbour_latency_stays_within_twice_the_calm_p98(mut lab: Lab) {
     set_grants(
         &mut lab,
         "    kubernetes: [{kinds: [ConfigMap], verbs: [apply]}]\n    upstreams: [{}]\n    events: true\n",
@@ -63,49 +93,38 @@ async fn neighbour_latency_stays_within_twice_the_calm_p99(mut lab: Lab) {
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     let mut round = 0;
-    let mut table = String::new();
     let mut late = Vec::new();
     for behaviour in BEHAVIOURS {
-        let mut best = f64::MAX;
-        for _ in 0..MAX_ATTEMPTS {
-            let calm = measure_p99(&lab, &mut round).await;
+        let mut measured = Majority::default();
+        while measured.verdict().is_none() {
+            let calm = measure_p98(&lab, &mut round).await;
             for i in 0..ATTACKER_COUNT {
                 let mut attacker = object(&lab, &format!("attacker-{i}"), behaviour);
                 attacker["spec"]["target"] = "slow".into();
                 lab.apply(attacker).await;
             }
-            let loaded = measure_p99(&lab, &mut round).await;
+            let loaded = measure_p98(&lab, &mut round).await;
             for i in 0..ATTACKER_COUNT {
                 let name = format!("attacker-{i}");
                 lab.apply(object(&lab, &name, "behave")).await;
                 lab.wait_ready(&super::hostile(), &name).await;
             }
-            let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
-            let line = format!("{behaviour:>16}: {calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2}");
-            println!("{line}");
-            table.push_str(&line);
-            table.push('\n');
-            best = best.min(ratio);
-            if best <= MAX_RATIO {
-                break;
-            }
+            measured.add(calm, loaded, behaviour);
         }
-        if best > MAX_RATIO {
-            late.push(behaviour);
+        if measured.verdict() == Some(false) {
+            late.push(measured.table);
         }
     }
-    println!("p99 of a neighbour's changes, calm and loaded:\n{table}");
     assert!(
         late.is_empty(),
-        "more than {MAX_RATIO} times as long beside {late:?}:\n{table}"
+        "p98 of a neighbour's changes, calm and loaded, more than {MAX_RATIO} times as long:\n{}",
+        late.concat()
     );
 }
 
 /// Objects of each plugin whose upstream answers slowly, and the time it takes.
 const SLOW_COUNT: usize = 20;
 const SLOW_RESPONSE: Duration = Duration::from_secs(3);
-/// Measurements of which the majority must be within the ratio.
-const ATTEMPT_COUNT: usize = 5;
 
 /// An upstream that answers after seconds opens no circuit breaker: all reconciles of its plugins wait.
 #[scenario(hostile, alone)]
@@ -121,9 +140,9 @@ async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
     lab.apply(slow.upstream(&lab, "slow")).await;
     lab.install(&["hostile/hostile", "tests/probe", "examples/greeting"]);
     lab.start_host().await;
-    let (mut round, mut within, mut table) = (0, 0, String::new());
-    for _ in 0..ATTEMPT_COUNT {
-        let calm = measure_p99(&lab, &mut round).await;
+    let (mut round, mut measured) = (0, Majority::default());
+    while measured.verdict().is_none() {
+        let calm = measure_p98(&lab, &mut round).await;
         let before = slow.seen().len();
         for i in 0..SLOW_COUNT {
             let mut asker = object(&lab, &format!("asker-{i}"), "ask");
@@ -136,19 +155,13 @@ async fn slow_upstreams_of_two_plugins_do_not_delay_a_third(mut lab: Lab) {
             slow.seen().len() >= before + 16
         })
         .await;
-        let loaded = measure_p99(&lab, &mut round).await;
+        let loaded = measure_p98(&lab, &mut round).await;
         for i in 0..SLOW_COUNT {
             let name = format!("asker-{i}");
             lab.apply(object(&lab, &name, "behave")).await;
             lab.apply_probe(&name, json!([]), json!([])).await;
         }
-        let ratio = loaded.as_secs_f64() / calm.as_secs_f64();
-        within += usize::from(ratio <= MAX_RATIO);
-        table.push_str(&format!("{calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2}\n"));
-        if within > ATTEMPT_COUNT / 2 {
-            break;
-        }
+        measured.add(calm, loaded, "beside two plugins with slow upstreams");
     }
-    println!("p99 of a neighbour beside two plugins with slow upstreams:\n{table}");
-    assert!(within > ATTEMPT_COUNT / 2, "{table}");
+    assert_eq!(measured.verdict(), Some(true), "{}", measured.table);
 }

@@ -1,6 +1,7 @@
 //! A server that echoes and stores requests, and redirects.
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -8,13 +9,23 @@ use std::{
 
 use axum::{
     Router,
-    body::Bytes,
+    body::{Body, Bytes},
     extract::State,
-    http::{Method, StatusCode, Uri, header::LOCATION},
+    http::{
+        Method, StatusCode, Uri,
+        header::{CONTENT_TYPE, LOCATION},
+    },
     response::{IntoResponse, Response},
 };
+use futures::stream;
 use ostler_test_harness::Lab;
 use serde_json::{Value, json};
+
+/// Size of a large response.
+const LARGE_BYTES: usize = 4 << 20;
+/// Size of the parts of a stream, and the interval between two.
+const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A received request.
 #[derive(Clone, Debug)]
@@ -71,6 +82,15 @@ impl Mirror {
     }
 }
 
+/// Answers with an event whose line never ends.
+fn stream_without_lines() -> Response {
+    let chunks = stream::unfold((), async |()| {
+        tokio::time::sleep(CHUNK_INTERVAL).await;
+        Some((Ok::<_, Infallible>(vec![b'x'; CHUNK_BYTES]), ()))
+    });
+    ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response()
+}
+
 async fn answer(State(memory): State<Arc<Mutex<Memory>>>, _: Method, uri: Uri, body: Bytes) -> Response {
     let text = String::from_utf8_lossy(&body).into_owned();
     let (hangs, elsewhere, last) = {
@@ -92,8 +112,10 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, _: Method, uri: Uri, b
     }
     match (uri.path(), elsewhere) {
         ("/redirect", Some(to)) => (StatusCode::FOUND, [(LOCATION, format!("http://{to}/"))]).into_response(),
-        ("/large", _) => "x".repeat(4 << 20).into_response(),
+        ("/large", _) => "x".repeat(LARGE_BYTES).into_response(),
+        ("/repeat", _) => text.repeat(LARGE_BYTES / text.len().max(1)).into_response(),
         ("/last", _) => last.unwrap_or_default().into_response(),
+        (path, _) if path.starts_with("/stream/") => stream_without_lines(),
         _ => text.into_response(),
     }
 }
