@@ -130,8 +130,13 @@ impl ReconcileOutcome {
     }
 
     fn retry() -> Self {
+        Self::retry_from(Duration::ZERO)
+    }
+
+    /// Retries with the backoff, which begins at this time if that is not over.
+    fn retry_from(from: Duration) -> Self {
         Self {
-            next: Requeue::Retry(Cause::Retry),
+            next: Requeue::Retry(from, Cause::Retry),
             reads: None,
             follows: None,
         }
@@ -150,7 +155,7 @@ impl ReconcileOutcome {
         match self.next {
             Requeue::AwaitChange => ReconcileResult::Success,
             Requeue::At(..) | Requeue::Wait(..) => ReconcileResult::RequeueAfter,
-            Requeue::Retry(_) | Requeue::RetryFrom(..) => ReconcileResult::Error,
+            Requeue::Retry(..) => ReconcileResult::Error,
             Requeue::Terminal => ReconcileResult::TerminalError,
         }
     }
@@ -422,11 +427,7 @@ impl Controller {
             // Those that were refused together shall not come back together.
             Some(delay) => {
                 let delay = requeue::add_jitter(delay.min(MAX_RETRY_AFTER), 100);
-                let from = self.services.dispatcher.now() + delay;
-                ReconcileOutcome {
-                    next: Requeue::RetryFrom(from, Cause::Retry),
-                    ..ReconcileOutcome::retry()
-                }
+                ReconcileOutcome::retry_from(self.services.dispatcher.now() + delay)
             }
             None => ReconcileOutcome::retry(),
         }

@@ -69,7 +69,7 @@ impl Controller {
             Requeue::At(at, _) | Requeue::Wait(at, _) => {
                 Some(at.saturating_sub(self.services.dispatcher.now()))
             }
-            Requeue::AwaitChange | Requeue::Retry(_) | Requeue::RetryFrom(..) | Requeue::Terminal => None,
+            Requeue::AwaitChange | Requeue::Retry(..) | Requeue::Terminal => None,
         }
     }
 
@@ -107,7 +107,7 @@ impl Controller {
                 }
             },
             GuestResult::Failure(failure) => match failure.resolution {
-                reconciler::Resolution::Retry => Requeue::Retry(Cause::Retry),
+                reconciler::Resolution::Retry => Requeue::Retry(Duration::ZERO, Cause::Retry),
                 reconciler::Resolution::Wait => self.requeue_waiting(plugin),
                 reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Requeue::Terminal,
                 reconciler::Resolution::Throttled(ms) => Requeue::Wait(

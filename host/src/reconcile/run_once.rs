@@ -37,7 +37,7 @@ impl Controller {
         let step = match end.next {
             Requeue::AwaitChange | Requeue::At(..) => ReconcileStep::Done,
             Requeue::Wait(..) => ReconcileStep::Waits,
-            Requeue::Retry(_) | Requeue::RetryFrom(..) => ReconcileStep::Fails,
+            Requeue::Retry(..) => ReconcileStep::Fails,
             Requeue::Terminal => ReconcileStep::Parked,
         };
         dispatcher.done(&work.key, Requeue::AwaitChange, end.reads.clone());

@@ -76,10 +76,8 @@ pub enum Requeue<C> {
     AwaitChange,
     /// Succeeded: at this time, for this cause.
     At(Duration, C),
-    /// Failed: after the backoff, for this cause.
-    Retry(C),
-    /// Failed: after the backoff from this time on, for this cause.
-    RetryFrom(Duration, C),
+    /// Failed: after the backoff, which begins at this time if that is not over, for this cause.
+    Retry(Duration, C),
     /// Waiting, which is neither success nor failure: at this time at the latest, for this cause.
     Wait(Duration, C),
     /// Failed in a way that retries do not cure: not before it is added again.
@@ -334,7 +332,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         let is_own_attempt = std::mem::take(&mut item.is_own_attempt);
         match &next {
             Requeue::AwaitChange | Requeue::At(..) => (item.failures, item.uncounted_failures) = (0, 0),
-            Requeue::Retry(_) | Requeue::RetryFrom(..) => item.count_failure(is_own_attempt),
+            Requeue::Retry(..) => item.count_failure(is_own_attempt),
             Requeue::Wait(..) | Requeue::Terminal => {}
         }
         let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
@@ -345,19 +343,11 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             Requeue::AwaitChange => self.remove_item(key),
             Requeue::Terminal => item.state = ItemState::Parked,
             Requeue::At(at, cause) | Requeue::Wait(at, cause) => self.enqueue_at(key, cause, at),
-            Requeue::Retry(cause) => {
-                let delay = self.draw_delay(failures);
-                self.enqueue_at(key, cause, now + delay);
-            }
-            Requeue::RetryFrom(from, cause) => {
-                let delay = self.draw_delay(failures);
+            Requeue::Retry(from, cause) => {
+                let delay = self.backoff.delay_with(failures, &mut self.rng);
                 self.enqueue_at(key, cause, from.max(now) + delay);
             }
         }
-    }
-
-    fn draw_delay(&mut self, failures: u32) -> Duration {
-        self.backoff.delay_with(failures, &mut self.rng)
     }
 
     /// Removes an object that is not in flight.

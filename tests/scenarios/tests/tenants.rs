@@ -44,6 +44,10 @@ const MAX_RATIO: f64 = 2.0;
 /// Number of measurements, of which the majority must stay within [`MAX_RATIO`].
 const ATTEMPT_COUNT: usize = 3;
 
+fn upstream_gvk() -> Gvk {
+    Gvk::new("ostler.dev", "v1alpha1", "Upstream")
+}
+
 /// The tenant: a user with a Role in a namespace of its own.
 struct Tenant {
     client: Client,
@@ -144,7 +148,7 @@ impl Tenant {
     /// Everything that the tenant can read, as one text.
     async fn read_everything(&self) -> String {
         let mut texts = String::new();
-        let upstream = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
+        let upstream = upstream_gvk();
         let event = Gvk::new("", "v1", "Event");
         let pack = ["Instance", "Team", "Pipeline"].map(kind);
         for gvk in pack.iter().chain([&upstream, &event]) {
@@ -308,21 +312,25 @@ async fn tenant_cannot_redirect_requests_to_refused_addresses(mut lab: Lab) {
     assert_eq!(inner.request_count(), 0, "a refused address was reached");
 }
 
+/// Changes the platform team's pipeline, and waits until Concourse has the change. Returns the duration.
+async fn change_pipeline(lab: &Lab) -> Duration {
+    let exposed = !lab.concourse.pipeline("platform", "app").expect("there").public;
+    let started = Instant::now();
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"exposed": exposed}}))
+        .await;
+    lab.wait_until("Concourse has the change", async || {
+        let pipeline = lab.concourse.pipeline("platform", "app");
+        pipeline.is_some_and(|pipeline| pipeline.public == exposed)
+    })
+    .await;
+    started.elapsed()
+}
+
 /// The median duration from the change of the platform team's pipeline until it is in Concourse.
 async fn measure_median(lab: &Lab) -> Duration {
     let mut took = Vec::with_capacity(CHANGE_COUNT);
     for _ in 0..CHANGE_COUNT {
-        let exposed = !lab.concourse.pipeline("platform", "app").expect("there").public;
-        let started = Instant::now();
-        lab.patch(&kind("Pipeline"), "app", json!({"spec": {"exposed": exposed}}))
-            .await;
-        lab.wait_until("Concourse has the change", async || {
-            lab.concourse
-                .pipeline("platform", "app")
-                .is_some_and(|p| p.public == exposed)
-        })
-        .await;
-        took.push(started.elapsed());
+        took.push(change_pipeline(lab).await);
     }
     took.sort_unstable();
     took[CHANGE_COUNT / 2]

@@ -36,7 +36,7 @@ fn only_parked_objects_are_removed() {
     for key in 0..3 {
         q.add(lane(0), key, Priority::High, 0, MS);
     }
-    for next in [Requeue::Terminal, Requeue::Retry(0)] {
+    for next in [Requeue::Terminal, Requeue::Retry(Duration::ZERO, 0)] {
         let key = q.pop(MS).expect("work").key;
         q.done(&key, next, MS);
     }
@@ -183,40 +183,27 @@ fn many_causes_of_one_variant_leave_room_for_others() {
 
 #[test]
 fn failures_back_off_and_success_resets_them() {
-    let mut q = queue();
-    q.add(lane(0), 1, Priority::High, 0, MS);
-    let mut now = MS;
-    for failures in 0..6u32 {
-        let work = q.pop(now).expect("due");
-        assert_eq!(work.attempt, failures);
-        q.done(&1, Requeue::Retry(9), now);
-        assert_eq!(q.pop(now), None);
-        let wait = q.next_deadline().expect("delayed") - now;
-        let full = (10 * MS * (1 << failures)).min(80 * MS);
-        assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
-        now += wait;
-    }
-    q.pop(now);
-    q.done(&1, Requeue::AwaitChange, now);
-    q.add(lane(0), 1, Priority::High, 0, now);
-    assert_eq!(q.pop(now).map(|w| w.attempt), Some(0));
-}
-
-#[test]
-fn failure_with_a_delay_backs_off_from_its_end() {
-    let mut q = queue();
-    q.add(lane(0), 1, Priority::High, 0, MS);
-    let mut now = MS;
-    for failures in 0..4u32 {
-        assert_eq!(q.pop(now).expect("due").attempt, failures);
-        q.done(&1, Requeue::RetryFrom(now + 100 * MS, 9), now);
-        let wait = q.next_deadline().expect("delayed") - now;
-        let full = 10 * MS * (1 << failures);
-        assert!(
-            wait >= 100 * MS + full / 2 && wait <= 100 * MS + full,
-            "{wait:?}, {full:?}"
-        );
-        now += wait;
+    for pause in [Duration::ZERO, 100 * MS] {
+        let mut q = queue();
+        q.add(lane(0), 1, Priority::High, 0, MS);
+        let mut now = MS;
+        for failures in 0..6u32 {
+            let work = q.pop(now).expect("due");
+            assert_eq!(work.attempt, failures);
+            q.done(&1, Requeue::Retry(now + pause, 9), now);
+            assert_eq!(q.pop(now), None);
+            let wait = q.next_deadline().expect("delayed") - now;
+            let full = (10 * MS * (1 << failures)).min(80 * MS);
+            assert!(
+                wait >= pause + full / 2 && wait <= pause + full,
+                "{wait:?} of {full:?}"
+            );
+            now += wait;
+        }
+        q.pop(now);
+        q.done(&1, Requeue::AwaitChange, now);
+        q.add(lane(0), 1, Priority::High, 0, now);
+        assert_eq!(q.pop(now).map(|w| w.attempt), Some(0));
     }
 }
 
@@ -228,7 +215,7 @@ fn failures_after_wake_ups_by_others_lengthen_the_backoff_slowly() {
     let attempts: Vec<u32> = (0..20)
         .map(|_| {
             let attempt = q.pop(MS).expect("due").attempt;
-            q.done(&1, Requeue::Retry(9), MS);
+            q.done(&1, Requeue::Retry(Duration::ZERO, 9), MS);
             q.add(lane(0), 1, Priority::High, 0, MS);
             attempt
         })
@@ -251,14 +238,14 @@ fn retry_that_is_due_counts_also_if_it_is_woken_as_well() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::Low, 0, MS);
     q.pop(MS);
-    q.done(&1, Requeue::Retry(9), MS);
+    q.done(&1, Requeue::Retry(Duration::ZERO, 9), MS);
     let due = q.next_deadline().expect("delayed");
     // It waits behind another one when it is woken.
     q.add(lane(0), 2, Priority::High, 0, due);
     assert_eq!(q.pop(due).map(|work| work.key), Some(2));
     q.add(lane(0), 1, Priority::High, 3, due);
     assert_eq!(q.pop(due).map(|work| work.attempt), Some(1));
-    q.done(&1, Requeue::Retry(9), due);
+    q.done(&1, Requeue::Retry(Duration::ZERO, 9), due);
     assert_eq!(q.item_status(&1).map(|item| item.failures), Some(2));
 }
 
@@ -401,8 +388,8 @@ impl ModelTest {
             1 => Requeue::Terminal,
             2 => Requeue::At(self.now + 20 * MS, 100),
             3 => Requeue::Wait(self.now + 30 * MS, 100),
-            4 => Requeue::RetryFrom(self.now + 30 * MS, 100),
-            _ => Requeue::Retry(100),
+            4 => Requeue::Retry(self.now + 30 * MS, 100),
+            _ => Requeue::Retry(Duration::ZERO, 100),
         };
         self.q.done(&k, next.clone(), self.now);
         if again {
@@ -411,8 +398,7 @@ impl ModelTest {
         let at = match next {
             Requeue::AwaitChange | Requeue::Terminal => return Ok(()),
             Requeue::At(at, _) | Requeue::Wait(at, _) => at,
-            Requeue::Retry(_) | Requeue::RetryFrom(..) => match self.q.item_status(&k).map(|item| item.state)
-            {
+            Requeue::Retry(..) => match self.q.item_status(&k).map(|item| item.state) {
                 Some(ItemState::Delayed(at)) => at,
                 other => return Err(format!("a failure waits: {other:?}")),
             },

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -130,7 +131,9 @@ impl Model {
                     self.saw.lock().expect("lock").insert(key.name.to_string(), saw);
                     self.dispatcher.done(key, Requeue::AwaitChange, Some(reads));
                 }
-                Err(_) => self.dispatcher.done(key, Requeue::Retry(Cause::Retry), None),
+                Err(_) => self
+                    .dispatcher
+                    .done(key, Requeue::Retry(Duration::ZERO, Cause::Retry), None),
             },
         }
         *self.running.lock().expect("lock") -= 1;
