@@ -488,7 +488,8 @@ async fn disallowed_address_closes_stream_at_once() {
     let network = allowing("127.0.0.1");
     lab.clients = ClientPool::default().with_network(network.clone());
     lab.follow("a", "/live").unwrap();
-    lab.until("it is open", || lab.server.open() == 1).await;
+    lab.until("it is open", || lab.state("a") == Some(StreamState::Open))
+        .await;
     let before = lab.clients.stream_source(&lab.upstream, &lab.vault).unwrap();
     lab.streams.on_network_change();
     assert_eq!(lab.state("a"), Some(StreamState::Open), "nothing has");

@@ -97,7 +97,7 @@ impl Workflow {
             Self::Deployment => {
                 assert_eq!(pack.count_builds(id), 1, "builds of {id}: {effects:#?}");
                 assert_eq!(pack.count_syncs(object), 1, "syncs of {id}: {effects:#?}");
-                assert_heartbeats(pack, id).await;
+                assert_heartbeats(pack, id, effects).await;
                 object["status"].clone()
             }
             Self::SetUp => {
@@ -153,7 +153,7 @@ async fn delete_project(pack: &mut PackLab, id: &str, before: &BTreeSet<String>)
 }
 
 /// The phases are in order, and the final state has one message-id, however often it was published.
-async fn assert_heartbeats(pack: &PackLab, id: &str) {
+async fn assert_heartbeats(pack: &PackLab, id: &str, effects: &[String]) {
     let heartbeats = take_heartbeats(&pack.client, id).await;
     let phases = ["initializing", "building", "deploying", "verifying"];
     let reached = heartbeats.iter().map(|(_, body)| {
@@ -162,7 +162,16 @@ async fn assert_heartbeats(pack: &PackLab, id: &str) {
             .position(|phase| body["phase"] == **phase)
             .expect("a phase")
     });
-    assert!(reached.is_sorted(), "{heartbeats:#?}");
+    let lines: Vec<String> = heartbeats
+        .iter()
+        .map(|(message_id, body)| {
+            format!(
+                "{message_id} {} {} {}",
+                body["status"], body["phase"], body["phase_message"]
+            )
+        })
+        .collect();
+    assert!(reached.is_sorted(), "{lines:#?} of {effects:#?}");
     let is_final = |(_, body): &&(String, Value)| body["status"] != "running";
     let finals: Vec<_> = heartbeats.iter().filter(is_final).collect();
     let ids: BTreeSet<_> = finals.iter().map(|(message_id, _)| message_id).collect();
