@@ -16,13 +16,16 @@ const RETRY_DELAY_MS: u64 = 5_000;
 /// Key of the time and the content of the last heartbeat. It is no status, which would be a write for each.
 const LAST_SENT_KEY: &str = "heartbeat";
 
-/// Publishes a heartbeat if one is due: each 30 seconds, and when the phase changes. Returns the milliseconds until the next
-/// one.
+/// Publishes a heartbeat if one is due: each 30 seconds, and when the phase has changed. Returns when the next one is due, in
+/// milliseconds since the Unix epoch.
+///
+/// It is about the status as it was read. One about a phase that is not written yet would be followed by one about the phase before
+/// it, if the host ended in between.
 pub fn send_due(run: &Run) -> u64 {
-    let Some(target) = &run.record.spec.heartbeat else {
+    let (Some(target), Some(phase)) = (&run.record.spec.heartbeat, run.record.status.phase) else {
         return u64::MAX;
     };
-    let phase = run.status.phase.unwrap_or_default().as_str();
+    let phase = phase.as_str();
     let now = run.ctx.now();
     let last = run
         .ctx
@@ -33,7 +36,7 @@ pub fn send_due(run: &Run) -> u64 {
     {
         let due = sent_at.parse::<u64>().unwrap_or_default() + HEARTBEAT_INTERVAL_MS;
         if now < due {
-            return due - now;
+            return due;
         }
     }
     let message = build_message(run, target, &now.to_string());
@@ -43,7 +46,7 @@ pub fn send_due(run: &Run) -> u64 {
             run.ctx
                 .cache_set(LAST_SENT_KEY, format!("{now} {phase}").as_bytes())
                 .ok();
-            HEARTBEAT_INTERVAL_MS
+            now + HEARTBEAT_INTERVAL_MS
         }
         Err(error) => {
             run.ctx.log(
@@ -51,7 +54,7 @@ pub fn send_due(run: &Run) -> u64 {
                 &format!("No heartbeat: {}", error.text()),
                 &[],
             );
-            RETRY_DELAY_MS
+            now + RETRY_DELAY_MS
         }
     }
 }

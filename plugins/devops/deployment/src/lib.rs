@@ -88,12 +88,10 @@ fn give_up(run: &Run, event: &str, result: Result<(), Failure>) -> Result<(), Fa
     Ok(())
 }
 
-/// Advances a running deployment as far as it gets, and sends the heartbeats that are due: first, since what follows may wait for
-/// a server that hangs, and last, when the phase has changed.
+/// Advances a running deployment as far as it gets. A heartbeat that is due is sent first, since what follows may wait for a server
+/// that hangs.
 fn advance(run: &mut Run) -> Result<Outcome, Failure> {
-    if run.status.phase.is_some() {
-        heartbeat::send_due(run);
-    }
+    let heartbeat_due = heartbeat::send_due(run);
     let waiting = loop {
         let progress = match run.status.phase {
             None => {
@@ -126,7 +124,13 @@ fn advance(run: &mut Run) -> Result<Outcome, Failure> {
         run.end(DeploymentState::Failed, &message);
         return Ok(end(run));
     }
-    let next = heartbeat::send_due(run).min(LOOK_INTERVAL_MS);
+    let next = match run.status.phase == run.record.status.phase {
+        true => heartbeat_due
+            .saturating_sub(run.ctx.now())
+            .clamp(1, LOOK_INTERVAL_MS),
+        // The heartbeat about it is sent when it is written.
+        false => 1,
+    };
     Ok(Outcome::after(next).with(waiting).status(&run.status))
 }
 

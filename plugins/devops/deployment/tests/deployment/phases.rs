@@ -148,11 +148,18 @@ fn settings_are_waited_for() {
     let object = world.host.object(&setting).expect("is there");
     world.host.remove(&setting);
     let outcome = world.reconcile().expect("no stop").expect("an outcome");
-    assert_eq!(outcome.next, Next::After(10_000));
     assert_eq!(
         (world.text("/phase"), world.reason()),
         ("initializing".into(), "JenkinsSettingNotReady".into())
     );
+    assert!(
+        world.heartbeats().is_empty(),
+        "its phase has only just been written"
+    );
+    assert_eq!(outcome.next, Next::After(1));
+    let outcome = world.reconcile().expect("no stop").expect("an outcome");
+    assert_eq!(world.heartbeats().len(), 1);
+    assert_eq!(outcome.next, Next::After(10_000));
     world.host.put(object);
     world.run();
     assert_eq!(world.text("/state"), "success");
