@@ -25,6 +25,10 @@ pub const MAX_USED_CONNECTIONS: usize = 256;
 /// Maximum number of namespaces of one kind that an Upstream or a Cluster lists. With more, it lists the kind as a whole.
 const MAX_USER_NAMESPACES: usize = 100;
 
+/// Maximum number of kinds and namespaces of users that are read from one Upstream or Cluster: the host lists no fewer than it
+/// writes for ten kinds, and does not look for users wherever somebody who may edit the annotation sends it.
+const MAX_USER_KINDS: usize = 10 * MAX_USER_NAMESPACES;
+
 /// The finalizer of an Upstream or a Cluster, by its kind, and of its Secrets.
 pub fn protection_finalizer(gvk: &Gvk) -> &'static str {
     if *gvk == cluster_gvk() {
@@ -196,6 +200,7 @@ impl Protection {
                 .unwrap_or_default()
                 .into_iter()
                 .filter_map(UserKind::parse)
+                .take(MAX_USER_KINDS)
                 .collect(),
             secrets: secrets
                 .filter(|name| is_path_segment(name))

@@ -27,7 +27,7 @@ use crate::{
         scope::Projection,
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
-    plugin::{self, Plugin},
+    plugin::{self, Kind, Plugin},
     schedule::{dependencies::Dependency, dispatcher::Cause},
     upstream::{UpstreamObject, upstream_gvk},
 };
@@ -79,6 +79,11 @@ impl Protected {
             Self::Cluster(cluster) => BTreeSet::from([cluster.spec.kubeconfig_secret_ref.name.clone()]),
         }
     }
+}
+
+/// Returns true if a plugin reconciles the objects of a kind, in whichever version.
+fn is_same_kind(reconciled: &Kind, user: &UserKind) -> bool {
+    reconciled.gvk.is_same_kind(&user.gvk) && reconciled.cluster == user.cluster
 }
 
 impl Controller {
@@ -258,19 +263,16 @@ impl Controller {
         record: &Protection,
         protected: Option<&Protected>,
     ) -> Result<Vec<ObjectRef>, String> {
-        for kind in &record.users {
-            self.sync_users(kind).await?;
-        }
         let services = &self.services;
-        // Whoever may edit an object may write into its annotation: one counts where such objects were seen to use it.
-        let is_user = |user: &ObjectRef| {
-            let stored = services.cache.store.get(user, Projection::Metadata);
-            stored.is_some_and(|stored| !stored.finalizers.is_empty() && is_user_of(&stored, key))
-                && record.users.iter().any(|kind| kind.contains(user))
-                && protected.is_none_or(|protected| protected.allows_user(user))
-        };
-        let mut users = services.connection_users.list_users(key);
-        users.retain(is_user);
+        let is_allowed = |user: &ObjectRef| protected.is_none_or(|protected| protected.allows_user(user));
+        let mut users = Vec::new();
+        for kind in &record.users {
+            let listed = self.list_users(key, kind).await?;
+            users.extend(listed.into_iter().filter(is_allowed));
+            if users.len() >= MAX_NAMED_USERS {
+                return Ok(users);
+            }
+        }
         users.extend(services.connection_users.list_claims(key));
         if key.gvk == cluster_gvk() {
             users.extend(self.find_plugins_at_home(key).await?);
@@ -283,34 +285,73 @@ impl Controller {
         Ok(users)
     }
 
-    /// Waits until the objects of a kind that may use an Upstream or a Cluster are in the cache, also while no plugin reconciles
-    /// them.
-    async fn sync_users(&self, kind: &UserKind) -> Result<(), String> {
+    /// Lists the objects of a kind that need an Upstream or a Cluster for their cleanup: at least one, if there are any.
+    ///
+    /// Those of a kind that a plugin reconciles are looked up in the index over the cache. Those of another kind are listed from the
+    /// API server: whoever may edit the Upstream may write any kind into its annotation, which must not make the host watch that.
+    async fn list_users(&self, key: &ObjectRef, kind: &UserKind) -> Result<Vec<ObjectRef>, String> {
+        let plugins = self.registry.serving();
+        let mut reconciled = plugins.iter().flat_map(|plugin| &plugin.kinds);
+        let reconciled = reconciled.find(|reconciled| is_same_kind(reconciled, kind));
+        let is_user = |object: &Object| !object.finalizers.is_empty() && is_user_of(object, key);
+        let Some(reconciled) = reconciled else {
+            return self.search_users(kind, is_user).await;
+        };
         let services = &self.services;
-        let (Some(api), Some(cache)) = (
-            services.find_api(&kind.cluster),
-            services.find_cache(&kind.cluster),
-        ) else {
+        let Some(cache) = services.find_cache(&kind.cluster) else {
             return Err(format!("Cluster {} is not connected", kind.cluster));
         };
-        let found = match api.writer.discover_resource(&kind.gvk).await {
-            Ok(_) => Ok(Some(kind.gvk.clone())),
-            Err(ApiError::UnknownKind(_)) => api.writer.find_served(&kind.gvk).await,
-            Err(e) => Err(e),
-        };
-        let Some(gvk) = found.map_err(|e| format!("{}: {e}", kind.gvk))? else {
-            // The kind was removed, and all its objects with it.
-            return Ok(());
-        };
-        for namespace in cache.namespaces.namespaces_for(&gvk, &kind.namespace) {
+        let gvk = &reconciled.gvk;
+        for namespace in cache.namespaces.namespaces_for(gvk, &kind.namespace) {
             // Of full objects: while their watch has not listed them, that of the metadata reports no change to the index.
             let scope = cache
                 .namespaces
-                .list_scope(&gvk, &kind.cluster, &namespace, None, Projection::Full);
+                .list_scope(gvk, &kind.cluster, &namespace, None, Projection::Full);
             let synced = cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await;
             synced.map_err(|why| format!("{gvk} in namespace {:?}: {why}", &*scope.namespace))?;
         }
-        Ok(())
+        let mut users = services.connection_users.list_users(key);
+        users.retain(|user| {
+            let stored = services.cache.store.get(user, Projection::Metadata);
+            kind.contains(user) && stored.is_some_and(|stored| is_user(&stored))
+        });
+        Ok(users)
+    }
+
+    /// Searches the objects of a kind on the API server, page by page, up to the first page with such an object.
+    async fn search_users(
+        &self,
+        kind: &UserKind,
+        is_user: impl Fn(&Object) -> bool,
+    ) -> Result<Vec<ObjectRef>, String> {
+        let (Some(api), Some(cache)) = (
+            self.services.find_api(&kind.cluster),
+            self.services.find_cache(&kind.cluster),
+        ) else {
+            return Err(format!("Cluster {} is not connected", kind.cluster));
+        };
+        let describe = |e: ApiError| format!("{}: {e}", kind.gvk);
+        let Some(gvk) = api.writer.find_served(&kind.gvk).await.map_err(describe)? else {
+            // The kind was removed, and all its objects with it.
+            return Ok(Vec::new());
+        };
+        for namespace in cache.namespaces.namespaces_for(&gvk, &kind.namespace) {
+            let mut token = String::new();
+            loop {
+                let page = api.writer.list_metadata_page(&gvk, &namespace, &token).await;
+                let (objects, next) = page.map_err(describe)?;
+                let users = objects.into_iter().filter(|(_, object)| is_user(object));
+                let users: Vec<ObjectRef> = users.map(|(user, _)| user).collect();
+                if !users.is_empty() {
+                    return Ok(users);
+                }
+                if next.is_empty() {
+                    break;
+                }
+                token = next;
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// The plugins whose objects live in a cluster, also those that are not loaded.
@@ -367,10 +408,7 @@ impl Controller {
     /// Removes the kinds of a plugin from the records of Upstreams and Clusters: none of its objects has its finalizer any more,
     /// and when its roles are gone with it, the host may not list them. Returns false if that failed, which is logged.
     pub(super) async fn forget_user_kinds(&self, plugin: &Plugin) -> bool {
-        let is_of_plugin = |user: &UserKind| {
-            let mut kinds = plugin.kinds.iter();
-            kinds.any(|kind| kind.gvk.is_same_kind(&user.gvk) && kind.cluster == user.cluster)
-        };
+        let is_of_plugin = |user: &UserKind| plugin.kinds.iter().any(|kind| is_same_kind(kind, user));
         let forget = |record: &mut Protection| record.users.retain(|user| !is_of_plugin(user));
         let cache = &self.services.cache;
         let mut is_done = true;

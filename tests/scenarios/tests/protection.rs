@@ -259,6 +259,37 @@ async fn upstream_stays_while_the_plugin_of_its_user_does_not_load(mut lab: Lab)
     wait_connection_gone(&lab, "a").await;
 }
 
+/// Whoever may edit an Upstream may write any kind into its record.
+#[scenario]
+async fn kind_that_no_plugin_reconciles_is_not_watched_for_the_record_of_an_upstream(mut lab: Lab) {
+    lab.start_probe().await;
+    apply_upstream(&lab, "a", None).await;
+    let claimed = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "user", "namespace": lab.namespace,
+        "finalizers": ["tests.ostler.dev/other"],
+        "annotations": {USED_CONNECTIONS: format!("Upstream.v1alpha1.ostler.dev {}/a", lab.namespace)}}});
+    lab.apply(claimed).await;
+    let record = [
+        "ConfigMap.v1 in-cluster",
+        "ServiceAccount.v1 in-cluster",
+        "Gone.v1.example.com in-cluster",
+    ];
+    let metadata = json!({"finalizers": [UPSTREAM_PROTECTION], "annotations": {USED_BY: record.join(", ")}});
+    lab.patch(&upstream_gvk(), "a", json!({ "metadata": metadata }))
+        .await;
+    delete_connection(&lab, "a").await;
+    lab.wait_event("DeletionBlocked", "a", "ServiceAccount").await;
+    let accounts = Gvk::new("", "v1", "ServiceAccount");
+    lab.patch(&accounts, "user", json!({"metadata": {"finalizers": null}}))
+        .await;
+    wait_connection_gone(&lab, "a").await;
+    let watches = lab.host().services().list_watches();
+    let watched: BTreeSet<&str> = watches.iter().map(|(scope, _)| &*scope.gvk.kind).collect();
+    assert!(
+        watched.contains("Probe") && !watched.contains("ServiceAccount") && !watched.contains("Service"),
+        "{watched:?}"
+    );
+}
+
 #[scenario]
 async fn object_that_never_used_an_upstream_does_not_keep_it(mut lab: Lab) {
     start_with_user(&mut lab).await;
