@@ -58,7 +58,7 @@ use parking_lot::Mutex;
 
 pub(crate) use self::{
     answer::{retry_after, root_cause},
-    broker::BrokerClient,
+    broker::{BrokerClient, BrokerConnections},
     challenge::Challenge,
     health::{HealthFact, HealthReport},
     transport_error::{TransportError, TransportErrorKind},

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
@@ -12,7 +12,7 @@ use crate::{
     kube::{backoff::Backoff, key::ObjectRef, scope::Projection},
     policy::grants::Subscription,
     sandbox::capabilities::http::StoreSecrets,
-    upstream::{self, BrokerClient, SubscriptionStats, UpstreamObject},
+    upstream::{self, BrokerClient, BrokerConnections, SubscriptionStats, UpstreamObject},
 };
 
 /// Delays between attempts to consume a queue.
@@ -65,7 +65,7 @@ impl Consumer {
     async fn consume(
         &self,
         failures: &mut u32,
-        connections: &mut Option<watch::Receiver<u64>>,
+        connections: &mut Option<BrokerConnections>,
     ) -> Result<(), String> {
         let client = self.find_broker()?;
         let queue = &self.subscription.queue;
@@ -146,34 +146,11 @@ impl Consumer {
     }
 }
 
-/// Waits for the next connection to the broker, which another subscription, a publish or the health check establishes.
-async fn wait_connection(connections: Option<watch::Receiver<u64>>) {
-    let Some(mut connections) = connections else {
-        return std::future::pending().await;
-    };
-    // A superseded client makes no further connection: the backoff finds the new one.
-    if connections.changed().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt;
-
-    use super::*;
-
-    #[test]
-    fn wait_for_connection_ends_with_a_new_one_only() {
-        let client = watch::Sender::new(1_u64);
-        let ends = |connections| wait_connection(connections).now_or_never().is_some();
-        assert!(!ends(Some(client.subscribe())), "it is connected already");
-        let connections = client.subscribe();
-        client.send_modify(|count| *count += 1);
-        assert!(ends(Some(connections)), "it was connected meanwhile");
-        assert!(!ends(None), "the Upstream does not exist");
-        let connections = client.subscribe();
-        drop(client);
-        assert!(!ends(Some(connections)), "it was superseded");
+/// Waits for the next connection to the broker, which another subscription, a publish or the health check establishes. Without a
+/// broker, or with one that was superseded, the backoff finds the new one.
+async fn wait_connection(connections: Option<BrokerConnections>) {
+    match connections {
+        Some(connections) => connections.wait_open().await,
+        None => std::future::pending().await,
     }
 }

@@ -9,8 +9,8 @@
 //!     │  size, properties   properties        AMQP's limits; headers that would route past the grants
 //!     │  rate limit         rate_limit        rate and burst
 //!     │  in-flight          client            bounded concurrency, timeout
-//!     │  connection         client            one attempt at a time, with backoff; calls fail at once in between
-//!     │  channel            client            one publish at a time on each, so that an error concerns one message
+//!     │  connection         link_state        one attempt at a time, with backoff; calls fail at once in between
+//!     │  channel            link              one publish at a time on each, so that an error concerns one message
 //!     │  write fence        client::fence     only while leading: before the publish, and at each write to the stream
 //!     ▼  TLS, addresses     connect           policy::network allows each address
 //!  broker ── confirm, or the returned message (mandatory)
@@ -19,6 +19,8 @@
 mod client;
 mod connect;
 mod consume;
+mod link;
+mod link_state;
 mod metered;
 mod properties;
 mod relay;
@@ -39,6 +41,9 @@ use super::{
     rate_limit::RateLimiter,
 };
 use crate::contract::bindings::types::MessageProperties;
+
+/// The connections to a broker that are established from now on.
+pub(crate) type BrokerConnections = link_state::LinkChanges<Arc<link::Link>>;
 
 /// A message to publish.
 #[derive(Clone, Debug)]

@@ -4,32 +4,27 @@
 //! room for further messages stops reading from it, which must not hold up the confirmations of others.
 
 use std::{
-    io,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
-use futures::StreamExt;
-use lapin::{
-    Channel, Confirmation, Connection, ErrorKind,
-    options::{BasicPublishOptions, ConfirmSelectOptions},
-    types::ShortString,
-};
+use futures::FutureExt;
+use lapin::{Confirmation, ErrorKind, options::BasicPublishOptions, types::ShortString};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::info;
 
 use super::{
     OutgoingMessage,
     connect::{ConnectError, Endpoint, OpenConnection, describe_error},
+    link::Link,
+    link_state::{LinkChanges, LinkState, LinkStep, superseded},
     metered::AnnouncedMessages,
     properties::{encode_properties, short_string},
 };
 use crate::{
     client::fence::{NotLeader, WriteFence},
     contract::message_memory::MessageShare,
-    kube::backoff::Backoff,
     policy::network::NetworkPolicy,
     upstream::{
         CircuitState, Secret, SecretSnapshot, SecretStore, SendError, UpstreamObject,
@@ -43,21 +38,8 @@ use crate::{
     },
 };
 
-/// Delays between connection attempts; in between, calls fail at once.
-const CONNECT_BACKOFF: Backoff =
-    Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(25);
-
-/// Time after which a call is repeated that came while another one was trying to connect.
-const TRIAL_RETRY_MILLISECONDS: u64 = 1000;
-
 /// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`.
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
-
-/// Code and time limit of an orderly close.
-pub const CLOSE_SUCCESS: u16 = 200;
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit of the wait for the reason of a loss.
-const LOSS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Codes of AMQP for a refused operation.
 const CONTENT_TOO_LARGE: u16 = 311;
@@ -89,138 +71,11 @@ pub struct BrokerClient {
     connect_timeout: Duration,
     body_bytes: usize,
     in_flight: Semaphore,
-    /// One attempt to connect runs at a time.
-    connecting: Arc<tokio::sync::Mutex<()>>,
-    state: Mutex<BrokerState>,
-    /// Number of connections so far.
-    connections: watch::Sender<u64>,
-    /// A client that was superseded or whose Upstream was deleted makes no new connection.
-    retired: CancellationToken,
-}
-
-#[derive(Default)]
-struct BrokerState {
-    link: Option<Arc<Link>>,
+    /// The connection on which all publish.
+    link: watch::Sender<LinkState<Arc<Link>>>,
     /// The connections of consumers.
-    consuming: Vec<Weak<Link>>,
-    health: Health,
-    schedule: ConnectSchedule,
-    last_failure: String,
-}
-
-/// The times of connection attempts. Pure: callers pass the time.
-#[derive(Debug, Default)]
-struct ConnectSchedule {
-    failures: u32,
-    retry_at: Option<Instant>,
-}
-
-impl ConnectSchedule {
-    fn record_failure(&mut self, now: Instant) {
-        self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(now + CONNECT_BACKOFF.delay(self.failures));
-    }
-
-    /// The wait until the next attempt may begin.
-    fn wait(&self, now: Instant) -> Duration {
-        self.retry_at
-            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
-    }
-
-    fn circuit_state(&self, now: Instant) -> CircuitState {
-        match self.retry_at {
-            None => CircuitState::Closed,
-            Some(at) if now < at => CircuitState::Open,
-            Some(_) => CircuitState::HalfOpen,
-        }
-    }
-}
-
-/// An open connection with its idle channels.
-pub struct Link {
-    connection: Connection,
-    /// Channels with confirms, each used by one publish at a time: an error of AMQP closes the whole channel, and would
-    /// fail the messages of other plugins on it.
-    publishers: Mutex<Vec<Channel>>,
-    /// Cancelled when the connection is lost or given up.
-    lost: CancellationToken,
-    /// Why it was lost, redacted.
-    loss: OnceLock<String>,
-    /// Cancelled when the connection has ended: the broker has returned its messages to their queues, unless it does not
-    /// respond.
-    ended: CancellationToken,
-    /// Cuts the connection when nothing uses it any more, even if the broker does not respond.
-    _cut: DropGuard,
-}
-
-impl Link {
-    /// The AMQP connection.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Waits until the connection is lost or given up.
-    pub async fn wait_lost(&self) {
-        self.lost.cancelled().await;
-    }
-
-    /// Why the connection, which has ended, was lost.
-    pub async fn describe_loss(&self) -> &str {
-        // The consumer may notice it first.
-        let _ = tokio::time::timeout(LOSS_TIMEOUT, self.lost.cancelled()).await;
-        self.loss.get().map_or("the connection was lost", |why| why)
-    }
-
-    /// Gives the connection up: by the close of AMQP first, which keeps the broker's log clean. It is cut when the link is
-    /// dropped.
-    pub fn close(self: Arc<Self>) {
-        self.lost.cancel();
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                runtime.spawn(async move {
-                    let closing = self.connection.close(CLOSE_SUCCESS, "closed".into());
-                    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
-                    self.ended.cancel();
-                });
-            }
-            Err(_) => self.ended.cancel(),
-        }
-    }
-
-    /// Awaits an operation of lapin until the connection is lost, which is the error `ConnectionAborted`. lapin never resolves
-    /// an acknowledgement that it took after its last command.
-    pub async fn await_until_lost<T>(
-        &self,
-        operation: impl Future<Output = Result<T, lapin::Error>>,
-    ) -> Result<T, lapin::Error> {
-        await_until_cancelled(&self.lost, operation).await
-    }
-
-    /// Waits until the connection, which is lost or given up, has ended.
-    pub async fn wait_end(&self) {
-        self.ended.cancelled().await;
-    }
-
-    /// Keeps a channel, on which nothing is outstanding, for the next publish.
-    pub fn return_publisher(&self, channel: Channel) {
-        self.publishers.lock().push(channel);
-    }
-
-    /// The connection works, as far as is known.
-    pub fn is_open(&self) -> bool {
-        self.connection.status().connected() && !self.lost.is_cancelled()
-    }
-
-    /// An idle channel with confirms, or a new one.
-    pub async fn take_publisher(&self) -> Result<Channel, lapin::Error> {
-        let idle = self.publishers.lock().pop();
-        if let Some(channel) = idle.filter(|channel| channel.status().connected()) {
-            return Ok(channel);
-        }
-        let channel = self.connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(channel)
-    }
+    consuming: Mutex<Vec<Weak<Link>>>,
+    health: Mutex<Health>,
 }
 
 impl BrokerClient {
@@ -312,10 +167,9 @@ impl BrokerClient {
                     .unwrap_or(16)
                     .clamp(1, MAX_REQUESTS_IN_FLIGHT) as usize,
             ),
-            connecting: Arc::default(),
-            state: Mutex::default(),
-            connections: watch::Sender::default(),
-            retired: CancellationToken::new(),
+            link: watch::Sender::default(),
+            consuming: Mutex::default(),
+            health: Mutex::default(),
         })
     }
 
@@ -377,7 +231,7 @@ impl BrokerClient {
         message: &OutgoingMessage,
         prepared: PreparedMessage,
     ) -> Result<(), SendError> {
-        if link.connection.status().blocked() {
+        if link.connection().status().blocked() {
             return Err(SendError::Unavailable(
                 "the broker accepts no messages at the moment (resource alarm)".into(),
             ));
@@ -464,54 +318,43 @@ impl BrokerClient {
 
     /// The open connection, after an attempt to connect if there is none and it is time for one.
     pub async fn link(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
-        if let Some(link) = self.open_link() {
-            return Ok(link);
-        }
-        let attempt = match self.connecting.clone().try_lock_owned() {
-            Ok(attempt) => attempt,
-            // A broker that is down may take the whole timeout: callers that waited would hold their memory meanwhile.
-            Err(_) if self.state.lock().schedule.failures > 0 => {
-                return Err(SendError::Throttled(TRIAL_RETRY_MILLISECONDS));
+        loop {
+            let mut changes = self.link.subscribe();
+            let mut step = LinkStep::Wait;
+            self.link.send_if_modified(|state| {
+                step = state.begin(Instant::now(), |link| link.is_open());
+                matches!(step, LinkStep::Connect)
+            });
+            match step {
+                LinkStep::Use(link) => return Ok(link),
+                LinkStep::Fail(error) => return Err(error),
+                LinkStep::Wait => {
+                    let is_over = |state: &LinkState<_>| !matches!(state, LinkState::Connecting { .. });
+                    let _ = changes.wait_for(is_over).await;
+                }
+                LinkStep::Connect => {
+                    let client = self.clone();
+                    // A task of its own: a caller that is cancelled must not cancel the attempt for the others.
+                    let connecting = tokio::spawn(async move { client.connect().await });
+                    let ended = |_| {
+                        Err(SendError::Unavailable(
+                            "the connection attempt was broken off".into(),
+                        ))
+                    };
+                    return connecting.await.unwrap_or_else(ended);
+                }
             }
-            Err(_) => self.connecting.clone().lock_owned().await,
-        };
-        if let Some(link) = self.open_link() {
-            return Ok(link);
         }
-        if self.retired.is_cancelled() {
-            return Err(superseded());
-        }
-        {
-            let state = self.state.lock();
-            if !state.schedule.wait(Instant::now()).is_zero() {
-                return Err(SendError::Unavailable(format!(
-                    "not connected: {}",
-                    state.last_failure
-                )));
-            }
-        }
-        let client = self.clone();
-        // A task of its own: a caller that is cancelled must not cancel the attempt for the others.
-        let connecting = tokio::spawn(async move {
-            let linked = client.connect().await;
-            drop(attempt);
-            linked
-        });
-        let ended = |_| {
-            Err(SendError::Unavailable(
-                "the connection attempt was broken off".into(),
-            ))
-        };
-        connecting.await.unwrap_or_else(ended)
     }
 
     /// The connections that are established from now on.
-    pub fn watch_connections(&self) -> watch::Receiver<u64> {
-        self.connections.subscribe()
+    pub fn watch_connections(&self) -> LinkChanges<Arc<Link>> {
+        LinkChanges(self.link.subscribe())
     }
 
-    fn open_link(&self) -> Option<Arc<Link>> {
-        self.state.lock().link.clone().filter(|link| link.is_open())
+    /// There is an open connection.
+    fn is_connected(&self) -> bool {
+        matches!(&*self.link.borrow(), LinkState::Open(link) if link.is_open())
     }
 
     /// Opens a connection for one consumer. Its messages are charged to `memory` before they are received.
@@ -523,10 +366,17 @@ impl BrokerClient {
         self.link().await?;
         let opened = self.open_connection(Some(memory)).await?;
         let announced = opened.announced.clone();
-        let link = self.accept_connection(opened, |state, link| {
-            state.consuming.retain(|link| link.strong_count() > 0);
-            state.consuming.push(Arc::downgrade(link));
-        })?;
+        let link = self.start_link(opened);
+        {
+            let mut consuming = self.consuming.lock();
+            // It is superseded before the lock is taken for the last time.
+            if matches!(*self.link.borrow(), LinkState::Superseded) {
+                link.close();
+                return Err(superseded());
+            }
+            consuming.retain(|link| link.strong_count() > 0);
+            consuming.push(Arc::downgrade(&link));
+        }
         Ok((link, announced))
     }
 
@@ -549,108 +399,86 @@ impl BrokerClient {
         })
     }
 
+    /// Makes the attempt that the state has recorded.
     async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, SendError> {
-        let opened = match self.open_connection(None).await {
-            Ok(opened) => opened,
+        let opening = std::panic::AssertUnwindSafe(self.open_connection(None)).catch_unwind();
+        let opened = opening.await.unwrap_or_else(|_| {
+            let text = "panic in the attempt, which is a bug of the host".to_owned();
+            let kind = TransportErrorKind::Broken;
+            Err(ConnectError::Transport(TransportError { kind, text }))
+        });
+        let now = Instant::now();
+        let (changed, result) = match opened {
+            Ok(opened) => {
+                let link = self.start_link(opened);
+                let is_wanted = self
+                    .link
+                    .send_if_modified(|state| state.record_open(link.clone()));
+                if !is_wanted {
+                    link.close();
+                    return Err(superseded());
+                }
+                (self.health.lock().record_login(Ok(()), now), Ok(link))
+            }
+            Err(error @ ConnectError::NotLeader(_)) => {
+                self.change_link(LinkState::record_withdrawal);
+                return Err(error.into());
+            }
             Err(ConnectError::Transport(error)) => {
-                self.record_failure(&error.text, |health| {
-                    health.record_unreachable(error.kind, &error.text)
-                });
-                return Err(error.into_send_error(""));
+                self.change_link(|state| state.record_failure(now, &error.text));
+                let changed = self.health.lock().record_unreachable(error.kind, &error.text);
+                (changed, Err(error.into_send_error("")))
             }
             Err(ConnectError::Refused(why)) => {
                 let error = SendError::LoginFailed(why);
-                self.record_failure(&error.to_string(), |health| {
-                    health.record_login(Err(&error), Instant::now())
-                });
-                return Err(error);
+                self.change_link(|state| state.record_failure(now, &error.to_string()));
+                (self.health.lock().record_login(Err(&error), now), Err(error))
             }
-            Err(error @ ConnectError::NotLeader(_)) => return Err(error.into()),
         };
-        let mut changed = false;
-        let link = self.accept_connection(opened, |state, link| {
-            state.schedule = ConnectSchedule::default();
-            state.last_failure.clear();
-            state.link = Some(link.clone());
-            changed = state.health.record_login(Ok(()), Instant::now());
-        })?;
-        self.connections.send_modify(|count| *count += 1);
         if changed {
             (self.context.on_status_change)();
         }
-        Ok(link)
+        result
     }
 
-    /// Keeps a connection, unless the client was superseded while it was opened.
-    fn accept_connection(
-        self: &Arc<Self>,
-        opened: OpenConnection,
-        keep: impl FnOnce(&mut BrokerState, &Arc<Link>),
-    ) -> Result<Arc<Link>, SendError> {
-        let OpenConnection { connection, cut, .. } = opened;
-        let events = connection.events_listener();
-        let link = Arc::new(Link {
-            connection,
-            publishers: Mutex::default(),
-            lost: CancellationToken::new(),
-            loss: OnceLock::new(),
-            ended: CancellationToken::new(),
-            _cut: cut.drop_guard(),
-        });
-        let mut state = self.state.lock();
-        // It is cancelled before the lock is taken for the last time.
-        if self.retired.is_cancelled() {
-            drop(state);
-            link.close();
-            return Err(superseded());
-        }
-        keep(&mut state, &link);
-        drop(state);
-        tokio::spawn(watch_connection(
-            Arc::downgrade(self),
-            Arc::downgrade(&link),
-            events,
-        ));
-        Ok(link)
+    fn change_link(&self, change: impl FnOnce(&mut LinkState<Arc<Link>>)) {
+        self.link.send_modify(change);
     }
 
-    fn record_failure(&self, why: &str, change: impl FnOnce(&mut Health) -> bool) {
-        let mut state = self.state.lock();
-        state.schedule.record_failure(Instant::now());
-        state.last_failure = why.to_owned();
-        let changed = change(&mut state.health);
-        drop(state);
-        if changed {
-            (self.context.on_status_change)();
-        }
+    /// Takes a connection whose loss is recorded.
+    fn start_link(self: &Arc<Self>, opened: OpenConnection) -> Arc<Link> {
+        let client = Arc::downgrade(self);
+        Link::start(opened, move |link, error| {
+            if let Some(client) = client.upgrade() {
+                client.record_loss(link, error);
+            }
+        })
     }
 
     /// Records that a connection was lost. The next use connects again, at once for the first time.
-    fn record_lost(&self, link: &Arc<Link>, error: &lapin::Error) {
+    fn record_loss(&self, link: &Arc<Link>, error: &lapin::Error) {
         let why = self.redactor.redact_text(&describe_error(error));
-        let _ = link.loss.set(why.clone());
-        link.lost.cancel();
-        link.ended.cancel();
-        let mut state = self.state.lock();
-        if !state
-            .link
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, link))
-        {
+        link.record_loss(&why);
+        let was_current = self.link.send_if_modified(|state| {
+            let is_current = matches!(state, LinkState::Open(current) if Arc::ptr_eq(current, link));
+            if is_current {
+                state.record_loss(Instant::now(), &why);
+            }
+            is_current
+        });
+        if !was_current {
             return;
         }
-        state.link = None;
-        state.last_failure.clone_from(&why);
-        let changed = state.health.record_unreachable(
-            TransportErrorKind::Broken,
-            &format!("the connection was lost: {why}"),
-        );
-        drop(state);
         info!(
             host = self.endpoint.host,
             error = why,
             "connection to broker lost"
         );
+        let message = format!("the connection was lost: {why}");
+        let changed = self
+            .health
+            .lock()
+            .record_unreachable(TransportErrorKind::Broken, &message);
         if changed {
             (self.context.on_status_change)();
         }
@@ -658,18 +486,24 @@ impl BrokerClient {
 
     /// Gives the connections up, and makes no other one: the client is superseded.
     pub fn retire(&self) {
-        self.retired.cancel();
-        self.close();
+        let before = self.link.send_replace(LinkState::Superseded);
+        if let LinkState::Open(link) = before {
+            link.close();
+        }
+        self.close_consumers();
     }
 
     /// Closes all connections.
     pub fn close(&self) {
-        let mut state = self.state.lock();
-        let consuming = std::mem::take(&mut state.consuming);
-        let links = state.link.take().into_iter();
-        drop(state);
-        let links = links.chain(consuming.iter().filter_map(Weak::upgrade));
-        links.for_each(Link::close);
+        let mut link = None;
+        self.change_link(|state| link = state.take_open());
+        link.into_iter().for_each(Link::close);
+        self.close_consumers();
+    }
+
+    fn close_consumers(&self) {
+        let consuming = std::mem::take(&mut *self.consuming.lock());
+        consuming.iter().filter_map(Weak::upgrade).for_each(Link::close);
     }
 
     /// Connects unless there is a connection, and records the result in the health.
@@ -680,30 +514,30 @@ impl BrokerClient {
 
     /// Takes the broker for healthy without a connection, in a plan.
     pub fn assume_health(&self) {
-        self.state.lock().health.record_login(Ok(()), Instant::now());
+        self.health.lock().record_login(Ok(()), Instant::now());
     }
 
     /// There is no connection.
     pub fn needs_health_check(&self) -> bool {
-        self.open_link().is_none()
+        !self.is_connected()
     }
 
     /// The delay before the next health check: `idle` while there is a connection, else until the next attempt.
     pub fn next_health_check(&self, soonest: Duration, idle: Duration) -> Duration {
-        match self.open_link() {
-            Some(_) => idle,
-            None => self.state.lock().schedule.wait(Instant::now()).max(soonest),
+        match self.is_connected() {
+            true => idle,
+            false => self.link.borrow().wait(Instant::now()).max(soonest),
         }
     }
 
     /// The health as reported in the Upstream's status.
     pub fn health_report(&self) -> HealthReport {
-        self.state.lock().health.to_report(None, self.is_anonymous)
+        self.health.lock().to_report(None, self.is_anonymous)
     }
 
     /// The state of the circuit: open while there is no attempt to connect.
     pub fn circuit_state(&self) -> CircuitState {
-        self.state.lock().schedule.circuit_state(Instant::now())
+        self.link.borrow().circuit_state(Instant::now())
     }
 }
 
@@ -713,85 +547,9 @@ impl Drop for BrokerClient {
     }
 }
 
-/// The error of a client that a newer version of its Upstream has superseded.
-fn superseded() -> SendError {
-    SendError::Unavailable("the Upstream has changed: try again".into())
-}
-
-/// Awaits an operation until the token is cancelled, which is the error `ConnectionAborted`.
-async fn await_until_cancelled<T>(
-    token: &CancellationToken,
-    operation: impl Future<Output = Result<T, lapin::Error>>,
-) -> Result<T, lapin::Error> {
-    tokio::select! {
-        // Biased: an operation that has succeeded did so, also if the connection was lost since.
-        biased;
-        result = operation => result,
-        () = token.cancelled() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
-    }
-}
-
 /// A message that has passed all checks.
 pub struct PreparedMessage {
     exchange: ShortString,
     routing_key: ShortString,
     properties: lapin::BasicProperties,
-}
-
-/// Waits for the end of a connection and records it.
-async fn watch_connection(
-    client: Weak<BrokerClient>,
-    link: Weak<Link>,
-    events: impl futures::Stream<Item = lapin::Event>,
-) {
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        let (Some(client), Some(link)) = (client.upgrade(), link.upgrade()) else {
-            return;
-        };
-        if let lapin::Event::Error(error) = event
-            && !link.connection.status().connected()
-        {
-            return client.record_lost(&link, &error);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn operation_that_never_resolves_ends_with_the_connection() {
-        let lost = CancellationToken::new();
-        let done = await_until_cancelled(&lost, std::future::ready(Ok(true))).await;
-        assert!(done.expect("it succeeded"));
-        lost.cancel();
-        let stuck = std::future::pending::<Result<bool, lapin::Error>>();
-        let error = await_until_cancelled(&lost, stuck)
-            .await
-            .expect_err("the connection is lost");
-        assert_eq!(describe_error(&error), "connection aborted");
-        let done = await_until_cancelled(&lost, std::future::ready(Ok(true))).await;
-        assert!(done.expect("it had succeeded before the loss was noticed"));
-    }
-
-    #[test]
-    fn circuit_opens_with_each_failure_for_longer() {
-        let (mut schedule, now) = (ConnectSchedule::default(), Instant::now());
-        assert_eq!(schedule.circuit_state(now), CircuitState::Closed);
-        let mut last = Duration::ZERO;
-        for _ in 0..5 {
-            schedule.record_failure(now);
-            let wait = schedule.wait(now);
-            assert!(wait > last, "{wait:?}");
-            assert_eq!(schedule.circuit_state(now), CircuitState::Open);
-            assert_eq!(schedule.circuit_state(now + wait), CircuitState::HalfOpen);
-            last = wait;
-        }
-        for _ in 0..100 {
-            schedule.record_failure(now);
-        }
-        assert!(schedule.wait(now) <= Duration::from_secs(30));
-    }
 }

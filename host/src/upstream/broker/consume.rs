@@ -14,7 +14,8 @@ use lapin::{
 };
 
 use super::{
-    client::{BrokerClient, CLOSE_SUCCESS, Link},
+    client::BrokerClient,
+    link::{CLOSE_SUCCESS, Link},
     metered::AnnouncedMessages,
     properties::{decode_properties, redact_properties, short_string},
     relay::{DEAD_LETTER_PLUGIN, DEAD_LETTER_QUEUE, DEAD_LETTER_REASON, History, delay_bucket},
