@@ -5,6 +5,7 @@ mod call;
 pub mod cluster;
 pub mod conditions;
 mod deletion;
+mod former_builds;
 mod holds;
 mod home;
 pub mod lifecycle;
@@ -368,7 +369,7 @@ impl Controller {
         }
         let object = match kind.finalizer.as_deref() {
             Some(finalizer) if !object.has_finalizer(finalizer) => {
-                if !self.is_plugin_protected(&plugin) {
+                if !self.is_plugin_protected(&plugin, kind) {
                     let again = self.services.dispatcher.now() + HOLD_RECHECK;
                     return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
                 }
@@ -443,6 +444,15 @@ impl Controller {
             Ok(api) => api.writer.set_finalizers(key, object, finalizers).await,
             Err(e) => Err(e),
         };
+        self.settle_finalizers(key, written)
+    }
+
+    /// Counts a write of finalizers. The error is the outcome of a reconcile that needs it.
+    fn settle_finalizers(
+        &self,
+        key: &ObjectRef,
+        written: Result<Arc<Object>, ApiError>,
+    ) -> Result<Arc<Object>, ReconcileOutcome> {
         self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),

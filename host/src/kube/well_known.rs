@@ -71,6 +71,8 @@ well_known! {
     bookkeeping {
         /// Finalizer of a Plugin whose objects have finalizers: the Plugin stays until they are cleaned up.
         PLUGIN_FINALIZER = "ostler.dev/plugin", "finalizer";
+        /// Annotation of such a Plugin: the kinds and finalizers of its builds, also of former ones, whose objects may have them.
+        BUILD_FINALIZERS = "ostler.dev/build-finalizers", "annotation";
         /// Finalizer of an Upstream that is used for objects with a finalizer, and of the Secrets it names: they stay until
         /// the last of these objects has been cleaned up.
         UPSTREAM_PROTECTION = "ostler.dev/upstream-protection", "finalizer";
@@ -280,8 +282,9 @@ well_known! {
         INCOMPATIBLE_CANARY = "IncompatibleCanary", "`status.canary.message`";
         /// The canary waits for the primary build, which is not loaded.
         PRIMARY_NOT_LOADED = "PrimaryNotLoaded", "`status.canary.message`";
-        /// The Plugin is being deleted, and objects with its finalizers remain. The message names some.
-        OBJECTS_REMAIN = "ObjectsRemain", "Ready=False";
+        /// Objects with finalizers of the plugin remain: the Plugin is being deleted, or a former build has reconciled their kind and
+        /// this one does not. The message names some.
+        OBJECTS_REMAIN = "ObjectsRemain", "Ready=False, Healthy=False";
     }
 
     /// Reasons of the conditions of an Upstream or a Cluster.

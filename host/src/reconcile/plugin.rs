@@ -8,7 +8,10 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    Controller, GuestResult, ReconcileOutcome, activation::activate, home::ClusterProblem, name_objects,
+    Controller, GuestResult, ReconcileOutcome,
+    activation::activate,
+    former_builds::{is_finalizer_recorded, list_finalized_kinds},
+    name_objects,
 };
 use crate::{
     cache::store::Query,
@@ -91,25 +94,39 @@ impl Controller {
                 Cause::Retry,
             ));
         }
-        let cleans = serving.as_ref().is_some_and(|p| has_finalizers(p));
-        let ours = object
-            .finalizers
-            .iter()
-            .any(|f| **f == *bookkeeping::PLUGIN_FINALIZER);
-        let object = if cleans && !ours {
-            let mut finalizers = object.finalizers.to_vec();
-            finalizers.push(bookkeeping::PLUGIN_FINALIZER.into());
-            match self.set_finalizers(key, &object, &finalizers).await {
+        let mut abandoned = (None, Vec::new());
+        let mut object = object;
+        if let Some(plugin) = &serving {
+            object = match self.record_finalizers(key, object, plugin).await {
                 Ok(object) => object,
                 Err(end) => return Some(end),
-            }
-        } else {
-            object
-        };
+            };
+            abandoned = match self.find_abandoned_objects(key, &object, plugin).await {
+                Ok(found) => found,
+                Err(end) => return Some(end),
+            };
+        }
+        let (abandoned, listed) = abandoned;
         self.stats.begin_reconcile(key, &by, &report.digest);
-        let reads = self.read_home_cluster(key, serving.as_deref());
+        let mut reads = self.read_home_cluster(key, serving.as_deref());
+        reads.extend(listed);
         let problem = serving.as_ref().and_then(|p| self.find_cluster_problem(p));
-        let answer = compose_result(&report, serving.as_deref(), problem.as_ref(), dealt);
+        let mut conditions = build_conditions(&report, serving.as_deref(), dealt);
+        if let Some(note) = abandoned {
+            let remain = condition(
+                condition_type::HEALTHY,
+                false,
+                plugin_reason::OBJECTS_REMAIN,
+                &note,
+            );
+            replace_healthy(&mut conditions, remain);
+        }
+        if let Some(problem) = problem {
+            // Nothing is reconciled meanwhile. It is Unknown: the plugin itself is not at fault.
+            let unknown = unknown_condition(condition_type::HEALTHY, problem.reason, &problem.message);
+            replace_healthy(&mut conditions, unknown);
+        }
+        let answer = compose_result(&report, serving.as_deref(), conditions, dealt);
         // `yield` means that it is being loaded, which is no error.
         let failure = match &answer {
             GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
@@ -143,10 +160,10 @@ impl Controller {
         reads
     }
 
-    /// Returns whether a deletion of the `Plugin` object of a build waits for its objects: it has its finalizer, or there is no such
-    /// object, since the build is that of a file. Before, no object gets one: if the `Plugin` were deleted in between, nobody would
-    /// remove it.
-    pub(super) fn is_plugin_protected(&self, plugin: &Plugin) -> bool {
+    /// Returns whether a deletion of the `Plugin` object of a build waits for its objects of a kind: it has its finalizer and a record
+    /// of theirs, or there is no such object, since the build is that of a file. Before, no object gets one: if the `Plugin` were
+    /// deleted in between, or its next build did not reconcile the kind, nobody would remove it.
+    pub(super) fn is_plugin_protected(&self, plugin: &Plugin, kind: &Kind) -> bool {
         if self
             .registry
             .serving_in(&SlotId::object(&**plugin.name()))
@@ -156,7 +173,7 @@ impl Controller {
         }
         let key = ObjectRef::new(crate::plugin::kind(), "", plugin.name());
         let object = self.services.cache.store.get(&key, Projection::Full);
-        object.is_none_or(|object| object.has_finalizer(bookkeeping::PLUGIN_FINALIZER))
+        object.is_none_or(|object| is_finalizer_recorded(&object, kind))
     }
 
     /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
@@ -190,7 +207,8 @@ impl Controller {
                 .report_remaining(key, object, report, None, note, Vec::new())
                 .await;
         };
-        let (left, reads) = match self.list_finalized(plugin).await {
+        let kinds = list_finalized_kinds(object, plugin);
+        let (left, reads) = match self.list_finalized(plugin.home_cluster(), &kinds).await {
             Ok(found) => found,
             Err(why) => {
                 let note = format!("Its objects can't be listed: {why}");
@@ -200,7 +218,7 @@ impl Controller {
             }
         };
         if left.is_empty() {
-            if !self.forget_user_kinds(plugin).await {
+            if !self.forget_user_kinds(&kinds).await {
                 return ReconcileOutcome::retry();
             }
             return self
@@ -208,7 +226,7 @@ impl Controller {
                 .await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
-            return self.orphan_objects(plugin, left).await;
+            return self.orphan_objects(plugin, &kinds, left).await;
         }
         // The annotation may have been taken back while the lane was held.
         if plugin.lifecycle {
@@ -228,15 +246,16 @@ impl Controller {
             .await
     }
 
-    /// The objects with the plugin's finalizer, and the lists that were read to find them.
+    /// The objects with the finalizers of these kinds, of a plugin with this home cluster, and the lists that were read to find them.
     pub(super) async fn list_finalized(
         &self,
-        plugin: &Plugin,
+        home: &str,
+        kinds: &[Kind],
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
         let services = &self.services;
         let (mut left, mut reads) = (Vec::new(), Vec::new());
-        if let Some(cluster) = cluster_object(plugin.home_cluster()) {
-            let connection = services.clusters.find(plugin.home_cluster());
+        if let Some(cluster) = cluster_object(home) {
+            let connection = services.clusters.find(home);
             if !connection.is_some_and(|connection| connection.is_verified()) {
                 return Err(format!(
                     "Cluster {}/{} is not connected",
@@ -245,10 +264,19 @@ impl Controller {
             }
             reads.push(Dependency::Object(cluster, Projection::Full));
         }
-        for kind in &plugin.kinds {
+        for kind in kinds {
             let Some(finalizer) = kind.finalizer.as_deref() else {
                 continue;
             };
+            let Some(api) = services.find_api(&kind.cluster) else {
+                return Err(format!("Cluster {} is not connected", kind.cluster));
+            };
+            let served = api.writer.find_served(&kind.gvk).await;
+            let Some(gvk) = served.map_err(|e| format!("{}: {e}", kind.gvk))? else {
+                // Its CRD was deleted, and all objects with it.
+                continue;
+            };
+            let kind = &Kind { gvk, ..kind.clone() };
             // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
             let (scopes, timeout) = match &*kind.cluster {
                 "" => (self.find_listable_scopes(kind).await, SYNC_TIMEOUT),
@@ -349,14 +377,15 @@ impl Controller {
 
     /// Removes the plugin's finalizers from all objects without cleanup. The plugin's lane is held meanwhile, since a
     /// reconcile would add them again.
-    async fn orphan_objects(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> ReconcileOutcome {
+    async fn orphan_objects(
+        &self,
+        plugin: &Plugin,
+        kinds: &[Kind],
+        left: Vec<(ObjectRef, Arc<Object>)>,
+    ) -> ReconcileOutcome {
         self.services.dispatcher.set_paused(plugin.name(), true);
         for (held, of) in left {
-            let finalizers: BTreeSet<&str> = plugin
-                .kinds
-                .iter()
-                .filter_map(|k| k.finalizer.as_deref())
-                .collect();
+            let finalizers: BTreeSet<&str> = kinds.iter().filter_map(|k| k.finalizer.as_deref()).collect();
             let kept: Vec<_> = of
                 .finalizers
                 .iter()
@@ -375,10 +404,6 @@ impl Controller {
     }
 }
 
-fn has_finalizers(plugin: &Plugin) -> bool {
-    plugin.kinds.iter().any(|k| k.finalizer.is_some())
-}
-
 fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
     Condition {
         status: ConditionStatus::Unknown,
@@ -390,13 +415,9 @@ fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
 fn compose_result(
     report: &Report,
     serving: Option<&Plugin>,
-    problem: Option<&ClusterProblem>,
+    conditions: Vec<Condition>,
     dealt: bool,
 ) -> GuestResult {
-    let mut conditions = build_conditions(report, serving, dealt);
-    if let Some(problem) = problem {
-        report_cluster_problem(&mut conditions, problem);
-    }
     let status = Some(render_fields(report, serving, dealt));
     match find_problem(report, &conditions, dealt) {
         None => GuestResult::Outcome(Outcome {
@@ -502,14 +523,13 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
     [loaded, granted, healthy].into_iter().chain(unverified).collect()
 }
 
-/// Replaces a condition Healthy that is True, since nothing is reconciled on a home cluster with a problem. It is Unknown: the
-/// plugin itself is not at fault.
-fn report_cluster_problem(conditions: &mut [Condition], problem: &ClusterProblem) {
+/// Replaces the condition Healthy, if it is True.
+fn replace_healthy(conditions: &mut [Condition], by: Condition) {
     let mut healthy = conditions.iter_mut();
     let is_healthy =
         |c: &&mut Condition| c.type_ == condition_type::HEALTHY && c.status == ConditionStatus::True;
     if let Some(healthy) = healthy.find(is_healthy) {
-        *healthy = unknown_condition(condition_type::HEALTHY, problem.reason, &problem.message);
+        *healthy = by;
     }
 }
 
@@ -633,10 +653,7 @@ mod tests {
 
     #[test]
     fn plugin_whose_home_cluster_is_away_waits_and_names_it() {
-        let problem = ClusterProblem {
-            reason: plugin_reason::CLUSTER_NOT_FOUND,
-            message: "Cluster fleet/onboarding does not exist".into(),
-        };
+        let message = "Cluster fleet/onboarding does not exist";
         let serving = report(LoadState::Serving);
         let aspects = |reason: &str, healthy: bool| {
             vec![
@@ -649,7 +666,9 @@ mod tests {
             ("Trapping", false, "Trapping"),
         ] {
             let mut aspects = aspects(before, healthy);
-            report_cluster_problem(&mut aspects, &problem);
+            let unknown =
+                unknown_condition(condition_type::HEALTHY, plugin_reason::CLUSTER_NOT_FOUND, message);
+            replace_healthy(&mut aspects, unknown);
             let found = find_problem(&serving, &aspects, true).expect("it is not Ready");
             assert_eq!(found.0, reason);
             assert_eq!(matches!(found.2, Resolution::Wait), healthy, "{reason}");

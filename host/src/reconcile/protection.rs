@@ -27,7 +27,7 @@ use crate::{
         scope::Projection,
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
-    plugin::{self, Kind, Plugin},
+    plugin::{self, Kind},
     schedule::{dependencies::Dependency, dispatcher::Cause},
     upstream::{UpstreamObject, upstream_gvk},
 };
@@ -390,7 +390,7 @@ impl Controller {
             }
         }
         for plugin in serving {
-            let (finalized, _) = self.list_finalized(&plugin).await?;
+            let (finalized, _) = self.list_finalized(plugin.home_cluster(), &plugin.kinds).await?;
             let found = finalized.into_iter().filter(|(user, object)| {
                 let reads = self.services.dispatcher.reads(user);
                 let has_read = reads
@@ -407,8 +407,8 @@ impl Controller {
 
     /// Removes the kinds of a plugin from the records of Upstreams and Clusters: none of its objects has its finalizer any more,
     /// and when its roles are gone with it, the host may not list them. Returns false if that failed, which is logged.
-    pub(super) async fn forget_user_kinds(&self, plugin: &Plugin) -> bool {
-        let is_of_plugin = |user: &UserKind| plugin.kinds.iter().any(|kind| is_same_kind(kind, user));
+    pub(super) async fn forget_user_kinds(&self, kinds: &[Kind]) -> bool {
+        let is_of_plugin = |user: &UserKind| kinds.iter().any(|kind| is_same_kind(kind, user));
         let forget = |record: &mut Protection| record.users.retain(|user| !is_of_plugin(user));
         let cache = &self.services.cache;
         let mut is_done = true;

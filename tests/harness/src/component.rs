@@ -140,3 +140,19 @@ pub fn with_note(wasm: &[u8], note: &str) -> Vec<u8> {
     ostler_builder::component::append_section(&mut component, "note", note.as_bytes());
     component
 }
+
+/// Returns the component with another text of the same length in place of each occurrence of one, as in its descriptor.
+pub fn replace_text(wasm: &[u8], text: &str, by: &str) -> Vec<u8> {
+    assert_eq!(text.len(), by.len(), "the size of the component stays");
+    let places = wasm.windows(text.len()).enumerate();
+    let places: Vec<usize> = places
+        .filter(|(_, found)| *found == text.as_bytes())
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!places.is_empty(), "the component contains {text}");
+    let mut replaced = wasm.to_vec();
+    for at in places {
+        replaced[at..at + by.len()].copy_from_slice(by.as_bytes());
+    }
+    replaced
+}

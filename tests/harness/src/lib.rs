@@ -21,7 +21,9 @@ mod second;
 mod server;
 mod wait;
 
-pub use component::{HeldCompiler, compiled_dir, component_path, read_component, with_note, workspace_root};
+pub use component::{
+    HeldCompiler, compiled_dir, component_path, read_component, replace_text, with_note, workspace_root,
+};
 pub use concourse_simulator as simulator;
 pub use lab::{Lab, PACK_GRANTS, find_condition};
 pub use logs::captured_logs;

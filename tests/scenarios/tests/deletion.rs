@@ -8,7 +8,7 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab,
     concourse::kind,
-    find_condition, probe, read_component, scenario,
+    find_condition, probe, read_component, replace_text, scenario,
     simulator::{Answer, Options, Simulator},
 };
 use serde_json::json;
@@ -476,16 +476,11 @@ async fn finalizer_that_a_build_has_renamed_is_removed_after_the_cleanup(mut lab
         lab.delete(&greeting, name).await;
     }
 
-    let mut wasm = read_component("examples/greeting");
-    let found = wasm
-        .windows(GREETING_FINALIZER.len())
-        .enumerate()
-        .filter(|(_, text)| *text == GREETING_FINALIZER.as_bytes());
-    let places: Vec<usize> = found.map(|(at, _)| at).collect();
-    assert!(!places.is_empty(), "the finalizer is in the component");
-    for at in places {
-        wasm[at..at + RENAMED_FINALIZER.len()].copy_from_slice(RENAMED_FINALIZER.as_bytes());
-    }
+    let wasm = replace_text(
+        &read_component("examples/greeting"),
+        GREETING_FINALIZER,
+        RENAMED_FINALIZER,
+    );
     lab.install_bytes("greeting", &wasm);
     lab.start_host().await;
     lab.wait_gone(&greeting, "forced").await;

@@ -23,7 +23,7 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab, find_condition, read_component,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
-    scenario, with_note, workspace_root,
+    replace_text, scenario, with_note, workspace_root,
 };
 use serde_json::{Value, json};
 
@@ -543,6 +543,87 @@ async fn object_gets_its_finalizer_after_the_plugin_has_its_own(mut lab: Lab) {
     is_open.store(true, Ordering::Relaxed);
     let ready = lab.wait_ready(&probe(), "a").await;
     assert!(ready["metadata"]["finalizers"].is_array());
+}
+
+/// Nothing reconciles the objects of the kind any more, which a person has to learn.
+#[scenario]
+async fn plugin_names_objects_of_a_kind_that_its_build_drops(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
+    install_probe(&lab).await;
+    lab.start_host().await;
+    let selected = Gvk::new("tests.ostler.dev", "v1alpha1", "SelectedProbe");
+    for name in ["a", "b"] {
+        let metadata = json!({"name": name, "namespace": lab.namespace, "labels": {"tier": "a"}});
+        let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "SelectedProbe", "metadata": metadata, "spec": {}});
+        lab.apply(object).await;
+        lab.wait_ready(&selected, name).await;
+    }
+    lab.host = None;
+    // Of the same length: the descriptor of the component names the kind.
+    let dropped = replace_text(&read_component("tests/probe"), "SelectedProbe", "DroppedsProbe");
+    lab.install_bytes("probe", &dropped);
+    lab.start_host().await;
+    let object = wait_plugin_condition(&lab, "probe", "Healthy", "False", "ObjectsRemain").await;
+    let why = message(&object, "Healthy").to_owned();
+    assert!(
+        why.contains("/a") && why.contains("/b") && why.contains("tests.ostler.dev/selected"),
+        "{why}"
+    );
+    assert_eq!(find_condition(&object, "Ready")["reason"], "ObjectsRemain");
+
+    // The objects of the other kind are reconciled, and the Plugin stays while any are left.
+    lab.apply_probe("c", json!([]), json!([])).await;
+    lab.wait_ready(&probe(), "c").await;
+    lab.delete(&probe(), "c").await;
+    lab.wait_gone(&probe(), "c").await;
+    let api = lab.api(&kind(), "");
+    api.delete("probe", &Default::default()).await.expect("accepted");
+    lab.wait_until("the condition names the remaining objects", async || {
+        let ready = find_condition(&plugin(&lab, "probe").await, "Ready");
+        let why = ready["message"].as_str().unwrap_or_default();
+        ready["reason"] == "ObjectsRemain" && why.starts_with("2 objects need it")
+    })
+    .await;
+    // A build that reconciles the kind cleans up.
+    for name in ["a", "b"] {
+        lab.delete(&selected, name).await;
+    }
+    lab.install(&["tests/probe"]);
+    for name in ["a", "b"] {
+        lab.wait_gone(&selected, name).await;
+    }
+    lab.wait_until("it is gone", async || plugin(&lab, "probe").await.is_null())
+        .await;
+}
+
+/// As when everything that was installed is deleted, the CRDs first.
+#[scenario(embedded = "it deletes CRDs that other tests need on a shared server")]
+async fn plugin_whose_crd_is_deleted_before_it_is_deleted_too(mut lab: Lab) {
+    let _lock = lab.lock_plugin("probe").await;
+    install_probe(&lab).await;
+    lab.start_host().await;
+    lab.apply_probe("a", json!([]), json!([])).await;
+    lab.wait_ready(&probe(), "a").await;
+    let crds = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    for plural in ["probes", "selectedprobes"] {
+        let name = format!("{plural}.tests.ostler.dev");
+        let deleted = lab.api(&crds, "").delete(&name, &Default::default()).await;
+        deleted.expect("accepted");
+        lab.wait_until("the CRD is gone", async || {
+            let found = lab.api(&crds, "").get_opt(&name).await;
+            found.expect("an answer").is_none()
+        })
+        .await;
+    }
+    // A host that has never listed the kind knows nothing of its objects.
+    lab.host = None;
+    lab.start_host().await;
+    let api = lab.api(&kind(), "");
+    api.delete("probe", &Default::default()).await.expect("accepted");
+    lab.wait_until("the Plugin is gone", async || {
+        plugin(&lab, "probe").await.is_null()
+    })
+    .await;
 }
 
 #[scenario]

@@ -1,0 +1,210 @@
+//! Finalizers of former builds: a Plugin lists the kinds and finalizers of its builds, before objects get them.
+//!
+//! A build may drop a kind. Its objects keep their finalizer, and nothing reconciles them any more: the Plugin says so, also after a
+//! restart, and waits for them when it is deleted. A finalizer that a build renames or drops, but not its kind, is removed by the
+//! cleanup of the object (`deletion.rs`).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::json;
+
+use super::{Controller, ReconcileOutcome, name_objects};
+use crate::{
+    kube::{
+        key::{Gvk, ObjectRef, display_cluster, parse_cluster},
+        object::Object,
+        well_known::bookkeeping::{BUILD_FINALIZERS, PLUGIN_FINALIZER},
+    },
+    plugin::{Kind, Plugin},
+    schedule::dependencies::Dependency,
+};
+
+/// Maximum number of objects that a message names for each kind.
+const MAX_NAMED_OBJECTS: usize = 3;
+
+/// The finalizer that builds of a plugin give to the objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KindFinalizer {
+    gvk: Gvk,
+    cluster: Arc<str>,
+    finalizer: Box<str>,
+}
+
+impl KindFinalizer {
+    fn of(kind: &Kind) -> Option<Self> {
+        Some(Self {
+            gvk: kind.gvk.clone(),
+            cluster: kind.cluster.clone(),
+            finalizer: kind.finalizer.clone()?,
+        })
+    }
+
+    /// Lists those that a Plugin has recorded.
+    fn list(plugin: &Object) -> BTreeSet<Self> {
+        let text = plugin.annotation(BUILD_FINALIZERS).unwrap_or_default();
+        text.split(", ").filter_map(Self::parse).collect()
+    }
+
+    /// Formats an entry, for example `Team.v1alpha1.concourse-ci.org in-cluster concourse-ci.org/team`.
+    fn format(&self) -> String {
+        format!(
+            "{} {} {}",
+            self.gvk,
+            display_cluster(&self.cluster),
+            self.finalizer
+        )
+    }
+
+    fn parse(entry: &str) -> Option<Self> {
+        let mut words = entry.split(' ');
+        let (kind, cluster, finalizer) = (words.next()?, words.next()?, words.next()?);
+        Some(Self {
+            gvk: Gvk::parse(kind)?,
+            cluster: parse_cluster(cluster)?,
+            finalizer: finalizer.into(),
+        })
+    }
+
+    /// Returns true if a build reconciles its objects.
+    fn is_reconciled_by(&self, plugin: &Plugin) -> bool {
+        let mut kinds = plugin.kinds.iter();
+        kinds.any(|kind| kind.gvk.is_same_kind(&self.gvk) && kind.cluster == self.cluster)
+    }
+
+    /// Its objects, in the namespaces of the build that serves now.
+    fn to_kind(&self, plugin: &Plugin) -> Kind {
+        Kind {
+            gvk: self.gvk.clone(),
+            finalizer: Some(self.finalizer.clone()),
+            selector: None,
+            phase: false,
+            namespaces: plugin.kinds.first().and_then(|kind| kind.namespaces.clone()),
+            cluster: self.cluster.clone(),
+        }
+    }
+}
+
+/// Returns true if a Plugin has recorded the finalizer of a kind.
+pub(super) fn is_finalizer_recorded(plugin: &Object, kind: &Kind) -> bool {
+    plugin.has_finalizer(PLUGIN_FINALIZER)
+        && KindFinalizer::of(kind).is_none_or(|finalizer| KindFinalizer::list(plugin).contains(&finalizer))
+}
+
+/// The kinds whose objects may have a finalizer of a build of this Plugin: those of the build that serves, and of former ones.
+pub(super) fn list_finalized_kinds(object: &Object, plugin: &Plugin) -> Vec<Kind> {
+    let mut kinds = plugin.kinds.clone();
+    let current: BTreeSet<_> = plugin.kinds.iter().filter_map(KindFinalizer::of).collect();
+    let former = KindFinalizer::list(object).into_iter();
+    kinds.extend(
+        former
+            .filter(|former| !current.contains(former))
+            .map(|former| former.to_kind(plugin)),
+    );
+    kinds
+}
+
+impl Controller {
+    /// Records the finalizers of the build that serves in its Plugin, with the Plugin's own finalizer. Returns the newest version.
+    pub(super) async fn record_finalizers(
+        &self,
+        key: &ObjectRef,
+        object: Arc<Object>,
+        plugin: &Plugin,
+    ) -> Result<Arc<Object>, ReconcileOutcome> {
+        if plugin
+            .kinds
+            .iter()
+            .all(|kind| is_finalizer_recorded(&object, kind))
+            || plugin.kinds.iter().all(|kind| kind.finalizer.is_none())
+        {
+            return Ok(object);
+        }
+        let mut recorded = KindFinalizer::list(&object);
+        recorded.extend(plugin.kinds.iter().filter_map(KindFinalizer::of));
+        self.write_finalizers(key, &object, &recorded).await
+    }
+
+    /// Finds the objects that have the finalizer of a former build, and whose kind the build that serves does not reconcile. Returns
+    /// what to say of them, and the lists that were read. Kinds without such objects are forgotten.
+    pub(super) async fn find_abandoned_objects(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        plugin: &Plugin,
+    ) -> Result<(Option<String>, Vec<Dependency>), ReconcileOutcome> {
+        let mut recorded = KindFinalizer::list(object);
+        let dropped = recorded.iter().filter(|former| !former.is_reconciled_by(plugin));
+        let dropped: Vec<KindFinalizer> = dropped.cloned().collect();
+        let (mut notes, mut reads, mut is_forgotten) = (Vec::new(), Vec::new(), false);
+        for former in &dropped {
+            let (gvk, finalizer) = (&former.gvk, &former.finalizer);
+            match self
+                .list_finalized(plugin.home_cluster(), &[former.to_kind(plugin)])
+                .await
+            {
+                Ok((left, _)) if left.is_empty() => {
+                    is_forgotten |= recorded.remove(former);
+                }
+                Ok((left, read)) => {
+                    reads.extend(read);
+                    let names = name_objects(left.iter().map(|(key, _)| key), MAX_NAMED_OBJECTS);
+                    notes.push(format!("{names} with the finalizer {finalizer}"));
+                }
+                Err(why) => notes.push(format!("{gvk} can't be listed: {why}")),
+            }
+        }
+        if is_forgotten {
+            self.write_finalizers(key, object, &recorded).await?;
+        }
+        let note = (!notes.is_empty()).then(|| {
+            format!(
+                "A former build has reconciled kinds that this one does not, so nothing cleans up: {}. Deploy a build that reconciles \
+                 them and delete the objects, or remove the finalizers",
+                notes.join("; ")
+            )
+        });
+        Ok((note, reads))
+    }
+
+    async fn write_finalizers(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        recorded: &BTreeSet<KindFinalizer>,
+    ) -> Result<Arc<Object>, ReconcileOutcome> {
+        let mut finalizers = object.finalizers.to_vec();
+        if !object.has_finalizer(PLUGIN_FINALIZER) {
+            finalizers.push(PLUGIN_FINALIZER.into());
+        }
+        let entries: Vec<String> = recorded.iter().map(KindFinalizer::format).collect();
+        let metadata =
+            json!({"finalizers": finalizers, "annotations": {BUILD_FINALIZERS: entries.join(", ")}});
+        let writer = &self.services.api.writer;
+        let written = writer.patch_metadata(None, key, object, metadata).await;
+        self.settle_finalizers(key, written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::key::cluster_name;
+
+    #[test]
+    fn record_of_finalizers_survives_a_round_trip_and_garbage_is_left_out() {
+        let entries = ["", "fleet/east"].map(|cluster| KindFinalizer {
+            gvk: Gvk::new("tests.ostler.dev", "v1alpha1", "Probe"),
+            cluster: match cluster.split_once('/') {
+                Some((namespace, name)) => cluster_name(namespace, name),
+                None => cluster.into(),
+            },
+            finalizer: "tests.ostler.dev/probe".into(),
+        });
+        let text = entries.each_ref().map(KindFinalizer::format).join(", ");
+        let record = format!("{text}, , Probe, Probe.v1 in-cluster, ../x.v1 in-cluster f");
+        let json = json!({"metadata": {"name": "probe", "annotations": {BUILD_FINALIZERS: record}}});
+        let (_, plugin) =
+            Object::parse(&crate::plugin::kind(), json.to_string().as_bytes()).expect("an object");
+        assert_eq!(KindFinalizer::list(&plugin), BTreeSet::from(entries));
+    }
+}
