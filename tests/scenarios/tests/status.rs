@@ -1,13 +1,25 @@
 //! The status is of the generation that was reconciled, and a checkpoint is of the version that the component has seen.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use axum::{Router, http::Method};
-use kube::api::{Patch, PatchParams};
-use ostler::testing::key::Gvk;
+use axum::{
+    Router,
+    http::{Method, Request, Response},
+};
+use futures::StreamExt;
+use kube::{
+    Client,
+    api::{Patch, PatchParams},
+    client::Body,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use ostler::{
+    Host, Settings,
+    testing::{election::Timing, key::Gvk, lease, scope::Projection},
+};
 use ostler_test_harness::{Lab, probe, scenario};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 /// An upstream that answers a request only when the test permits it.
 struct HeldUpstream {
@@ -138,6 +150,106 @@ async fn post_of_a_stale_version_is_not_sent(mut lab: Lab) {
         sent.push(method);
     }
     assert_eq!(sent, [Method::POST]);
+}
+
+/// The settings of one of two hosts, of which one leads.
+async fn elect(lab: &Lab, identity: &str) -> Settings {
+    let kubeconfig = Kubeconfig::read_from(&lab.kubeconfig).expect("a kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let election = lease::Settings {
+        config: config.expect("a configuration"),
+        namespace: lab.namespace.clone(),
+        name: "ostler".into(),
+        identity: identity.into(),
+        timing: Timing {
+            lease: Duration::from_secs(3),
+            renew: Duration::from_secs(2),
+            retry: Duration::from_millis(500),
+        },
+    };
+    Settings {
+        election: Some(election),
+        ..lab.settings.clone()
+    }
+}
+
+/// A client that gets nothing from the watches of a kind while they are held.
+fn hold_watches(client: Client, plural: &'static str, held: watch::Receiver<bool>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, held) = (client.clone(), held.clone());
+        let uri = request.uri();
+        let is_watch = uri.path().ends_with(plural) && uri.query().is_some_and(|q| q.contains("watch="));
+        async move {
+            let (parts, body) = client.send(request).await?.into_parts();
+            let chunks = axum::body::Body::new(body).into_data_stream();
+            let chunks = chunks.then(move |chunk| {
+                let mut held = held.clone();
+                async move {
+                    if is_watch {
+                        let _ = held.wait_for(|held| !held).await;
+                    }
+                    chunk
+                }
+            });
+            let body = axum::body::Body::from_stream(chunks);
+            Ok::<_, kube::Error>(Response::from_parts(parts, body))
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// The watch of the standby has not delivered what the leader has recorded by the time that it takes over.
+#[scenario(real = "leases")]
+async fn new_leader_whose_watch_lags_does_not_repeat_a_post(mut lab: Lab) {
+    lab.install(&["tests/probe"]);
+    let mut upstream = HeldUpstream::start(&lab).await;
+    lab.apply(upstream.object.clone()).await;
+    lab.settings = elect(&lab, "first").await;
+    lab.start_host().await;
+    let post = json!({"do": "post-once", "name": "held", "path": "/"});
+    lab.apply_probe("p", json!([http(), post]), json!([])).await;
+    assert_eq!(upstream.wait_request().await, Method::GET);
+
+    let held = watch::Sender::new(false);
+    let client = hold_watches(lab.host_client(), "/probes", held.subscribe());
+    let standby = Host::start(client, elect(&lab, "second").await);
+    let standby = standby.await.expect("it starts");
+    let key = lab.key(&probe::kind(), "p");
+    let cached = || standby.services().cache.store.get(&key, Projection::Full);
+    lab.wait_until("the standby has the object", async || cached().is_some())
+        .await;
+    held.send_replace(true);
+    let before = cached().expect("the object").resource_version;
+
+    // The leader has sent the POST and recorded it.
+    upstream.permits.add_permits(100);
+    assert_eq!(upstream.wait_request().await, Method::POST);
+    let recorded = lab.wait_ready(&probe::kind(), "p").await;
+    assert_eq!(recorded["status"]["seen"], json!(["200", "posted"]));
+    lab.host = None;
+    assert_eq!(upstream.wait_request().await, Method::GET);
+    assert_eq!(cached().expect("the object").resource_version, before);
+    assert_eq!(
+        upstream.wait_request().await,
+        Method::GET,
+        "the retry, and no POST"
+    );
+    held.send_replace(false);
+    let newest = recorded["metadata"]["resourceVersion"]
+        .as_str()
+        .expect("a version");
+    let newest: u64 = newest.parse().expect("a number");
+    lab.wait_until("the new leader has what was recorded", async || {
+        cached().is_some_and(|object| object.resource_version >= newest)
+    })
+    .await;
+    lab.host = Some(standby);
+    lab.wait_idle().await;
+    let object = lab.wait_ready(&probe::kind(), "p").await;
+    assert_eq!(object["status"]["seen"], json!(["200", "posted"]));
+    while let Ok(method) = upstream.requests.try_recv() {
+        assert_eq!(method, Method::GET);
+    }
 }
 
 #[scenario]
