@@ -38,6 +38,9 @@ use crate::{
 /// Maximum number of writes of one status while its CRD changes between with and without the status subresource.
 const MAX_STATUS_DISCOVERIES: u32 = 3;
 
+/// Number of objects requested per page of a list of metadata.
+const METADATA_PAGE_SIZE: usize = 500;
+
 /// Prefix of the field managers of plugins. A component chooses its name, which must not be that of another client.
 const FIELD_MANAGER_PREFIX: &str = "ostler-";
 
@@ -66,6 +69,9 @@ pub struct Written {
     /// False if the write was suppressed because it would change nothing.
     pub sent: bool,
 }
+
+/// One page of a list: its objects, and the token of the next page (empty after the last).
+type ObjectPage = (Vec<(ObjectRef, Arc<Object>)>, String);
 
 /// All writes of the host.
 pub struct ApiWriter {
@@ -353,11 +359,36 @@ impl ApiWriter {
         labels: Option<&Selector>,
         limit: usize,
         token: &str,
-    ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, String), ApiError> {
+    ) -> Result<ObjectPage, ApiError> {
         let query = self.client.collection_query(gvk, namespace, labels).await?;
-        let mut objects = Vec::new();
         let client = self.client.acting_as(account);
-        let page = client.list_page(&query, limit, token, None, |item| {
+        self.parse_page(&client, gvk, &query, limit, token, None).await
+    }
+
+    /// Lists the metadata of one page of the objects of a kind, as [`ApiWriter::list_page`] lists whole ones.
+    pub async fn list_metadata_page(
+        &self,
+        gvk: &Gvk,
+        namespace: &str,
+        token: &str,
+    ) -> Result<ObjectPage, ApiError> {
+        let query = self.client.collection_query(gvk, namespace, None).await?;
+        let form = Some(MetadataForm::List);
+        self.parse_page(&self.client, gvk, &query, METADATA_PAGE_SIZE, token, form)
+            .await
+    }
+
+    async fn parse_page(
+        &self,
+        client: &ApiClient,
+        gvk: &Gvk,
+        query: &str,
+        limit: usize,
+        token: &str,
+        form: Option<MetadataForm>,
+    ) -> Result<ObjectPage, ApiError> {
+        let mut objects = Vec::new();
+        let page = client.list_page(query, limit, token, form, |item| {
             objects.extend(Object::parse(gvk, item.as_bytes()).ok());
         });
         let next_token = page.await?.next_token;

@@ -84,10 +84,23 @@ impl KindFinalizer {
     }
 }
 
+/// What objects of former builds a Plugin has left.
+#[derive(Default)]
+pub(super) struct AbandonedObjects {
+    /// What to say of them; none if there are none.
+    pub note: Option<String>,
+    /// The lists that were read to find them.
+    pub reads: Vec<Dependency>,
+}
+
 /// Returns true if a Plugin has recorded the finalizer of a kind.
 pub(super) fn is_finalizer_recorded(plugin: &Object, kind: &Kind) -> bool {
+    let Some(finalizer) = KindFinalizer::of(kind) else {
+        return true;
+    };
+    let (entry, text) = (finalizer.format(), plugin.annotation(BUILD_FINALIZERS));
     plugin.has_finalizer(PLUGIN_FINALIZER)
-        && KindFinalizer::of(kind).is_none_or(|finalizer| KindFinalizer::list(plugin).contains(&finalizer))
+        && text.unwrap_or_default().split(", ").any(|listed| listed == entry)
 }
 
 /// The kinds whose objects may have a finalizer of a build of this Plugin: those of the build that serves, and of former ones.
@@ -104,35 +117,25 @@ pub(super) fn list_finalized_kinds(object: &Object, plugin: &Plugin) -> Vec<Kind
 }
 
 impl Controller {
-    /// Records the finalizers of the build that serves in its Plugin, with the Plugin's own finalizer. Returns the newest version.
-    pub(super) async fn record_finalizers(
+    /// Records the finalizers of the build that serves in its Plugin, with the Plugin's own finalizer, and finds the objects that have
+    /// the finalizer of a former build and whose kind this one does not reconcile. Kinds without such objects are forgotten.
+    /// Returns the newest version of the Plugin.
+    pub(super) async fn track_finalizers(
         &self,
         key: &ObjectRef,
         object: Arc<Object>,
         plugin: &Plugin,
-    ) -> Result<Arc<Object>, ReconcileOutcome> {
-        if plugin
+    ) -> Result<(Arc<Object>, AbandonedObjects), ReconcileOutcome> {
+        let mut recorded = KindFinalizer::list(&object);
+        let mut object = object;
+        if !plugin
             .kinds
             .iter()
             .all(|kind| is_finalizer_recorded(&object, kind))
-            || plugin.kinds.iter().all(|kind| kind.finalizer.is_none())
         {
-            return Ok(object);
+            recorded.extend(plugin.kinds.iter().filter_map(KindFinalizer::of));
+            object = self.write_finalizers(key, &object, &recorded).await?;
         }
-        let mut recorded = KindFinalizer::list(&object);
-        recorded.extend(plugin.kinds.iter().filter_map(KindFinalizer::of));
-        self.write_finalizers(key, &object, &recorded).await
-    }
-
-    /// Finds the objects that have the finalizer of a former build, and whose kind the build that serves does not reconcile. Returns
-    /// what to say of them, and the lists that were read. Kinds without such objects are forgotten.
-    pub(super) async fn find_abandoned_objects(
-        &self,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        plugin: &Plugin,
-    ) -> Result<(Option<String>, Vec<Dependency>), ReconcileOutcome> {
-        let mut recorded = KindFinalizer::list(object);
         let dropped = recorded.iter().filter(|former| !former.is_reconciled_by(plugin));
         let dropped: Vec<KindFinalizer> = dropped.cloned().collect();
         let (mut notes, mut reads, mut is_forgotten) = (Vec::new(), Vec::new(), false);
@@ -154,7 +157,7 @@ impl Controller {
             }
         }
         if is_forgotten {
-            self.write_finalizers(key, object, &recorded).await?;
+            object = self.write_finalizers(key, &object, &recorded).await?;
         }
         let note = (!notes.is_empty()).then(|| {
             format!(
@@ -163,7 +166,7 @@ impl Controller {
                 notes.join("; ")
             )
         });
-        Ok((note, reads))
+        Ok((object, AbandonedObjects { note, reads }))
     }
 
     async fn write_finalizers(

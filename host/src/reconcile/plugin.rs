@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 use super::{
     Controller, GuestResult, ReconcileOutcome,
     activation::activate,
-    former_builds::{is_finalizer_recorded, list_finalized_kinds},
+    former_builds::{AbandonedObjects, is_finalizer_recorded, list_finalized_kinds},
     name_objects,
 };
 use crate::{
@@ -94,25 +94,19 @@ impl Controller {
                 Cause::Retry,
             ));
         }
-        let mut abandoned = (None, Vec::new());
-        let mut object = object;
-        if let Some(plugin) = &serving {
-            object = match self.record_finalizers(key, object, plugin).await {
-                Ok(object) => object,
+        let (object, abandoned) = match &serving {
+            Some(plugin) => match self.track_finalizers(key, object, plugin).await {
+                Ok(tracked) => tracked,
                 Err(end) => return Some(end),
-            };
-            abandoned = match self.find_abandoned_objects(key, &object, plugin).await {
-                Ok(found) => found,
-                Err(end) => return Some(end),
-            };
-        }
-        let (abandoned, listed) = abandoned;
+            },
+            None => (object, AbandonedObjects::default()),
+        };
         self.stats.begin_reconcile(key, &by, &report.digest);
         let mut reads = self.read_home_cluster(key, serving.as_deref());
-        reads.extend(listed);
+        reads.extend(abandoned.reads);
         let problem = serving.as_ref().and_then(|p| self.find_cluster_problem(p));
         let mut conditions = build_conditions(&report, serving.as_deref(), dealt);
-        if let Some(note) = abandoned {
+        if let Some(note) = abandoned.note {
             let remain = condition(
                 condition_type::HEALTHY,
                 false,

@@ -264,15 +264,31 @@ impl Controller {
         protected: Option<&Protected>,
     ) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
+        let is_user = |object: &Object| !object.finalizers.is_empty() && is_user_of(object, key);
         let is_allowed = |user: &ObjectRef| protected.is_none_or(|protected| protected.allows_user(user));
+        let plugins = self.registry.serving();
         let mut users = Vec::new();
         for kind in &record.users {
-            let listed = self.list_users(key, kind).await?;
-            users.extend(listed.into_iter().filter(is_allowed));
+            let mut reconciled = plugins.iter().flat_map(|plugin| &plugin.kinds);
+            if let Some(reconciled) = reconciled.find(|reconciled| is_same_kind(reconciled, kind)) {
+                self.sync_users(&reconciled.gvk, kind).await?;
+                continue;
+            }
+            // Whoever may edit the Upstream may write any kind into its annotation, which must not make the host watch that.
+            let found = self.search_users(kind, is_user).await?;
+            users.extend(found.into_iter().filter(is_allowed));
             if users.len() >= MAX_NAMED_USERS {
                 return Ok(users);
             }
         }
+        let mut cached = services.connection_users.list_users(key);
+        cached.retain(|user| {
+            let stored = services.cache.store.get(user, Projection::Metadata);
+            stored.is_some_and(|stored| is_user(&stored))
+                && record.users.iter().any(|kind| kind.contains(user))
+                && is_allowed(user)
+        });
+        users.extend(cached);
         users.extend(services.connection_users.list_claims(key));
         if key.gvk == cluster_gvk() {
             users.extend(self.find_plugins_at_home(key).await?);
@@ -285,23 +301,11 @@ impl Controller {
         Ok(users)
     }
 
-    /// Lists the objects of a kind that need an Upstream or a Cluster for their cleanup: at least one, if there are any.
-    ///
-    /// Those of a kind that a plugin reconciles are looked up in the index over the cache. Those of another kind are listed from the
-    /// API server: whoever may edit the Upstream may write any kind into its annotation, which must not make the host watch that.
-    async fn list_users(&self, key: &ObjectRef, kind: &UserKind) -> Result<Vec<ObjectRef>, String> {
-        let plugins = self.registry.serving();
-        let mut reconciled = plugins.iter().flat_map(|plugin| &plugin.kinds);
-        let reconciled = reconciled.find(|reconciled| is_same_kind(reconciled, kind));
-        let is_user = |object: &Object| !object.finalizers.is_empty() && is_user_of(object, key);
-        let Some(reconciled) = reconciled else {
-            return self.search_users(kind, is_user).await;
-        };
-        let services = &self.services;
-        let Some(cache) = services.find_cache(&kind.cluster) else {
+    /// Waits until the objects of a kind that a plugin reconciles, in the version `gvk`, are in the cache and its index.
+    async fn sync_users(&self, gvk: &Gvk, kind: &UserKind) -> Result<(), String> {
+        let Some(cache) = self.services.find_cache(&kind.cluster) else {
             return Err(format!("Cluster {} is not connected", kind.cluster));
         };
-        let gvk = &reconciled.gvk;
         for namespace in cache.namespaces.namespaces_for(gvk, &kind.namespace) {
             // Of full objects: while their watch has not listed them, that of the metadata reports no change to the index.
             let scope = cache
@@ -310,12 +314,7 @@ impl Controller {
             let synced = cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await;
             synced.map_err(|why| format!("{gvk} in namespace {:?}: {why}", &*scope.namespace))?;
         }
-        let mut users = services.connection_users.list_users(key);
-        users.retain(|user| {
-            let stored = services.cache.store.get(user, Projection::Metadata);
-            kind.contains(user) && stored.is_some_and(|stored| is_user(&stored))
-        });
-        Ok(users)
+        Ok(())
     }
 
     /// Searches the objects of a kind on the API server, page by page, up to the first page with such an object.

@@ -97,6 +97,19 @@ async fn wait_plugin_condition(lab: &Lab, name: &str, kind: &str, status: &str, 
     plugin(lab, name).await
 }
 
+/// Deletes the Plugin `probe`, and waits until its condition says that these objects remain. Returns the message.
+async fn delete_with_objects_left(lab: &Lab, start: &str) -> String {
+    let api = lab.api(&kind(), "");
+    api.delete("probe", &Default::default()).await.expect("accepted");
+    lab.wait_until("the condition names the remaining objects", async || {
+        let object = plugin(lab, "probe").await;
+        find_condition(&object, "Ready")["reason"] == "ObjectsRemain"
+            && message(&object, "Ready").starts_with(start)
+    })
+    .await;
+    message(&plugin(lab, "probe").await, "Ready")
+}
+
 fn message(plugin: &Value, kind: &str) -> String {
     find_condition(plugin, kind)["message"]
         .as_str()
@@ -497,14 +510,8 @@ async fn deleted_plugin_stays_while_objects_need_cleanup(mut lab: Lab) {
     lab.start_host().await;
     lab.apply_probe("a", json!([]), json!([])).await;
     lab.wait_ready(&probe(), "a").await;
-    let api = lab.api(&kind(), "");
-    api.delete("probe", &Default::default()).await.expect("accepted");
-    lab.wait_until("the condition names the remaining objects", async || {
-        let ready = find_condition(&plugin(&lab, "probe").await, "Ready");
-        let why = ready["message"].as_str().unwrap_or_default();
-        ready["reason"] == "ObjectsRemain" && why.starts_with("1 objects need it") && why.contains("/a)")
-    })
-    .await;
+    let why = delete_with_objects_left(&lab, "1 objects need it").await;
+    assert!(why.contains("/a)"), "{why}");
     // The plugin keeps reconciling until then.
     lab.apply_probe("b", json!([]), json!([])).await;
     lab.wait_ready(&probe(), "b").await;
@@ -576,14 +583,7 @@ async fn plugin_names_objects_of_a_kind_that_its_build_drops(mut lab: Lab) {
     lab.wait_ready(&probe(), "c").await;
     lab.delete(&probe(), "c").await;
     lab.wait_gone(&probe(), "c").await;
-    let api = lab.api(&kind(), "");
-    api.delete("probe", &Default::default()).await.expect("accepted");
-    lab.wait_until("the condition names the remaining objects", async || {
-        let ready = find_condition(&plugin(&lab, "probe").await, "Ready");
-        let why = ready["message"].as_str().unwrap_or_default();
-        ready["reason"] == "ObjectsRemain" && why.starts_with("2 objects need it")
-    })
-    .await;
+    delete_with_objects_left(&lab, "2 objects need it").await;
     // A build that reconciles the kind cleans up.
     for name in ["a", "b"] {
         lab.delete(&selected, name).await;

@@ -269,8 +269,8 @@ async fn kind_that_no_plugin_reconciles_is_not_watched_for_the_record_of_an_upst
         "annotations": {USED_CONNECTIONS: format!("Upstream.v1alpha1.ostler.dev {}/a", lab.namespace)}}});
     lab.apply(claimed).await;
     let record = [
-        "ConfigMap.v1 in-cluster",
         "ServiceAccount.v1 in-cluster",
+        "Service.v1 in-cluster",
         "Gone.v1.example.com in-cluster",
     ];
     let metadata = json!({"finalizers": [UPSTREAM_PROTECTION], "annotations": {USED_BY: record.join(", ")}});

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::{ApiWriter, write_responses::Authorship};
 use crate::{
-    client::api::{ApiError, MetadataForm, PatchType},
+    client::api::{ApiError, PatchType},
     kube::{
-        key::{Gvk, ObjectRef},
+        key::ObjectRef,
         object::Object,
         protection::may_need_any,
         references,
@@ -25,9 +25,6 @@ use crate::{
 
 /// Maximum attempts of a metadata update that conflicts with other writers.
 const MAX_UPDATE_ATTEMPTS: u32 = 5;
-
-/// Number of objects requested per page of a list of metadata.
-const METADATA_PAGE_SIZE: usize = 500;
 
 impl ApiWriter {
     /// Sets the finalizers of an object that was read; conflicts if it changed since. With the finalizer goes the list of what
@@ -249,29 +246,6 @@ impl ApiWriter {
             Some(parse_own_finalizers(&object))
         };
         Ok(self.read_listed(key, parse).await?.unwrap_or_default())
-    }
-
-    /// Lists the metadata of one page of the objects of a kind, and the token of the next page (empty after the last).
-    pub async fn list_metadata_page(
-        &self,
-        gvk: &Gvk,
-        namespace: &str,
-        token: &str,
-    ) -> Result<(Vec<(ObjectRef, Object)>, String), ApiError> {
-        let query = self.client.collection_query(gvk, namespace, None).await?;
-        let mut objects = Vec::new();
-        let page = self.client.list_page(
-            &query,
-            METADATA_PAGE_SIZE,
-            token,
-            Some(MetadataForm::List),
-            |item| objects.extend(Object::parse(gvk, item.as_bytes()).ok()),
-        );
-        let next_token = page.await?.next_token;
-        let objects = objects
-            .into_iter()
-            .map(|(key, object)| (key.with_cluster(&self.cluster), object));
-        Ok((objects.collect(), next_token))
     }
 
     /// Patches labels and annotations of an object that was read; conflicts if it changed since.

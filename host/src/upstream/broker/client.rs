@@ -421,17 +421,19 @@ impl BrokerClient {
                 (self.health.lock().record_login(Ok(()), now), Ok(link))
             }
             Err(error @ ConnectError::NotLeader(_)) => {
-                self.change_link(LinkState::record_withdrawal);
+                self.link.send_modify(LinkState::record_withdrawal);
                 return Err(error.into());
             }
             Err(ConnectError::Transport(error)) => {
-                self.change_link(|state| state.record_failure(now, &error.text));
+                self.link
+                    .send_modify(|state| state.record_failure(now, &error.text));
                 let changed = self.health.lock().record_unreachable(error.kind, &error.text);
                 (changed, Err(error.into_send_error("")))
             }
             Err(ConnectError::Refused(why)) => {
                 let error = SendError::LoginFailed(why);
-                self.change_link(|state| state.record_failure(now, &error.to_string()));
+                self.link
+                    .send_modify(|state| state.record_failure(now, &error.to_string()));
                 (self.health.lock().record_login(Err(&error), now), Err(error))
             }
         };
@@ -439,10 +441,6 @@ impl BrokerClient {
             (self.context.on_status_change)();
         }
         result
-    }
-
-    fn change_link(&self, change: impl FnOnce(&mut LinkState<Arc<Link>>)) {
-        self.link.send_modify(change);
     }
 
     /// Takes a connection whose loss is recorded.
@@ -496,7 +494,7 @@ impl BrokerClient {
     /// Closes all connections.
     pub fn close(&self) {
         let mut link = None;
-        self.change_link(|state| link = state.take_open());
+        self.link.send_modify(|state| link = state.take_open());
         link.into_iter().for_each(Link::close);
         self.close_consumers();
     }
@@ -524,10 +522,10 @@ impl BrokerClient {
 
     /// The delay before the next health check: `idle` while there is a connection, else until the next attempt.
     pub fn next_health_check(&self, soonest: Duration, idle: Duration) -> Duration {
-        match self.is_connected() {
-            true => idle,
-            false => self.link.borrow().wait(Instant::now()).max(soonest),
+        if self.is_connected() {
+            return idle;
         }
+        self.link.borrow().wait(Instant::now()).max(soonest)
     }
 
     /// The health as reported in the Upstream's status.

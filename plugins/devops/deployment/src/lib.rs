@@ -124,12 +124,13 @@ fn advance(run: &mut Run) -> Result<Outcome, Failure> {
         run.end(DeploymentState::Failed, &message);
         return Ok(end(run));
     }
-    let next = match run.status.phase == run.record.status.phase {
-        true => heartbeat_due
+    let next = if run.status.phase == run.record.status.phase {
+        heartbeat_due
             .saturating_sub(run.ctx.now())
-            .clamp(1, LOOK_INTERVAL_MS),
+            .clamp(1, LOOK_INTERVAL_MS)
+    } else {
         // The heartbeat about it is sent when it is written.
-        false => 1,
+        1
     };
     Ok(Outcome::after(next).with(waiting).status(&run.status))
 }
