@@ -24,6 +24,15 @@ impl Registry {
         }
     }
 
+    /// Takes the kinds of another registry in place of its own.
+    pub fn restore(&self, other: &Self) {
+        let kinds = other.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        self.kinds
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&kinds);
+    }
+
     /// A kind by group and plural.
     pub fn get(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
         self.kinds

@@ -63,14 +63,34 @@ pub struct Server {
 
 impl Server {
     /// Starts listening.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or there is no certificate.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
+        Self::start_with(options, None).await
+    }
+
+    /// Starts a server that has the objects and kinds of another one, as from its backup. Each goes on by itself.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn start_from(options: Options, origin: &Self) -> anyhow::Result<Self> {
+        Self::start_with(options, Some(&origin.state.api)).await
+    }
+
+    async fn start_with(options: Options, origin: Option<&Api>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(options.listen)
             .await
             .with_context(|| format!("listening on {}", options.listen))?;
         let (storage, written) = Storage::new(options.history);
+        let api = Api::new(storage);
+        if let Some(origin) = origin {
+            api.storage.restore(&origin.storage);
+            api.registry.restore(&origin.registry);
+        }
         let tls = options.tls.then(|| Tls::new(options.listen.ip())).transpose()?;
         let state = Arc::new(State {
-            api: Api::new(storage),
+            api,
             faults: Faults::default(),
             counters: Counters::default(),
             bookmark_interval: options.bookmark_interval.max(Duration::from_millis(1)),

@@ -93,6 +93,25 @@ impl Storage {
         )
     }
 
+    /// Takes the objects of another storage in place of its own. They are shared, so they cost no copies. The history begins after
+    /// them.
+    pub fn restore(&self, other: &Self) {
+        let other = other.lock();
+        let mut data = self.lock();
+        let restore_table = |(resource, table): (&Resource, &Table)| {
+            let mut restored = Table::new(other.revision);
+            restored.objects.clone_from(&table.objects);
+            (resource.clone(), restored)
+        };
+        *data = Data {
+            revision: other.revision,
+            tables: other.tables.iter().map(restore_table).collect(),
+            by_uid: other.by_uid.clone(),
+            dependents: other.dependents.clone(),
+            compacted: other.revision,
+        };
+    }
+
     // Every critical section leaves the data consistent, so a poisoned lock is still good.
     fn lock(&self) -> MutexGuard<'_, Data> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)

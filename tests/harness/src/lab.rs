@@ -78,9 +78,7 @@ impl Lab {
 
     /// Starts a lab on an embedded API server with these options.
     pub async fn embedded_with(options: ostler_apiserver::Options) -> Self {
-        let server = ostler_apiserver::Server::start(options)
-            .await
-            .expect("the embedded API server starts");
+        let server = crds::start_embedded(options).await;
         let directory = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = directory.path().join("kubeconfig");
         std::fs::write(&kubeconfig, server.kubeconfig()).expect("kubeconfig written");
@@ -162,7 +160,9 @@ impl Lab {
             directory,
             has_plugin_lock: AtomicBool::new(false),
         };
-        lab.install_crds().await;
+        if lab.embedded.is_none() {
+            crds::install_on_real_server(&lab.client).await;
+        }
         lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}}))
             .await;
         lab

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use ostler_apiserver::{Effect, Fault, Match, Options};
+use ostler_apiserver::{Effect, Fault, Match, Options, Server};
 use reqwest::Method;
 use serde_json::json;
 
 use crate::lists::Events;
-use crate::target::{Place, embedded, embedded_with};
+use crate::target::{Place, Target, embedded, embedded_with};
 
 #[tokio::test]
 async fn fault_applies_to_matching_requests() {
@@ -120,6 +120,27 @@ async fn cut_watch_breaks_and_compaction_expires_versions() {
         .expect(410);
     assert_eq!(expired["reason"], "Expired");
     server.shutdown().await;
+}
+
+#[tokio::test]
+async fn server_started_from_another_one_has_its_objects_and_goes_on_by_itself() {
+    let (origin, first) = embedded().await;
+    let place = Place::new(&first).await;
+    let created = place.create(&first, "a", json!({})).await;
+    let server = Server::start_from(Options::default(), &origin).await.unwrap();
+    let second = Target::of(&server);
+    assert_eq!(second.get(&place.path("a")).await.expect(200), created);
+    let list = second.get(&place.things()).await.expect(200);
+    let since = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let watch = format!("{}?watch=true&resourceVersion={since}", place.things());
+    let mut events = Events::open(&second, &watch).await;
+    place.create(&second, "b", json!({})).await;
+    assert_eq!(events.change().await, ("ADDED".into(), "b".into()));
+    first.get(&place.path("b")).await.expect(404);
+    first.delete(&place.path("a"), &json!({})).await.expect(200);
+    second.get(&place.path("a")).await.expect(200);
+    server.shutdown().await;
+    origin.shutdown().await;
 }
 
 #[tokio::test]

@@ -53,11 +53,7 @@ pub async fn embedded() -> (Server, Target) {
 /// A fresh embedded server with options of its own.
 pub async fn embedded_with(options: Options) -> (Server, Target) {
     let server = Server::start(options).await.expect("the server starts");
-    let target = Target {
-        url: server.url(),
-        token: None,
-        client: client().build().expect("a client"),
-    };
+    let target = Target::of(&server);
     (server, target)
 }
 
@@ -106,6 +102,15 @@ pub fn real() -> Target {
 }
 
 impl Target {
+    /// An embedded server.
+    pub fn of(server: &Server) -> Self {
+        Self {
+            url: server.url(),
+            token: None,
+            client: client().build().expect("a client"),
+        }
+    }
+
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.client.request(method, format!("{}{path}", self.url));
         match &self.token {

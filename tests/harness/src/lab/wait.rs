@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use kube::api::ListParams;
 use ostler::testing::key::Gvk;
 use serde_json::Value;
 
@@ -110,27 +109,6 @@ impl Lab {
         let router = &self.host().services().dispatcher;
         self.wait_until("the host is idle", async || router.is_idle())
             .await;
-    }
-
-    /// Waits until all CRDs are served, which is a moment after they were applied.
-    pub(super) async fn wait_established(&self) {
-        let crds = self.api(
-            &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
-            "",
-        );
-        self.wait_until("the CRDs are established", async || {
-            let list = crds.list(&ListParams::default()).await.expect("CRDs");
-            list.items.iter().all(|crd| {
-                let conditions = crd.data["status"]["conditions"]
-                    .as_array()
-                    .cloned()
-                    .unwrap_or_default();
-                conditions
-                    .iter()
-                    .any(|c| c["type"] == "Established" && c["status"] == "True")
-            })
-        })
-        .await;
     }
 }
 
