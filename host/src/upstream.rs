@@ -302,6 +302,17 @@ pub enum SendError {
     NotLeader(#[from] NotLeader),
 }
 
+impl SendError {
+    /// Names the server in the reason of a failed connection: components show it to people, who must know what is down.
+    #[must_use]
+    pub fn at_server(self, upstream: &UpstreamObject) -> Self {
+        match (self, upstream.origin()) {
+            (Self::Unavailable(why), Ok(origin)) => Self::Unavailable(format!("{origin}: {why}")),
+            (error, _) => error,
+        }
+    }
+}
+
 impl From<SendError> for types::Error {
     fn from(e: SendError) -> Self {
         let text = e.to_string();

@@ -99,7 +99,7 @@ impl<'a> Attempt<'a> {
     fn record_failure(&self, why: &str, is_unanswered: bool) {
         let mut state = self.client.state.lock();
         if state.breaker.trial_at().is_none() || self.is_trial {
-            state.last_failure = format!("the last requests failed ({why})");
+            why.clone_into(&mut state.last_failure);
             state.last_failure_unanswered = is_unanswered;
         }
         let opened = state.breaker.record_failure(self.is_trial, Instant::now());

@@ -41,8 +41,6 @@ use crate::{
     policy::network::NetworkPolicy,
 };
 
-/// Time after which a request is repeated that was refused because another one is the trial.
-const TRIAL_RETRY_MILLISECONDS: u64 = 1000;
 /// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
 /// resources meanwhile.
 const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
@@ -405,12 +403,12 @@ impl Client {
         let is_trial = match state.breaker.admit_request(Instant::now()) {
             Admission::Allowed => false,
             Admission::Trial => true,
-            Admission::Rejected(_) => {
-                let why = format!("not asked for a moment: {}", state.last_failure);
-                return Err(SendError::Unavailable(why));
+            // A trial may take as long as its timeout: a call that waited for it would hold its memory meanwhile. Its end changes the
+            // Upstream's status, which wakes the objects that read it. The reason is that of the last request, word for word: a
+            // condition that alternated would be written with each attempt.
+            Admission::Rejected(_) | Admission::TrialRunning => {
+                return Err(SendError::Unavailable(state.last_failure.clone()));
             }
-            // A trial may take as long as its timeout: a call that waited for it would hold its memory meanwhile.
-            Admission::TrialRunning => return Err(SendError::Throttled(TRIAL_RETRY_MILLISECONDS)),
         };
         drop(state);
         Ok(Attempt::new(self, is_trial))

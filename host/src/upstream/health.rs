@@ -151,7 +151,7 @@ impl Health {
             (_, Some(why)) => Some(HealthFact::new(
                 false,
                 upstream_reason::CIRCUIT_OPEN,
-                format!("Not asked for a moment: {why}"),
+                format!("Not asked for a moment: the last requests failed ({why})"),
             )),
             (fact, None) => fact.clone(),
         };

@@ -1,11 +1,15 @@
 //! Errors of the transport: a cause that people can act on, and its class, on which retries and the status depend.
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io,
+    time::{Duration, SystemTime},
+};
 
-use rustls::InvalidMessage;
+use rustls::{CertificateError, InvalidMessage};
 
 use super::SendError;
-use crate::policy::network::AddressNotAllowed;
+use crate::{kube::time::format_rfc3339, policy::network::AddressNotAllowed};
 
 /// The class of a transport error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +62,9 @@ impl TransportError {
             TransportErrorKind::Broken
         };
         let mut cause = error;
+        let mut described = None;
         loop {
+            let io = cause.downcast_ref::<io::Error>();
             if cause.is::<AddressNotAllowed>() {
                 kind = TransportErrorKind::Address;
             } else if let Some(error) = cause.downcast_ref() {
@@ -68,9 +74,12 @@ impl TransportError {
                     }
                     _ => TransportErrorKind::Tls,
                 };
+                described = describe_certificate_error(error);
+            } else if io.is_some_and(|io| io.kind() == io::ErrorKind::UnexpectedEof) {
+                described = Some("the server closed the connection".to_owned());
             }
-            // `std::io::Error::source` skips the error that it wraps.
-            let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
+            // `io::Error::source` skips the error that it wraps.
+            let wrapped = io.and_then(io::Error::get_ref);
             let next = match wrapped {
                 Some(inner) => Some(inner as &(dyn Error + 'static)),
                 None => cause.source(),
@@ -78,11 +87,12 @@ impl TransportError {
             let Some(next) = next else { break };
             cause = next;
         }
+        let cause = described.unwrap_or_else(|| cause.to_string());
         let text = match kind {
             TransportErrorKind::Connect => format!("can't connect: {cause}"),
             TransportErrorKind::Tls => format!("TLS: {cause}"),
             TransportErrorKind::NoTls => "TLS: the server answers without TLS".to_owned(),
-            TransportErrorKind::Address | TransportErrorKind::Broken => cause.to_string(),
+            TransportErrorKind::Address | TransportErrorKind::Broken => cause,
         };
         Self { kind, text }
     }
@@ -103,4 +113,22 @@ impl TransportError {
             _ => SendError::Unavailable(text),
         }
     }
+}
+
+/// Describes a certificate at the wrong time. The error's own text has the time of the check, and a condition with it would be another
+/// one with each request.
+fn describe_certificate_error(error: &rustls::Error) -> Option<String> {
+    let rustls::Error::InvalidCertificate(error) = error else {
+        return None;
+    };
+    let (what, time) = match error {
+        CertificateError::ExpiredContext { not_after, .. } => ("has expired: it was valid until", not_after),
+        CertificateError::NotValidYetContext { not_before, .. } => ("is not valid before", not_before),
+        _ => return None,
+    };
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time.as_secs()))?;
+    Some(format!(
+        "the server's certificate {what} {}",
+        format_rfc3339(time)
+    ))
 }

@@ -265,6 +265,11 @@ impl RequestBuilder<'_> {
     }
 }
 
+/// Maximum number of characters of an excerpt.
+const MAX_EXCERPT_CHARS: usize = 200;
+/// The excerpt of a page of HTML.
+const PAGE: &str = "a page of HTML, of a proxy or of another server";
+
 /// A response.
 #[derive(Clone, Debug)]
 pub struct Response(pub(crate) http::Response);
@@ -301,12 +306,33 @@ impl Response {
         String::from_utf8_lossy(&self.0.body).into_owned()
     }
 
+    /// Returns the beginning of the body for a message: its first line, 200 characters at most. In place of a page of HTML it says
+    /// that there is one.
+    #[must_use]
+    pub fn excerpt(&self) -> String {
+        if self.is_page() {
+            return PAGE.to_owned();
+        }
+        let text = String::from_utf8_lossy(&self.0.body);
+        let line = text.trim_start().lines().next().unwrap_or_default();
+        line.chars().take(MAX_EXCERPT_CHARS).collect()
+    }
+
+    /// Returns true if the body is a page of HTML, which is not for programs: a proxy has answered, or another server.
+    #[must_use]
+    pub fn is_page(&self) -> bool {
+        let body = self.0.body.trim_ascii_start();
+        let is_html =
+            |start: &[u8]| body.len() >= start.len() && body[..start.len()].eq_ignore_ascii_case(start);
+        is_html(b"<!doctype html") || is_html(b"<html")
+    }
+
     /// Parses the body as JSON.
     ///
     /// # Errors
     /// `unavailable` if the body is not of the type, since the server is not what it should be.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        crate::slim::from_slice(&self.0.body).map_err(unexpected_response)
+        crate::slim::from_slice(&self.0.body).map_err(|error| self.unexpected(&error))
     }
 
     /// Parses the body as any JSON, which needs less code than a type.
@@ -314,7 +340,16 @@ impl Response {
     /// # Errors
     /// `unavailable` if the body is not JSON.
     pub fn value(&self) -> Result<Value, Error> {
-        crate::slim::value(&self.0.body).map_err(unexpected_response)
+        crate::slim::value(&self.0.body).map_err(|error| self.unexpected(&error))
+    }
+
+    fn unexpected(&self, error: &crate::slim::Error) -> Error {
+        let form = if self.is_page() {
+            format!("is {PAGE}: check the URL")
+        } else {
+            format!("has an unexpected form: {error}")
+        };
+        Error::Unavailable(format!("The response {form}."))
     }
 }
 
@@ -322,6 +357,39 @@ fn missing_response() -> Result<http::Response, Error> {
     Err(Error::Unavailable("The host returned too few responses.".into()))
 }
 
-fn unexpected_response(error: crate::slim::Error) -> Error {
-    Error::Unavailable(format!("The response has an unexpected form: {error}."))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn respond(body: &str) -> Response {
+        Response(http::Response {
+            status: 502,
+            headers: Vec::new(),
+            body: body.into(),
+        })
+    }
+
+    #[test]
+    fn excerpt_is_the_first_line_and_never_a_page() {
+        for (body, excerpt) in [
+            ("", ""),
+            ("\n no route\nat line 7", "no route"),
+            ("{\"error\": \"<html>\"}", "{\"error\": \"<html>\"}"),
+            (" <!DocType HTML><body>secrets", PAGE),
+            ("<html lang=en>", PAGE),
+            ("<htm", "<htm"),
+        ] {
+            assert_eq!(respond(body).excerpt(), excerpt);
+        }
+        assert_eq!(
+            respond(&"é".repeat(500)).excerpt().chars().count(),
+            MAX_EXCERPT_CHARS
+        );
+    }
+
+    #[test]
+    fn json_of_a_page_is_an_error_about_the_url() {
+        let error = respond("<html>").value().expect_err("no JSON").text();
+        assert!(error.contains("check the URL"), "{error}");
+    }
 }

@@ -1,4 +1,8 @@
 //! GoDaddy's Domains API v1: records of one name and type are replaced together.
+//!
+//! Paths and bodies are those of its OpenAPI document. Errors are those that users of its clients have reported: 401
+//! `UNABLE_TO_AUTHENTICATE` (acme.sh#1564), 403 `ACCESS_DENIED` for accounts with few domains (Posh-ACME#655). None of it was compared
+//! with the service itself.
 
 use serde_json::{Value, json};
 

@@ -216,7 +216,7 @@ async fn send_prepared(
         Ok(response) => response.into(),
         // A failed login is HTTP 401, as from the upstream itself, with the reason in the body.
         Err(SendError::LoginFailed(why)) => upstream::Response::unauthorized(&why).into(),
-        Err(e) => return Err(e.into()),
+        Err(e) => return Err(e.at_server(&object).into()),
     };
     let headers = response.headers.iter().map(|h| h.name.len() + h.value.len());
     let mut charge = ResponseCharge::new(budget.clone());

@@ -63,7 +63,7 @@ impl Host for Call {
             Err(_) => PublishResult::Failed,
         };
         services.metrics.record_publish(&key.namespace, &key.name, result);
-        Ok(published?)
+        Ok(published.map_err(|e| e.at_server(&object))?)
     }
 }
 

@@ -40,8 +40,8 @@ pub use pipeline::{
 };
 pub use resource::{Resource, ResourceSpec, ResourceStatus, Version};
 pub use response::{
-    NOT_OF_CONCOURSE, Operation, concourse_status, config_warning_condition, first_line, is_finished,
-    read_warnings, unexpected_status,
+    NOT_OF_CONCOURSE, Operation, concourse_status, config_warning_condition, is_finished, read_warnings,
+    unexpected_status,
 };
 pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
 pub use worker::{Lifecycle, Worker, WorkerResourceType, WorkerSpec, WorkerStatus};

@@ -116,7 +116,7 @@ pub fn unexpected_status(response: &Response, action: &str, reason: &str) -> Fai
     let is_foreign = concourse_status(response).is_none();
     let body = response.value().unwrap_or_default();
     let errors = read_messages(&body["errors"]).join("; ");
-    let line = || first_line(&response.text());
+    let line = || response.excerpt();
     let detail = match (errors.as_str(), status) {
         ("", 401) => format!("Concourse does not accept the credentials: {}", line()),
         _ if is_foreign => format!("{NOT_OF_CONCOURSE} {}", line()),
@@ -166,13 +166,6 @@ pub fn config_warning_condition(warnings: &[String]) -> Condition {
     } else {
         Condition::new_true(CONDITION_TYPE, "HasWarnings", warnings.join("; "))
     }
-}
-
-/// The beginning of a text: enough to recognise an HTML page or a stack trace.
-#[must_use]
-pub fn first_line(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    line.chars().take(200).collect()
 }
 
 /// Returns whether a build in this state has finished.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use concourse_api::{NOT_OF_CONCOURSE, concourse_status, first_line, rest};
+use concourse_api::{NOT_OF_CONCOURSE, concourse_status, rest};
 use ostler_sdk::{
     Response, Upstream, api,
     prelude::*,
@@ -151,7 +151,7 @@ fn read_required<T: DeserializeOwned>(answer: Result<Response, Error>) -> Result
             info_failed(Failure::retry(INFO_FAILED, message))
         }),
         status @ (401 | 403) => {
-            let cause = first_line(&response.text());
+            let cause = response.excerpt();
             let message = format!("Concourse does not accept the credentials (HTTP {status}): {cause}");
             Err(auth_failed(Failure::retry(AUTHENTICATION_FAILED, message)))
         }

@@ -1,6 +1,6 @@
 //! Checks that this object triggers, and the result of the last one.
 
-use concourse_api::{Operation, Resource, ResourceStatus, concourse_status, first_line, is_finished, rest};
+use concourse_api::{Operation, Resource, ResourceStatus, concourse_status, is_finished, rest};
 use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339};
 
 use crate::remote::RemoteResource;
@@ -93,7 +93,7 @@ fn start(
         record_result(&build, status);
         return Ok(Some(MIN_FOLLOW_INTERVAL_MS));
     }
-    let cause = first_line(&response.text());
+    let cause = response.excerpt();
     let note = format!("Concourse did not start the check: {cause}");
     remote.ctx.warn("CheckFailed", &note);
     status.check_status = Some("errored".to_owned());

@@ -7,8 +7,7 @@ mod lifecycle;
 
 use concourse_api::{
     Instance, InstanceSpec, Lifecycle, NamespacedName, Operation, Worker, WorkerSpec, WorkerStatus,
-    check_namespace_allowed, concourse_name, concourse_status, encode_segment, first_line, rest,
-    suspended_outcome,
+    check_namespace_allowed, concourse_name, concourse_status, encode_segment, rest, suspended_outcome,
 };
 use lifecycle::{MISSING_PHASE, Request, Step, next_step};
 use ostler_sdk::{Response, Upstream, prelude::*, rfc3339};
@@ -146,7 +145,7 @@ fn send_transition(
 fn refusal_cause(response: &Response) -> String {
     let body = response.value().unwrap_or_default();
     let stderr = body["stderr"].as_str().map(ToOwned::to_owned);
-    stderr.unwrap_or_else(|| first_line(&response.text()))
+    stderr.unwrap_or_else(|| response.excerpt())
 }
 
 fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -> Result<Outcome, Failure> {

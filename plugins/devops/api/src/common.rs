@@ -150,6 +150,17 @@ pub fn with_authenticated(failure: Failure) -> Failure {
     failure.with(condition)
 }
 
+/// Describes what the deletion of an object waits for: the object's own words are those of its condition Ready.
+#[must_use]
+pub fn describe_deletion(kind: &str, name: &str, object: &Value) -> String {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.find(|condition| condition["type"] == "Ready" && condition["status"] == "False");
+    let message = ready.and_then(|condition| condition["message"].as_str());
+    let message = message.filter(|message| !message.is_empty());
+    let waiting = format!("Waiting for the deletion of {kind} {name}.");
+    message.map_or_else(|| waiting.clone(), |message| format!("{waiting} {message}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

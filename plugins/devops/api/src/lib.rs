@@ -19,8 +19,9 @@ pub use argo::{
     application_users, default_server,
 };
 pub use common::{
-    LocalReference, SecretKey, UpstreamReference, argo_upstream, check_secure_url, git_upstream,
-    jenkins_upstream, registry_upstream, secret_selector, upstream_manifest, with_authenticated,
+    LocalReference, SecretKey, UpstreamReference, argo_upstream, check_secure_url, describe_deletion,
+    git_upstream, jenkins_upstream, registry_upstream, secret_selector, upstream_manifest,
+    with_authenticated,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;

@@ -34,7 +34,7 @@ impl Answer {
     pub fn message(&self) -> String {
         match self.body["message"].as_str() {
             Some(message) => message.to_owned(),
-            None => self.response.text(),
+            None => self.response.excerpt(),
         }
     }
 

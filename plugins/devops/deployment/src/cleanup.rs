@@ -1,7 +1,9 @@
 //! The clean-up of a deployment, in order: application, Ingress, DNS record, certificate with its Secret. Each step looks at what
 //! is there, so that it can be repeated.
 
-use devops_api::{ApplicationLifetime, CleanupStep, DeploymentRecordSpec, IngressResourceSpec, TtlStatus};
+use devops_api::{
+    ApplicationLifetime, CleanupStep, DeploymentRecordSpec, IngressResourceSpec, TtlStatus, describe_deletion,
+};
 use ostler_sdk::{DeleteOptions, Preconditions, Selection, prelude::*, serde_json::Value};
 
 use crate::{run::Run, sync::Application, verify::is_owned};
@@ -12,7 +14,7 @@ pub fn clean_up(run: &mut Run) -> Result<Option<String>, Failure> {
         set_step(run, CleanupStep::Applications);
         let name = &run.record.spec.sync.application;
         return Ok(Some(format!(
-            "Waiting for the deletion of the application {name}."
+            "Waiting for Argo CD to delete the application {name}."
         )));
     }
     let (namespace, name) = (run.record.namespace(), run.record.name());
@@ -38,9 +40,7 @@ pub fn clean_up(run: &mut Run) -> Result<Option<String>, Failure> {
             Err(error) => return Err(error).reason("DeleteFailed"),
         }
     }
-    Ok(Some(format!(
-        "Waiting for the deletion of IngressResource {name}."
-    )))
+    Ok(Some(describe_deletion("IngressResource", name, &ingress)))
 }
 
 /// Returns whether the application has to go and is still there. The ArgoSetting deletes it, when no deployment needs it.

@@ -113,7 +113,7 @@ impl<'a> ServerApplication<'a> {
     fn start(&self, run: &mut Run, live: &Value) -> Result<Progress, Failure> {
         let phase = live["status"]["operationState"]["phase"].as_str();
         if live["operation"].is_object() || matches!(phase, Some("Running" | "Terminating")) {
-            let message = "Waiting for another operation of the application to end.";
+            let message = "Waiting for Argo CD to end another operation of the application.";
             return Ok(Progress::wait("OperationInProgress", message));
         }
         let id = &run.record.metadata.uid;

@@ -149,7 +149,7 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
 /// Starts the operation when the slot is free.
 fn start(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
     if application.has_operation() {
-        let message = "Waiting for another operation of the application to end.";
+        let message = "Waiting for Argo CD to end another operation of the application.";
         return Ok(Progress::wait("OperationInProgress", message));
     }
     run.status.sync = Some(SyncStatus {

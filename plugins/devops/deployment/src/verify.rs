@@ -1,6 +1,6 @@
 //! Verification: the application is Synced and Healthy, and its address works.
 
-use devops_api::{DeploymentState, IngressResourceSpec};
+use devops_api::{DeploymentState, IngressResourceSpec, SyncStatus};
 use ostler_sdk::{ApplyOptions, ConditionStatus, from_rfc3339, prelude::*, serde_json::Value};
 
 use crate::{
@@ -17,11 +17,15 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
         );
         return run.fail(&message);
     };
-    let finished = run
-        .status
-        .sync
-        .as_ref()
-        .and_then(|sync| sync.finish_time.as_deref());
+    let sync = run.status.sync.clone().unwrap_or_default();
+    let is_running = run.state() == DeploymentState::Running;
+    if let Some(revision) = find_replacement(&application.object["status"], &sync).filter(|_| is_running) {
+        let message =
+            format!("Another operation has deployed revision {revision} before this one was verified.");
+        run.end(DeploymentState::Terminated, &message);
+        return Ok(Progress::Next);
+    }
+    let finished = sync.finish_time.as_deref();
     if let Some(message) = find_obstacle(&application.object["status"], finished) {
         return Ok(Progress::wait("ApplicationNotHealthy", message));
     }
@@ -39,6 +43,18 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
         run.end(DeploymentState::Success, &message);
     }
     Ok(Progress::Next)
+}
+
+/// The revision that has been deployed since the sync, if it is another one. What would be verified is that one.
+fn find_replacement<'a>(status: &'a Value, sync: &SyncStatus) -> Option<&'a str> {
+    let last = status["history"].as_array()?.last()?;
+    let revision = last["revision"]
+        .as_str()
+        .filter(|revision| !revision.is_empty())?;
+    let is_other = sync.revision.as_deref().is_some_and(|own| own != revision);
+    let time = |text: Option<&str>| text.and_then(from_rfc3339).unwrap_or_default();
+    let is_later = time(last["deployedAt"].as_str()) >= time(sync.finish_time.as_deref());
+    (is_other && is_later).then_some(revision)
 }
 
 /// Obstacle that keeps an application from being as it was synced. Health alone says little: an application that cannot be compared

@@ -3,7 +3,7 @@
 mod desired;
 mod part;
 
-use devops_api::{IngressResource, IngressResourceSpec, IngressResourceStatus};
+use devops_api::{IngressResource, IngressResourceSpec, IngressResourceStatus, describe_deletion};
 use ostler_sdk::{ConditionStatus, prelude::*};
 
 use crate::{
@@ -173,12 +173,14 @@ fn delete_part(ctx: &Context, ingress: &IngressResource, part: &Part) -> Result<
     if part::delete(ctx, ingress, part)? {
         return Ok(());
     }
-    let message = format!(
-        "Waiting for the deletion of {} {}.",
-        part.kind(),
-        part.name(ingress)
-    );
-    Err(Failure::wait(part.remaining_reason(), message))
+    let reason = part.remaining_reason();
+    // What a Secret contains is not read.
+    let object = match part {
+        Part::Secret(_) => None,
+        _ => ctx.get_json(&part.reference(ingress)).reason(reason)?,
+    };
+    let message = describe_deletion(part.kind(), &part.name(ingress), &object.unwrap_or_default());
+    Err(Failure::wait(reason, message))
 }
 
 /// Deletes the certificate, and then its Secret, which cert-manager would write again, and leaves behind.

@@ -96,7 +96,16 @@ fn is_path_component(part: &str) -> bool {
 fn check(ctx: &Context, registry: &ContainerRegistry) -> Result<Option<Condition>, Failure> {
     let name = registry_upstream(registry.name());
     let upstream = ctx.upstream(&name);
-    let response = upstream.get("/v2/").send().reason("RegistryUnreachable")?;
+    let get = |path: &str| -> Result<Response, Failure> {
+        let response = upstream.get(path).send().reason("RegistryUnreachable")?;
+        if response.is_success() && response.is_page() {
+            let message = "The server responds with a page of HTML: spec.url is not the URL of a registry, or a proxy in front of the \
+                           registry asks for a login.";
+            return Err(Failure::retry("NotARegistry", message));
+        }
+        Ok(response)
+    };
+    let response = get("/v2/")?;
     match response.status() {
         200 => {}
         401 | 403 => return Err(refused(&response, registry)),
@@ -109,8 +118,7 @@ fn check(ctx: &Context, registry: &ContainerRegistry) -> Result<Option<Condition
     let Some(repository) = &registry.spec.repository else {
         return Ok(None);
     };
-    let path = format!("/v2/{repository}/tags/list?n=1");
-    let response = upstream.get(path).send().reason("RegistryUnreachable")?;
+    let response = get(&format!("/v2/{repository}/tags/list?n=1"))?;
     match response.status() {
         200 => Ok(Some(Condition::new_true(
             "RepositoryReadable",
@@ -138,8 +146,7 @@ fn refused(response: &Response, registry: &ContainerRegistry) -> Failure {
             format!("The registry demands a login (HTTP {status}): set spec.username and spec.passwordRef.")
         }
         Some(_) => {
-            let text = response.text();
-            let cause = text.lines().next().unwrap_or_default().trim();
+            let cause = response.excerpt();
             format!("The registry does not accept the credentials (HTTP {status}): {cause}")
         }
     };

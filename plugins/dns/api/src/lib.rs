@@ -28,5 +28,5 @@ pub use record_set::{
     CloudflareRecordSet, CloudflareRecordSetSpec, GoDaddyRecordSet, GoDaddyRecordSetSpec, PowerDnsRecordSet,
     PowerDnsRecordSetSpec, RecordSetSpec, RecordSetStatus,
 };
-pub use response::{Operation, first_line, is_missing};
+pub use response::{Operation, first_line, is_missing, is_token_malformed};
 pub use value::{RecordType, canonical_value, canonical_values, decode_text, encode_text};

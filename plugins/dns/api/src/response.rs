@@ -12,6 +12,9 @@ const ABSENT_WAIT_MS: u64 = 300_000;
 /// Reason of the failure for a zone that the provider does not have.
 pub(crate) const ZONE_NOT_FOUND: &str = "ZoneNotFound";
 
+/// Cloudflare's code for "Invalid request headers".
+const CLOUDFLARE_INVALID_HEADERS: u32 = 6003;
+
 /// Reason of the failure for a write that the provider refuses.
 pub(crate) const REFUSED: &str = "Refused";
 
@@ -58,10 +61,13 @@ impl Operation {
     pub fn failure(&self, response: &Response) -> Failure {
         let status = response.status();
         let body = response.value().unwrap_or_default();
-        let detail = describe_error(&body).unwrap_or_else(|| first_line(&response.text()));
+        let detail = describe_error(&body).unwrap_or_else(|| response.excerpt());
         let message = format!("Could not {} (HTTP {status}): {detail}", self.action);
         match status {
             401 => Failure::throttled(ABSENT_WAIT_MS, "AuthenticationFailed", message),
+            400 if is_token_malformed(response) => {
+                Failure::throttled(ABSENT_WAIT_MS, "AuthenticationFailed", message)
+            }
             403 => Failure::throttled(ABSENT_WAIT_MS, "AccessDenied", message),
             404 if is_provider_error(&body) => Failure::throttled(ABSENT_WAIT_MS, ZONE_NOT_FOUND, message),
             404 => Failure::retry(
@@ -85,6 +91,14 @@ impl Operation {
 #[must_use]
 pub fn is_missing(response: &Response) -> bool {
     response.status() == 404 && is_provider_error(&response.value().unwrap_or_default())
+}
+
+/// Returns whether a response says that the token has not the form of one, which Cloudflare answers with HTTP 400.
+#[must_use]
+pub fn is_token_malformed(response: &Response) -> bool {
+    let body = response.value().unwrap_or_default();
+    let mut errors = body["errors"].as_array().into_iter().flatten();
+    response.status() == 400 && errors.any(|error| error["code"] == CLOUDFLARE_INVALID_HEADERS)
 }
 
 /// Returns whether a body has the form of an error of a provider: PowerDNS has nothing but `error` and `errors`, Cloudflare

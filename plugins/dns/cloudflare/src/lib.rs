@@ -20,10 +20,10 @@ const ZONE_WAIT_MS: u64 = 300_000;
 const MAX_PAGES: u64 = 10;
 const PAGE_RECORDS: usize = 1000;
 
-const FIND_ZONE: Operation = Operation::new("find the zone", "ReadFailed");
-const READ_RECORDS: Operation = Operation::new("read the records", "ReadFailed");
-const WRITE_RECORDS: Operation = Operation::new("write the records", "WriteFailed");
-const DELETE_RECORDS: Operation = Operation::new("delete the records", "DeleteFailed");
+const FIND_ZONE: Operation = Operation::new("find the zone at Cloudflare", "ReadFailed");
+const READ_RECORDS: Operation = Operation::new("read the records at Cloudflare", "ReadFailed");
+const WRITE_RECORDS: Operation = Operation::new("write the records at Cloudflare", "WriteFailed");
+const DELETE_RECORDS: Operation = Operation::new("delete the records at Cloudflare", "DeleteFailed");
 
 /// Reconciles CloudflareRecordSets.
 pub struct CloudflareRecordSets;

@@ -10,10 +10,10 @@ use dns_api::{
 };
 use ostler_sdk::{Upstream, prelude::*, serde_json::Value};
 
-const READ_RECORDS: Operation = Operation::new("read the records", "ReadFailed");
-const WRITE_MARK: Operation = Operation::new("write the mark", "WriteFailed");
-const WRITE_RECORDS: Operation = Operation::new("write the records", "WriteFailed");
-const DELETE_RECORDS: Operation = Operation::new("delete the records", "DeleteFailed");
+const READ_RECORDS: Operation = Operation::new("read the records at GoDaddy", "ReadFailed");
+const WRITE_MARK: Operation = Operation::new("write the mark at GoDaddy", "WriteFailed");
+const WRITE_RECORDS: Operation = Operation::new("write the records at GoDaddy", "WriteFailed");
+const DELETE_RECORDS: Operation = Operation::new("delete the records at GoDaddy", "DeleteFailed");
 
 /// Reconciles GoDaddyRecordSets.
 pub struct GoDaddyRecordSets;

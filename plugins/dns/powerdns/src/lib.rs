@@ -12,9 +12,9 @@ use ostler_sdk::{Upstream, prelude::*, serde_json::Value};
 
 const ZONES_PATH: &str = "/api/v1/servers/localhost/zones";
 
-const READ_RECORDS: Operation = Operation::new("read the records", "ReadFailed");
-const WRITE_RECORDS: Operation = Operation::new("write the records", "WriteFailed");
-const DELETE_RECORDS: Operation = Operation::new("delete the records", "DeleteFailed");
+const READ_RECORDS: Operation = Operation::new("read the records at PowerDNS", "ReadFailed");
+const WRITE_RECORDS: Operation = Operation::new("write the records at PowerDNS", "WriteFailed");
+const DELETE_RECORDS: Operation = Operation::new("delete the records at PowerDNS", "DeleteFailed");
 
 /// Reconciles PowerDnsRecordSets.
 pub struct PowerDnsRecordSets;

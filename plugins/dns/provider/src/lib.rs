@@ -5,7 +5,7 @@ mod upstream;
 
 use dns_api::{
     Class, DnsProvider, DnsProviderSpec, DnsProviderStatus, DnsRecordSpec, Operation, driver, first_line,
-    resolver_name, suspended_outcome,
+    is_token_malformed, resolver_name, suspended_outcome,
 };
 use ostler_sdk::{Response, Selection, prelude::*, serde_json::Value};
 
@@ -91,6 +91,7 @@ fn probe(ctx: &Context, provider: &DnsProvider) -> Result<Value, Failure> {
     match response.status() {
         200 => Ok(response.value().reason(PROBE_FAILED)?),
         401 | 403 => Err(credentials_refused(provider, &response)),
+        400 if is_token_malformed(&response) => Err(credentials_refused(provider, &response)),
         _ => Err(PROBE.failure(&response).reason(PROBE_FAILED)),
     }
 }

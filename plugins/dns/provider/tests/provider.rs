@@ -134,6 +134,20 @@ fn refused_credentials_are_reported_with_a_hint() {
 }
 
 #[test]
+fn token_without_the_form_of_one_is_reported_as_refused() {
+    let host = Host::new();
+    let errors = json!([{"code": 6003, "message": "Invalid request headers",
+        "error_chain": [{"code": 6111, "message": "Invalid format for Authorization header"}]}]);
+    let body = json!({"success": false, "errors": errors, "messages": [], "result": null});
+    host.answer("GET", "/user/tokens/verify", 400, body);
+    let failure = host
+        .reconcile(&DnsProviders, &provider("Cloudflare"))
+        .expect_err("refused");
+    assert_eq!(failure.reason, "AuthenticationFailed");
+    assert!(failure.message.contains("DNS:Edit"), "{}", failure.message);
+}
+
+#[test]
 fn other_failures_of_the_probe_have_their_own_reason() {
     let host = Host::new();
     host.answer("GET", "/api/v1/servers/localhost", 503, "down");

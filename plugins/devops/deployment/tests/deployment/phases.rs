@@ -356,6 +356,34 @@ fn sync_that_succeeded_before_another_operation_took_the_slot_is_a_success() {
 }
 
 #[test]
+fn deployment_whose_revision_is_replaced_before_it_is_verified_is_terminated() {
+    for (revision, deployed_at, state) in [
+        ("0ff1ce", "2026-11-22T09:00:00Z", "terminated"),
+        // The same once more, as another deployment of it does.
+        ("c0ffee", "2026-11-22T09:00:00Z", "success"),
+    ] {
+        let mut world = World::without_build();
+        world.health = "Progressing";
+        while world.text("/phase") != "verifying" {
+            world.reconcile();
+            world.react();
+        }
+        let mut live = world.host.object(&application()).expect("is there");
+        live["status"]["history"] = json!([
+            {"id": 0, "revision": "c0ffee", "deployedAt": "2026-11-22T08:00:01Z"},
+            {"id": 1, "revision": revision, "deployedAt": deployed_at},
+        ]);
+        world.host.put(live);
+        world.health = "Healthy";
+        world.react();
+        world.run();
+        assert_eq!(world.text("/state"), state, "{revision}");
+        let message = world.text("/phaseMessage");
+        assert!(state == "success" || message.contains(revision), "{message}");
+    }
+}
+
+#[test]
 fn operation_that_was_not_taken_is_removed_with_its_deployment() {
     for is_deleted in [false, true] {
         let mut world = World::without_build();
