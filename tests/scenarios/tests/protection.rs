@@ -1,7 +1,7 @@
 //! Protection of Upstreams and their Secrets: they stay until the last object is gone that needs them, and no longer.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::http::{Method, Request, Response, StatusCode, Uri};
-use kube::{Client, client::Body};
+use kube::{Client, api::PostParams, client::Body};
 use ostler::testing::{dispatcher::Cause, key::Gvk, upstream::upstream_gvk};
 use ostler_test_harness::{Lab, find_condition, probe, proxy::Proxy, scenario};
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ use crate::deletion::UPSTREAM_PROTECTION;
 
 const USED_CONNECTIONS: &str = "ostler.dev/used-connections";
 const USED_BY: &str = "ostler.dev/used-by";
+const PROBE_FINALIZER: &str = "tests.ostler.dev/probe";
 const PROTECTED_SECRETS: &str = "ostler.dev/protected-secrets";
 
 fn secrets() -> Gvk {
@@ -520,7 +521,7 @@ async fn objects_deleted_at_random_moments_leave_nothing_at_their_upstreams(mut 
 
 /// The requests of the deletion of one Upstream with many users, and of one with few.
 #[scenario(embedded = "it counts requests of its own API server")]
-async fn deletion_of_an_upstream_costs_the_same_with_many_objects(mut lab: Lab) {
+async fn deletion_of_an_upstream_costs_the_same_with_many_former_users(mut lab: Lab) {
     lab.start_probe().await;
     let mut costs = Vec::new();
     for users in [2, 60] {
@@ -555,4 +556,97 @@ async fn deletion_of_an_upstream_costs_the_same_with_many_objects(mut lab: Lab) 
         ));
     }
     assert_eq!(costs, [(2, 0), (2, 0)]);
+}
+
+#[scenario(embedded = "it counts requests of its own API server")]
+async fn deletion_of_an_upstream_costs_the_same_beside_1000_objects(lab: Lab) {
+    compare_deletions(lab, [2, 50], 20).await;
+}
+
+#[scenario(
+    embedded = "it counts requests of its own API server",
+    campaign = "takes minutes"
+)]
+async fn deletion_of_an_upstream_costs_the_same_beside_100000_objects(lab: Lab) {
+    compare_deletions(lab, [5, 500], 200).await;
+}
+
+/// Deletes one of few Upstreams with its users, and one of many that have as many users each, and compares the costs.
+async fn compare_deletions(few: Lab, upstream_counts: [usize; 2], user_count: usize) {
+    let many = few.another().await;
+    let few = measure_deletion(few, upstream_counts[0], user_count).await;
+    let many = measure_deletion(many, upstream_counts[1], user_count).await;
+    assert_eq!(few, many);
+    // The finalizers of the Upstream and of its Secret, and nothing is read.
+    assert_eq!(
+        few,
+        BTreeMap::from([("patch secrets".into(), 1), ("patch upstreams".into(), 1)])
+    );
+}
+
+/// Counts the requests with which the host finds the users of a deleted Upstream, and releases it. No user of another Upstream
+/// is reconciled.
+async fn measure_deletion(mut lab: Lab, upstream_count: usize, user_count: usize) -> BTreeMap<String, u64> {
+    create_used_upstreams(&lab, upstream_count, user_count).await;
+    lab.start_probe().await;
+    let stats = lab.host().stats().clone();
+    // A wait each, since it has a bound.
+    for share in 1..=20 {
+        let expected = upstream_count * user_count * share / 20;
+        lab.wait_until("more probes are Ready", async || {
+            let counts = stats.count_by_kind();
+            counts
+                .get(&probe::kind())
+                .is_some_and(|counts| counts.ready >= expected)
+        })
+        .await;
+    }
+    lab.wait_idle().await;
+    let count_reconciles_of_others = || -> u64 {
+        let objects = stats.all_objects().into_iter();
+        let others = objects.filter(|object| object.name.contains('-') && !object.name.starts_with("u0-"));
+        others.map(|probe| probe.reconciles).sum()
+    };
+    let before = count_reconciles_of_others();
+    let server = lab.embedded.as_ref().expect("embedded");
+    server.counters().reset();
+    delete_connection(&lab, "u0").await;
+    for user in 0..user_count {
+        lab.delete(&probe::kind(), &format!("u0-{user}")).await;
+    }
+    wait_connection_gone(&lab, "u0").await;
+    assert_eq!(count_reconciles_of_others(), before);
+    let counts = server.counters().all().into_iter();
+    counts.filter(|(request, _)| is_counted(request)).collect()
+}
+
+/// Requests that find users, or release the Upstream. The test reads Upstreams and Secrets itself until they are gone.
+fn is_counted(request: &str) -> bool {
+    request.starts_with("list ") || ["get probes", "patch secrets", "patch upstreams"].contains(&request)
+}
+
+/// Creates Upstreams, `u0` to `uN`, and for each as many probes that list it, as a former leader has left them.
+async fn create_used_upstreams(lab: &Lab, upstream_count: usize, user_count: usize) {
+    let probes = lab.api(&probe::kind(), &lab.namespace);
+    let users = format!("Probe.v1alpha1.tests.ostler.dev in-cluster {}", lab.namespace);
+    let metadata = json!({"finalizers": [UPSTREAM_PROTECTION]});
+    for number in 0..upstream_count {
+        let name = format!("u{number}");
+        apply_upstream(lab, &name, None).await;
+        let mut protected = metadata.clone();
+        lab.patch(&secrets(), &name, json!({"metadata": protected})).await;
+        protected["annotations"] = json!({USED_BY: users, PROTECTED_SECRETS: name});
+        lab.patch(&upstream_gvk(), &name, json!({"metadata": protected}))
+            .await;
+        let used = format!("Upstream.v1alpha1.ostler.dev {}/{name}", lab.namespace);
+        let create = async |user: usize| {
+            let metadata = json!({"name": format!("{name}-{user}"), "finalizers": [PROBE_FINALIZER],
+                "annotations": {USED_CONNECTIONS: used}});
+            let probe = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe", "metadata": metadata, "spec": {}});
+            let probe = serde_json::from_value(probe).expect("an object");
+            let created = probes.create(&PostParams::default(), &probe).await;
+            created.expect("created");
+        };
+        futures::future::join_all((0..user_count).map(create)).await;
+    }
 }
