@@ -1,17 +1,19 @@
 //! Random faults while messages of a real RabbitMQ are handled: the broker is killed, connections are cut, the leader is
 //! killed between an effect and its acknowledgement, and the lead changes: the leader hands over, or loses its Lease and
-//! lives on beside its successor. No message is lost, each has one effect in
-//! objects, and those of an ordered subscription are handled in the order of the queue.
+//! lives on beside its successor. No message is lost, each has one effect in objects, and those of an ordered subscription are
+//! handled in the order of the queue. An effect that no name makes unique, a message that the handler publishes, is counted: it
+//! happens once, and again only where a fault has struck. Messages of an unordered subscription are retried and dead-lettered, too.
 //!
 //! Each run has a seed, which it prints; `CHAOS_SEED=N` repeats that run. The whole is
 //! `cargo xtask test all message_chaos::thousand`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use kube::api::ListParams;
+use lapin::BasicProperties;
 use ostler_test_harness::{
     Lab,
     probe::config_map,
@@ -29,8 +31,16 @@ struct Extent {
     faults: usize,
 }
 
-/// Queues, each with a subscription of its own. A key's messages are all in one of them.
+/// Ordered queues, each with a subscription of its own. A key's messages are all in one of them.
 const QUEUE_COUNT: usize = 2;
+/// Queue with a subscription that is not ordered.
+const UNORDERED_QUEUE: &str = "chaos-unordered";
+/// Messages of it that are handled at once.
+const PREFETCH: usize = 4;
+/// Messages that can be in a handler when a fault strikes.
+const MAX_IN_FLIGHT: usize = QUEUE_COUNT + PREFETCH;
+/// Exchange of the messages that the handler publishes, and the queue where they are counted.
+const OUTCOMES: &str = "outcomes";
 /// Keys, within which the order counts.
 const KEY_COUNT: usize = 8;
 /// Messages that are published and not handled yet, at most.
@@ -85,12 +95,37 @@ impl Fault {
     }
 }
 
+/// The end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    /// It is acknowledged, in the order of its queue.
+    Ordered,
+    /// It is acknowledged.
+    Unordered,
+    /// It is delivered again after a second, and acknowledged then.
+    Retried,
+    /// It is dead-lettered.
+    Rejected,
+}
+
+impl Course {
+    fn choose(dice: &mut fastrand::Rng) -> Self {
+        match dice.u8(0..10) {
+            0 | 1 => Self::Unordered,
+            2 | 3 => Self::Retried,
+            4 => Self::Rejected,
+            _ => Self::Ordered,
+        }
+    }
+}
+
 /// A message: the `sequence`-th of its key.
 #[derive(Clone, Debug)]
 struct Planned {
     key: usize,
     sequence: usize,
     spin: u64,
+    course: Course,
 }
 
 impl Planned {
@@ -99,16 +134,30 @@ impl Planned {
     }
 
     fn queue(&self) -> String {
-        queue_name(self.key % QUEUE_COUNT)
+        match self.course {
+            Course::Ordered => queue_name(self.key % QUEUE_COUNT),
+            _ => UNORDERED_QUEUE.to_owned(),
+        }
+    }
+
+    /// Number of deliveries without faults.
+    fn deliveries(&self) -> usize {
+        1 + usize::from(self.course == Course::Retried)
     }
 
     fn body(&self) -> Vec<u8> {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name(), "labels": {"chaos": "message"}},
             "data": {"key": self.key.to_string(), "sequence": self.sequence.to_string()}});
-        let steps = json!([
-            {"do": "ensure", "object": object.to_string()},
-            {"do": "spin", "milliseconds": self.spin},
-        ]);
+        let mut steps = vec![
+            json!({"do": "ensure", "object": object.to_string()}),
+            json!({"do": "publish", "exchange": OUTCOMES, "routingKey": "done", "messageId": self.name()}),
+            json!({"do": "spin", "milliseconds": self.spin}),
+        ];
+        match self.course {
+            Course::Ordered | Course::Unordered => {}
+            Course::Retried => steps.push(json!({"do": "retry", "milliseconds": 1000, "times": 1})),
+            Course::Rejected => steps.push(json!({"do": "reject", "body": "as planned"})),
+        }
         json!({ "steps": steps }).to_string().into_bytes()
     }
 }
@@ -127,13 +176,19 @@ fn plan_run(extent: Extent, dice: &mut fastrand::Rng) -> (Vec<Planned>, Vec<(usi
         .filter(|(_, fault)| fault.strikes_handler())
         .map(|(at, _)| *at)
         .collect();
-    let mut sequences = [0; KEY_COUNT];
+    let mut sequences = [0; KEY_COUNT + 1];
     let messages = (0..extent.messages).map(|n| {
-        let key = dice.usize(0..KEY_COUNT);
+        let course = Course::choose(dice);
+        // Those of the unordered queue are beside the keys.
+        let key = match course {
+            Course::Ordered => dice.usize(0..KEY_COUNT),
+            _ => KEY_COUNT,
+        };
         sequences[key] += 1;
         Planned {
             key,
             sequence: sequences[key],
+            course,
             // Both queues have such a message in flight then.
             spin: if kills.iter().any(|at| n.abs_diff(*at) <= 1) {
                 LONG_SPIN
@@ -154,7 +209,8 @@ async fn publish_all(lab: &Lab, broker: &RabbitMq, messages: &[Planned]) {
         lab.wait_until("the backlog is short", look).await;
         let (queue, body) = (message.queue(), message.body());
         loop {
-            let publishing = client.publish_with("", &queue, Default::default(), &body);
+            let properties = BasicProperties::default().with_message_id(message.name().into());
+            let publishing = client.publish_with("", &queue, properties, &body);
             let confirmed = tokio::time::timeout(Duration::from_secs(10), publishing).await;
             if matches!(confirmed, Ok(Ok(()))) {
                 break;
@@ -217,15 +273,18 @@ async fn inject_faults(lab: &Lab, broker: &RabbitMq, proxy: &Proxy, faults: &[(u
     wait_queues_empty(lab, broker).await;
 }
 
-/// Waits until every message is acknowledged.
+/// Waits until every message is acknowledged, those that are delivered again included.
 async fn wait_queues_empty(lab: &Lab, broker: &RabbitMq) {
     lab.wait_until("all queues are empty", async || {
         let listed = broker
             .control(&["list_queues", "--vhost", broker.vhost(), "name", "messages"])
             .await;
+        let is_handled = |name: &str| name.starts_with("chaos-") && !name.ends_with(".dead-letter");
         let depths = listed
             .lines()
-            .filter_map(|line| line.rsplit_once('\t')?.1.parse::<u64>().ok());
+            .filter_map(|line| line.rsplit_once('\t'))
+            .filter(|(name, _)| is_handled(name))
+            .filter_map(|(_, depth)| depth.parse::<u64>().ok());
         depths.sum::<u64>() == 0
     })
     .await;
@@ -259,6 +318,82 @@ async fn check_effects(lab: &Lab, messages: &[Planned]) {
         let expected: Vec<usize> = (1..=sequences.len()).collect();
         assert_eq!(sequences, expected, "the order of key {key}");
     }
+}
+
+/// What was counted outside of the cluster.
+struct OutsideEffects {
+    /// Effects beyond one for each delivery without faults.
+    repeated: usize,
+    /// Messages in a delay queue that the broker lost, as docs/messaging.md says it may.
+    lost_in_delay: usize,
+}
+
+/// Takes all messages of a queue. Returns how often each was there.
+async fn count_messages(broker: &RabbitMq, queue: &str) -> BTreeMap<String, usize> {
+    let client = broker.connect().await;
+    let mut counts = BTreeMap::new();
+    while let Some(message) = client.take(queue).await {
+        let name = message.properties.message_id().as_ref().map(ToString::to_string);
+        *counts.entry(name.expect("a message ID")).or_default() += 1;
+    }
+    client.close().await;
+    counts
+}
+
+/// Checks the effects outside of the cluster: each happened, and more often only where a fault has struck. The dead letters are
+/// those that were planned.
+async fn check_outside_effects(
+    broker: &RabbitMq,
+    messages: &[Planned],
+    faults: &[(usize, Fault)],
+) -> OutsideEffects {
+    let outcomes = count_messages(broker, OUTCOMES).await;
+    let mut effects = OutsideEffects {
+        repeated: 0,
+        lost_in_delay: 0,
+    };
+    for message in messages {
+        let count = outcomes.get(&message.name()).copied().unwrap_or_default();
+        assert!(count > 0, "{} has no effect outside", message.name());
+        effects.repeated += count.saturating_sub(message.deliveries());
+        effects.lost_in_delay += message.deliveries().saturating_sub(count);
+    }
+    assert_eq!(
+        outcomes.len(),
+        messages.len(),
+        "effects of messages that were published"
+    );
+    let bound = faults.len() * MAX_IN_FLIGHT;
+    assert!(
+        effects.repeated <= bound,
+        "{} effects are repeated, of {bound} at most",
+        effects.repeated
+    );
+    let kills = faults
+        .iter()
+        .filter(|(_, fault)| matches!(fault, Fault::KillBroker(_)));
+    let bound = kills.count() * PREFETCH;
+    assert!(
+        effects.lost_in_delay <= bound,
+        "{} of {bound} are lost",
+        effects.lost_in_delay
+    );
+
+    let letters = count_messages(broker, &format!("{UNORDERED_QUEUE}.dead-letter")).await;
+    let planned = messages
+        .iter()
+        .filter(|message| message.course == Course::Rejected);
+    let planned: Vec<String> = planned.map(Planned::name).collect();
+    let found: Vec<&String> = letters.keys().collect();
+    assert_eq!(
+        found,
+        planned
+            .iter()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+    );
+    effects
 }
 
 #[scenario(hostile)]
@@ -299,6 +434,12 @@ async fn check_chaos(lab: Lab, extent: Extent) {
         for queue in (0..QUEUE_COUNT).map(queue_name) {
             client.declare_queue(&queue).await;
         }
+        client.declare_queue(UNORDERED_QUEUE).await;
+        client
+            .declare_exchange(OUTCOMES, lapin::ExchangeKind::Topic)
+            .await;
+        client.declare_queue(OUTCOMES).await;
+        client.bind_queue(OUTCOMES, OUTCOMES, "done").await;
         client.close().await;
         let _lock = lab.lock_plugin("probe").await;
         apply_plugin(&lab, &broker, &proxy).await;
@@ -307,19 +448,33 @@ async fn check_chaos(lab: Lab, extent: Extent) {
             inject_faults(&lab, &broker, &proxy, &faults)
         );
         check_effects(&lab, &messages).await;
-        print_figures(&messages, &faults, started.elapsed());
+        let effects = check_outside_effects(&broker, &messages, &faults).await;
+        print_figures(&messages, &faults, &effects, started.elapsed());
     };
     run.await;
 }
 
-fn print_figures(messages: &[Planned], faults: &[(usize, Fault)], elapsed: Duration) {
+fn print_figures(
+    messages: &[Planned],
+    faults: &[(usize, Fault)],
+    effects: &OutsideEffects,
+    elapsed: Duration,
+) {
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, fault) in faults {
         *kinds.entry(fault.name()).or_default() += 1;
     }
+    let count = |course: Course| messages.iter().filter(|message| message.course == course).count();
     println!(
-        "{} messages in {KEY_COUNT} keys of {QUEUE_COUNT} queues, none lost, none doubled, in order; {} faults in {:.0} s: {kinds:?}",
+        "{} messages ({} ordered in {KEY_COUNT} keys of {QUEUE_COUNT} queues; of an unordered one {} acknowledged at once, {} retried, {} \
+         dead-lettered): one object each, in order; {} effects outside are repeated, {} lost in a delay queue; {} faults in {:.0} s: {kinds:?}",
         messages.len(),
+        count(Course::Ordered),
+        count(Course::Unordered),
+        count(Course::Retried),
+        count(Course::Rejected),
+        effects.repeated,
+        effects.lost_in_delay,
         faults.len(),
         elapsed.as_secs_f64()
     );
@@ -339,12 +494,14 @@ async fn apply_plugin(lab: &Lab, broker: &RabbitMq, proxy: &Proxy) {
             "auth": {"basic": {"username": RABBITMQ_USER, "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}},
         }}))
         .await;
-    let subscriptions: Vec<Value> = (0..QUEUE_COUNT)
-        .map(|index| {
-            json!({"upstream": {"namespace": lab.namespace, "name": "rabbitmq"},
-            "queue": queue_name(index), "ordered": true})
-        })
+    let upstream = json!({"namespace": lab.namespace, "name": "rabbitmq"});
+    let mut subscriptions: Vec<Value> = (0..QUEUE_COUNT)
+        .map(|index| json!({"upstream": upstream, "queue": queue_name(index), "ordered": true}))
         .collect();
+    subscriptions.push(
+        json!({"upstream": upstream, "queue": UNORDERED_QUEUE, "prefetch": PREFETCH,
+        "retry": {"initialDelay": "1s", "maxDelay": "2s"}}),
+    );
     lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
     "metadata": {"name": "probe", "labels": {"lab": lab.namespace}},
     "spec": {
@@ -353,6 +510,7 @@ async fn apply_plugin(lab: &Lab, broker: &RabbitMq, proxy: &Proxy) {
         "grants": {
             "reconciles": [{"group": "tests.ostler.dev", "kinds": ["*"]}],
             "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["create"], "namespaces": [lab.namespace]}],
+            "messages": [{"exchanges": [OUTCOMES]}],
         },
     }}))
     .await;
