@@ -6,6 +6,7 @@ pub mod cgroup;
 mod component;
 pub mod concourse;
 pub mod deploy;
+pub mod gateway;
 mod lab;
 mod logs;
 pub mod powerdns;

@@ -10,6 +10,7 @@ mod failures;
 mod gate;
 mod ingress;
 mod jenkins;
+mod matrix;
 mod pack;
 mod project;
 mod registry;

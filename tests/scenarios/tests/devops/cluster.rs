@@ -44,6 +44,7 @@ pub fn secrets() -> Gvk {
 /// Running controllers, which end when this is dropped.
 pub struct ClusterControllers {
     refuses_certificates: Arc<AtomicBool>,
+    issues_certificates: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -70,10 +71,14 @@ impl ClusterControllers {
         let secrets = api(&secrets());
         let refuses_certificates = Arc::new(AtomicBool::default());
         let refuses = refuses_certificates.clone();
+        let issues_certificates = Arc::new(AtomicBool::new(true));
+        let issues = issues_certificates.clone();
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
-                issue(&certificates, &secrets, refuses.load(Ordering::Relaxed)).await;
+                if issues.load(Ordering::Relaxed) {
+                    issue(&certificates, &secrets, refuses.load(Ordering::Relaxed)).await;
+                }
                 serve(&ingresses).await;
                 if let Some(records) = &records {
                     for record in list(records).await {
@@ -84,8 +89,14 @@ impl ClusterControllers {
         });
         Self {
             refuses_certificates,
+            issues_certificates,
             task,
         }
+    }
+
+    /// Sets whether cert-manager runs.
+    pub fn set_cert_manager_down(&self, is_down: bool) {
+        self.issues_certificates.store(!is_down, Ordering::Relaxed);
     }
 
     /// Sets whether the issuer refuses the certificates that are requested from now on.

@@ -4,10 +4,9 @@
 use std::{convert::Infallible, time::Duration};
 
 use argocd_simulator::{Source, World};
-use devops_simulators::{Answer, Faults};
 use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
 use ostler_test_harness::{Lab, find_condition, scenario};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     cluster::{REFUSAL, certificate, dns_record, ingress},
@@ -18,11 +17,11 @@ use super::{
 };
 
 /// The application of the deployments.
-const APPLICATION: &str = "shop-alpha";
+pub const APPLICATION: &str = "shop-alpha";
 /// Interval of looks at a deployment, in place of the plugin's ten seconds.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Time to live that does not end in a test.
-const LONG_TTL_SECONDS: u64 = 10_800;
+pub const LONG_TTL_SECONDS: u64 = 10_800;
 /// Address of the host that the pack has not set up.
 const FOREIGN_ADDRESS: &str = "192.0.2.99";
 
@@ -55,7 +54,7 @@ impl<'a> End<'a> {
     }
 }
 
-fn record() -> Gvk {
+pub fn record() -> Gvk {
     kind("DeploymentRecord")
 }
 
@@ -77,7 +76,7 @@ async fn poll_all(lab: &Lab, ids: &[&str]) -> Infallible {
 }
 
 /// Waits for a condition, and has deployments polled meanwhile.
-async fn wait_polled<F: Future<Output = bool>>(
+pub async fn wait_polled<F: Future<Output = bool>>(
     lab: &Lab,
     ids: &[&str],
     what: &str,
@@ -90,7 +89,7 @@ async fn wait_polled<F: Future<Output = bool>>(
 }
 
 /// Waits for a reason of the condition Ready, and has the deployment polled meanwhile.
-async fn wait_reason(lab: &Lab, id: &str, reason: &str) {
+pub async fn wait_reason(lab: &Lab, id: &str, reason: &str) {
     let record = record();
     tokio::select! {
         _ = lab.wait_condition(&record, id, "Ready", "False", reason) => {}
@@ -99,7 +98,7 @@ async fn wait_reason(lab: &Lab, id: &str, reason: &str) {
 }
 
 /// Sets the time limit of a phase to a second.
-async fn limit_phase(lab: &Lab, id: &str, field: &str) {
+pub async fn limit_phase(lab: &Lab, id: &str, field: &str) {
     let patch = json!({ "spec": { "timeouts": { field: 1 } } });
     lab.patch(&record(), id, patch).await;
 }
@@ -148,7 +147,7 @@ async fn assert_end(pack: &PackLab, id: &str, expected: &End<'_>) {
 }
 
 /// Deletes a deployment, and waits until nothing of it is left.
-async fn delete(lab: &Lab, id: &str) {
+pub async fn delete(lab: &Lab, id: &str) {
     lab.delete(&record(), id).await;
     let record = record();
     tokio::select! {
@@ -326,112 +325,4 @@ async fn failed_certificate_or_dns_record_ends_its_deployment_with_heartbeat_and
         foreign,
         "what others made is left alone"
     );
-}
-
-/// Ways in which Jenkins fails: with each answer, or without any.
-fn list_faults() -> Vec<(&'static str, Option<Answer>)> {
-    let page = || "<html>".to_owned();
-    vec![
-        ("down", None),
-        ("reset", Some(Answer::DropAnswer)),
-        ("unauthorized", Some(Answer::Status(401, page()))),
-        ("forbidden", Some(Answer::Status(403, page()))),
-        ("proxy-404", Some(Answer::Proxy(404, page()))),
-        ("proxy-502", Some(Answer::Proxy(502, page()))),
-        ("garbage", Some(Answer::Proxy(200, page()))),
-    ]
-}
-
-fn inject(faults: &Faults, answer: Option<Answer>) {
-    match answer {
-        Some(answer) => faults.fail_next(usize::MAX, "*", ".*", answer),
-        None => faults.set_outage(true),
-    }
-}
-
-/// Publishes deployments whose builds wait in the queue, and lets them run if it is asked for.
-async fn publish_queued(pack: &PackLab, ids: &[&str], starts: bool) {
-    for id in ids {
-        pack.publish_deployment(id, LONG_TTL_SECONDS).await;
-        wait_reason(&pack.lab, id, "BuildQueued").await;
-    }
-    if starts {
-        pack.servers.jenkins.start_queued();
-        for id in ids {
-            wait_reason(&pack.lab, id, "BuildRunning").await;
-        }
-    }
-}
-
-#[scenario]
-async fn jenkins_that_fails_in_any_way_neither_ends_nor_doubles_a_deployment(lab: Lab) {
-    let mut pack = PackLab::start(lab, false).await;
-    pack.start_host().await;
-    pack.set_up_project().await;
-    let (lab, jenkins) = (&pack.lab, &pack.servers.jenkins);
-    let mut all: Vec<String> = Vec::new();
-    for (fault, answer) in list_faults() {
-        // Five steps at which Jenkins begins to fail.
-        let id = |step: &str| format!("d-{fault}-{step}");
-        let [new, queued, running, late, deleted] = ["new", "queued", "running", "late", "deleted"].map(id);
-        jenkins.hold_builds();
-        publish_queued(&pack, &[&running, &late, &deleted], true).await;
-        publish_queued(&pack, &[&queued], false).await;
-        inject(jenkins.faults(), answer);
-        pack.publish_deployment(&new, LONG_TTL_SECONDS).await;
-        for id in [&new, &queued, &running] {
-            wait_reason(lab, id, "BuildRequestFailed").await;
-        }
-
-        // One reaches its time limit meanwhile, and one is deleted.
-        limit_phase(lab, &late, "buildSeconds").await;
-        lab.delete(&record(), &deleted).await;
-        let is_told = |found: &Value, state: &str| {
-            found["status"]["state"] == state && found["status"]["heartbeat"]["finalConfirmed"] == true
-        };
-        let what = format!("{late} and {deleted} have ended");
-        wait_polled(lab, &[&late, &deleted], &what, async || {
-            let failed = lab.get(&record(), &late).await.unwrap_or_default();
-            let terminated = lab.get(&record(), &deleted).await.unwrap_or_default();
-            let is_withdrawn = find_condition(&failed, "Withdrawn")["status"] == "True";
-            is_told(&failed, "failed") && !is_withdrawn && is_told(&terminated, "terminated")
-        })
-        .await;
-
-        jenkins.faults().clear();
-        let what = format!("the builds of {late} and {deleted} are stopped");
-        wait_polled(lab, &[&late, &deleted], &what, async || {
-            let failed = lab.get(&record(), &late).await.unwrap_or_default();
-            let is_withdrawn = find_condition(&failed, "Withdrawn")["status"] == "True";
-            is_withdrawn && lab.get(&record(), &deleted).await.is_none()
-        })
-        .await;
-        jenkins.run_builds("SUCCESS");
-        let live = [&new, &queued, &running].map(String::as_str);
-        let what = format!("what {fault} has interrupted is live");
-        wait_polled(lab, &live, &what, async || {
-            for id in live {
-                let found = lab.get(&record(), id).await.unwrap_or_default();
-                if found["status"]["state"] != "success" {
-                    return false;
-                }
-            }
-            true
-        })
-        .await;
-        for id in [&new, &queued, &running, &late, &deleted] {
-            assert_eq!(pack.count_builds(id), 1, "builds of {id}");
-        }
-        for id in live {
-            let found = lab.get(&record(), id).await.expect("it stays");
-            assert_eq!(pack.count_syncs(&found), 1, "syncs of {id}");
-        }
-        let aborted = jenkins.builds(PIPELINE).into_iter();
-        let aborted = aborted.filter(|build| build.result.as_deref() == Some("ABORTED"));
-        all.extend([new, queued, running, late]);
-        assert_eq!(aborted.count() * 4, all.len() * 2, "two of {fault} are stopped");
-    }
-    for id in &all {
-        delete(lab, id).await;
-    }
 }

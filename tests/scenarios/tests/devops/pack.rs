@@ -139,9 +139,14 @@ impl PackLab {
         })
     }
 
-    /// Publishes the event of a deployment.
+    /// Publishes the event of a deployment, with the address [`HOST`].
     pub async fn publish_deployment(&self, id: &str, ttl_seconds: u64) {
-        let ingress = json!({ "host": HOST,
+        self.publish_deployment_at(HOST, id, ttl_seconds).await;
+    }
+
+    /// Publishes the event of a deployment with an address of its own.
+    pub async fn publish_deployment_at(&self, host: &str, id: &str, ttl_seconds: u64) {
+        let ingress = json!({ "host": host,
             "dns": { "zone": ZONE, "providerRef": { "name": "dns" }, "target": { "addresses": [INGRESS_ADDRESS] } },
             "certificate": { "issuerRef": { "name": "letsencrypt" } },
             "backend": { "service": "web", "port": 80 } });

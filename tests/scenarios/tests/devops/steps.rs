@@ -90,22 +90,22 @@ async fn event_of_a_project_that_is_delivered_again_after_all_effects_has_none(l
     disturb_all_steps(lab, Workflow::SetUp, Disturbance::redeliver).await;
 }
 
-#[scenario(campaign = "takes minutes: see docs/devops.md")]
+#[scenario(campaign = "takes minutes: see docs/devops/figures.md")]
 async fn deployment_survives_a_stop_of_the_host_after_each_effect(lab: Lab) {
     disturb_each_step(lab, Workflow::Deployment, Disturbance::stop).await;
 }
 
-#[scenario(campaign = "takes minutes: see docs/devops.md")]
+#[scenario(campaign = "takes minutes: see docs/devops/figures.md")]
 async fn event_that_is_delivered_again_after_each_effect_has_none(lab: Lab) {
     disturb_each_step(lab, Workflow::Deployment, Disturbance::redeliver).await;
 }
 
-#[scenario(campaign = "takes minutes: see docs/devops.md")]
+#[scenario(campaign = "takes minutes: see docs/devops/figures.md")]
 async fn set_up_survives_a_stop_of_the_host_after_each_effect(lab: Lab) {
     disturb_each_step(lab, Workflow::SetUp, Disturbance::stop).await;
 }
 
-#[scenario(campaign = "takes minutes: see docs/devops.md")]
+#[scenario(campaign = "takes minutes: see docs/devops/figures.md")]
 async fn event_of_a_project_that_is_delivered_again_after_each_effect_has_none(lab: Lab) {
     disturb_each_step(lab, Workflow::SetUp, Disturbance::redeliver).await;
 }

@@ -8,6 +8,7 @@ use devops_simulators::{git::GIT_PASSWORD, jenkins::JENKINS_TOKEN};
 use ostler::testing::{engine::Inspector, key::Gvk, recording::Retention};
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
+    gateway::Gateway,
     powerdns::{POWERDNS_KEY, PowerDns},
     rabbitmq::RABBITMQ_PASSWORD,
     registry::REGISTRY_PASSWORD,
@@ -75,16 +76,40 @@ pub async fn start_with_dns(pack: &mut PackLab) -> PowerDns {
     let dns = PowerDns::start().await;
     dns.create_zone(ZONE).await;
     pack.start_host().await;
+    apply_provider(&pack.lab, &json!({ "url": dns.url() })).await;
+    dns
+}
+
+/// Starts the same, with a gateway in front of the DNS server.
+pub async fn start_with_dns_gateway(pack: &mut PackLab) -> (PowerDns, Gateway) {
+    let dns = PowerDns::start().await;
+    dns.create_zone(ZONE).await;
+    let gateway = Gateway::start(&dns.url()).await;
+    pack.start_host().await;
     let lab = &pack.lab;
+    lab.apply(secret(lab, "dns-ca", gateway.authority())).await;
+    let authority = json!({ "name": "dns-ca", "key": "value" });
+    apply_provider(
+        lab,
+        &json!({ "url": gateway.url(), "tls": { "caRef": authority } }),
+    )
+    .await;
+    (dns, gateway)
+}
+
+/// Applies the DnsProvider `dns` of a PowerDNS server, and waits until it is Ready.
+async fn apply_provider(lab: &Lab, connection: &Value) {
     lab.apply(secret(lab, "dns", POWERDNS_KEY)).await;
-    let spec = json!({ "class": "PowerDNS", "url": dns.url(), "ownerID": "tests", "zones": [ZONE],
+    let mut spec = json!({ "class": "PowerDNS", "ownerID": "tests", "zones": [ZONE],
         "credentialsRef": { "name": "dns", "key": "value" } });
+    for (field, value) in connection.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
     let provider = json!({ "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsProvider",
         "metadata": { "name": "dns", "namespace": lab.namespace }, "spec": spec });
     lab.apply(provider).await;
     let provider = Gvk::new("dns.ostler.dev", "v1alpha1", "DnsProvider");
     lab.wait_ready(&provider, "dns").await;
-    dns
 }
 
 /// What others have beside the pack.

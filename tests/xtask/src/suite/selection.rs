@@ -23,6 +23,9 @@ pub enum Tier {
     All,
 }
 
+/// The word for the failure matrix of the DevOps and DNS packs: all tests with it in the name, campaigns included.
+const FAILURE_MATRIX: &str = "matrix";
+
 /// Returns the tier of a test.
 fn tier_of(placement: Option<Placement>) -> Tier {
     match placement {
@@ -49,6 +52,9 @@ impl Selection {
     /// Parses the arguments of `cargo xtask test`: tiers first, and parts of test names.
     pub fn parse(words: &[String]) -> Result<Self> {
         let mut selection = Self::default();
+        if words == [FAILURE_MATRIX] {
+            selection.tiers.push(Tier::All);
+        }
         for word in words {
             match Tier::from_str(word, true) {
                 Ok(tier) if selection.filters.is_empty() => selection.tiers.push(tier),
@@ -121,7 +127,7 @@ impl Selection {
 mod tests {
     use super::*;
 
-    const TESTS: [&str; 11] = [
+    const TESTS: [&str; 12] = [
         "queue::tests::embedded_server_speaks_https",
         "deletion::chain_is_gone::embedded",
         "deletion::chain_is_gone::real",
@@ -133,6 +139,7 @@ mod tests {
         "chaos::objects_converge::embedded_hostile_campaign",
         "steps::pod_is_evicted::node",
         "node::host_is_installed::node_default",
+        "devops::matrix::objects_survive::embedded_campaign",
     ];
 
     fn select(command: &str) -> Vec<usize> {
@@ -154,7 +161,9 @@ mod tests {
     fn command_selects_tests_by_tier_and_name() {
         for (command, selected) in [
             ("", &[0, 1, 3, 4, 5, 10][..]),
-            ("all", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+            ("all", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+            ("matrix", &[11]),
+            ("embedded matrix", &[]),
             ("pure", &[0]),
             ("embedded", &[1, 3]),
             ("hostile", &[5]),

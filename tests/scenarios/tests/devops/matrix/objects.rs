@@ -1,0 +1,414 @@
+//! Each way in which each server of the DevOps and DNS packs fails, at each step in the life of the objects that need it, by the
+//! whole host. What is promised is stated once, and holds in every cell.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use devops_simulators::{
+    argo::{ARGO_TOKEN, Argo},
+    git::{GIT_PASSWORD, GIT_USER, GitServer},
+    jenkins::{JENKINS_TOKEN, JENKINS_USER, Jenkins},
+};
+use dns_simulators::{Cloudflare, GoDaddy, Simulator};
+use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
+use ostler_test_harness::{
+    Lab, find_condition,
+    gateway::{Gateway, ServerFault},
+    powerdns::{POWERDNS_KEY, PowerDns},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    scenario,
+};
+use serde_json::{Value, json};
+
+use crate::devops::{kind, object, pack::ZONE, prepare, secret};
+
+const COMPONENTS: [&str; 9] = [
+    "devops/devops-argo",
+    "devops/devops-git",
+    "devops/devops-jenkins",
+    "devops/devops-registry",
+    "dns/dns-cloudflare",
+    "dns/dns-godaddy",
+    "dns/dns-powerdns",
+    "dns/dns-provider",
+    "dns/dns-record",
+];
+const CLOUDFLARE_TOKEN: &str = "cloudflare-token-0002";
+const GODADDY_KEYS: &str = "godaddy-key-0002:godaddy-secret-0002";
+const DEFINITION: &str = "pipelines:\n- name: build\n  stages: [{name: Test, steps: [make test]}]\n";
+/// Interval of looks at the servers, in place of the plugins' minutes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Address of what others have at the DNS servers.
+const FOREIGN_ADDRESS: &str = "192.0.2.99";
+
+/// Faults that take no time of their own.
+const QUICK_FAULTS: [ServerFault; 9] = [
+    ServerFault::Down,
+    ServerFault::LosesResponses,
+    ServerFault::CutsResponses,
+    ServerFault::CertificateExpired,
+    ServerFault::Unauthorized,
+    ServerFault::Forbidden,
+    ServerFault::ProxyNotFound,
+    ServerFault::BadGateway,
+    ServerFault::OtherPage,
+];
+
+/// A server behind a gateway, and the kind whose objects need it.
+struct Target {
+    server: &'static str,
+    kind: Gvk,
+    gateway: Gateway,
+    /// Its objects leave something at the server, so their deletion waits for it.
+    is_cleaned_up: bool,
+}
+
+impl Target {
+    async fn start(server: &'static str, kind: Gvk, origin: &str, is_cleaned_up: bool) -> Self {
+        Self {
+            server,
+            kind,
+            gateway: Gateway::start(origin).await,
+            is_cleaned_up,
+        }
+    }
+
+    /// A message names the server, so that people know what is down.
+    fn is_named_in(&self, message: &str) -> bool {
+        let word = match self.server {
+            "registry" => "registry",
+            "git" => "git",
+            "jenkins" => "Jenkins",
+            "argo" => "Argo CD",
+            "powerdns" => "PowerDNS",
+            "cloudflare" => "Cloudflare",
+            _ => "GoDaddy",
+        };
+        let address = self.gateway.address().to_string();
+        [&*address, word, "check the URL"]
+            .iter()
+            .any(|name| message.contains(name))
+    }
+
+    /// The name of an object.
+    fn name(&self, step: &str, fault: ServerFault) -> String {
+        format!("{}-{step}-{fault:?}", self.server).to_lowercase()
+    }
+
+    fn build(&self, lab: &Lab, name: &str) -> Value {
+        let key = |name: &str| json!({ "name": name, "key": "value" });
+        let (url, ca) = (self.gateway.url(), key(&format!("ca-{}", self.server)));
+        let spec = match self.server {
+            "registry" => json!({ "url": url, "repository": "team/app", "username": REGISTRY_USER,
+                "passwordRef": key("registry"), "caRef": ca }),
+            "git" => {
+                json!({ "url": format!("{url}/app.git"), "username": GIT_USER, "passwordRef": key("git"), "caRef": ca })
+            }
+            "jenkins" => {
+                json!({ "url": url, "username": JENKINS_USER, "tokenRef": key("jenkins"), "caRef": ca, "project": name,
+                "environments": ["alpha"], "git": { "credentialsRef": { "name": "app" } }, "credentials": [] })
+            }
+            "argo" => {
+                let repository = "https://git.example.com/apps.git";
+                json!({ "server": { "url": url, "tokenRef": key("argo"), "caRef": ca },
+                    "projects": [{ "name": name, "destinations": [{ "namespace": lab.namespace }] }],
+                    "repositories": [{ "name": "apps", "url": repository, "project": name, "passwordRef": key("git") }],
+                    "applications": [{ "name": name, "project": name,
+                        "source": { "repoURL": repository, "path": "web", "revision": "v1" } }] })
+            }
+            provider => json!({ "providerRef": { "name": provider }, "zone": ZONE, "name": name, "type": "A",
+                "values": ["192.0.2.1"] }),
+        };
+        let mut object = object(lab, &self.kind.kind, name, spec);
+        object["apiVersion"] = self.kind.api_version().into();
+        object
+    }
+}
+
+/// The servers themselves.
+struct AllServers {
+    _registry: Registry,
+    git: GitServer,
+    jenkins: Jenkins,
+    argo: Argo,
+    powerdns: PowerDns,
+    cloudflare: Simulator<Cloudflare>,
+    godaddy: Simulator<GoDaddy>,
+}
+
+impl AllServers {
+    /// Starts them, with something that belongs to others, and a gateway for each.
+    async fn start() -> (Self, Vec<Target>) {
+        let dns = |kind: &str| Gvk::new("dns.ostler.dev", "v1alpha1", kind);
+        let servers = Self {
+            _registry: Registry::start_private(),
+            git: GitServer::start_private().await,
+            jenkins: Jenkins::start().await,
+            argo: Argo::start().await,
+            powerdns: PowerDns::start().await,
+            cloudflare: Simulator::start_cloudflare(ZONE, CLOUDFLARE_TOKEN).await,
+            godaddy: Simulator::start_godaddy(ZONE, GODADDY_KEYS).await,
+        };
+        servers.git.create_repository("app");
+        servers.git.commit("app", "main", &[("devops.yaml", DEFINITION)]);
+        servers
+            .jenkins
+            .set_config("foreign", "<com.cloudbees.hudson.plugins.folder.Folder/>");
+        let project = json!({ "project": { "metadata": { "name": "foreign" }, "spec": {} } });
+        servers.argo.send("POST", "/api/v1/projects", &project);
+        servers.powerdns.create_zone(ZONE).await;
+        let name = format!("foreign.{ZONE}");
+        servers
+            .powerdns
+            .replace(ZONE, &name, "A", &[FOREIGN_ADDRESS])
+            .await;
+        servers
+            .cloudflare
+            .put_record(&json!({ "name": name, "type": "A", "content": FOREIGN_ADDRESS, "ttl": 1 }));
+        servers
+            .godaddy
+            .put_record(&json!({ "name": "foreign", "type": "A", "data": FOREIGN_ADDRESS, "ttl": 600 }));
+        let registry = format!("http://{}", servers._registry.address());
+        let targets = vec![
+            Target::start("registry", kind("ContainerRegistry"), &registry, false).await,
+            Target::start("git", kind("GitCredentials"), servers.git.url(), false).await,
+            Target::start("jenkins", kind("JenkinsSetting"), servers.jenkins.url(), true).await,
+            Target::start("argo", kind("ArgoSetting"), servers.argo.url(), true).await,
+            Target::start("powerdns", dns("DnsRecord"), &servers.powerdns.url(), true).await,
+            Target::start("cloudflare", dns("DnsRecord"), &servers.cloudflare.origin(), true).await,
+            Target::start("godaddy", dns("DnsRecord"), &servers.godaddy.origin(), true).await,
+        ];
+        (servers, targets)
+    }
+
+    /// What is at the servers.
+    async fn list_all(&self) -> BTreeMap<&'static str, Vec<String>> {
+        let names = |path: &str| -> Vec<String> {
+            let items = self.argo.send("GET", path, &Value::Null).1["items"].clone();
+            let items = items.as_array().cloned().unwrap_or_default();
+            let names = items.iter().map(|item| item["metadata"]["name"].to_string());
+            names.collect()
+        };
+        BTreeMap::from([
+            ("jenkins", self.jenkins.items()),
+            (
+                "argo",
+                [names("/api/v1/projects"), names("/api/v1/applications")].concat(),
+            ),
+            ("powerdns", self.powerdns.record_sets(ZONE).await),
+            ("cloudflare", self.cloudflare.records()),
+            ("godaddy", self.godaddy.records()),
+        ])
+    }
+}
+
+/// Applies the Secrets and the objects that all others need.
+async fn apply_connections(lab: &Lab, servers: &AllServers, targets: &[Target]) {
+    for (name, value) in [
+        ("git", GIT_PASSWORD),
+        ("jenkins", JENKINS_TOKEN),
+        ("registry", REGISTRY_PASSWORD),
+        ("argo", ARGO_TOKEN),
+        ("powerdns", POWERDNS_KEY),
+        ("cloudflare", CLOUDFLARE_TOKEN),
+        ("godaddy", GODADDY_KEYS),
+    ] {
+        lab.apply(secret(lab, name, value)).await;
+    }
+    let key = |name: &str| json!({ "name": name, "key": "value" });
+    let app =
+        json!({ "url": servers.git.repository_url("app"), "username": GIT_USER, "passwordRef": key("git") });
+    lab.apply(object(lab, "GitCredentials", "app", app)).await;
+    for target in targets {
+        let ca = format!("ca-{}", target.server);
+        lab.apply(secret(lab, &ca, target.gateway.authority())).await;
+        let class = match target.server {
+            "powerdns" => "PowerDNS",
+            "cloudflare" => "Cloudflare",
+            "godaddy" => "GoDaddy",
+            _ => continue,
+        };
+        let path = if class == "Cloudflare" { "/client/v4" } else { "" };
+        let spec = json!({ "class": class, "url": format!("{}{path}", target.gateway.url()), "ownerID": "tests",
+            "tls": { "caRef": key(&ca) }, "limits": { "requestsPerSecond": 1000 }, "credentialsRef": key(target.server) });
+        let mut provider = object(lab, "DnsProvider", target.server, spec);
+        provider["apiVersion"] = "dns.ostler.dev/v1alpha1".into();
+        lab.apply(provider).await;
+    }
+}
+
+/// The kind of the record set that a driver reconciles for a DnsRecord of this name.
+fn record_set_of(name: &str) -> Option<Gvk> {
+    let kind = match name.split('-').next() {
+        Some("powerdns") => "PowerDnsRecordSet",
+        Some("cloudflare") => "CloudflareRecordSet",
+        Some("godaddy") => "GoDaddyRecordSet",
+        _ => return None,
+    };
+    Some(Gvk::new("dns.ostler.dev", "v1alpha1", kind))
+}
+
+/// Waits for a condition, and has objects look at their servers meanwhile.
+async fn wait_polled<F: Future<Output = bool>>(
+    lab: &Lab,
+    objects: &[(Gvk, String)],
+    what: &str,
+    holds: impl FnMut() -> F,
+) {
+    let poll = async {
+        let mut interval = tokio::time::interval(LOOK_INTERVAL);
+        loop {
+            interval.tick().await;
+            let dispatcher = &lab.host().services().dispatcher;
+            for (kind, name) in objects {
+                dispatcher.enqueue(&lab.key(kind, name), Priority::High, Cause::Poll);
+                if let Some(record_set) = record_set_of(name) {
+                    dispatcher.enqueue(&lab.key(&record_set, name), Priority::High, Cause::Poll);
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = lab.wait_until(what, holds) => {}
+        () = poll => {}
+    }
+}
+
+/// The condition Ready of an object, null while it has none for its generation.
+async fn ready(lab: &Lab, kind: &Gvk, name: &str) -> Value {
+    find_condition(&lab.get(kind, name).await.unwrap_or_default(), "Ready")
+}
+
+async fn are_ready(lab: &Lab, objects: &[(Gvk, String)]) -> bool {
+    for (kind, name) in objects {
+        if ready(lab, kind, name).await["status"] != "True" {
+            return false;
+        }
+    }
+    true
+}
+
+/// The promises that the cells of a fault break: one object is created while the servers fail, one has been Ready before, and one is
+/// deleted meanwhile.
+async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault) -> Vec<String> {
+    let mut broken = Vec::new();
+    let of = |step: &str| -> Vec<(Gvk, String)> {
+        let objects = targets.iter();
+        objects
+            .map(|target| (target.kind.clone(), target.name(step, fault)))
+            .collect()
+    };
+    let (new, kept, deleted) = (of("new"), of("kept"), of("deleted"));
+    let live = [new.clone(), kept.clone()].concat();
+    let all = [live.clone(), deleted.clone()].concat();
+    for (target, (kept, deleted)) in targets.iter().zip(kept.iter().zip(&deleted)) {
+        lab.apply(target.build(lab, &kept.1)).await;
+        lab.apply(target.build(lab, &deleted.1)).await;
+    }
+    let before = [kept.clone(), deleted.clone()].concat();
+    wait_polled(lab, &before, "the objects are Ready", || are_ready(lab, &before)).await;
+
+    for target in targets {
+        target.gateway.set_fault(Some(fault));
+    }
+    for (target, (new, deleted)) in targets.iter().zip(new.iter().zip(&deleted)) {
+        lab.apply(target.build(lab, &new.1)).await;
+        lab.delete(&deleted.0, &deleted.1).await;
+    }
+    let is_slow = fault == ServerFault::Slow;
+    let what = format!("the conditions tell of {fault:?}");
+    wait_polled(lab, &all, &what, async || {
+        for (kind, name) in &live {
+            let ready = ready(lab, kind, name).await;
+            let expected = if is_slow { "True" } else { "False" };
+            if ready["status"] != expected || ready["reason"] == "Comparing" {
+                return false;
+            }
+        }
+        for (target, (kind, name)) in targets.iter().zip(&deleted) {
+            let found = lab.get(kind, name).await;
+            let waits = target.is_cleaned_up && !is_slow;
+            let is_told = |found: &Value| {
+                find_condition(found, "Ready")["status"] == "False" && target.gateway.count_failures() > 0
+            };
+            if waits && !found.as_ref().is_some_and(is_told) || !waits && found.is_some() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    for (target, objects) in targets.iter().zip(new.iter().zip(&kept).zip(&deleted)) {
+        let ((new, kept), deleted) = objects;
+        for (kind, name) in [new, kept, deleted] {
+            let ready = ready(lab, kind, name).await;
+            println!("{name}: {} {}", ready["reason"], ready["message"]);
+            let message = ready["message"].as_str().unwrap_or_default();
+            if !is_slow && !ready.is_null() && !target.is_named_in(message) {
+                broken.push(format!("{name}: its server is not named: {message}"));
+            }
+            if message.contains("<html") || message.contains("docs.rs") {
+                broken.push(format!("{name}: it is not for people: {message}"));
+            }
+        }
+    }
+
+    for target in targets {
+        target.gateway.set_fault(None);
+    }
+    let what = format!("all is as wanted after {fault:?}");
+    wait_polled(lab, &all, &what, async || {
+        for (kind, name) in &deleted {
+            if lab.get(kind, name).await.is_some() {
+                return false;
+            }
+        }
+        are_ready(lab, &live).await
+    })
+    .await;
+    broken.sort();
+    broken
+}
+
+/// Checks all promises in the cells of these faults.
+async fn check_faults(mut lab: Lab, faults: &[ServerFault]) {
+    let (servers, targets) = AllServers::start().await;
+    prepare(&mut lab, &COMPONENTS).await;
+    lab.start_host().await;
+    let foreign = servers.list_all().await;
+    apply_connections(&lab, &servers, &targets).await;
+    let mut broken = Vec::new();
+    for fault in faults {
+        broken.extend(find_broken_promises(&lab, &targets, *fault).await);
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    let mut all = Vec::new();
+    for target in &targets {
+        for fault in faults {
+            all.extend(["new", "kept"].map(|step| (target.kind.clone(), target.name(step, *fault))));
+        }
+    }
+    for (kind, name) in &all {
+        lab.delete(kind, name).await;
+    }
+    wait_polled(&lab, &all, "all are gone", async || {
+        for (kind, name) in &all {
+            if lab.get(kind, name).await.is_some() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    assert_eq!(servers.list_all().await, foreign, "only what others made is left");
+}
+
+#[scenario]
+async fn objects_survive_each_quick_fault_of_each_server(lab: Lab) {
+    check_faults(lab, &QUICK_FAULTS).await;
+}
+
+/// The same with all faults, on both API servers.
+#[scenario(campaign = "waits for servers that hang")]
+async fn objects_survive_each_fault_of_each_server(lab: Lab) {
+    check_faults(lab, &ServerFault::ALL).await;
+}
