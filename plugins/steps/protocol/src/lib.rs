@@ -24,6 +24,13 @@ pub const STREAMER_PORT: u16 = 17_788;
 /// Size that the kubelet keeps of a termination message, in bytes.
 pub const MAX_REPORT_BYTES: usize = 4096;
 
+/// Size up to which the log fills a report, in bytes. The kubelet divides 12 KiB by the number of all containers of a pod, those
+/// included that others inject, and keeps so much of each message: this much of five containers.
+const FILLED_REPORT_BYTES: usize = 2400;
+
+/// Size of the log that even a report with many artifacts has, in bytes, if that fits into [`MAX_REPORT_BYTES`].
+const MIN_LOG_BYTES: usize = 512;
+
 /// Size of the longest message of an error in a report, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 512;
 
@@ -248,9 +255,20 @@ impl Report {
         if let Some(error) = &mut report.error {
             truncate_end(&mut error.message, MAX_MESSAGE_BYTES);
         }
+        let without_log = Self {
+            log: String::new(),
+            ..report.clone()
+        };
+        let length = serde_json::to_string(&without_log).unwrap_or_default().len();
+        let max_with_log = (length + MIN_LOG_BYTES).clamp(FILLED_REPORT_BYTES, MAX_REPORT_BYTES);
         loop {
             let text = serde_json::to_string(&report).unwrap_or_default();
-            let excess = text.len().saturating_sub(MAX_REPORT_BYTES);
+            let max = if report.log.is_empty() {
+                MAX_REPORT_BYTES
+            } else {
+                max_with_log
+            };
+            let excess = text.len().saturating_sub(max);
             if excess == 0 {
                 return text;
             }
@@ -275,11 +293,47 @@ impl Report {
         }
     }
 
-    /// Decodes a termination message; none if it is not of the shim.
+    /// Decodes a termination message; none if it is not of the shim. One that the kubelet has cut has the fields before the cut:
+    /// the log is the last of them. Artifacts that are missing are an error.
     #[must_use]
     pub fn decode(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        if let Ok(report) = serde_json::from_str(text) {
+            return Some(report);
+        }
+        // Fields begin with a comma and a quote; those within another field leave no JSON before them.
+        let ends = text.rmatch_indices(",\"").map(|(end, _)| end);
+        let whole = text.trim_end_matches(',').len();
+        let mut ends = std::iter::once(whole).chain(ends);
+        let (end, mut report) = ends.find_map(|end| {
+            let report: Self = serde_json::from_str(&[&text[..end], "}"].concat()).ok()?;
+            Some((end, report))
+        })?;
+        let lost = &text[end..];
+        if let Some(log) = lost.strip_prefix(LOG_FIELD) {
+            report.log = read_cut_string(log);
+        } else if !LOG_FIELD.starts_with(lost) {
+            report.error = Some(ReportError {
+                reason: ErrorReason::OutputNotPacked,
+                message: CUT_MESSAGE.to_owned(),
+            });
+        }
+        Some(report)
     }
+}
+
+/// Beginning of the last field of a report.
+const LOG_FIELD: &str = ",\"log\":";
+
+/// Message for artifacts that a report has lost.
+const CUT_MESSAGE: &str = "The kubelet has cut the report of the outputs: use fewer outputs, or shorter names, or have fewer \
+                           containers injected into the pod.";
+
+/// Reads a JSON string without its end, which may be in the middle of an escaped character.
+fn read_cut_string(text: &str) -> String {
+    let ends = (text.len().saturating_sub(12)..=text.len()).rev();
+    let ends = ends.filter(|end| text.is_char_boundary(*end));
+    let mut read = ends.filter_map(|end| serde_json::from_str([&text[..end], "\""].concat().as_str()).ok());
+    read.next().unwrap_or_default()
 }
 
 fn truncate_end(text: &mut String, max: usize) {
@@ -376,13 +430,41 @@ mod tests {
             for artifacts in [0, 1, 16] {
                 let full = report(artifacts, &log);
                 let text = full.encode();
-                assert!(text.len() <= MAX_REPORT_BYTES, "{}", text.len());
-                assert!(text.len() > MAX_REPORT_BYTES - 16, "{}", text.len());
+                let max = if artifacts < 16 {
+                    FILLED_REPORT_BYTES
+                } else {
+                    MAX_REPORT_BYTES
+                };
+                assert!(text.len() <= max, "{}", text.len());
+                assert!(text.len() > max.min(FILLED_REPORT_BYTES) - 16, "{}", text.len());
                 let read = Report::decode(&text).expect("a report");
                 assert_eq!(read.artifacts, full.artifacts);
-                assert!(log.ends_with(&read.log));
+                assert!(log.ends_with(&read.log) && read.log.len() > MIN_LOG_BYTES / 7);
             }
         }
+    }
+
+    #[test]
+    fn cut_report_has_the_fields_before_the_cut() {
+        for log in ["x\n".repeat(300), "ä😀\u{1}\"".repeat(200)] {
+            let mut full = report(3, &log);
+            full.exit_code = Some(0);
+            let text = full.encode();
+            let log_begins = text.find(",\"log\"").expect("a log");
+            let artifacts_begin = text.find(",\"artifacts\"").expect("artifacts");
+            for end in (artifacts_begin..text.len()).filter(|end| text.is_char_boundary(*end)) {
+                let read = Report::decode(&text[..end]).expect("a report");
+                assert_eq!(read.exit_code, Some(0), "{end}");
+                if end >= log_begins {
+                    assert_eq!((&read.artifacts, &read.error), (&full.artifacts, &None), "{end}");
+                    assert!(full.log.contains(&read.log), "{end}");
+                } else if end > artifacts_begin + 2 {
+                    let error = read.error.expect("an error");
+                    assert_eq!(error.reason, ErrorReason::OutputNotPacked, "{end}");
+                }
+            }
+        }
+        assert_eq!(Report::decode("panic: no JSON, \"really\""), None);
     }
 
     /// The kubelet cuts a longer termination message, and what is left is no JSON.

@@ -7,9 +7,9 @@ use steps_api::{PodState, Step, StepArtifact, StepPhase, StepStatus};
 use steps_protocol::STREAMER_PORT;
 
 use crate::{
-    delete_pod, is_owned,
+    abandon_time, delete_pod, is_owned,
     observe::{Observation, is_streamer_gone},
-    read_pod, rerun,
+    read_pod, rerun, warn_abandoned,
 };
 
 /// Records what the shim reported.
@@ -124,20 +124,29 @@ pub fn retain(ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
     if let Some(live) = live.filter(|_| is_released) {
         status.pod_state = Some(PodState::Destroying);
         delete_pod(ctx, step, status.attempt, &live)?;
-        if read_pod(ctx, step, status.attempt, false)?.is_none() {
-            set_gone(&mut status);
-        } else {
-            status
-                .artifacts
-                .iter_mut()
-                .for_each(|artifact| artifact.url = None);
+        let left = read_pod(ctx, step, status.attempt, false)?;
+        match left {
+            None => set_gone(&mut status),
+            Some(_) => {
+                let artifacts = status.artifacts.iter_mut();
+                artifacts.for_each(|artifact| artifact.url = None);
+            }
+        }
+        if let Some(left) = left.filter(|_| runs_again) {
+            // Two pods of a Step must not run at a time. The process of this one has ended, so that a node which does not confirm its
+            // end keeps no consumer waiting.
+            let next = match abandon_time(&left) {
+                Some(time) if time <= now => None,
+                Some(time) => Some(Outcome::at(time * 1000)),
+                None => Some(Outcome::await_change()),
+            };
+            if let Some(next) = next {
+                return Ok(describe_end(next, &status));
+            }
+            warn_abandoned(ctx);
         }
     }
     if runs_again {
-        if status.pod_state != Some(PodState::Gone) {
-            // Two pods of a Step must not run at a time.
-            return Ok(describe_end(Outcome::await_change(), &status));
-        }
         let message =
             "The pod with the artifacts is gone while other steps need them: the process runs again.";
         ctx.warn("ArtifactsLost", message);

@@ -73,17 +73,26 @@ impl Reconciler for Steps {
         let Some(left) = read_pod(ctx, step, attempt, false)? else {
             return Ok(Outcome::await_change());
         };
-        let deleted = left["metadata"]["deletionTimestamp"]
-            .as_str()
-            .and_then(from_rfc3339);
-        if deleted.is_some_and(|deleted| deleted + MAX_DELETION_SECONDS <= ctx.now() / 1000) {
-            let note = "The pod is being deleted, but its node does not confirm that: remove the Node if it is gone.";
-            ctx.warn("PodAbandoned", note);
+        if abandon_time(&left).is_some_and(|time| time <= ctx.now() / 1000) {
+            warn_abandoned(ctx);
             return Ok(Outcome::await_change());
         }
         let message = format!("Waiting for the deletion of Pod {}.", pod_name(step, attempt));
         Err(Failure::wait("PodRemains", message).status(&status))
     }
+}
+
+/// Time from which a deleted pod counts as gone although its node has not confirmed that, in seconds since the Unix epoch.
+fn abandon_time(pod: &Value) -> Option<u64> {
+    let deleted = pod["metadata"]["deletionTimestamp"]
+        .as_str()
+        .and_then(from_rfc3339)?;
+    Some(deleted + MAX_DELETION_SECONDS)
+}
+
+fn warn_abandoned(ctx: &Context) {
+    let note = "The pod is being deleted, but its node does not confirm that: remove the Node if it is gone.";
+    ctx.warn("PodAbandoned", note);
 }
 
 /// The pod of an attempt.

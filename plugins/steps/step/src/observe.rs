@@ -4,7 +4,7 @@ use ostler_sdk::{from_rfc3339, serde_json::Value};
 use steps_api::StepPhase;
 use steps_protocol::{Artifact, ErrorReason, Report};
 
-use crate::pod::{PROCESS_CONTAINER, STREAMER_CONTAINER};
+use crate::pod::{FETCH_CONTAINER, INSTALL_CONTAINER, PROCESS_CONTAINER, STREAMER_CONTAINER};
 
 /// Reasons of a waiting container about its image.
 const IMAGE_REASONS: [&str; 7] = [
@@ -106,16 +106,16 @@ pub fn observe(pod: &Value, now: u64) -> Observation {
     if terminated.is_object() {
         return observe_process(terminated);
     }
-    let statuses = |list: &Value| list.as_array().cloned().unwrap_or_default();
-    for init in statuses(&status["initContainerStatuses"]) {
+    let (inits, containers) = (
+        list_own(&status["initContainerStatuses"]),
+        list_own(&status["containerStatuses"]),
+    );
+    for init in &inits {
         if let Some(failed) = observe_init(&init["state"]["terminated"]) {
             return failed;
         }
     }
-    for container in statuses(&status["initContainerStatuses"])
-        .iter()
-        .chain(&statuses(&status["containerStatuses"]))
-    {
+    for container in inits.iter().chain(&containers) {
         if let Some(waiting) = observe_waiting(container) {
             return waiting;
         }
@@ -143,6 +143,20 @@ fn read_start(state: &Value) -> Option<u64> {
 pub fn is_streamer_gone(pod: &Value) -> bool {
     let streamer = find_container(&pod["status"]["containerStatuses"], STREAMER_CONTAINER);
     streamer["state"]["terminated"].is_object()
+}
+
+/// The containers of the Step. Those that others have injected are not its business: a sidecar that cannot start does not end a
+/// process that runs.
+fn list_own(statuses: &Value) -> Vec<&Value> {
+    const OWN: [&str; 4] = [
+        INSTALL_CONTAINER,
+        FETCH_CONTAINER,
+        PROCESS_CONTAINER,
+        STREAMER_CONTAINER,
+    ];
+    let all = statuses.as_array().into_iter().flatten();
+    all.filter(|container| OWN.iter().any(|name| container["name"] == *name))
+        .collect()
 }
 
 fn find_container<'a>(list: &'a Value, name: &str) -> &'a Value {
@@ -400,7 +414,7 @@ fn observe_pending(status: &Value) -> Observation {
             format!("No node can take the pod: lower spec.resources.requests, or add nodes. {cause}");
         return Observation::new(StepPhase::Pending, "Unschedulable", message.trim_end());
     }
-    let fetch = find_container(&status["initContainerStatuses"], "fetch");
+    let fetch = find_container(&status["initContainerStatuses"], FETCH_CONTAINER);
     if fetch["state"]["running"].is_object() {
         return Observation::new(StepPhase::Fetching, "Fetching", "The inputs are being fetched.");
     }

@@ -31,6 +31,12 @@ pub const POD_LABEL: &str = "steps.ostler.dev/pod";
 /// Label of a pod with the UID of its Step.
 pub const STEP_LABEL: &str = "steps.ostler.dev/step-uid";
 
+/// Init container that installs the shim.
+pub const INSTALL_CONTAINER: &str = "install";
+
+/// Init container that fetches the inputs.
+pub const FETCH_CONTAINER: &str = "fetch";
+
 /// Container of the process.
 pub const PROCESS_CONTAINER: &str = "process";
 
@@ -262,7 +268,7 @@ fn build_resources(spec: &StepSpec) -> Value {
 fn build_init(spec: &StepSpec, settings: &Settings) -> Value {
     let shared = json!({ "name": "ostler", "mountPath": ROOT_PATH });
     let (name, args, mounts) = if spec.inputs.is_empty() {
-        ("install", json!([]), vec![shared])
+        (INSTALL_CONTAINER, json!([]), vec![shared])
     } else {
         let path = |name: &str| format!("{INPUTS_PATH}/{name}");
         let start = duration(&spec.start_timeout).unwrap_or_default();
@@ -287,7 +293,7 @@ fn build_init(spec: &StepSpec, settings: &Settings) -> Value {
             json!({ "name": "key", "mountPath": parent(KEY_PATH), "readOnly": true }),
             json!({ "name": "sources", "mountPath": parent(SOURCES_PATH), "readOnly": true }),
         ];
-        ("fetch", json!([encode_argument(&config)]), mounts)
+        (FETCH_CONTAINER, json!([encode_argument(&config)]), mounts)
     };
     json!({
         "name": name,

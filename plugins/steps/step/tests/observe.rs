@@ -487,6 +487,18 @@ fn pod_status_has_its_phase_reason_and_remedy() {
 
 /// The kubelet may cut a message, and others may write one.
 #[test]
+fn injected_containers_neither_end_nor_delay_a_step() {
+    let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}});
+    let running = json!({"running": {"startedAt": "2026-01-01T00:00:10Z"}});
+    let failed = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    let pod = json!({"status": {"phase": "Running",
+        "initContainerStatuses": [{"name": "istio-init", "state": failed}, {"name": "install", "state": {"terminated": {"exitCode": 0}}}],
+        "containerStatuses": [{"name": "istio-proxy", "image": "a", "state": waiting}, {"name": "process", "state": running}]}});
+    let observed = observe(&pod, NOW);
+    assert_eq!((observed.phase, observed.reason), (Running, "Running"));
+}
+
+#[test]
 fn malformed_status_is_no_success() {
     for pod in [
         json!({}),

@@ -460,6 +460,31 @@ fn producer_whose_streamer_has_ended_runs_again_in_another_pod() {
     assert!(host.object(&pod("build-2")).is_some());
 }
 
+#[test]
+fn producer_on_a_node_that_is_gone_runs_again_after_two_minutes() {
+    let (host, mut step) = (host(), producer());
+    step["spec"]["onPodLost"] = "Rerun".into();
+    reconcile(&host, &mut step).expect("an outcome");
+    set_status(&host, "build-1", ended(&success()));
+    reconcile(&host, &mut step).expect("an outcome");
+    host.add_holder(&step_reference("build"), step_reference("test"));
+    let mut status = ended(&success());
+    status["containerStatuses"][1]["state"] = json!({"terminated": {"exitCode": 137}});
+    set_status(&host, "build-1", status);
+    // Nobody confirms the end of the pod.
+    let mut live = host.object(&pod("build-1")).expect("a pod");
+    live["metadata"]["deletionTimestamp"] = ostler_sdk::rfc3339(START_TIME).into();
+    host.put(live);
+    let result = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(step["status"]["attempt"], 1);
+    assert_eq!(result.next, Next::At((START_TIME + 120) * 1000));
+    host.set_now((START_TIME + 120) * 1000);
+    reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(step["status"]["attempt"], 2);
+    reconcile(&host, &mut step).expect("an outcome");
+    assert!(host.object(&pod("build-2")).is_some());
+}
+
 /// The status has the UID from the response to the creation: whether the process has run is not known.
 #[test]
 fn pod_deleted_before_it_was_seen_ends_the_step_instead_of_running_it_twice() {
