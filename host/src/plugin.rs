@@ -10,7 +10,7 @@ pub mod spec;
 mod state;
 mod summary;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
 
@@ -397,6 +397,10 @@ impl Plugin {
     }
 }
 
+/// Limit of the CPU time of `describe`, unless more is configured: an interpreter starts in it, which takes a part of a second, and on
+/// a busy machine several. A build that fails there is not loaded again.
+const DESCRIBE_CPU_TIME: Duration = Duration::from_secs(5);
+
 /// Makes a build of a component: checks that it is one and fits the host's contract, compiles it, and checks its
 /// description and configuration. Without a configuration the component is only inspected: neither its configuration
 /// nor its grants are checked.
@@ -434,7 +438,9 @@ pub async fn load(
         .await
         .map_err(|e| LoadError::new(plugin_reason::COMPILE_FAILED, format!("does not compile: {e:#}")))?;
     let policy = |name: &str| bind_policy(name, manifest.as_ref(), config.clone(), grants, limits);
-    let sealed = Call::new(Arc::new(policy("describe")), None);
+    let mut describing = policy("describe");
+    describing.limits.cpu_time = describing.limits.cpu_time.max(DESCRIBE_CPU_TIME);
+    let sealed = Call::new(Arc::new(describing), None);
     let described = engine.describe(&compiled, sealed).await;
     let descriptor = described.map_err(|e| LoadError {
         passing: matches!(e, Trap::HostExhausted(_)),

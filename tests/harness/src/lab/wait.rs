@@ -1,12 +1,19 @@
 //! Functions that wait for a condition.
 
-use std::sync::Mutex;
+use std::{convert::Infallible, sync::Mutex, time::Duration};
 
-use ostler::testing::key::Gvk;
+use ostler::testing::{
+    dispatcher::Cause,
+    key::{Gvk, ObjectRef},
+    queue::Priority,
+};
 use serde_json::Value;
 
 use super::Lab;
 use crate::wait::wait_for;
+
+/// Interval of polls by a test.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Lab {
     /// Waits until `holds` returns true. Panics with the description and the state of all objects after
@@ -21,6 +28,31 @@ impl Lab {
             async { held.await.then_some(()) }
         };
         wait_for(look, || self.describe_wait(description)).await;
+    }
+
+    /// Waits until `holds` returns true, and has objects look at their servers meanwhile, as with [`Lab::poll_objects`].
+    pub async fn wait_polling<F: Future<Output = bool>>(
+        &self,
+        objects: &[ObjectRef],
+        description: &str,
+        holds: impl FnMut() -> F,
+    ) {
+        tokio::select! {
+            () = self.wait_until(description, holds) => {}
+            never = self.poll_objects(objects) => match never {},
+        }
+    }
+
+    /// Has objects look at their servers again and again, in place of the intervals of their plugins.
+    pub async fn poll_objects(&self, objects: &[ObjectRef]) -> Infallible {
+        let mut interval = tokio::time::interval(POLL_INTERVAL);
+        loop {
+            interval.tick().await;
+            for key in objects {
+                let dispatcher = &self.host().services().dispatcher;
+                dispatcher.enqueue(key, Priority::High, Cause::Poll);
+            }
+        }
     }
 
     /// Describes what was waited for, and the state of all objects.

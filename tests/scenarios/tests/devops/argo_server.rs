@@ -1,9 +1,6 @@
 //! ArgoSetting and the sync of a DeploymentRecord by the API of an Argo CD, with the simulator on a socket.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use argocd_simulator::{Hook, World};
 use devops_simulators::{
@@ -11,7 +8,6 @@ use devops_simulators::{
     argo::{ARGO_TOKEN, Argo},
     git::GIT_PASSWORD,
 };
-use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, captured_logs, scenario};
 use serde_json::{Value, json};
 
@@ -24,8 +20,6 @@ use super::{
 const URL: &str = "https://git.example.com/apps.git";
 const APPLICATION: &str = "/api/v1/applications/web?project=shop";
 const PROJECT: &str = "/api/v1/projects/shop";
-/// Interval of looks, in place of the plugins' seconds.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 async fn apply_setting(lab: &Lab, argo: &Argo, lifetime: &str) {
     let key = |name: &str| json!({ "name": name, "key": "value" });
@@ -54,21 +48,9 @@ async fn start_with_settle(lab: &mut Lab) {
 
 /// Waits until a condition holds, and has both objects reconciled meanwhile.
 async fn wait_polling<F: Future<Output = bool>>(lab: &Lab, description: &str, holds: impl FnMut() -> F) {
-    let poll = async {
-        let mut interval = tokio::time::interval(LOOK_INTERVAL);
-        loop {
-            interval.tick().await;
-            for (kind_name, name) in [("ArgoSetting", "shop"), ("DeploymentRecord", "d-1")] {
-                let key = lab.key(&kind(kind_name), name);
-                let dispatcher = &lab.host().services().dispatcher;
-                dispatcher.enqueue(&key, Priority::High, Cause::Poll);
-            }
-        }
-    };
-    tokio::select! {
-        () = lab.wait_until(description, holds) => {}
-        () = poll => {}
-    }
+    let objects = [("ArgoSetting", "shop"), ("DeploymentRecord", "d-1")];
+    let objects = objects.map(|(kind_name, name)| lab.key(&kind(kind_name), name));
+    lab.wait_polling(&objects, description, holds).await;
 }
 
 async fn state(lab: &Lab) -> Value {

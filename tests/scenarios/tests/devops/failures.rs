@@ -1,10 +1,10 @@
 //! Deployments that fail, by the whole pack: each ends in the phase that it has reached, with a reason, a final heartbeat and an
 //! Event.
 
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
 
 use argocd_simulator::{Source, World};
-use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
+use ostler::testing::key::{Gvk, ObjectRef};
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::json;
 
@@ -18,8 +18,6 @@ use super::{
 
 /// The application of the deployments.
 pub const APPLICATION: &str = "shop-alpha";
-/// Interval of looks at a deployment, in place of the plugin's ten seconds.
-pub const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Time to live that does not end in a test.
 pub const LONG_TTL_SECONDS: u64 = 10_800;
 /// Address of the host that the pack has not set up.
@@ -60,19 +58,7 @@ pub fn record() -> Gvk {
 
 /// Has a deployment look at Jenkins and Argo CD again and again.
 pub async fn poll(lab: &Lab, id: &str) -> Infallible {
-    poll_all(lab, &[id]).await
-}
-
-/// Has deployments look at Jenkins and Argo CD again and again.
-async fn poll_all(lab: &Lab, ids: &[&str]) -> Infallible {
-    let mut interval = tokio::time::interval(LOOK_INTERVAL);
-    loop {
-        interval.tick().await;
-        let dispatcher = &lab.host().services().dispatcher;
-        for id in ids {
-            dispatcher.enqueue(&lab.key(&record(), id), Priority::High, Cause::Poll);
-        }
-    }
+    lab.poll_objects(&[lab.key(&record(), id)]).await
 }
 
 /// Waits for a condition, and has deployments polled meanwhile.
@@ -82,10 +68,8 @@ pub async fn wait_polled<F: Future<Output = bool>>(
     what: &str,
     is_reached: impl FnMut() -> F,
 ) {
-    tokio::select! {
-        () = lab.wait_until(what, is_reached) => {}
-        never = poll_all(lab, ids) => match never {},
-    }
+    let records: Vec<ObjectRef> = ids.iter().map(|id| lab.key(&record(), id)).collect();
+    lab.wait_polling(&records, what, is_reached).await;
 }
 
 /// Waits for a reason of the condition Ready, and has the deployment polled meanwhile.

@@ -1,7 +1,7 @@
 //! Each way in which each server of the DevOps and DNS packs fails, at each step in the life of the objects that need it, by the
 //! whole host. What is promised is stated once, and holds in every cell.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use devops_simulators::{
     argo::{ARGO_TOKEN, Argo},
@@ -9,7 +9,7 @@ use devops_simulators::{
     jenkins::{JENKINS_TOKEN, JENKINS_USER, Jenkins},
 };
 use dns_simulators::{Cloudflare, GoDaddy, Simulator};
-use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
+use ostler::testing::key::{Gvk, ObjectRef};
 use ostler_test_harness::{
     Lab, find_condition,
     gateway::{Gateway, ServerFault},
@@ -35,8 +35,6 @@ const COMPONENTS: [&str; 9] = [
 const CLOUDFLARE_TOKEN: &str = "cloudflare-token-0002";
 const GODADDY_KEYS: &str = "godaddy-key-0002:godaddy-secret-0002";
 const DEFINITION: &str = "pipelines:\n- name: build\n  stages: [{name: Test, steps: [make test]}]\n";
-/// Interval of looks at the servers, in place of the plugins' minutes.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Address of what others have at the DNS servers.
 const FOREIGN_ADDRESS: &str = "192.0.2.99";
 
@@ -247,30 +245,19 @@ fn record_set_of(name: &str) -> Option<Gvk> {
     Some(Gvk::new("dns.ostler.dev", "v1alpha1", kind))
 }
 
-/// Waits for a condition, and has objects look at their servers meanwhile.
-async fn wait_polled<F: Future<Output = bool>>(
+/// Waits for a condition, and has objects and their record sets look at their servers meanwhile.
+async fn wait_looking<F: Future<Output = bool>>(
     lab: &Lab,
     objects: &[(Gvk, String)],
     what: &str,
     holds: impl FnMut() -> F,
 ) {
-    let poll = async {
-        let mut interval = tokio::time::interval(LOOK_INTERVAL);
-        loop {
-            interval.tick().await;
-            let dispatcher = &lab.host().services().dispatcher;
-            for (kind, name) in objects {
-                dispatcher.enqueue(&lab.key(kind, name), Priority::High, Cause::Poll);
-                if let Some(record_set) = record_set_of(name) {
-                    dispatcher.enqueue(&lab.key(&record_set, name), Priority::High, Cause::Poll);
-                }
-            }
-        }
-    };
-    tokio::select! {
-        () = lab.wait_until(what, holds) => {}
-        () = poll => {}
-    }
+    let keys = objects.iter().flat_map(|(kind, name)| {
+        let record_set = record_set_of(name).map(|kind| lab.key(&kind, name));
+        [lab.key(kind, name)].into_iter().chain(record_set)
+    });
+    let keys: Vec<ObjectRef> = keys.collect();
+    lab.wait_polling(&keys, what, holds).await;
 }
 
 /// The condition Ready of an object, null while it has none for its generation.
@@ -305,7 +292,7 @@ async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault)
         lab.apply(target.build(lab, &deleted.1)).await;
     }
     let before = [kept.clone(), deleted.clone()].concat();
-    wait_polled(lab, &before, "the objects are Ready", || are_ready(lab, &before)).await;
+    wait_looking(lab, &before, "the objects are Ready", || are_ready(lab, &before)).await;
 
     for target in targets {
         target.gateway.set_fault(Some(fault));
@@ -316,7 +303,7 @@ async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault)
     }
     let is_slow = fault == ServerFault::Slow;
     let what = format!("the conditions tell of {fault:?}");
-    wait_polled(lab, &all, &what, async || {
+    wait_looking(lab, &all, &what, async || {
         for (kind, name) in &live {
             let ready = ready(lab, kind, name).await;
             let expected = if is_slow { "True" } else { "False" };
@@ -356,7 +343,7 @@ async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault)
         target.gateway.set_fault(None);
     }
     let what = format!("all is as wanted after {fault:?}");
-    wait_polled(lab, &all, &what, async || {
+    wait_looking(lab, &all, &what, async || {
         for (kind, name) in &deleted {
             if lab.get(kind, name).await.is_some() {
                 return false;
@@ -390,7 +377,7 @@ async fn check_faults(mut lab: Lab, faults: &[ServerFault]) {
     for (kind, name) in &all {
         lab.delete(kind, name).await;
     }
-    wait_polled(&lab, &all, "all are gone", async || {
+    wait_looking(&lab, &all, "all are gone", async || {
         for (kind, name) in &all {
             if lab.get(kind, name).await.is_some() {
                 return false;

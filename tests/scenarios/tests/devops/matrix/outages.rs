@@ -2,7 +2,7 @@
 //! and holds at each step.
 
 use argocd_simulator::World;
-use ostler::testing::{dispatcher::Cause, key::Gvk, queue::Priority};
+use ostler::testing::key::{Gvk, ObjectRef};
 use ostler_test_harness::{
     Lab, find_condition,
     gateway::{Gateway, ServerFault},
@@ -11,7 +11,7 @@ use ostler_test_harness::{
 use serde_json::Value;
 
 use crate::devops::{
-    failures::{APPLICATION, LONG_TTL_SECONDS, LOOK_INTERVAL, delete, limit_phase, record, wait_polled},
+    failures::{APPLICATION, LONG_TTL_SECONDS, delete, limit_phase, record},
     pack::{PackLab, ZONE, application},
     whole::start_with_dns_gateway,
 };
@@ -93,20 +93,12 @@ async fn wait_looking<F: Future<Output = bool>>(
     holds: impl FnMut() -> F,
 ) {
     let record_set = Gvk::new("dns.ostler.dev", "v1alpha1", "PowerDnsRecordSet");
-    let look = async {
-        let mut interval = tokio::time::interval(LOOK_INTERVAL);
-        loop {
-            interval.tick().await;
-            let dispatcher = &lab.host().services().dispatcher;
-            for id in ids {
-                dispatcher.enqueue(&lab.key(&record_set, id), Priority::High, Cause::Poll);
-            }
-        }
-    };
-    tokio::select! {
-        () = wait_polled(lab, ids, what, holds) => {}
-        () = look => {}
-    }
+    let kinds = [record(), record_set];
+    let keys = ids
+        .iter()
+        .flat_map(|id| kinds.iter().map(|kind| lab.key(kind, id)));
+    let keys: Vec<ObjectRef> = keys.collect();
+    lab.wait_polling(&keys, what, holds).await;
 }
 
 #[scenario]
