@@ -383,16 +383,9 @@ async fn check_outside_effects(
     let planned = messages
         .iter()
         .filter(|message| message.course == Course::Rejected);
-    let planned: Vec<String> = planned.map(Planned::name).collect();
-    let found: Vec<&String> = letters.keys().collect();
-    assert_eq!(
-        found,
-        planned
-            .iter()
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect::<Vec<_>>()
-    );
+    let planned: BTreeSet<String> = planned.map(Planned::name).collect();
+    let found: BTreeSet<String> = letters.into_keys().collect();
+    assert_eq!(found, planned);
     effects
 }
 

@@ -157,8 +157,11 @@ pub fn describe_deletion(kind: &str, name: &str, object: &Value) -> String {
     let ready = conditions.find(|condition| condition["type"] == "Ready" && condition["status"] == "False");
     let message = ready.and_then(|condition| condition["message"].as_str());
     let message = message.filter(|message| !message.is_empty());
-    let waiting = format!("Waiting for the deletion of {kind} {name}.");
-    message.map_or_else(|| waiting.clone(), |message| format!("{waiting} {message}"))
+    let separator = if message.is_some() { " " } else { "" };
+    format!(
+        "Waiting for the deletion of {kind} {name}.{separator}{}",
+        message.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]

@@ -135,12 +135,9 @@ pub fn retain(ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
         if let Some(left) = left.filter(|_| runs_again) {
             // Two pods of a Step must not run at a time. The process of this one has ended, so that a node which does not confirm its
             // end keeps no consumer waiting.
-            let next = match abandon_time(&left) {
-                Some(time) if time <= now => None,
-                Some(time) => Some(Outcome::at(time * 1000)),
-                None => Some(Outcome::await_change()),
-            };
-            if let Some(next) = next {
+            let abandoned_at = abandon_time(&left);
+            if abandoned_at.is_none_or(|time| time > now) {
+                let next = abandoned_at.map_or_else(Outcome::await_change, |time| Outcome::at(time * 1000));
                 return Ok(describe_end(next, &status));
             }
             warn_abandoned(ctx);

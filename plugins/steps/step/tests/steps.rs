@@ -442,8 +442,8 @@ fn producer_whose_artifacts_are_lost_runs_again_for_its_consumers_alone() {
     }
 }
 
-#[test]
-fn producer_whose_streamer_has_ended_runs_again_in_another_pod() {
+/// A producer that another Step holds, and whose streamer has ended, and with it the artifacts.
+fn producer_without_its_streamer() -> (Host, Value) {
     let (host, mut step) = (host(), producer());
     step["spec"]["onPodLost"] = "Rerun".into();
     reconcile(&host, &mut step).expect("an outcome");
@@ -453,6 +453,12 @@ fn producer_whose_streamer_has_ended_runs_again_in_another_pod() {
     let mut status = ended(&success());
     status["containerStatuses"][1]["state"] = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
     set_status(&host, "build-1", status);
+    (host, step)
+}
+
+#[test]
+fn producer_whose_streamer_has_ended_runs_again_in_another_pod() {
+    let (host, mut step) = producer_without_its_streamer();
     reconcile(&host, &mut step).expect("an outcome");
     assert!(host.object(&pod("build-1")).is_none());
     assert_eq!(step["status"]["attempt"], 2);
@@ -462,15 +468,7 @@ fn producer_whose_streamer_has_ended_runs_again_in_another_pod() {
 
 #[test]
 fn producer_on_a_node_that_is_gone_runs_again_after_two_minutes() {
-    let (host, mut step) = (host(), producer());
-    step["spec"]["onPodLost"] = "Rerun".into();
-    reconcile(&host, &mut step).expect("an outcome");
-    set_status(&host, "build-1", ended(&success()));
-    reconcile(&host, &mut step).expect("an outcome");
-    host.add_holder(&step_reference("build"), step_reference("test"));
-    let mut status = ended(&success());
-    status["containerStatuses"][1]["state"] = json!({"terminated": {"exitCode": 137}});
-    set_status(&host, "build-1", status);
+    let (host, mut step) = producer_without_its_streamer();
     // Nobody confirms the end of the pod.
     let mut live = host.object(&pod("build-1")).expect("a pod");
     live["metadata"]["deletionTimestamp"] = ostler_sdk::rfc3339(START_TIME).into();

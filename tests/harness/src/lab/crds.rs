@@ -15,7 +15,8 @@ use tokio::sync::OnceCell;
 use super::objects::parse_documents;
 use crate::{component::workspace_root, wait::wait_for};
 
-/// An embedded API server with the CRDs, from which those of all labs are restored: to apply them takes a fifth of a second of CPU.
+/// An embedded API server with the CRDs, from which those of all labs are restored. To apply them anew for each would validate and store
+/// the same CRDs hundreds of times.
 static ORIGIN: OnceCell<Server> = OnceCell::const_new();
 
 /// Set when the real API server, which all tests of the process share, has the CRDs.

@@ -44,7 +44,7 @@ pub fn secrets() -> Gvk {
 /// Running controllers, which end when this is dropped.
 pub struct ClusterControllers {
     refuses_certificates: Arc<AtomicBool>,
-    issues_certificates: Arc<AtomicBool>,
+    is_cert_manager_down: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -71,12 +71,12 @@ impl ClusterControllers {
         let secrets = api(&secrets());
         let refuses_certificates = Arc::new(AtomicBool::default());
         let refuses = refuses_certificates.clone();
-        let issues_certificates = Arc::new(AtomicBool::new(true));
-        let issues = issues_certificates.clone();
+        let is_cert_manager_down = Arc::new(AtomicBool::default());
+        let is_down = is_cert_manager_down.clone();
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
-                if issues.load(Ordering::Relaxed) {
+                if !is_down.load(Ordering::Relaxed) {
                     issue(&certificates, &secrets, refuses.load(Ordering::Relaxed)).await;
                 }
                 serve(&ingresses).await;
@@ -89,14 +89,14 @@ impl ClusterControllers {
         });
         Self {
             refuses_certificates,
-            issues_certificates,
+            is_cert_manager_down,
             task,
         }
     }
 
     /// Sets whether cert-manager runs.
     pub fn set_cert_manager_down(&self, is_down: bool) {
-        self.issues_certificates.store(!is_down, Ordering::Relaxed);
+        self.is_cert_manager_down.store(is_down, Ordering::Relaxed);
     }
 
     /// Sets whether the issuer refuses the certificates that are requested from now on.

@@ -54,35 +54,44 @@ const QUICK_FAULTS: [ServerFault; 9] = [
 /// A server behind a gateway, and the kind whose objects need it.
 struct Target {
     server: &'static str,
+    /// The server's name in messages; of a DNS server the class of its DnsProvider.
+    display_name: &'static str,
     kind: Gvk,
+    /// The kind that a driver reconciles for each object, which is a DnsRecord then.
+    record_set: Option<Gvk>,
     gateway: Gateway,
     /// Its objects leave something at the server, so their deletion waits for it.
     is_cleaned_up: bool,
 }
 
+fn dns_kind(kind: &str) -> Gvk {
+    Gvk::new("dns.ostler.dev", "v1alpha1", kind)
+}
+
 impl Target {
-    async fn start(server: &'static str, kind: Gvk, origin: &str, is_cleaned_up: bool) -> Self {
+    async fn start(names: [&'static str; 2], kind: Gvk, origin: &str, is_cleaned_up: bool) -> Self {
         Self {
-            server,
+            server: names[0],
+            display_name: names[1],
             kind,
+            record_set: None,
             gateway: Gateway::start(origin).await,
             is_cleaned_up,
         }
     }
 
+    /// A DNS server, with the kind of the record sets of its driver.
+    async fn start_dns(names: [&'static str; 2], record_set: &str, origin: &str) -> Self {
+        Self {
+            record_set: Some(dns_kind(record_set)),
+            ..Self::start(names, dns_kind("DnsRecord"), origin, true).await
+        }
+    }
+
     /// A message names the server, so that people know what is down.
     fn is_named_in(&self, message: &str) -> bool {
-        let word = match self.server {
-            "registry" => "registry",
-            "git" => "git",
-            "jenkins" => "Jenkins",
-            "argo" => "Argo CD",
-            "powerdns" => "PowerDNS",
-            "cloudflare" => "Cloudflare",
-            _ => "GoDaddy",
-        };
         let address = self.gateway.address().to_string();
-        [&*address, word, "check the URL"]
+        [&*address, self.display_name, "check the URL"]
             .iter()
             .any(|name| message.contains(name))
     }
@@ -124,7 +133,7 @@ impl Target {
 
 /// The servers themselves.
 struct AllServers {
-    _registry: Registry,
+    registry: Registry,
     git: GitServer,
     jenkins: Jenkins,
     argo: Argo,
@@ -136,9 +145,8 @@ struct AllServers {
 impl AllServers {
     /// Starts them, with something that belongs to others, and a gateway for each.
     async fn start() -> (Self, Vec<Target>) {
-        let dns = |kind: &str| Gvk::new("dns.ostler.dev", "v1alpha1", kind);
         let servers = Self {
-            _registry: Registry::start_private(),
+            registry: Registry::start_private(),
             git: GitServer::start_private().await,
             jenkins: Jenkins::start().await,
             argo: Argo::start().await,
@@ -165,15 +173,42 @@ impl AllServers {
         servers
             .godaddy
             .put_record(&json!({ "name": "foreign", "type": "A", "data": FOREIGN_ADDRESS, "ttl": 600 }));
-        let registry = format!("http://{}", servers._registry.address());
+        let registry = format!("http://{}", servers.registry.address());
         let targets = vec![
-            Target::start("registry", kind("ContainerRegistry"), &registry, false).await,
-            Target::start("git", kind("GitCredentials"), servers.git.url(), false).await,
-            Target::start("jenkins", kind("JenkinsSetting"), servers.jenkins.url(), true).await,
-            Target::start("argo", kind("ArgoSetting"), servers.argo.url(), true).await,
-            Target::start("powerdns", dns("DnsRecord"), &servers.powerdns.url(), true).await,
-            Target::start("cloudflare", dns("DnsRecord"), &servers.cloudflare.origin(), true).await,
-            Target::start("godaddy", dns("DnsRecord"), &servers.godaddy.origin(), true).await,
+            Target::start(
+                ["registry", "registry"],
+                kind("ContainerRegistry"),
+                &registry,
+                false,
+            )
+            .await,
+            Target::start(["git", "git"], kind("GitCredentials"), servers.git.url(), false).await,
+            Target::start(
+                ["jenkins", "Jenkins"],
+                kind("JenkinsSetting"),
+                servers.jenkins.url(),
+                true,
+            )
+            .await,
+            Target::start(["argo", "Argo CD"], kind("ArgoSetting"), servers.argo.url(), true).await,
+            Target::start_dns(
+                ["powerdns", "PowerDNS"],
+                "PowerDnsRecordSet",
+                &servers.powerdns.url(),
+            )
+            .await,
+            Target::start_dns(
+                ["cloudflare", "Cloudflare"],
+                "CloudflareRecordSet",
+                &servers.cloudflare.origin(),
+            )
+            .await,
+            Target::start_dns(
+                ["godaddy", "GoDaddy"],
+                "GoDaddyRecordSet",
+                &servers.godaddy.origin(),
+            )
+            .await,
         ];
         (servers, targets)
     }
@@ -219,45 +254,41 @@ async fn apply_connections(lab: &Lab, servers: &AllServers, targets: &[Target]) 
     for target in targets {
         let ca = format!("ca-{}", target.server);
         lab.apply(secret(lab, &ca, target.gateway.authority())).await;
-        let class = match target.server {
-            "powerdns" => "PowerDNS",
-            "cloudflare" => "Cloudflare",
-            "godaddy" => "GoDaddy",
-            _ => continue,
-        };
+        if target.record_set.is_none() {
+            continue;
+        }
+        let class = target.display_name;
         let path = if class == "Cloudflare" { "/client/v4" } else { "" };
         let spec = json!({ "class": class, "url": format!("{}{path}", target.gateway.url()), "ownerID": "tests",
             "tls": { "caRef": key(&ca) }, "limits": { "requestsPerSecond": 1000 }, "credentialsRef": key(target.server) });
         let mut provider = object(lab, "DnsProvider", target.server, spec);
-        provider["apiVersion"] = "dns.ostler.dev/v1alpha1".into();
+        provider["apiVersion"] = target.kind.api_version().into();
         lab.apply(provider).await;
     }
 }
 
-/// The kind of the record set that a driver reconciles for a DnsRecord of this name.
-fn record_set_of(name: &str) -> Option<Gvk> {
-    let kind = match name.split('-').next() {
-        Some("powerdns") => "PowerDnsRecordSet",
-        Some("cloudflare") => "CloudflareRecordSet",
-        Some("godaddy") => "GoDaddyRecordSet",
-        _ => return None,
-    };
-    Some(Gvk::new("dns.ostler.dev", "v1alpha1", kind))
+/// The objects of all targets at a step, in their order.
+fn list_objects(targets: &[Target], step: &str, fault: ServerFault) -> Vec<(Gvk, String)> {
+    let objects = targets.iter();
+    objects
+        .map(|target| (target.kind.clone(), target.name(step, fault)))
+        .collect()
 }
 
-/// Waits for a condition, and has objects and their record sets look at their servers meanwhile.
-async fn wait_looking<F: Future<Output = bool>>(
-    lab: &Lab,
-    objects: &[(Gvk, String)],
-    what: &str,
-    holds: impl FnMut() -> F,
-) {
-    let keys = objects.iter().flat_map(|(kind, name)| {
-        let record_set = record_set_of(name).map(|kind| lab.key(&kind, name));
-        [lab.key(kind, name)].into_iter().chain(record_set)
-    });
-    let keys: Vec<ObjectRef> = keys.collect();
-    lab.wait_polling(&keys, what, holds).await;
+/// The keys of all objects and record sets at these steps, which look at the servers.
+fn list_polled(lab: &Lab, targets: &[Target], steps: &[&str], faults: &[ServerFault]) -> Vec<ObjectRef> {
+    let mut keys = Vec::new();
+    for target in targets {
+        for (step, fault) in steps
+            .iter()
+            .flat_map(|step| faults.iter().map(move |fault| (step, fault)))
+        {
+            let name = target.name(step, *fault);
+            let kinds = [Some(&target.kind), target.record_set.as_ref()];
+            keys.extend(kinds.into_iter().flatten().map(|kind| lab.key(kind, &name)));
+        }
+    }
+    keys
 }
 
 /// The condition Ready of an object, null while it has none for its generation.
@@ -278,21 +309,20 @@ async fn are_ready(lab: &Lab, objects: &[(Gvk, String)]) -> bool {
 /// deleted meanwhile.
 async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault) -> Vec<String> {
     let mut broken = Vec::new();
-    let of = |step: &str| -> Vec<(Gvk, String)> {
-        let objects = targets.iter();
-        objects
-            .map(|target| (target.kind.clone(), target.name(step, fault)))
-            .collect()
-    };
+    let of = |step: &str| list_objects(targets, step, fault);
     let (new, kept, deleted) = (of("new"), of("kept"), of("deleted"));
     let live = [new.clone(), kept.clone()].concat();
-    let all = [live.clone(), deleted.clone()].concat();
+    let polled = list_polled(lab, targets, &["new", "kept", "deleted"], &[fault]);
     for (target, (kept, deleted)) in targets.iter().zip(kept.iter().zip(&deleted)) {
         lab.apply(target.build(lab, &kept.1)).await;
         lab.apply(target.build(lab, &deleted.1)).await;
     }
     let before = [kept.clone(), deleted.clone()].concat();
-    wait_looking(lab, &before, "the objects are Ready", || are_ready(lab, &before)).await;
+    let polled_before = list_polled(lab, targets, &["kept", "deleted"], &[fault]);
+    lab.wait_polling(&polled_before, "the objects are Ready", || {
+        are_ready(lab, &before)
+    })
+    .await;
 
     for target in targets {
         target.gateway.set_fault(Some(fault));
@@ -303,7 +333,7 @@ async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault)
     }
     let is_slow = fault == ServerFault::Slow;
     let what = format!("the conditions tell of {fault:?}");
-    wait_looking(lab, &all, &what, async || {
+    lab.wait_polling(&polled, &what, async || {
         for (kind, name) in &live {
             let ready = ready(lab, kind, name).await;
             let expected = if is_slow { "True" } else { "False" };
@@ -343,7 +373,7 @@ async fn find_broken_promises(lab: &Lab, targets: &[Target], fault: ServerFault)
         target.gateway.set_fault(None);
     }
     let what = format!("all is as wanted after {fault:?}");
-    wait_looking(lab, &all, &what, async || {
+    lab.wait_polling(&polled, &what, async || {
         for (kind, name) in &deleted {
             if lab.get(kind, name).await.is_some() {
                 return false;
@@ -369,15 +399,15 @@ async fn check_faults(mut lab: Lab, faults: &[ServerFault]) {
     }
     assert!(broken.is_empty(), "{broken:#?}");
     let mut all = Vec::new();
-    for target in &targets {
-        for fault in faults {
-            all.extend(["new", "kept"].map(|step| (target.kind.clone(), target.name(step, *fault))));
-        }
+    for fault in faults {
+        all.extend(["new", "kept"].map(|step| list_objects(&targets, step, *fault)));
     }
+    let all = all.concat();
     for (kind, name) in &all {
         lab.delete(kind, name).await;
     }
-    wait_looking(&lab, &all, "all are gone", async || {
+    let polled = list_polled(&lab, &targets, &["new", "kept"], faults);
+    lab.wait_polling(&polled, "all are gone", async || {
         for (kind, name) in &all {
             if lab.get(kind, name).await.is_some() {
                 return false;
