@@ -60,6 +60,8 @@ pub struct ProjectGit {
     pub username: Option<String>,
     /// Password or token.
     pub password_ref: Option<SecretKey>,
+    /// The certificate authority to trust, as PEM.
+    pub ca_ref: Option<SecretKey>,
 }
 
 fn main_branch() -> String {
@@ -88,6 +90,8 @@ pub struct ProjectRegistry {
     #[serde(rename = "tokenURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048), regex(pattern = r"^https?://[^?#@]+$"))]
     pub token_url: Option<String>,
+    /// The certificate authority to trust, as PEM.
+    pub ca_ref: Option<SecretKey>,
     /// Secrets for pulling images, of type `kubernetes.io/dockerconfigjson`.
     #[schemars(length(max = 100))]
     pub image_pull_secrets: Vec<ImagePullSecret>,
@@ -119,6 +123,8 @@ pub struct ProjectJenkins {
     pub username: String,
     /// The API token.
     pub token_ref: SecretKey,
+    /// The certificate authority to trust, as PEM.
+    pub ca_ref: Option<SecretKey>,
     /// Credentials that the pipelines use.
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub credentials: Vec<JenkinsCredential>,

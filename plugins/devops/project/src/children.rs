@@ -15,7 +15,7 @@ pub fn registry(project: &DevOpsProject) -> ContainerRegistrySpec {
         username: registry.username.clone(),
         password_ref: registry.password_ref.clone(),
         token_url: registry.token_url.clone(),
-        ca_ref: None,
+        ca_ref: registry.ca_ref.clone(),
         image_pull_secrets: registry.image_pull_secrets.clone(),
         suspend: project.spec.suspend,
     }
@@ -28,7 +28,7 @@ pub fn git(project: &DevOpsProject) -> GitCredentialsSpec {
         url: git.url.clone(),
         username: git.username.clone(),
         password_ref: git.password_ref.clone(),
-        ca_ref: None,
+        ca_ref: git.ca_ref.clone(),
         suspend: project.spec.suspend,
     }
 }
@@ -87,7 +87,7 @@ pub fn jenkins(project: &DevOpsProject) -> Option<JenkinsSettingSpec> {
         url: jenkins.url.clone(),
         username: jenkins.username.clone(),
         token_ref: jenkins.token_ref.clone(),
-        ca_ref: None,
+        ca_ref: jenkins.ca_ref.clone(),
         project: project.name().to_owned(),
         environments: spec
             .environments
