@@ -1,5 +1,5 @@
-// The real Argo CD without its API server: application controller, repo server, and
-// a Redis in memory. The name of the program selects the part, as in Argo CD's own
+// The real Argo CD: API server, application controller, repo server, and a Redis in
+// memory. The name of the program selects the part, as in Argo CD's own
 // binary, because the repo server runs argocd-git-ask-pass as a program of its own.
 package main
 
@@ -14,6 +14,7 @@ import (
 	controller "github.com/argoproj/argo-cd/v3/cmd/argocd-application-controller/commands"
 	askpass "github.com/argoproj/argo-cd/v3/cmd/argocd-git-ask-pass/commands"
 	reposerver "github.com/argoproj/argo-cd/v3/cmd/argocd-repo-server/commands"
+	server "github.com/argoproj/argo-cd/v3/cmd/argocd-server/commands"
 	"github.com/spf13/cobra"
 )
 
@@ -24,12 +25,14 @@ func main() {
 		command = controller.NewCommand()
 	case "argocd-repo-server":
 		command = reposerver.NewCommand()
+	case "argocd-server":
+		command = server.NewCommand()
 	case "argocd-git-ask-pass":
 		command = askpass.NewCommand()
 	case "argocd-redis":
 		command = &cobra.Command{Use: "argocd-redis ADDRESS", Args: cobra.ExactArgs(1), RunE: serveRedis}
 	default:
-		fmt.Fprintln(os.Stderr, "run as argocd-application-controller, argocd-repo-server, argocd-git-ask-pass or argocd-redis")
+		fmt.Fprintln(os.Stderr, "run as argocd-application-controller, argocd-repo-server, argocd-server, argocd-git-ask-pass or argocd-redis")
 		os.Exit(2)
 	}
 	if err := command.Execute(); err != nil {

@@ -1,5 +1,5 @@
-//! A real Argo CD on loopback: its application controller, its repo server, and a Redis in memory. `cargo xtask test argocd`
-//! builds them from Argo CD's Go module; without them the scenarios have the simulator.
+//! A real Argo CD on loopback: its application controller, its repo server, a Redis in memory, and its API server where a test asks
+//! for it. `cargo xtask test argocd` builds them from Argo CD's Go module; without them the scenarios have the simulator.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -7,15 +7,21 @@ use std::{
     process::Command,
 };
 
-use serde_json::Value;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use ostler::testing::key::Gvk;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::{Lab, rabbitmq::process::BoundProcess, wait_for};
 
-/// Interval of attempts to connect to a server that starts.
 /// Number of lines of each log that a failed test prints.
 const LOG_LINES: usize = 100;
+/// Account of Argo CD that the tests of its API use.
+const ACCOUNT: &str = "ostler";
+/// Index of the application controller among the processes.
+const CONTROLLER: usize = 2;
 
 /// The programs of a real Argo CD, with its CRDs and its configuration.
 pub struct ArgoCdPrograms(PathBuf);
@@ -40,12 +46,14 @@ impl ArgoCdPrograms {
             object["metadata"]["namespace"] = (*lab.namespace).into();
             lab.apply(object).await;
         }
+        let [redis, repo, repo_metrics, metrics] = free_addresses();
         let mut server = ArgoCdServer {
             processes: Vec::new(),
             folder: tempfile::tempdir().expect("a temporary directory"),
+            redis,
+            repo,
         };
         let folder = server.folder.path().to_owned();
-        let [redis, repo, repo_metrics, metrics] = free_addresses();
         let (redis_address, repo_address) = (redis.to_string(), repo.to_string());
         let start = |name: &str, arguments: &[&str]| self.spawn(lab, &folder, name, arguments);
         server.processes.push(start("argocd-redis", &[&redis_address]));
@@ -78,6 +86,47 @@ impl ArgoCdPrograms {
         server
     }
 
+    /// Starts the API server of a running Argo CD, with an account that has the rights of a policy, in the lines of
+    /// `policy.csv` for the role `role:ostler`.
+    pub async fn start_api(&self, lab: &Lab, server: &mut ArgoCdServer, policy: &str) -> ArgoCdApi {
+        let policy = format!("{policy}\ng, {ACCOUNT}, role:ostler\n");
+        for (name, data) in [
+            ("argocd-cm", json!({ (format!("accounts.{ACCOUNT}")): "apiKey" })),
+            ("argocd-rbac-cm", json!({ "policy.csv": policy })),
+        ] {
+            let patch = json!({ "data": data });
+            lab.patch(&Gvk::new("", "v1", "ConfigMap"), name, patch).await;
+        }
+        let [api, metrics] = free_addresses();
+        let arguments = [
+            "--namespace",
+            &lab.namespace,
+            "--insecure",
+            "--address=127.0.0.1",
+            &format!("--port={}", api.port()),
+            "--metrics-address=127.0.0.1",
+            &format!("--metrics-port={}", metrics.port()),
+            "--repo-server",
+            &server.repo.to_string(),
+            "--repo-server-plaintext",
+            "--redis",
+            &server.redis.to_string(),
+        ];
+        let folder = server.folder.path().to_owned();
+        let process = self.spawn(lab, &folder, "argocd-server", &arguments);
+        server.processes.push(process);
+        server.wait_listening(api).await;
+        let origin = format!("http://{api}");
+        let admin_token = sign_in(lab, &origin).await;
+        let path = format!("{origin}/api/v1/account/{ACCOUNT}/token");
+        let token = request_token(&path, Some(&admin_token), &json!({})).await;
+        ArgoCdApi {
+            origin,
+            token,
+            admin_token,
+        }
+    }
+
     fn spawn(&self, lab: &Lab, folder: &Path, name: &str, arguments: &[&str]) -> BoundProcess {
         let path = std::env::var_os("PATH").unwrap_or_default();
         // The repo server runs git, and argocd-git-ask-pass.
@@ -99,14 +148,60 @@ impl ArgoCdPrograms {
     }
 }
 
-/// A running Argo CD without an API server. It ends with the test process.
+/// Signs in as the administrator, whose password the API server writes when it starts. Returns a token.
+async fn sign_in(lab: &Lab, origin: &str) -> String {
+    let secret = Gvk::new("", "v1", "Secret");
+    let find_password = async || {
+        let found = lab.get(&secret, "argocd-initial-admin-secret").await?;
+        let password = BASE64_STANDARD.decode(found["data"]["password"].as_str()?).ok()?;
+        String::from_utf8(password).ok()
+    };
+    let password = wait_for(find_password, || "a password of the administrator".to_owned()).await;
+    let body = json!({ "username": "admin", "password": password });
+    request_token(&format!("{origin}/api/v1/session"), None, &body).await
+}
+
+/// Requests a token until the server gives one: it listens before it has read its accounts.
+async fn request_token(url: &str, authorization: Option<&str>, body: &Value) -> String {
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let attempt = async || {
+        let mut request = http.post(url).header("content-type", "application/json");
+        if let Some(token) = authorization {
+            request = request.bearer_auth(token);
+        }
+        let answer = request.body(body.to_string()).send().await.ok()?;
+        let answer: Value = serde_json::from_slice(&answer.bytes().await.ok()?).ok()?;
+        answer["token"].as_str().map(str::to_owned)
+    };
+    wait_for(attempt, || format!("a token of {url}")).await
+}
+
+/// The API of a running Argo CD.
+pub struct ArgoCdApi {
+    /// Its `http://HOST:PORT`.
+    pub origin: String,
+    /// Token of the account with the rights of the policy.
+    pub token: String,
+    /// Token of the administrator.
+    pub admin_token: String,
+}
+
+/// A running Argo CD. It ends with the test process.
 pub struct ArgoCdServer {
     /// Dropped first, as they write to the folder.
     processes: Vec<BoundProcess>,
     folder: TempDir,
+    redis: SocketAddr,
+    repo: SocketAddr,
 }
 
 impl ArgoCdServer {
+    /// Stops the application controller, which then takes no operation, or lets it go on.
+    pub fn pause_controller(&self, paused: bool) {
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        self.processes[CONTROLLER].send_signal(signal);
+    }
+
     /// Waits until the process that was started last listens.
     async fn wait_listening(&mut self, address: SocketAddr) {
         let process = self.processes.last_mut().expect("a process");

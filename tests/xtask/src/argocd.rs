@@ -1,4 +1,4 @@
-//! The real Argo CD: application controller and repo server, built once from the Go module in tests/argocd-controller.
+//! The real Argo CD: API server, application controller and repo server, built once from the Go module in tests/argocd-controller.
 
 use std::{
     fs, io,
@@ -14,11 +14,12 @@ use crate::go::GoProgram;
 /// The Go module of Argo CD, which has its manifests, too.
 const ARGO_CD_MODULE: &str = "github.com/argoproj/argo-cd/v3";
 /// Names of the parts of the binary, which looks at the name it is called by.
-const PROGRAM_NAMES: [&str; 4] = [
+const PROGRAM_NAMES: [&str; 5] = [
     "argocd-application-controller",
     "argocd-git-ask-pass",
     "argocd-redis",
     "argocd-repo-server",
+    "argocd-server",
 ];
 /// Script by the name that the repo server gives to git as the program for passwords.
 const ASK_PASS_SCRIPT: (&str, &str) = ("argocd", "#!/bin/sh\nexec argocd-git-ask-pass \"$@\"\n");

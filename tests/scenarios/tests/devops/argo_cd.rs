@@ -1,4 +1,4 @@
-//! The Argo CD of a test: the simulator of its controller or, in the tier `argocd`, the real one.
+//! The Argo CD of a test: the simulator of its controller, or of its API, or in the tier `argocd` the real one.
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,10 @@ use std::{
 };
 
 use argocd_simulator::{Controller, Hook, World};
-use devops_simulators::git::GitServer;
+use devops_simulators::{
+    argo::Argo,
+    git::{GIT_USER, GitServer},
+};
 use futures::StreamExt;
 use kube::{
     Api,
@@ -27,6 +30,8 @@ use super::pack::application;
 
 /// Repository of the manifests.
 const REPOSITORY: &str = "apps";
+/// Repository that a project gets later.
+const OTHER_REPOSITORY: &str = "more";
 /// Branch of the manifests.
 pub const REVISION: &str = "v1";
 /// What the applications deploy. Argo CD has no health for it, so that it is healthy when it is there.
@@ -39,9 +44,20 @@ const HOOK: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: hold-sync\n  a
 /// Pause before a watch that has failed is begun again.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
+/// Page with the rights that the account of an ArgoSetting needs.
+const RIGHTS_PAGE: &str = "docs/devops/argo.md";
+
 /// An Argo CD, and a repository with the manifests of the application `web`.
 pub struct ArgoCd {
     engine: Engine,
+    git: GitServer,
+}
+
+/// The same by its API. The simulated one has no custom resources in the cluster.
+pub struct ArgoCdApi {
+    pub api: Argo,
+    /// The real one.
+    controller: Option<RealController>,
     git: GitServer,
 }
 
@@ -75,8 +91,7 @@ impl ArgoCd {
     pub async fn start(lab: &Lab) -> Self {
         apply_crds(lab).await;
         let git = GitServer::start_public().await;
-        git.create_repository(REPOSITORY);
-        git.commit(REPOSITORY, REVISION, &[("web/config.yaml", MANIFEST)]);
+        create_repository(&git, REPOSITORY);
         let engine = match ArgoCdPrograms::find() {
             Some(programs) => Engine::Real(RealController::start(lab, &programs).await),
             None => Engine::Simulator(Controller::start(lab.client.clone(), &lab.namespace)),
@@ -105,6 +120,25 @@ impl ArgoCd {
         match &self.engine {
             Engine::Simulator(controller) => controller.set_world(application, world),
             Engine::Real(_) => panic!("the world of {application} is set in the simulator only"),
+        }
+    }
+
+    /// Returns whether it is the real one, which deploys what is in the repository.
+    pub fn is_real(&self) -> bool {
+        matches!(self.engine, Engine::Real(_))
+    }
+
+    /// Has it take no operation of an application, or take them again.
+    pub fn pause(&self, application: &str, paused: bool) {
+        match &self.engine {
+            Engine::Simulator(controller) => {
+                let world = World {
+                    is_watched: !paused,
+                    ..World::default()
+                };
+                controller.set_world(application, world);
+            }
+            Engine::Real(controller) => controller.server.pause_controller(paused),
         }
     }
 
@@ -144,6 +178,95 @@ impl ArgoCd {
     }
 }
 
+fn create_repository(git: &GitServer, name: &str) {
+    git.create_repository(name);
+    git.commit(name, REVISION, &[("web/config.yaml", MANIFEST)]);
+}
+
+impl ArgoCdApi {
+    /// Starts it. The account of the real one has the documented rights in the project `shop`.
+    pub async fn start(lab: &Lab) -> Self {
+        let git = GitServer::start_private().await;
+        create_repository(&git, REPOSITORY);
+        create_repository(&git, OTHER_REPOSITORY);
+        let Some(programs) = ArgoCdPrograms::find() else {
+            return Self {
+                api: Argo::start().await,
+                controller: None,
+                git,
+            };
+        };
+        apply_crds(lab).await;
+        let mut controller = RealController::start(lab, &programs).await;
+        let policy = read_documented_policy(&[
+            ("PROJECT", "shop"),
+            ("URL", &git.repository_url(OTHER_REPOSITORY)),
+            ("SERVER", "https://kubernetes.default.svc"),
+        ]);
+        let started = programs.start_api(lab, &mut controller.server, &policy).await;
+        Self {
+            api: Argo::front(&started.origin, started.token, started.admin_token).await,
+            controller: Some(controller),
+            git,
+        }
+    }
+
+    /// Returns the repository in a spec, with its user and a password in the Secret `git`.
+    pub fn repository(&self) -> Value {
+        self.describe_repository(REPOSITORY)
+    }
+
+    /// Returns another repository in a spec.
+    pub fn other_repository(&self) -> Value {
+        self.describe_repository(OTHER_REPOSITORY)
+    }
+
+    fn describe_repository(&self, name: &str) -> Value {
+        json!({ "name": name, "url": self.git.repository_url(name), "project": "shop", "username": GIT_USER,
+            "passwordRef": { "name": "git", "key": "value" } })
+    }
+
+    /// Returns the URL of the repository, whose password is `GIT_PASSWORD`.
+    pub fn repository_url(&self) -> String {
+        self.git.repository_url(REPOSITORY)
+    }
+
+    /// Has the syncs of the application `web` run and not end.
+    pub fn hold_syncs(&self) {
+        if self.controller.is_some() {
+            self.git.commit(REPOSITORY, REVISION, &[("web/hook.yaml", HOOK)]);
+        } else {
+            let world = World {
+                hook: Some(Hook::Running),
+                ..World::default()
+            };
+            self.api.set_world("web", world);
+        }
+    }
+
+    /// Returns the operations that were taken so far, each with the name of its application.
+    pub fn operations(&self) -> Vec<(String, Value)> {
+        match &self.controller {
+            Some(controller) => controller.operations(),
+            None => self.api.operations(),
+        }
+    }
+}
+
+/// Reads the policy of the account from the documentation, with values of its variables.
+fn read_documented_policy(values: &[(&str, &str)]) -> String {
+    let page = std::fs::read_to_string(workspace_root().join(RIGHTS_PAGE)).expect("the page");
+    let lines = page.lines().map(str::trim_start);
+    let policy: Vec<&str> = lines
+        .filter(|line| line.starts_with("p, role:ostler, "))
+        .collect();
+    assert!(!policy.is_empty(), "{RIGHTS_PAGE} has no policy");
+    let policy = policy.join("\n");
+    values
+        .iter()
+        .fold(policy, |policy, (name, value)| policy.replace(name, value))
+}
+
 /// The operations that were seen.
 #[derive(Default)]
 struct Seen {
@@ -172,7 +295,7 @@ impl Seen {
 struct RealController {
     seen: Arc<Mutex<Seen>>,
     task: JoinHandle<()>,
-    _server: ArgoCdServer,
+    server: ArgoCdServer,
 }
 
 impl Drop for RealController {
@@ -188,7 +311,7 @@ impl RealController {
         Self {
             task: tokio::spawn(watch_operations(applications, seen.clone())),
             seen,
-            _server: programs.start(lab).await,
+            server: programs.start(lab).await,
         }
     }
 

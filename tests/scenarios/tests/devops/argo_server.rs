@@ -1,37 +1,32 @@
-//! ArgoSetting and the sync of a DeploymentRecord by the API of an Argo CD, with the simulator on a socket.
+//! ArgoSetting and the sync of a DeploymentRecord by the API of an Argo CD: that of the simulator or, in the tier `argocd`, the real
+//! one.
 
 use std::sync::{Arc, Mutex};
 
-use argocd_simulator::{Hook, World};
-use devops_simulators::{
-    Answer,
-    argo::{ARGO_TOKEN, Argo},
-    git::GIT_PASSWORD,
-};
+use devops_simulators::{Answer, git::GIT_PASSWORD};
 use ostler_test_harness::{Lab, captured_logs, scenario};
 use serde_json::{Value, json};
 
 use super::{
     argo::{COMPONENTS, deployment},
+    argo_cd::{ArgoCdApi, REVISION},
     gate::{Gate, Step},
     kind, object, secret, start,
 };
 
-const URL: &str = "https://git.example.com/apps.git";
 const APPLICATION: &str = "/api/v1/applications/web?project=shop";
 const PROJECT: &str = "/api/v1/projects/shop";
 
-async fn apply_setting(lab: &Lab, argo: &Argo, lifetime: &str) {
-    let key = |name: &str| json!({ "name": name, "key": "value" });
+async fn apply_setting(lab: &Lab, argo: &ArgoCdApi, lifetime: &str) {
     let spec = json!({
-        "server": { "url": argo.url(), "tokenRef": key("argo") },
+        "server": { "url": argo.api.url(), "tokenRef": { "name": "argo", "key": "value" } },
         "projects": [{ "name": "shop", "destinations": [{ "namespace": lab.namespace }] }],
-        "repositories": [{ "name": "apps", "url": URL, "project": "shop", "passwordRef": key("git") }],
+        "repositories": [argo.repository()],
         "applications": [{ "name": "web", "project": "shop", "lifetime": lifetime,
-            "source": { "repoURL": URL, "path": "web", "revision": "v1" } }],
+            "source": { "repoURL": argo.repository_url(), "path": "web", "revision": REVISION } }],
     });
     for object in [
-        secret(lab, "argo", ARGO_TOKEN),
+        secret(lab, "argo", argo.api.token()),
         secret(lab, "git", GIT_PASSWORD),
         object(lab, "ArgoSetting", "shop", spec),
     ] {
@@ -39,7 +34,7 @@ async fn apply_setting(lab: &Lab, argo: &Argo, lifetime: &str) {
     }
 }
 
-/// The cluster has none of Argo CD's custom resources.
+/// With the simulator the cluster has none of Argo CD's custom resources.
 async fn start_with_settle(lab: &mut Lab) {
     let config = lab.settings.plugins.join("devops-deployment.yaml");
     std::fs::write(config, "settle: 1s\n").expect("written");
@@ -58,13 +53,13 @@ async fn state(lab: &Lab) -> Value {
     record.unwrap_or_default()["status"]["state"].clone()
 }
 
-fn is_there(argo: &Argo, path: &str) -> bool {
-    argo.send("GET", path, &Value::Null).0 == 200
+async fn is_there(argo: &ArgoCdApi, path: &str) -> bool {
+    argo.api.send("GET", path, &Value::Null).await.0 == 200
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
-    let argo = Argo::start().await;
+    let argo = ArgoCdApi::start(&lab).await;
     start_with_settle(&mut lab).await;
     apply_setting(&lab, &argo, "Permanent").await;
     wait_polling(&lab, "the setting is Ready", async || {
@@ -72,24 +67,30 @@ async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
         ostler_test_harness::find_condition(&setting, "Ready")["status"] == "True"
     })
     .await;
-    let patch = json!({ "spec": { "projects": [{ "name": "shop", "description": "edited",
-        "destinations": [{ "namespace": lab.namespace }] }] } });
+    let project = json!({ "name": "shop", "description": "edited",
+        "destinations": [{ "namespace": lab.namespace }] });
+    let repositories = [argo.repository(), argo.other_repository()];
+    let patch = json!({ "spec": { "projects": [project], "repositories": repositories } });
     lab.patch(&kind("ArgoSetting"), "shop", patch).await;
     lab.wait_until("the edit is followed", async || {
-        argo.send("GET", PROJECT, &Value::Null).1["spec"]["description"] == "edited"
+        let project = argo.api.send("GET", PROJECT, &Value::Null).await.1;
+        project["spec"]["description"] == "edited"
+            && project["spec"]["sourceRepos"]
+                .as_array()
+                .is_some_and(|urls| urls.len() == 2)
     })
     .await;
 
     // A sync whose hook never ends, which would block the deletion.
-    let world = World {
-        hook: Some(Hook::Running),
-        ..World::default()
-    };
-    argo.set_world("web", world);
+    argo.hold_syncs();
     let sync = json!({ "project": "shop" });
-    assert_eq!(argo.send("POST", "/api/v1/applications/web/sync", &sync).0, 200);
+    let (status, answer) = argo
+        .api
+        .send("POST", "/api/v1/applications/web/sync", &sync)
+        .await;
+    assert_eq!(status, 200, "{answer}");
     lab.wait_until("the sync runs", async || {
-        let live = argo.send("GET", APPLICATION, &Value::Null).1;
+        let live = argo.api.send("GET", APPLICATION, &Value::Null).await.1;
         live["status"]["operationState"]["phase"] == "Running"
     })
     .await;
@@ -98,8 +99,8 @@ async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
         lab.get(&kind("ArgoSetting"), "shop").await.is_none()
     })
     .await;
-    assert!(!is_there(&argo, APPLICATION) && !is_there(&argo, PROJECT));
-    let deletions = argo.requests().into_iter().filter(|r| r.method == "DELETE");
+    assert!(!is_there(&argo, APPLICATION).await && !is_there(&argo, PROJECT).await);
+    let deletions = argo.api.requests().into_iter().filter(|r| r.method == "DELETE");
     let deletions: Vec<String> = deletions.map(|request| request.target).collect();
     let first = |text: &str| deletions.iter().position(|target| target.contains(text));
     assert!(first("/operation") < first("applications/web?"), "{deletions:?}");
@@ -110,13 +111,13 @@ async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
     assert!(first("repositories") < first("projects"), "{deletions:?}");
 }
 
-async fn deploy(lab: &Lab, argo: &Argo) {
+async fn deploy(lab: &Lab, argo: &ArgoCdApi) {
     wait_polling(lab, "the deployment has succeeded", async || {
         state(lab).await == "success"
     })
     .await;
     wait_polling(lab, "the application is gone", async || {
-        !is_there(argo, APPLICATION)
+        !is_there(argo, APPLICATION).await
     })
     .await;
     lab.wait_condition(&kind("DeploymentRecord"), "d-1", "Ready", "False", "CleanedUp")
@@ -132,10 +133,10 @@ async fn apply_record(lab: &Lab) {
     lab.apply(object(lab, "DeploymentRecord", "d-1", spec)).await;
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab) {
-    let argo = Argo::start().await;
-    let faults = argo.faults();
+    let argo = ArgoCdApi::start(&lab).await;
+    let faults = argo.api.faults();
     // Neither the request nor the answer, then an error of a proxy, then the answer.
     faults.fail_next(1, "POST", "/sync$", Answer::Drop);
     faults.fail_next(1, "POST", "/sync$", Answer::Proxy(502, "<html>".into()));
@@ -149,10 +150,10 @@ async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab
     deploy(&lab, &argo).await;
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) {
-    let (argo, gate) = (Argo::start().await, Arc::new(Gate::default()));
-    argo.observe(gate.clone());
+    let (argo, gate) = (ArgoCdApi::start(&lab).await, Arc::new(Gate::default()));
+    argo.api.observe(gate.clone());
     start_with_settle(&mut lab).await;
     // Behind the gate, which closes between the effect of the request and its answer.
     lab.host = None;
@@ -165,35 +166,39 @@ async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) 
     apply_record(&lab).await;
     wait_polling(&lab, "the sync is requested", async || gate.is_closed()).await;
     lab.host = None;
-    assert_eq!(argo.operations().len(), 1);
+    lab.wait_until("Argo CD takes the operation", async || {
+        argo.operations().len() == 1
+    })
+    .await;
     gate.open();
     lab.start_host_with(gate.client(lab.host_client())).await;
     deploy(&lab, &argo).await;
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn secrets_of_a_server_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
-    const SECRETS: [&str; 2] = [ARGO_TOKEN, GIT_PASSWORD];
+    let argo = ArgoCdApi::start(&lab).await;
+    let secrets = [argo.api.token().to_owned(), GIT_PASSWORD.to_owned()];
+    let sought = secrets.clone();
     let seen = Arc::new(Mutex::new((0_u32, Vec::new())));
     let looking = seen.clone();
     lab.settings.inspect = Some(ostler::testing::engine::Inspector::new(move |memory: &[u8]| {
         let mut seen = looking.lock().expect("lock");
         seen.0 += 1;
-        let found = SECRETS
+        let found = sought
             .iter()
             .filter(|secret| memchr::memmem::find(memory, secret.as_bytes()).is_some());
-        seen.1.extend(found.copied());
+        seen.1.extend(found.cloned());
     }));
-    let argo = Argo::start().await;
     start_with_settle(&mut lab).await;
     apply_setting(&lab, &argo, "Permanent").await;
     wait_polling(&lab, "the application is written", async || {
-        is_there(&argo, APPLICATION)
+        is_there(&argo, APPLICATION).await
     })
     .await;
     lab.wait_idle().await;
     let is_password = |request: &devops_simulators::Exchange| request.body.contains(GIT_PASSWORD);
-    assert!(argo.requests().iter().any(is_password), "it is inserted");
+    assert!(argo.api.requests().iter().any(is_password), "it is inserted");
     let (calls, found) = seen.lock().expect("lock").clone();
     assert!(
         calls > 1 && found.is_empty(),
@@ -201,7 +206,7 @@ async fn secrets_of_a_server_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
     );
     let setting = lab.get(&kind("ArgoSetting"), "shop").await.expect("an object");
     let texts = [captured_logs(), setting.to_string()];
-    for secret in SECRETS {
+    for secret in &secrets {
         assert!(texts.iter().all(|text| !text.contains(secret)), "{secret}");
     }
 }

@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 
-use argocd_simulator::{Source, World};
 use ostler::testing::key::{Gvk, ObjectRef};
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::json;
@@ -12,7 +11,7 @@ use super::{
     cluster::{REFUSAL, certificate, dns_record, ingress},
     events::wait_heartbeat,
     kind,
-    pack::{HOST, PIPELINE, PackLab, ZONE, application},
+    pack::{HOST, Manifests, PIPELINE, PackLab, ZONE, application},
     whole::start_with_dns,
 };
 
@@ -143,7 +142,7 @@ pub async fn delete(lab: &Lab, id: &str) {
     }
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn failed_build_or_sync_ends_its_deployment_with_heartbeat_and_event(lab: Lab) {
     let mut pack = PackLab::start(lab, false).await;
     pack.start_host().await;
@@ -179,11 +178,7 @@ async fn failed_build_or_sync_ends_its_deployment_with_heartbeat_and_event(lab: 
 
     // Another user's operation takes the place of one that Argo CD has not begun.
     jenkins.run_builds("SUCCESS");
-    let unwatched = World {
-        is_watched: false,
-        ..World::default()
-    };
-    pack.argo_cd.set_world(APPLICATION, unwatched);
+    pack.argo_cd.pause(APPLICATION, true);
     pack.publish_deployment("d-sync-replaced", LONG_TTL_SECONDS).await;
     wait_reason(lab, "d-sync-replaced", "SyncRunning").await;
     let other =
@@ -191,29 +186,22 @@ async fn failed_build_or_sync_ends_its_deployment_with_heartbeat_and_event(lab: 
     lab.patch(&application(), APPLICATION, other).await;
     let end = End::terminated("deploying", &["Another operation has replaced the sync."]);
     assert_end(&pack, "d-sync-replaced", &end).await;
-    pack.argo_cd.set_world(APPLICATION, World::default());
+    pack.argo_cd.pause(APPLICATION, false);
     lab.wait_until("the other operation has ended", async || {
         let live = lab.get(&application(), APPLICATION).await.unwrap_or_default();
         live["status"]["operationState"]["phase"] == "Succeeded"
     })
     .await;
 
-    let refused = World {
-        source: Source::Refused("configmaps \"web\" is invalid".into()),
-        ..World::default()
-    };
-    pack.argo_cd.set_world(APPLICATION, refused);
+    pack.set_manifests(&Manifests::Refused);
     pack.publish_deployment("d-sync-failed", LONG_TTL_SECONDS).await;
-    let message = ["The sync ended with Failed: configmaps \"web\" is invalid"];
+    let message = ["The sync ended with Failed: ", "\"web\" is invalid"];
     assert_end(&pack, "d-sync-failed", &End::failed("deploying", &message)).await;
 
-    let degraded = World {
-        health: "Degraded".into(),
-        ..World::default()
-    };
-    pack.argo_cd.set_world(APPLICATION, degraded);
+    pack.set_manifests(&Manifests::Unhealthy);
     pack.publish_deployment("d-degraded", LONG_TTL_SECONDS).await;
     wait_reason(lab, "d-degraded", "ApplicationNotHealthy").await;
+    pack.degrade().await;
     lab.wait_until("the application is compared", async || {
         let found = lab.get(&record(), "d-degraded").await.unwrap_or_default();
         let ready = find_condition(&found, "Ready");
@@ -275,7 +263,7 @@ async fn wait_address_fails(lab: &Lab, id: &str, reason: &str, message: &str) {
     .await;
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn failed_certificate_or_dns_record_ends_its_deployment_with_heartbeat_and_event(lab: Lab) {
     let mut pack = PackLab::start(lab, true).await;
     let dns = start_with_dns(&mut pack).await;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use argocd_simulator::{Source, World};
 use devops_simulators::{
     git::{GIT_PASSWORD, GIT_USER},
     jenkins::{JENKINS_TOKEN, JENKINS_USER},
 };
+use kube::api::{Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab,
@@ -15,9 +17,10 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 use super::{
-    argo_cd::ArgoCd,
+    argo_cd::{ArgoCd, MANIFEST},
     cluster::{ClusterControllers, INGRESS_ADDRESS},
     events::{prepare_broker, publish},
+    failures::APPLICATION,
     gate::Gate,
     jenkins::Servers,
     kind, prepare, secret,
@@ -42,6 +45,17 @@ pub const HOST: &str = "app.example.test";
 /// Pipeline of the deployments.
 pub const PIPELINE: &str = "shop/alpha/build";
 
+/// What the application of the deployments deploys beside its ConfigMap.
+pub enum Manifests {
+    /// One that the API server refuses.
+    Refused,
+    /// One that does not become healthy: a Pod where no kubelet runs.
+    Unhealthy,
+}
+
+/// Name of the Pod that does not become healthy.
+const UNHEALTHY_POD: &str = "worker";
+
 /// A lab with a broker, a Jenkins, a git server, a registry, and the other controllers of a cluster.
 pub struct PackLab {
     pub lab: Lab,
@@ -61,6 +75,13 @@ pub fn application() -> Gvk {
 
 pub fn app_project() -> Gvk {
     Gvk::new("argoproj.io", "v1alpha1", "AppProject")
+}
+
+fn unhealthy_pod() -> String {
+    let container = json!({ "name": "worker", "image": "registry.example.com/worker" });
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": UNHEALTHY_POD },
+        "spec": { "restartPolicy": "Never", "containers": [container] } })
+    .to_string()
 }
 
 impl PackLab {
@@ -112,7 +133,19 @@ impl PackLab {
 
     /// Publishes the event of the project `shop`, and waits until it is Ready.
     pub async fn set_up_project(&self) -> Value {
-        self.publish_project("shop").await;
+        self.set_up_project_with(&json!({})).await
+    }
+
+    /// Publishes the event of the project `shop` with other fields of its connections, and waits until it is Ready.
+    pub async fn set_up_project_with(&self, connections: &Value) -> Value {
+        let mut spec = self.project_spec();
+        for (name, fields) in connections.as_object().into_iter().flatten() {
+            for (field, value) in fields.as_object().into_iter().flatten() {
+                spec[name][field] = value.clone();
+            }
+        }
+        let event = json!({ "id": "shop", "project": "shop", "spec": spec });
+        publish(&self.client, "DevOpsInitialize", &event).await;
         let project = self.lab.wait_ready(&kind("DevOpsProject"), "shop").await;
         self.lab.wait_idle().await;
         project
@@ -153,6 +186,47 @@ impl PackLab {
         let event = json!({ "id": id, "project": "shop", "environment": "alpha", "pipeline": "build",
             "ttl_seconds": ttl_seconds, "ingress": ingress });
         publish(&self.client, "DevOpsReconcile", &event).await;
+    }
+
+    /// Changes what the application of the deployments deploys.
+    pub fn set_manifests(&self, manifests: &Manifests) {
+        if self.argo_cd.is_real() {
+            let (config, other) = match manifests {
+                Manifests::Refused => (MANIFEST.replace("greeting", "no key!"), String::new()),
+                Manifests::Unhealthy => (MANIFEST.to_owned(), unhealthy_pod()),
+            };
+            let files = [("deploy/config.yaml", &*config), ("deploy/worker.yaml", &*other)];
+            self.servers.git.commit("app", "main", &files);
+            return;
+        }
+        let world = match manifests {
+            Manifests::Refused => World {
+                source: Source::Refused("configmaps \"web\" is invalid".into()),
+                ..World::default()
+            },
+            Manifests::Unhealthy => World {
+                health: "Progressing".into(),
+                ..World::default()
+            },
+        };
+        self.argo_cd.set_world(APPLICATION, world);
+    }
+
+    /// Has the Pod fail that did not become healthy, as a kubelet reports it.
+    pub async fn degrade(&self) {
+        if !self.argo_cd.is_real() {
+            let degraded = World {
+                health: "Degraded".into(),
+                ..World::default()
+            };
+            self.argo_cd.set_world(APPLICATION, degraded);
+            return;
+        }
+        let pods = self.lab.api(&Gvk::new("", "v1", "Pod"), &self.lab.namespace);
+        let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "message": "it ended with 1" } }));
+        pods.patch_status(UNHEALTHY_POD, &PatchParams::default(), &failed)
+            .await
+            .expect("it is deployed");
     }
 
     /// Number of builds of a deployment.

@@ -1,34 +1,30 @@
 //! Each way in which Jenkins fails, at five steps of a deployment, by the whole pack.
 
-use devops_simulators::{Answer, Faults};
-use ostler_test_harness::{Lab, find_condition, scenario};
-use serde_json::Value;
+use ostler_test_harness::{
+    Lab, find_condition,
+    gateway::{Gateway, ServerFault},
+    scenario,
+};
+use serde_json::{Value, json};
 
 use crate::devops::{
     failures::{LONG_TTL_SECONDS, delete, limit_phase, record, wait_polled, wait_reason},
     pack::{PIPELINE, PackLab},
+    secret,
 };
 
-/// Ways in which Jenkins fails: with each answer, or without any.
-fn list_faults() -> Vec<(&'static str, Option<Answer>)> {
-    let page = || "<html>".to_owned();
-    vec![
-        ("down", None),
-        ("reset", Some(Answer::DropAnswer)),
-        ("unauthorized", Some(Answer::Status(401, page()))),
-        ("forbidden", Some(Answer::Status(403, page()))),
-        ("proxy-404", Some(Answer::Proxy(404, page()))),
-        ("proxy-502", Some(Answer::Proxy(502, page()))),
-        ("garbage", Some(Answer::Proxy(200, page()))),
-    ]
-}
-
-fn inject(faults: &Faults, answer: Option<Answer>) {
-    match answer {
-        Some(answer) => faults.fail_next(usize::MAX, "*", ".*", answer),
-        None => faults.set_outage(true),
-    }
-}
+/// Ways in which requests fail at once.
+const FAULTS: [ServerFault; 9] = [
+    ServerFault::Down,
+    ServerFault::LosesResponses,
+    ServerFault::CutsResponses,
+    ServerFault::CertificateExpired,
+    ServerFault::Unauthorized,
+    ServerFault::Forbidden,
+    ServerFault::ProxyNotFound,
+    ServerFault::BadGateway,
+    ServerFault::OtherPage,
+];
 
 /// Publishes deployments whose builds wait in the queue, and lets them run if it is asked for.
 async fn publish_queued(pack: &PackLab, ids: &[&str], starts: bool) {
@@ -46,19 +42,33 @@ async fn publish_queued(pack: &PackLab, ids: &[&str], starts: bool) {
 
 #[scenario]
 async fn jenkins_that_fails_in_any_way_neither_ends_nor_doubles_a_deployment(lab: Lab) {
+    interrupt_deployments(lab, &FAULTS).await;
+}
+
+/// Each request takes its time limit.
+#[scenario(campaign = "waits for a server that hangs")]
+async fn jenkins_that_hangs_neither_ends_nor_doubles_a_deployment(lab: Lab) {
+    interrupt_deployments(lab, &[ServerFault::Hangs]).await;
+}
+
+async fn interrupt_deployments(lab: Lab, faults: &[ServerFault]) {
     let mut pack = PackLab::start(lab, false).await;
     pack.start_host().await;
-    pack.set_up_project().await;
     let (lab, jenkins) = (&pack.lab, &pack.servers.jenkins);
+    let gateway = Gateway::start(jenkins.url()).await;
+    lab.apply(secret(lab, "jenkins-ca", gateway.authority())).await;
+    let authority = json!({ "name": "jenkins-ca", "key": "value" });
+    pack.set_up_project_with(&json!({ "jenkins": { "url": gateway.url(), "caRef": authority } }))
+        .await;
     let mut all: Vec<String> = Vec::new();
-    for (fault, answer) in list_faults() {
+    for fault in faults {
         // Five steps at which Jenkins begins to fail.
-        let id = |step: &str| format!("d-{fault}-{step}");
+        let id = |step: &str| format!("d-{fault:?}-{step}").to_lowercase();
         let [new, queued, running, late, deleted] = ["new", "queued", "running", "late", "deleted"].map(id);
         jenkins.hold_builds();
         publish_queued(&pack, &[&running, &late, &deleted], true).await;
         publish_queued(&pack, &[&queued], false).await;
-        inject(jenkins.faults(), answer);
+        gateway.set_fault(Some(*fault));
         pack.publish_deployment(&new, LONG_TTL_SECONDS).await;
         for id in [&new, &queued, &running] {
             wait_reason(lab, id, "BuildRequestFailed").await;
@@ -79,7 +89,8 @@ async fn jenkins_that_fails_in_any_way_neither_ends_nor_doubles_a_deployment(lab
         })
         .await;
 
-        jenkins.faults().clear();
+        assert!(gateway.count_failures() > 0, "{fault:?} was not met");
+        gateway.set_fault(None);
         let what = format!("the builds of {late} and {deleted} are stopped");
         wait_polled(lab, &[&late, &deleted], &what, async || {
             let failed = lab.get(&record(), &late).await.unwrap_or_default();
@@ -89,7 +100,7 @@ async fn jenkins_that_fails_in_any_way_neither_ends_nor_doubles_a_deployment(lab
         .await;
         jenkins.run_builds("SUCCESS");
         let live = [&new, &queued, &running].map(String::as_str);
-        let what = format!("what {fault} has interrupted is live");
+        let what = format!("what {fault:?} has interrupted is live");
         wait_polled(lab, &live, &what, async || {
             for id in live {
                 let found = lab.get(&record(), id).await.unwrap_or_default();
@@ -110,7 +121,7 @@ async fn jenkins_that_fails_in_any_way_neither_ends_nor_doubles_a_deployment(lab
         let aborted = jenkins.builds(PIPELINE).into_iter();
         let aborted = aborted.filter(|build| build.result.as_deref() == Some("ABORTED"));
         all.extend([new, queued, running, late]);
-        assert_eq!(aborted.count() * 4, all.len() * 2, "two of {fault} are stopped");
+        assert_eq!(aborted.count() * 4, all.len() * 2, "two of {fault:?} are stopped");
     }
     for id in &all {
         delete(lab, id).await;

@@ -160,7 +160,7 @@ impl AllServers {
             .jenkins
             .set_config("foreign", "<com.cloudbees.hudson.plugins.folder.Folder/>");
         let project = json!({ "project": { "metadata": { "name": "foreign" }, "spec": {} } });
-        servers.argo.send("POST", "/api/v1/projects", &project);
+        servers.argo.send("POST", "/api/v1/projects", &project).await;
         servers.powerdns.create_zone(ZONE).await;
         let name = format!("foreign.{ZONE}");
         servers
@@ -215,8 +215,8 @@ impl AllServers {
 
     /// What is at the servers.
     async fn list_all(&self) -> BTreeMap<&'static str, Vec<String>> {
-        let names = |path: &str| -> Vec<String> {
-            let items = self.argo.send("GET", path, &Value::Null).1["items"].clone();
+        let names = async |path: &str| -> Vec<String> {
+            let items = self.argo.send("GET", path, &Value::Null).await.1["items"].clone();
             let items = items.as_array().cloned().unwrap_or_default();
             let names = items.iter().map(|item| item["metadata"]["name"].to_string());
             names.collect()
@@ -225,7 +225,11 @@ impl AllServers {
             ("jenkins", self.jenkins.items()),
             (
                 "argo",
-                [names("/api/v1/projects"), names("/api/v1/applications")].concat(),
+                [
+                    names("/api/v1/projects").await,
+                    names("/api/v1/applications").await,
+                ]
+                .concat(),
             ),
             ("powerdns", self.powerdns.record_sets(ZONE).await),
             ("cloudflare", self.cloudflare.records()),

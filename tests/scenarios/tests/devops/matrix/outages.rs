@@ -1,7 +1,6 @@
 //! Deployments while Argo CD's controller, cert-manager or the DNS server is down, by the whole pack: what is promised is stated once,
 //! and holds at each step.
 
-use argocd_simulator::World;
 use ostler::testing::key::{Gvk, ObjectRef};
 use ostler_test_harness::{
     Lab, find_condition,
@@ -41,13 +40,7 @@ impl Outage {
 
     fn set(self, pack: &PackLab, dns: &Gateway, is_down: bool) {
         match self {
-            Self::ArgoCd => {
-                let world = World {
-                    is_watched: !is_down,
-                    ..World::default()
-                };
-                pack.argo_cd.set_world(APPLICATION, world);
-            }
+            Self::ArgoCd => pack.argo_cd.pause(APPLICATION, is_down),
             Self::CertManager => pack.cluster.set_cert_manager_down(is_down),
             Self::Dns(fault) => dns.set_fault(is_down.then_some(fault)),
         }
@@ -101,7 +94,7 @@ async fn wait_looking<F: Future<Output = bool>>(
     lab.wait_polling(&keys, what, holds).await;
 }
 
-#[scenario]
+#[scenario(argocd)]
 async fn deployment_outlasts_outages_of_argo_cd_cert_manager_and_dns(lab: Lab) {
     let mut pack = PackLab::start(lab, true).await;
     let (dns, gateway) = start_with_dns_gateway(&mut pack).await;
