@@ -57,10 +57,11 @@ impl Call {
             wake: convert_patterns(subscription.wake),
             until: convert_patterns(subscription.until),
         };
-        Ok(services
+        let subscribed = services
             .upstreams
             .streams
-            .subscribe(&object, &key, interest, source)?)
+            .subscribe(&object, &key, interest, source);
+        Ok(subscribed.map_err(|e| e.at_server(&upstream))?)
     }
 
     /// Reads a stream to its end. Only the last events are kept in memory.
@@ -97,7 +98,7 @@ impl Call {
         services
             .metrics
             .record_upstream(&key.namespace, &key.name, code, started.elapsed());
-        let tail = tail?;
+        let tail = tail.map_err(|e| e.at_server(&upstream))?;
         self.charge_bytes_from_host(tail.events.iter().map(|e| e.data.len() + e.name.len()).sum())?;
         let events = tail.events.into_iter().map(|event| Event {
             id: event.id,
