@@ -18,13 +18,19 @@ impl Fingerprint {
         self.0.update(input);
     }
 
+    /// Returns the digest of the inputs so far, in hexadecimal.
+    #[must_use]
+    pub fn digest(self) -> String {
+        format!("{:x}", self.0.finalize())
+    }
+
     /// Makes a file, unless it is there and was made of the same. The digest stands beside it, with the extension `inputs`.
     /// Returns true if the file has changed.
     ///
     /// # Errors
     /// Those of `make`, and when a file can't be written.
     pub fn make_unless_current(self, path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<bool> {
-        let digest = format!("{:x}", self.0.finalize());
+        let digest = self.digest();
         let marker = path.with_extension("inputs");
         if path.is_file() && fs::read_to_string(&marker).is_ok_and(|made_of| made_of == digest) {
             return Ok(false);

@@ -15,7 +15,7 @@ use ostler_builder::{
     toolchain::Toolchain,
 };
 
-use crate::{cargo, paths, progress, progress::Step};
+use crate::{cargo, component_cache::ComponentCache, paths, progress, progress::Step};
 
 /// Packs whose components have a size limit.
 const SMALL_PACKS: [&str; 2] = ["concourse", "steps"];
@@ -78,21 +78,47 @@ impl fmt::Display for Component {
     }
 }
 
-/// Builds the selected guests to target/components/PACK/NAME.wasm. A file that is up to date keeps its modification
-/// time.
+/// Builds the selected guests to target/components/PACK/NAME.wasm, unless components of the same sources are kept. A file that is up to
+/// date keeps its modification time.
 pub fn build_components(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
     let guests: Vec<_> = list_guests()?.into_iter().filter(wanted).collect();
     if guests.is_empty() {
         bail!("no plugin matches: a plugin's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
     }
-    let (crates, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|g| g.language == Language::Rust);
     let step = Step::new("Building the components");
-    let mut components = build_crates(crates, &step)?;
+    let cache = ComponentCache::open()?;
+    let (mut components, mut missing) = (Vec::new(), Vec::new());
+    for guest in guests {
+        let path = component_path(&guest.pack, &guest.name)?;
+        match cache.restore(&guest.pack, &guest.name, &path)? {
+            Some(changed) => components.push(Component {
+                bytes: usize::try_from(fs::metadata(&path)?.len())?,
+                name: guest.name,
+                pack: guest.pack,
+                path,
+                changed,
+            }),
+            None => missing.push(guest),
+        }
+    }
+    let restored = components.len();
+    let (crates, others): (Vec<_>, Vec<_>) = missing.into_iter().partition(|g| g.language == Language::Rust);
+    components.extend(build_crates(crates, &step)?);
     for guest in others {
         step.set_status(guest.name.clone());
         components.push(build_foreign(guest, &step)?);
     }
-    step.finish(format!("{} components", components.len()));
+    if restored < components.len()
+        && let Some(cache) = cache.reopen()?
+    {
+        for built in &components[restored..] {
+            cache.store(&built.pack, &built.name, &built.path)?;
+        }
+    }
+    step.finish(format!(
+        "{} components, {restored} of them built before",
+        components.len()
+    ));
     Ok(components)
 }
 

@@ -13,7 +13,7 @@ use anyhow::Result;
 use super::selection::{Selection, Tier};
 use crate::{
     cargo::{self, Lints, TestExecutable},
-    components, paths, powerdns, rabbitmq, registry,
+    component_cache, components, paths, powerdns, rabbitmq, registry,
 };
 
 /// Environment variable of the real control plane's kubeconfig.
@@ -36,8 +36,8 @@ const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
 /// Integration tests with scenarios, and one of the host, with which cargo builds its binary.
 const SCENARIO_TARGETS: [&str; 3] = ["scenarios", "conformance", "layout"];
 
-/// Age at which a file in the folder of compiled components is removed. Its name is a digest, and most components change.
-const MAX_COMPILED_AGE: Duration = Duration::from_hours(7 * 24);
+/// Age at which a component, or its compiled code, is removed from the cache. Their names are digests, and most components change.
+const MAX_CACHED_AGE: Duration = Duration::from_hours(7 * 24);
 
 /// Values of environment variables.
 pub type Variables = BTreeMap<&'static str, PathBuf>;
@@ -51,10 +51,10 @@ pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<Te
         variables.insert(REGISTRY_VARIABLE, registry::find_or_fetch()?);
         variables.insert(RABBITMQ_VARIABLE, rabbitmq::find_or_fetch()?);
         variables.insert(POWERDNS_VARIABLE, powerdns::find_or_fetch()?);
-        prune_compiled(
-            &ostler_builder::cache_dir(&paths::target_dir()).join("compiled"),
-            MAX_COMPILED_AGE,
-        )?;
+        let cache = ostler_builder::cache_dir(&paths::target_dir());
+        for folder in ["compiled", component_cache::FOLDER] {
+            prune_cache(&cache.join(folder), MAX_CACHED_AGE)?;
+        }
         // The bench builds its own, with another profile and so with all dependencies again.
         components::build_components(|guest| guest.pack != "bench")?;
         variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
@@ -72,7 +72,7 @@ pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<Te
 }
 
 /// Removes old files from a folder and those below it, which all checkouts of a user share.
-fn prune_compiled(folder: &Path, max_age: Duration) -> Result<()> {
+fn prune_cache(folder: &Path, max_age: Duration) -> Result<()> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());
     };
@@ -84,7 +84,7 @@ fn prune_compiled(folder: &Path, max_age: Duration) -> Result<()> {
             Err(error) => return Err(error.into()),
         };
         if metadata.is_dir() {
-            prune_compiled(&path, max_age)?;
+            prune_cache(&path, max_age)?;
         } else if metadata.modified()?.elapsed().is_ok_and(|age| age > max_age) {
             let _ = fs::remove_file(path);
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn compiled_component_is_removed_when_it_is_old() {
+    fn cached_component_is_removed_when_it_is_old() {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("code-0");
         fs::create_dir(&below).unwrap();
@@ -147,9 +147,9 @@ mod tests {
             .unwrap()
             .set_modified(hour_ago)
             .unwrap();
-        prune_compiled(folder.path(), Duration::from_mins(30)).unwrap();
+        prune_cache(folder.path(), Duration::from_mins(30)).unwrap();
         assert!(!old.exists() && new.exists());
-        prune_compiled(&folder.path().join("absent"), Duration::ZERO).unwrap();
+        prune_cache(&folder.path().join("absent"), Duration::ZERO).unwrap();
     }
 
     #[test]
