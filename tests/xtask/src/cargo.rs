@@ -137,7 +137,9 @@ impl Lints {
                     "RUSTC_WORKSPACE_WRAPPER",
                     paths::workspace_root().join(".cargo/clippy.sh"),
                 )
-                .env("CLIPPY_ARGS", "-Dwarnings");
+                .env("CLIPPY_ARGS", "-Dwarnings")
+                // Clippy 1.95 panics on what it has compiled in parts before ("incremental compilation error").
+                .env("CARGO_INCREMENTAL", "0");
         }
     }
 }

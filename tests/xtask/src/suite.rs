@@ -60,7 +60,7 @@ impl Options {
 }
 
 /// Threads of scenarios, which wait for time limits and for the servers they start.
-const SCENARIO_THREADS: &str = "--test-threads=5";
+const SCENARIO_THREADS: &str = "--test-threads=8";
 /// Maximum number of failed scenarios that run again. More have a common cause.
 const MAX_RERUNS: usize = 20;
 
