@@ -1,4 +1,7 @@
 //! One reconcile, from the queue to the status: checks, finalizer, the component's call, requeue.
+//!
+//! What a reconcile rarely awaits is in a box: its state would be part of each reconcile's, which is moved several times.
+#![cfg_attr(not(test), warn(clippy::large_futures))]
 
 pub(crate) mod activation;
 mod call;
@@ -293,7 +296,7 @@ impl Controller {
     /// Reconciles one object, and retries it with backoff if the host panics: a bug of the host costs one reconcile, not
     /// the process with all other objects.
     async fn reconcile_or_recover(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
-        recover_panic(self.reconcile_object(work)).await.unwrap_or_else(|message| {
+        Box::pin(recover_panic(self.reconcile_object(work))).await.unwrap_or_else(|message| {
             let key = &work.key;
             error!(object = %key, plugin = &*work.lane, error = message, "panic in a reconcile: this is a bug of the host");
             self.services.metrics.plugin_metrics(&work.lane).record_panic();
@@ -307,15 +310,15 @@ impl Controller {
     async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
         match HostLane::find(&work.lane) {
-            Some(HostLane::Upstreams) => return self.reconcile_upstream(key).await,
-            Some(HostLane::Clusters) => return self.reconcile_cluster(key).await,
-            Some(HostLane::Plugins) => return self.reconcile_plugin(work).await,
-            Some(HostLane::RoleBindings) => return self.reconcile_role_binding(work).await,
+            Some(HostLane::Upstreams) => return Box::pin(self.reconcile_upstream(key)).await,
+            Some(HostLane::Clusters) => return Box::pin(self.reconcile_cluster(key)).await,
+            Some(HostLane::Plugins) => return Box::pin(self.reconcile_plugin(work)).await,
+            Some(HostLane::RoleBindings) => return Box::pin(self.reconcile_role_binding(work)).await,
             Some(HostLane::Unowned) | None => {}
         }
         let mut object = self.services.cache.store.get(key, Projection::Full);
         if object.is_none() && !key.is_home() {
-            match self.read_home_object(key).await {
+            match Box::pin(self.read_home_object(key)).await {
                 Ok(found) => object = found,
                 Err(end) => return Some(end),
             }
@@ -326,9 +329,9 @@ impl Controller {
         };
         let Some(plugin) = plugin.filter(|p| *p.home_cluster() == key.cluster) else {
             if key.is_home() {
-                return Some(self.reconcile_unowned(key).await);
+                return Some(Box::pin(self.reconcile_unowned(key)).await);
             }
-            return self.forget_object(key).await;
+            return Box::pin(self.forget_object(key)).await;
         };
         if let Err(end) = self.check_connection(key) {
             return Some(end);
@@ -337,11 +340,11 @@ impl Controller {
         let is_excluded = |kind: &Kind| !kind.is_granted_in(&key.namespace);
         let exists = || self.services.cache.store.get(key, Projection::Metadata).is_some();
         if plugin.kind(&key.gvk).is_some_and(is_excluded) && exists() {
-            return Some(self.reconcile_unowned(key).await);
+            return Some(Box::pin(self.reconcile_unowned(key)).await);
         }
         let Some(object) = object else {
             self.hooks.forget(&plugin, key);
-            return self.forget_object(key).await;
+            return Box::pin(self.forget_object(key)).await;
         };
         if !self.hooks.is_initialized(&plugin) {
             // The objects of a new build are about to be held until it is initialized.
@@ -355,17 +358,17 @@ impl Controller {
             return Some(ReconcileOutcome::settled());
         };
         if object.is_deleting() {
-            return Some(self.reconcile_deleted(work, &plugin, &object, kind).await);
+            return Some(Box::pin(self.reconcile_deleted(work, &plugin, &object, kind)).await);
         }
         // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
         if !kind.selects(&object) {
             return Some(ReconcileOutcome::settled());
         }
         if object.annotation(annotation::PAUSED) == Some("true") {
-            return Some(self.report_paused(&plugin, key, &object).await);
+            return Some(Box::pin(self.report_paused(&plugin, key, &object)).await);
         }
         if let Some(problem) = &object.unreadable {
-            return Some(self.report_unreadable(&plugin, key, &object, problem).await);
+            return Some(Box::pin(self.report_unreadable(&plugin, key, &object, problem)).await);
         }
         let object = match kind.finalizer.as_deref() {
             Some(finalizer) if !object.has_finalizer(finalizer) => {
@@ -374,15 +377,15 @@ impl Controller {
                     return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
                 }
                 // An object for which the component is not called has nothing to clean up.
-                if let Err(end) = self.check_access(&plugin, key, &object).await {
+                if let Err(end) = Box::pin(self.check_access(&plugin, key, &object)).await {
                     return Some(end);
                 }
-                if let Err(end) = self.protect_rights(&plugin, key).await {
+                if let Err(end) = Box::pin(self.protect_rights(&plugin, key)).await {
                     return Some(end);
                 }
                 let mut finalizers = object.finalizers.to_vec();
                 finalizers.push(finalizer.into());
-                match self.set_finalizers(key, &object, &finalizers).await {
+                match Box::pin(self.set_finalizers(key, &object, &finalizers)).await {
                     Ok(object) => object,
                     Err(end) => return Some(end),
                 }
@@ -577,12 +580,15 @@ impl Controller {
     }
 }
 
-/// Runs a future; the error is the message of its panic.
-async fn recover_panic<T>(future: impl Future<Output = T>) -> Result<T, String> {
-    AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        text.unwrap_or("no message").to_owned()
+/// Runs a future; the error is the message of its panic. Not an `async fn`, which would hold the future twice.
+fn recover_panic<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T, String>> {
+    let ended = AssertUnwindSafe(future).catch_unwind();
+    ended.map(|ended| {
+        ended.map_err(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            text.unwrap_or("no message").to_owned()
+        })
     })
 }
 

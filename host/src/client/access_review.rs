@@ -219,7 +219,7 @@ impl AccessReviewer {
         if let Some((_, error)) = last.failure.as_ref().filter(|(at, _)| *at >= waiting_since) {
             return Err(error.clone());
         }
-        let reviewed = self.create_review(&key).await;
+        let reviewed = Box::pin(self.create_review(&key)).await;
         let now = Instant::now();
         match &reviewed {
             Ok(allowed) => {

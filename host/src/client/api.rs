@@ -300,10 +300,11 @@ impl ApiClient {
             Some(gate) => Some(gate.admit_request().await?),
             None => None,
         };
-        let response = self.with_timeout(async {
+        // In a box: the state of an exchange is large, and part of that of everything that may send one, which mostly does not.
+        let response = Box::pin(self.with_timeout(async {
             let response = self.send_request(method, path, header, body, None).await?;
             collect_body(response.into_body(), max_bytes).await
-        });
+        }));
         let response = response.await;
         report_result(admitted, &response);
         let response = response?;

@@ -102,7 +102,8 @@ impl Consumer {
                         handling.spawn(async move {
                             let fence = handler.controller.services.fence.clone();
                             // Without leadership the message stays unacknowledged, and the next leader gets it.
-                            let _ = fence.run_in_term(term, handler.handle(&subscription, &stats, &stop, message)).await;
+                            let handling = Box::pin(handler.handle(&subscription, &stats, &stop, message));
+                            let _ = fence.run_in_term(term, handling).await;
                         });
                     }
                     Err(e) => break Err(e.to_string()),

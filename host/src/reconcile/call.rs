@@ -50,9 +50,7 @@ impl Controller {
             Ok(upgraded) => upgraded,
             Err(why) => {
                 let deleting = deleting.is_some();
-                return self
-                    .report_failed_upgrade(plugin, key, object, deleting, &why)
-                    .await;
+                return Box::pin(self.report_failed_upgrade(plugin, key, object, deleting, &why)).await;
             }
         };
         let started = Instant::now();
@@ -305,20 +303,14 @@ impl Controller {
         // It was granted when the build was loaded, and may have been revoked since.
         let reconcile = Access::Reconcile { gvk: &key.gvk };
         if let Err(e) = plugin.policy.grants.check_access(&reconcile, &key.namespace) {
-            return Err(self.report_denied(plugin, key, object, e.to_string()).await);
+            return Err(Box::pin(self.report_denied(plugin, key, object, e.to_string())).await);
         }
         if key.gvk.is_secret() && !plugin.policy.grants.can_read_secrets() {
-            return Err(self
-                .report_denied(
-                    plugin,
-                    key,
-                    object,
-                    "it may not read Secrets: `readSecrets` is missing".into(),
-                )
-                .await);
+            let message = "it may not read Secrets: `readSecrets` is missing".into();
+            return Err(Box::pin(self.report_denied(plugin, key, object, message)).await);
         }
         if let Err(e) = self.registry.check_service_account(plugin) {
-            return Err(self.report_denied(plugin, key, object, e.message).await);
+            return Err(Box::pin(self.report_denied(plugin, key, object, e.message)).await);
         }
         let Some(account) = plugin.policy.grants.service_account() else {
             return Ok(());
@@ -339,7 +331,7 @@ impl Controller {
                 Err(self.retry_request(&e))
             }
             Err(AccessError::Forbidden(message)) => {
-                Err(self.report_denied(plugin, key, object, message).await)
+                Err(Box::pin(self.report_denied(plugin, key, object, message)).await)
             }
         }
     }
@@ -447,8 +439,8 @@ impl Controller {
             && outcome.next == reconciler::Next::AwaitChange
         {
             let reads = &mut call.effects.reads;
-            let Some(left) = self.release_owned(plugin, key, newest, reads).await else {
-                return self.remove_finalizer(key, newest, finalizer).await;
+            let Some(left) = Box::pin(self.release_owned(plugin, key, newest, reads)).await else {
+                return Box::pin(self.remove_finalizer(key, newest, finalizer)).await;
             };
             result = GuestResult::Failure(reconciler::Failure {
                 conditions: std::mem::take(&mut outcome.conditions),
@@ -498,7 +490,7 @@ impl Controller {
                 if let GuestResult::Failure(failure) = &result
                     && sent
                 {
-                    self.record_failure_event(plugin, key, newest, failure).await;
+                    Box::pin(self.record_failure_event(plugin, key, newest, failure)).await;
                 }
                 let wrote = sent || !call.effects.writes.is_empty() || call.effects.written.is_some();
                 ReconcileOutcome {

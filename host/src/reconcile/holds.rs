@@ -70,7 +70,7 @@ impl Controller {
             return Ok(());
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
-        self.remove_hold_marks(key, &object.uid, &stale).await?;
+        Box::pin(self.remove_hold_marks(key, &object.uid, &stale)).await?;
         let written = self.services.api.writer.set_holds(key, &object.uid, held).await;
         self.stats.add_counts(key, super::count_writes(1));
         match written {

@@ -151,7 +151,8 @@ impl HookRunner {
         let name = plugin.name();
         self.set_state(&plugin, HookState::Pending);
         let fence = &self.services.fence;
-        let prepared = fence.run_in_term(term, self.prepare_until_done(&plugin)).await;
+        let prepared = Box::pin(self.prepare_until_done(&plugin));
+        let prepared = fence.run_in_term(term, prepared).await;
         let Ok(Some(outdated)) = prepared else { return };
         info!(
             plugin = &**name,
@@ -265,7 +266,7 @@ impl HookRunner {
         if !is_outdated {
             return Ok(object.clone());
         }
-        let upgraded = self.upgrade_object(plugin, key, object.clone()).await?;
+        let upgraded = Box::pin(self.upgrade_object(plugin, key, object.clone())).await?;
         self.with_initialized(plugin, |build| build.outdated.remove(key));
         Ok(upgraded)
     }

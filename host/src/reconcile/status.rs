@@ -83,12 +83,12 @@ impl Controller {
             }
             // The status is about the generation that this write leaves behind.
             let mut observed = generation;
-            if self.raises_generation(key).await {
+            if Box::pin(self.raises_generation(key)).await {
                 observed += 1;
                 new = compose(observed);
             }
             let patch = conditions::merge_patch(old, &new).unwrap_or_default();
-            match self.send_status(key, &object, &patch).await {
+            match Box::pin(self.send_status(key, &object, &patch)).await {
                 Ok(patched) => {
                     was_sent = true;
                     self.stats.observe_status(key, &patched);
@@ -111,9 +111,10 @@ impl Controller {
                         generation: observed,
                         now: &now,
                     };
-                    return Err(self
-                        .report_refused_status(by, key, &object, old, context, &e.to_string())
-                        .await);
+                    let why = e.to_string();
+                    return Err(
+                        Box::pin(self.report_refused_status(by, key, &object, old, context, &why)).await,
+                    );
                 }
                 Err(e) => return Err(self.explain_unwritten_status(by, key, &e)),
             }

@@ -381,8 +381,7 @@ impl Call {
         }
         // Its own home cluster is kept for the plugin as a whole.
         if *cluster != *self.context.home_cluster() {
-            self.record_use(&UsedConnection::cluster(&described), usage)
-                .await?;
+            Box::pin(self.record_use(&UsedConnection::cluster(&described), usage)).await?;
         }
         let plugin = &self.context.policy.plugin;
         let concurrency = services.dispatcher.concurrency(plugin);

@@ -1,6 +1,7 @@
 //! Test harness of the scenarios: an API server (embedded or real), a Concourse (simulated or real), a host with real
 //! components, and functions that wait for conditions.
 
+pub mod allocations;
 pub mod argocd;
 pub mod cgroup;
 mod component;

@@ -6,6 +6,7 @@ mod builds;
 mod chain;
 mod chaos;
 mod clusters;
+mod counts;
 mod crash;
 mod deletion;
 mod devops;
@@ -43,3 +44,7 @@ mod tenants;
 mod traces;
 mod upstreams;
 mod watches;
+
+#[global_allocator]
+static ALLOCATOR: ostler_test_harness::allocations::CountingAllocator =
+    ostler_test_harness::allocations::CountingAllocator;

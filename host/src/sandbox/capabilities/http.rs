@@ -50,7 +50,7 @@ impl Host for Call {
     )]
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
         let prepared = self.prepare_request(request).await?;
-        let response = send_prepared(prepared, &self.response_budget()).await;
+        let response = Box::pin(send_prepared(prepared, &self.response_budget())).await;
         self.return_response(response)
     }
 
@@ -76,7 +76,7 @@ impl Host for Call {
                 let budget = &budget;
                 async move {
                     let sent = match prepared {
-                        Ok(prepared) => send_prepared(prepared, budget).await,
+                        Ok(prepared) => Box::pin(send_prepared(prepared, budget)).await,
                         Err(e) => Err(PreparedError::Refused(e)),
                     };
                     (i, sent)

@@ -194,7 +194,7 @@ impl Host for Call {
     async fn apply(&mut self, object: Vec<u8>, options: ApplyOptions) -> Result<Vec<u8>, Error> {
         let (target, services) = self.begin_host_call(HostCall::KubernetesApply)?;
         let by = target.key.clone();
-        let mut request_digest =
+        let request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
         self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
@@ -222,7 +222,7 @@ impl Host for Call {
             Span::current().record("object", tracing::field::display(&key));
             self.record_written_object(key.clone(), None)?;
             if is_owned_elsewhere {
-                self.list_as_owned(&services, &key).await?;
+                Box::pin(self.list_as_owned(&services, &key)).await?;
             }
             // From here on a change wakes the object. One from before it is seen now.
             if let Some((_, live)) = find_unchanged() {
@@ -231,47 +231,8 @@ impl Host for Call {
                 return self.return_object(&key.gvk, &live, written.flatten().as_ref());
             }
         }
-        let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Apply)?;
-        self.check_insertion(&key, &options.substitutions)?;
-        Span::current().record("object", tracing::field::display(&key));
-        let access = self.access_cluster(&services, &cluster, usage).await?;
-        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
-        self.check_patch(&access, &key).await?;
-        // The cached object decides whether the apply changes anything and has to be sent.
-        let live = self.get_cached(&services, &key, CacheProjection::Full).await?;
-        let mut live_version = None;
-        if names_secrets(&key.gvk) {
-            let before = live.as_ref().map(|live| live.to_value());
-            self.check_named_secrets(&key, &object, before.as_ref())?;
-            // The check is about the fields of other managers as well, so it holds for this version only.
-            live_version = live.as_ref().map(|live| live.resource_version);
-        }
-        if is_owned_elsewhere {
-            let required = self.take_over(&services, &access, &key, live.as_ref()).await?;
-            live_version = live_version.or(required);
-        }
-        let (mut template, mut redactor, mut sent_digest) = (None, None, None);
-        if !options.substitutions.is_empty() {
-            let filled = self
-                .insert_secrets(&services, &key, object, options.substitutions)
-                .await?;
-            object = filled.object;
-            (template, redactor) = (Some(filled.template), Some(filled.redactor));
-            sent_digest = Some(filled.digest);
-            request_digest = hash_to_u64(|hasher| (request_digest, filled.digest).hash(hasher));
-        }
-        let writer = WriteContext {
-            request_digest,
-            sent_digest,
-            live_version,
-            ..self.context.write_context(&access, &by)
-        };
-        let apply = access.api.writer.apply(writer, &key, &object, options.force);
-        let written = apply
-            .await
-            .map_err(|e| self.map_write_error(&access, e, redactor.as_ref()))?;
-        self.record_apply(key.clone(), written.sent)?;
-        self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
+        // In a box: most calls end above, and would move the state of the request around with them.
+        Box::pin(self.send_apply(&services, &by, object, &cluster, options, request_digest)).await
     }
 
     #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
@@ -301,7 +262,7 @@ impl Host for Call {
         }
         self.record_written_object(key.clone(), labelled.as_ref().map(|(_, object)| object))?;
         if is_owned_elsewhere {
-            self.list_as_owned(&services, &key).await?;
+            Box::pin(self.list_as_owned(&services, &key)).await?;
         }
         let written = access
             .api
@@ -404,6 +365,64 @@ impl Host for Call {
             self.unlist_owned(&services, &access, &key).await?;
         }
         Ok(())
+    }
+}
+
+impl Call {
+    /// Applies an object that differs from the last apply: checks it, inserts secrets, and sends it unless the cached object has all
+    /// of it.
+    async fn send_apply(
+        &mut self,
+        services: &Arc<Services>,
+        by: &ObjectRef,
+        object: Vec<u8>,
+        cluster: &Arc<str>,
+        options: ApplyOptions,
+        mut request_digest: u64,
+    ) -> Result<Vec<u8>, Error> {
+        let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(cluster);
+        let usage = Usage::of_write(is_owned_elsewhere);
+        let (key, mut object) = self.prepare_object(object, cluster, options.owned, Verb::Apply)?;
+        self.check_insertion(&key, &options.substitutions)?;
+        Span::current().record("object", tracing::field::display(&key));
+        let access = self.access_cluster(services, cluster, usage).await?;
+        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
+        self.check_patch(&access, &key).await?;
+        // The cached object decides whether the apply changes anything and has to be sent.
+        let live = self.get_cached(services, &key, CacheProjection::Full).await?;
+        let mut live_version = None;
+        if names_secrets(&key.gvk) {
+            let before = live.as_ref().map(|live| live.to_value());
+            self.check_named_secrets(&key, &object, before.as_ref())?;
+            // The check is about the fields of other managers as well, so it holds for this version only.
+            live_version = live.as_ref().map(|live| live.resource_version);
+        }
+        if is_owned_elsewhere {
+            let required = self.take_over(services, &access, &key, live.as_ref()).await?;
+            live_version = live_version.or(required);
+        }
+        let (mut template, mut redactor, mut sent_digest) = (None, None, None);
+        if !options.substitutions.is_empty() {
+            let filled = self
+                .insert_secrets(services, &key, object, options.substitutions)
+                .await?;
+            object = filled.object;
+            (template, redactor) = (Some(filled.template), Some(filled.redactor));
+            sent_digest = Some(filled.digest);
+            request_digest = hash_to_u64(|hasher| (request_digest, filled.digest).hash(hasher));
+        }
+        let writer = WriteContext {
+            request_digest,
+            sent_digest,
+            live_version,
+            ..self.context.write_context(&access, by)
+        };
+        let apply = access.api.writer.apply(writer, &key, &object, options.force);
+        let written = apply
+            .await
+            .map_err(|e| self.map_write_error(&access, e, redactor.as_ref()))?;
+        self.record_apply(key.clone(), written.sent)?;
+        self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
     }
 }
 
