@@ -80,6 +80,19 @@ impl ServerFault {
         Self::OtherPage,
     ];
 
+    /// Those that take no time of their own.
+    pub const QUICK: [Self; 9] = [
+        Self::Down,
+        Self::LosesResponses,
+        Self::CutsResponses,
+        Self::CertificateExpired,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::ProxyNotFound,
+        Self::BadGateway,
+        Self::OtherPage,
+    ];
+
     /// The response in place of the server's, if the fault is one.
     fn response(self) -> Option<StatusCode> {
         match self {

@@ -13,7 +13,7 @@ use ostler_builder::{fingerprint::Fingerprint, replace_file};
 use crate::paths;
 
 /// What components are made of, below the root of the workspace. A folder counts with all of its files.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 12] = [
     ".cargo/config.toml",
     "Cargo.lock",
     "Cargo.toml",
@@ -21,11 +21,12 @@ const SOURCES: [&str; 9] = [
     "host/schema",
     "plugins",
     "tests/bench/plugin",
+    "tests/hostile",
+    "tests/lifecycle",
+    "tests/probe",
     "tests/xtask/src/components.rs",
     "wit",
 ];
-/// Other crates with components.
-const GUEST_FOLDERS: [&str; 3] = ["tests/hostile", "tests/lifecycle", "tests/probe"];
 /// Programs that make them, with the arguments by which they print their versions.
 const PROGRAMS: [&[&str]; 6] = [
     &["rustc", "-vV"],
@@ -61,7 +62,7 @@ impl ComponentCache {
             programs.add(&output.map(|output| output.stdout).unwrap_or_default());
         }
         let root = paths::workspace_root();
-        for source in SOURCES.iter().chain(&GUEST_FOLDERS) {
+        for source in SOURCES {
             add_source(&mut sources, root, &root.join(source))?;
         }
         let sources = sources.digest();
@@ -193,7 +194,7 @@ mod tests {
     fn every_guest_is_below_a_source() {
         let root = paths::workspace_root();
         for guest in components::list_guests().unwrap() {
-            let mut sources = SOURCES.iter().chain(&GUEST_FOLDERS);
+            let mut sources = SOURCES.iter();
             assert!(
                 sources.any(|source| guest.folder.starts_with(root.join(source))),
                 "{}",

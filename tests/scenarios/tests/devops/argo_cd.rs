@@ -145,16 +145,8 @@ impl ArgoCd {
     /// Has the next sync of the application `web` run until [`ArgoCd::release_sync`].
     pub fn hold_sync(&self) {
         match &self.engine {
-            Engine::Simulator(controller) => {
-                let world = World {
-                    hook: Some(Hook::Running),
-                    ..World::default()
-                };
-                controller.set_world("web", world);
-            }
-            Engine::Real(_) => {
-                self.git.commit(REPOSITORY, REVISION, &[("web/hook.yaml", HOOK)]);
-            }
+            Engine::Simulator(controller) => controller.set_world("web", held_world()),
+            Engine::Real(_) => commit_hook(&self.git),
         }
     }
 
@@ -181,6 +173,19 @@ impl ArgoCd {
 fn create_repository(git: &GitServer, name: &str) {
     git.create_repository(name);
     git.commit(name, REVISION, &[("web/config.yaml", MANIFEST)]);
+}
+
+/// Adds the hook to what the application `web` deploys.
+fn commit_hook(git: &GitServer) {
+    git.commit(REPOSITORY, REVISION, &[("web/hook.yaml", HOOK)]);
+}
+
+/// What the application `web` deploys with the hook, in the simulators.
+fn held_world() -> World {
+    World {
+        hook: Some(Hook::Running),
+        ..World::default()
+    }
 }
 
 impl ArgoCdApi {
@@ -233,14 +238,9 @@ impl ArgoCdApi {
 
     /// Has the syncs of the application `web` run and not end.
     pub fn hold_syncs(&self) {
-        if self.controller.is_some() {
-            self.git.commit(REPOSITORY, REVISION, &[("web/hook.yaml", HOOK)]);
-        } else {
-            let world = World {
-                hook: Some(Hook::Running),
-                ..World::default()
-            };
-            self.api.set_world("web", world);
+        match &self.controller {
+            Some(_) => commit_hook(&self.git),
+            None => self.api.set_world("web", held_world()),
         }
     }
 

@@ -144,8 +144,7 @@ impl PackLab {
                 spec[name][field] = value.clone();
             }
         }
-        let event = json!({ "id": "shop", "project": "shop", "spec": spec });
-        publish(&self.client, "DevOpsInitialize", &event).await;
+        self.publish_project_spec("shop", &spec).await;
         let project = self.lab.wait_ready(&kind("DevOpsProject"), "shop").await;
         self.lab.wait_idle().await;
         project
@@ -153,7 +152,11 @@ impl PackLab {
 
     /// Publishes the event of a project.
     pub async fn publish_project(&self, name: &str) {
-        let event = json!({ "id": name, "project": name, "spec": self.project_spec() });
+        self.publish_project_spec(name, &self.project_spec()).await;
+    }
+
+    async fn publish_project_spec(&self, name: &str, spec: &Value) {
+        let event = json!({ "id": name, "project": name, "spec": spec });
         publish(&self.client, "DevOpsInitialize", &event).await;
     }
 

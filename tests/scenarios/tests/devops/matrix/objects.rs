@@ -38,19 +38,6 @@ const DEFINITION: &str = "pipelines:\n- name: build\n  stages: [{name: Test, ste
 /// Address of what others have at the DNS servers.
 const FOREIGN_ADDRESS: &str = "192.0.2.99";
 
-/// Faults that take no time of their own.
-const QUICK_FAULTS: [ServerFault; 9] = [
-    ServerFault::Down,
-    ServerFault::LosesResponses,
-    ServerFault::CutsResponses,
-    ServerFault::CertificateExpired,
-    ServerFault::Unauthorized,
-    ServerFault::Forbidden,
-    ServerFault::ProxyNotFound,
-    ServerFault::BadGateway,
-    ServerFault::OtherPage,
-];
-
 /// A server behind a gateway, and the kind whose objects need it.
 struct Target {
     server: &'static str,
@@ -425,7 +412,7 @@ async fn check_faults(mut lab: Lab, faults: &[ServerFault]) {
 
 #[scenario]
 async fn objects_survive_each_quick_fault_of_each_server(lab: Lab) {
-    check_faults(lab, &QUICK_FAULTS).await;
+    check_faults(lab, &ServerFault::QUICK).await;
 }
 
 /// The same with all faults, on both API servers.
