@@ -47,6 +47,9 @@ pub struct Options {
     /// whole page.
     #[arg(long)]
     docs: bool,
+    /// Run nothing, and show the last report as ratios to this one, which was copied from target/bench/report.json before.
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    compare: Option<PathBuf>,
     /// Seconds under load (heartbeats, default 120), or without work if devops-idle is among the benches (default 600).
     #[arg(long)]
     window: Option<u64>,
@@ -62,6 +65,12 @@ fn bench_names() -> PossibleValuesParser {
 
 /// Builds the operators, runs the benches and writes the report.
 pub fn run_bench(options: &Options) -> Result<ExitCode> {
+    if let Some(before) = &options.compare {
+        let last = paths::target_dir().join("bench/report.json");
+        let compared = Report::read_json(&last)?.compare_to(&Report::read_json(before)?);
+        print_result(&compared);
+        return Ok(ExitCode::SUCCESS);
+    }
     let of_pack = |name: &&str| options.benches.iter().any(|bench| bench == name);
     let of_pack: Vec<_> = devops::DEVOPS_BENCH_NAMES.into_iter().filter(of_pack).collect();
     if !of_pack.is_empty() {

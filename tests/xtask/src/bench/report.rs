@@ -4,7 +4,6 @@ use std::{fmt::Write, fs, path::Path};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::{
     plan::{BENCH_NAMES, SUBJECT_NAMES},
@@ -38,10 +37,20 @@ enum Line {
 }
 
 /// All results of one benchmark.
+#[derive(Serialize, Deserialize)]
 pub struct Report {
-    quick: bool,
+    #[serde(rename = "results")]
     values: Vec<Measurement>,
     notes: Vec<Note>,
+    quick: bool,
+    machine: Machine,
+}
+
+/// The machine that a benchmark ran on, as far as its times depend on it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Machine {
+    cores: usize,
+    memory_bytes: u64,
 }
 
 /// Returns the columns of a bench's table: metric and heading.
@@ -152,10 +161,20 @@ impl Report {
     /// Creates an empty report.
     pub fn new(quick: bool) -> Self {
         Self {
-            quick,
             values: Vec::new(),
             notes: Vec::new(),
+            quick,
+            machine: Machine {
+                cores: core_count(),
+                memory_bytes: total_memory(),
+            },
         }
+    }
+
+    /// Reads a report that [`Report::write_json`] has written.
+    pub fn read_json(path: &Path) -> Result<Self> {
+        let text = fs::read(path).with_context(|| path.display().to_string())?;
+        serde_json::from_slice(&text).with_context(|| format!("{}: not a report", path.display()))
     }
 
     /// Adds a line of the driver's output.
@@ -177,14 +196,44 @@ impl Report {
 
     /// Writes the report as JSON.
     pub fn write_json(&self, path: &Path) -> Result<()> {
-        let report = json!({
-            "results": self.values,
-            "notes": self.notes,
-            "quick": self.quick,
-            "machine": {"cores": core_count(), "memory_bytes": total_memory()},
-        });
-        paths::replace_file(path, format!("{report:#}\n").as_bytes())?;
+        paths::replace_file(path, (serde_json::to_string_pretty(self)? + "\n").as_bytes())?;
         Ok(())
+    }
+
+    /// Renders each value as a ratio to that of an earlier report, by bench. Values that only one of them has are left out.
+    pub fn compare_to(&self, before: &Self) -> String {
+        let mut out = String::new();
+        if (self.quick, &self.machine) != (before.quick, &before.machine) {
+            out.push_str(
+                "The reports are of different machines or sizes: compare the ratios of one subject with those of another.\n\n",
+            );
+        }
+        let mut bench = "";
+        for now in &self.values {
+            let Some(then) = before.find_value(&now.bench, &now.subject, &now.metric) else {
+                continue;
+            };
+            if now.bench != bench {
+                bench = &now.bench;
+                let _ = write!(
+                    out,
+                    "## {bench}\n\n| | | before | now | ratio |\n|---|---|--:|--:|--:|\n"
+                );
+            }
+            let ratio = match then.value == 0.0 {
+                true => String::new(),
+                false => format!("{:.2}×", now.value / then.value),
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {ratio} |",
+                now.subject,
+                now.metric.replace('_', " "),
+                format_value(then),
+                format_value(now),
+            );
+        }
+        out
     }
 
     fn find_value(&self, bench: &str, subject: &str, metric: &str) -> Option<&Measurement> {
@@ -303,8 +352,8 @@ impl Report {
         let file = folder.join("benchmarks.md");
         let machine = format!(
             "{} cores, {:.0} GiB of memory{}.",
-            core_count(),
-            total_memory() as f64 / f64::from(1 << 30),
+            self.machine.cores,
+            self.machine.memory_bytes as f64 / f64::from(1 << 30),
             if self.quick {
                 ", a tenth of the objects"
             } else {
@@ -452,6 +501,8 @@ fn total_memory() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn sample_report() -> Report {
@@ -475,6 +526,33 @@ mod tests {
             "{table}"
         );
         assert!(table.contains("kopf: 900 of 1000 objects in 60 s."), "{table}");
+    }
+
+    #[test]
+    fn report_is_compared_with_the_one_that_was_written_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        sample_report().write_json(&path).unwrap();
+        let before = Report::read_json(&path).unwrap();
+        let mut now = sample_report();
+        now.values[0].value *= 2.0;
+        let compared = now.compare_to(&before);
+        assert!(
+            compared.starts_with("## converge-1k\n\n| | | before | now | ratio |"),
+            "{compared}"
+        );
+        assert!(
+            compared.contains("| ostler | throughput | 1,234 | 2,469 | 2.00× |"),
+            "{compared}"
+        );
+        now.machine.cores += 1;
+        assert!(
+            now.compare_to(&before)
+                .starts_with("The reports are of different machines")
+        );
+        fs::write(&path, "{}").unwrap();
+        let refused = Report::read_json(&path).err().unwrap().to_string();
+        assert!(refused.ends_with("not a report"), "{refused}");
     }
 
     #[test]
