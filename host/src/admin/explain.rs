@@ -448,7 +448,9 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
             match ready.reason.is_empty() {
                 _ if object.is_deleting() => (State::Terminating, why),
                 // A built-in kind without a status, for example a ConfigMap, has no reason either.
-                _ if ready.ready && object.to_value()["status"].is_object() => (State::Ready, String::new()),
+                _ if ready.ready && object.status().is_some_and(|status| status.is_object()) => {
+                    (State::Ready, String::new())
+                }
                 true => (State::Exists, String::new()),
                 false => (State::NotReady, why),
             }

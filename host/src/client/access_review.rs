@@ -268,7 +268,7 @@ impl AccessReviewer {
                     "verb": verb,
                     "group": &*gvk.group,
                     "version": &*gvk.version,
-                    "resource": resource.plural,
+                    "resource": &*resource.plural,
                     "namespace": if resource.namespaced { namespace } else { "" },
                     "name": name,
                 },

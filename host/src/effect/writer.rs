@@ -476,7 +476,9 @@ impl ApiWriter {
             // The CRD may have gained the status subresource, beside which the status of the object is ignored, or lost
             // it.
             let is_misplaced = match &written {
-                Ok(object) => !resource.status && !is_partly_stored(status, &object.to_value()["status"]),
+                Ok(object) => {
+                    !resource.status && !is_partly_stored(status, &object.status().unwrap_or_default())
+                }
                 Err(e) => resource.status && e.code() == 404,
             };
             if !is_misplaced {

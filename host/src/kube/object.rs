@@ -43,9 +43,15 @@ impl Labels {
 impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
     fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Self {
         let sorted: BTreeMap<_, _> = pairs.into_iter().collect();
+        let mut lines = String::with_capacity(sorted.iter().map(|(k, v)| k.len() + v.len() + 2).sum());
         // The separators are safe: API servers accept neither `=` nor a newline in label keys and values.
-        let lines: Vec<String> = sorted.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        Self(lines.join("\n").into())
+        for (key, value) in sorted {
+            if !lines.is_empty() {
+                lines.push('\n');
+            }
+            lines.extend([key, "=", value]);
+        }
+        Self(lines.into())
     }
 }
 
@@ -105,7 +111,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = Vec::with_capacity(map.size_hint().unwrap_or(8));
-                while let Some(entry) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                while let Some(entry) = map.next_entry::<Text<'de>, &'de RawValue>()? {
                     entries.push((entry.0.0, entry.1));
                 }
                 Ok(Entries(entries))
@@ -115,8 +121,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
     }
 }
 
-#[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+/// A JSON string, borrowed where it has no escape.
+#[derive(Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Object {
     /// Parses an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
@@ -128,7 +135,11 @@ impl Object {
         let mut meta = Meta::default();
         let mut unreadable = None;
         out.extend_from_slice(b"{\"apiVersion\":");
-        serde_json::to_writer(&mut out, &gvk.api_version()).map_err(wrong)?;
+        match &*gvk.group {
+            "" => serde_json::to_writer(&mut out, &*gvk.version),
+            group => serde_json::to_writer(&mut out, &format_args!("{group}/{}", gvk.version)),
+        }
+        .map_err(wrong)?;
         out.extend_from_slice(b",\"kind\":");
         serde_json::to_writer(&mut out, &*gvk.kind).map_err(wrong)?;
         for (key, value) in &top.0 {
@@ -168,13 +179,13 @@ impl Object {
             }
         }
         out.push(b'}');
-        if meta.name.is_empty() {
+        if meta.name.0.is_empty() {
             return Err(InvalidObject("metadata.name is missing".into()));
         }
         let object = Self {
             json: out.into(),
-            resource_version: meta.resource_version.parse().unwrap_or(0),
-            uid: meta.uid.into(),
+            resource_version: meta.resource_version.0.parse().unwrap_or(0),
+            uid: meta.uid.0.into(),
             generation: meta.generation,
             labels: meta.labels,
             finalizers: meta.finalizers,
@@ -183,7 +194,10 @@ impl Object {
             intent: intent.finish(),
             unreadable,
         };
-        Ok((ObjectRef::new(gvk.clone(), &meta.namespace, &meta.name), object))
+        Ok((
+            ObjectRef::new(gvk.clone(), &meta.namespace.0, &meta.name.0),
+            object,
+        ))
     }
 
     /// Returns true once its deletion was requested.
@@ -201,6 +215,14 @@ impl Object {
     pub fn to_value(&self) -> Value {
         let text = self.json.text();
         serde_json::from_slice(&text).unwrap_or_else(|_| parse_fields(&text))
+    }
+
+    /// Its `status` as a JSON value; none if it has none. The other fields are not parsed.
+    pub fn status(&self) -> Option<Value> {
+        let text = self.json.text();
+        let entries: Entries = serde_json::from_slice(&text).ok()?;
+        let (_, status) = entries.0.iter().rfind(|(key, _)| key == "status")?;
+        serde_json::from_str(status.get()).ok()
     }
 
     /// The value of one of the host's annotations (`ostler.dev/…`).
@@ -324,11 +346,11 @@ pub struct Readiness {
 }
 
 #[derive(Default)]
-struct Meta {
-    name: String,
-    namespace: String,
-    uid: String,
-    resource_version: String,
+struct Meta<'a> {
+    name: Text<'a>,
+    namespace: Text<'a>,
+    uid: Text<'a>,
+    resource_version: Text<'a>,
     generation: i64,
     labels: Labels,
     finalizers: Box<[Box<str>]>,
@@ -336,8 +358,8 @@ struct Meta {
     annotations: Box<[(Box<str>, Box<str>)]>,
 }
 
-impl Meta {
-    fn set_field(&mut self, key: &str, json: &str) -> serde_json::Result<()> {
+impl<'a> Meta<'a> {
+    fn set_field(&mut self, key: &str, json: &'a str) -> serde_json::Result<()> {
         match key {
             "name" => self.name = serde_json::from_str(json)?,
             "namespace" => self.namespace = serde_json::from_str(json)?,
@@ -347,11 +369,11 @@ impl Meta {
             "labels" => self.labels = serde_json::from_str(json)?,
             "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
             "annotations" if json.contains("ostler.dev/") => {
-                let all: BTreeMap<Box<str>, Box<str>> = serde_json::from_str(json)?;
+                let all: BTreeMap<Text<'_>, Text<'_>> = serde_json::from_str(json)?;
                 // The digests of applies are many and rarely needed.
                 let is_ours = |key: &str| key.contains("ostler.dev/") && !key.starts_with(APPLIED);
-                let ours = all.into_iter().filter(|(key, _)| is_ours(key));
-                self.annotations = ours.collect();
+                let ours = all.into_iter().filter(|(key, _)| is_ours(&key.0));
+                self.annotations = ours.map(|(key, value)| (key.0.into(), value.0.into())).collect();
             }
             "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
             _ => {}
@@ -505,6 +527,7 @@ mod tests {
         ];
         let expected: Vec<String> = paths.iter().map(|path| object.field_text(path)).collect();
         assert_eq!(object.field_texts(&paths), expected, "all at once");
+        assert_eq!(object.status().as_ref(), object.to_value().get("status"));
         assert_eq!(object.labels.get("x"), Some("y"));
     }
 

@@ -62,8 +62,8 @@ impl Controller {
         let now = crate::kube::time::now_rfc3339();
         let (mut generation, mut object, mut was_sent) = (generation, object.clone(), false);
         for _ in 0..MAX_STATUS_WRITES {
-            let whole = object.to_value();
-            let old = whole.get("status");
+            let old = object.status();
+            let old = old.as_ref();
             let compose = |generation| {
                 let context = StatusContext {
                     generation,
@@ -277,7 +277,7 @@ impl Controller {
     /// True when the server has stored all of a status. It drops fields that the CRD does not have, so that writing them
     /// again each time would never end.
     fn is_stored_completely(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
-        let kept = object.to_value().get("status").cloned().unwrap_or_default();
+        let kept = object.status().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
             let fields: Vec<&str> = missing.keys().map(String::as_str).collect();

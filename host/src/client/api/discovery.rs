@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,9 +16,9 @@ use crate::kube::key::{Gvk, ObjectRef};
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// `api/v1` or `apis/GROUP/VERSION`.
-    prefix: String,
+    prefix: Arc<str>,
     /// Plural name, as in the path.
-    pub plural: String,
+    pub plural: Arc<str>,
     /// True if objects live in namespaces.
     pub namespaced: bool,
     /// True if it has a status subresource.
@@ -57,16 +58,24 @@ pub(super) struct DiscoveryCache(Mutex<CachedResources>);
 struct CachedResources {
     found: HashMap<Gvk, (Resource, Instant)>,
     /// The kinds that a group and version had when another one was looked for.
-    absent: HashMap<String, (HashSet<Box<str>>, Instant)>,
+    absent: HashMap<Arc<str>, (HashSet<Box<str>>, Instant)>,
+}
+
+/// The prefix of the paths of a kind: `api/v1` or `apis/GROUP/VERSION`.
+fn path_prefix(gvk: &Gvk) -> Arc<str> {
+    match &*gvk.group {
+        "" => format!("api/{}", gvk.version).into(),
+        group => format!("apis/{group}/{}", gvk.version).into(),
+    }
 }
 
 impl DiscoveryCache {
-    fn get(&self, prefix: &str, gvk: &Gvk, now: Instant) -> Option<Result<Resource, ApiError>> {
+    fn get(&self, gvk: &Gvk, now: Instant) -> Option<Result<Resource, ApiError>> {
         let cached = self.0.lock();
         if let Some((resource, _)) = cached.found.get(gvk) {
             return Some(Ok(resource.clone()));
         }
-        let (kinds, asked) = cached.absent.get(prefix)?;
+        let (kinds, asked) = cached.absent.get(&*path_prefix(gvk))?;
         let is_absent = now.duration_since(*asked) < ABSENT_TTL && !kinds.contains(&*gvk.kind);
         is_absent.then(|| Err(ApiError::UnknownKind(gvk.clone())))
     }
@@ -77,7 +86,7 @@ impl DiscoveryCache {
         cached.found.insert(gvk.clone(), (resource, now));
     }
 
-    fn insert_absent(&self, prefix: String, kinds: HashSet<Box<str>>, now: Instant) {
+    fn insert_absent(&self, prefix: Arc<str>, kinds: HashSet<Box<str>>, now: Instant) {
         let mut cached = self.0.lock();
         if cached.absent.len() >= MAX_ABSENT_VERSIONS {
             cached
@@ -136,14 +145,10 @@ impl ApiClient {
             namespaced: bool,
             kind: String,
         }
-        let prefix = if gvk.group.is_empty() {
-            format!("api/{}", gvk.version)
-        } else {
-            format!("apis/{}/{}", gvk.group, gvk.version)
-        };
-        if let Some(cached) = self.discovered.get(&prefix, gvk, Instant::now()) {
+        if let Some(cached) = self.discovered.get(gvk, Instant::now()) {
             return cached;
         }
+        let prefix = path_prefix(gvk);
         let list: List = match self.get(&format!("/{prefix}")).await {
             Ok(bytes) => parse_response(&bytes)?,
             Err(e) if e.code() == 404 => List {
@@ -159,7 +164,7 @@ impl ApiClient {
         };
         let resource = Resource {
             prefix,
-            plural: item.name.clone(),
+            plural: item.name.as_str().into(),
             namespaced: item.namespaced,
             status: list
                 .resources
@@ -267,23 +272,20 @@ mod tests {
             let start = Instant::now();
             let cache = cache_with_thing(start);
             cache.forget_stale(path, code, body, start + MIN_ENTRY_AGE);
-            let forgotten = cache.get("apis/g.io/v1", &thing(), start).is_none();
+            let forgotten = cache.get(&thing(), start).is_none();
             assert_eq!(forgotten, stale, "{path} {code}");
             let cache = cache_with_thing(start);
             cache.forget_stale(path, code, body, start);
-            assert!(
-                cache.get("apis/g.io/v1", &thing(), start).is_some(),
-                "just discovered"
-            );
+            assert!(cache.get(&thing(), start).is_some(), "just discovered");
         }
     }
 
     #[test]
     fn kinds_that_are_not_served_are_looked_up_again_after_a_while() {
         let (cache, start) = (DiscoveryCache::default(), Instant::now());
-        let look_up = |kind: &str, now| cache.get("v1", &Gvk::new("", "v1", kind), now).map(|r| r.is_ok());
+        let look_up = |kind: &str, now| cache.get(&Gvk::new("", "v1", kind), now).map(|r| r.is_ok());
         assert_eq!(look_up("Made-up", start), None);
-        cache.insert_absent("v1".into(), ["Pod".into()].into(), start);
+        cache.insert_absent("api/v1".into(), ["Pod".into()].into(), start);
         assert_eq!(
             look_up("Made-up-too", start),
             Some(false),
