@@ -13,8 +13,6 @@ const CHANGE_COUNT: usize = 50;
 const ATTACKER_COUNT: usize = 8;
 /// Maximum ratio of the p98 latencies.
 const MAX_RATIO: f64 = 2.0;
-/// Ratio up to which one measurement decides: what delays a neighbour delays it by a multiple, and in each of them.
-const CLEAR_RATIO: f64 = 1.5;
 /// Measurements of which the majority must be within the ratio, each with its own calm period: the machine is shared.
 const ATTEMPT_COUNT: usize = 3;
 
@@ -23,7 +21,6 @@ const ATTEMPT_COUNT: usize = 3;
 pub struct Majority {
     within: usize,
     beyond: usize,
-    is_clear: bool,
     /// A line for each measurement.
     pub table: String,
 }
@@ -37,7 +34,6 @@ impl Majority {
             false => &mut self.beyond,
         };
         *counted += 1;
-        self.is_clear |= ratio <= CLEAR_RATIO;
         let line = format!("{calm:>8.1?} → {loaded:>8.1?}  ×{ratio:.2} {note}\n");
         print!("{line}");
         self.table.push_str(&line);
@@ -46,9 +42,6 @@ impl Majority {
     /// Returns whether the majority is within the ratio, once that is decided.
     pub fn verdict(&self) -> Option<bool> {
         let is_within = self.within > self.beyond;
-        if self.is_clear && is_within {
-            return Some(true);
-        }
         (self.within.max(self.beyond) > ATTEMPT_COUNT / 2).then_some(is_within)
     }
 }
