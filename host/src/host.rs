@@ -481,6 +481,13 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
     for _ in 0..max_reconciles(&controller.services.memory) + host_lanes {
         workers.spawn(controller.clone().run_worker());
     }
+    let services = controller.services.clone();
+    workers.spawn(async move {
+        tokio::select! {
+            () = services.dispatcher.run_timer() => {}
+            () = services.fence.wait_drain() => {}
+        }
+    });
     workers.spawn(controller.hooks.clone().run());
     let instances = controller.services.memory.max_calls();
     let messages = MessageRunner::new(

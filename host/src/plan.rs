@@ -263,7 +263,7 @@ impl Planner {
         let dispatcher = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut planned = BTreeMap::new();
-        while let Ok(work) = dispatcher.pop() {
+        while let Some(work) = dispatcher.pop() {
             let key = work.key.clone();
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;

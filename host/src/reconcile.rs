@@ -232,63 +232,54 @@ impl Controller {
             dispatcher, fence, ..
         } = &*self.services;
         while let Some(term) = fence.wait_open().await {
-            match dispatcher.pop() {
-                Ok(work) => {
-                    let key = work.key.clone();
-                    let running = self
-                        .services
-                        .metrics
-                        .plugin_metrics(&work.lane)
-                        .begin_reconcile(work.waited);
-                    let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
-                    let reconcile = self.reconcile_or_recover(&work).instrument(span.clone());
-                    let ended = fence.run_in_term(term, reconcile).await;
-                    if let Ok(end) = &ended {
-                        let how = end
-                            .as_ref()
-                            .map_or(ReconcileResult::Success, ReconcileOutcome::result);
-                        running.finish(how);
-                        span.record("result", how.label());
-                        if matches!(how, ReconcileResult::Error | ReconcileResult::TerminalError) {
-                            span.record("otel.status_code", "ERROR");
-                        }
-                    }
-                    match ended {
-                        Ok(Some(end)) => {
-                            if let Some(follows) = &end.follows {
-                                self.services
-                                    .upstreams
-                                    .streams
-                                    .retain_subscriptions(&key, follows);
-                            }
-                            dispatcher.done(&key, end.next, end.reads);
-                        }
-                        Ok(None) => dispatcher.forget(&key),
-                        // The next leader reconciles it; this host does if it leads again.
-                        Err(NotLeader) => {
-                            debug!(object = %key, error = %NotLeader, "abandoning reconcile");
-                            self.stats.abandon_reconcile(&key);
-                            let again = Requeue::Wait(dispatcher.now(), Cause::Retry);
-                            dispatcher.done(&key, again, None);
-                        }
-                    }
-                    // A worker that always finds work must not starve the watches on its thread.
-                    tokio::task::yield_now().await;
+            let Some(work) = dispatcher.pop() else {
+                tokio::select! {
+                    () = dispatcher.wait_work() => {}
+                    () = fence.wait_drain() => {}
                 }
-                Err(wait) => {
-                    let wait = async {
-                        match wait {
-                            Some(wait) => tokio::time::sleep(wait).await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    tokio::select! {
-                        () = dispatcher.work.notified() => {}
-                        () = wait => {}
-                        () = fence.wait_drain() => {}
-                        () = fence.wait_term_end(term) => {}
-                    }
+                continue;
+            };
+            self.run_reconcile(term, &work).await;
+            // A worker that always finds work must not starve the watches on its thread.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reconciles one object in a leader term, and tells the queue what comes next.
+    async fn run_reconcile(&self, term: u64, work: &Work<ObjectRef, Cause>) {
+        let Services {
+            dispatcher, fence, ..
+        } = &*self.services;
+        let key = &work.key;
+        let metrics = self.services.metrics.plugin_metrics(&work.lane);
+        let running = metrics.begin_reconcile(work.waited);
+        let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
+        let reconcile = self.reconcile_or_recover(work).instrument(span.clone());
+        let ended = fence.run_in_term(term, reconcile).await;
+        if let Ok(end) = &ended {
+            let how = end
+                .as_ref()
+                .map_or(ReconcileResult::Success, ReconcileOutcome::result);
+            running.finish(how);
+            span.record("result", how.label());
+            if matches!(how, ReconcileResult::Error | ReconcileResult::TerminalError) {
+                span.record("otel.status_code", "ERROR");
+            }
+        }
+        match ended {
+            Ok(Some(end)) => {
+                if let Some(follows) = &end.follows {
+                    self.services.upstreams.streams.retain_subscriptions(key, follows);
                 }
+                dispatcher.done(key, end.next, end.reads);
+            }
+            Ok(None) => dispatcher.forget(key),
+            // The next leader reconciles it; this host does if it leads again.
+            Err(NotLeader) => {
+                debug!(object = %key, error = %NotLeader, "abandoning reconcile");
+                self.stats.abandon_reconcile(key);
+                let again = Requeue::Wait(dispatcher.now(), Cause::Retry);
+                dispatcher.done(key, again, None);
             }
         }
     }

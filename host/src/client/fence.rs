@@ -5,10 +5,12 @@
 
 use std::{
     future::Future,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
     time::Instant,
 };
 
@@ -128,6 +130,10 @@ impl WriteFence {
 
     /// Waits until the fence is open and returns the term; none if draining has started.
     pub async fn wait_open(&self) -> Option<u64> {
+        let state = *self.state.borrow();
+        if state.is_open() && !state.draining {
+            return Some(state.term);
+        }
         let mut changes = self.state.subscribe();
         let state = changes.wait_for(|s| s.draining || s.is_open()).await.ok()?;
         (!state.draining).then_some(state.term)
@@ -156,10 +162,18 @@ impl WriteFence {
 
     /// Runs work for as long as a term lasts. At the end of the term the future is dropped.
     pub async fn run_in_term<T>(&self, term: u64, work: impl Future<Output = T>) -> Result<T, NotLeader> {
+        if self.term() != Some(term) {
+            return Err(NotLeader);
+        }
+        let mut work = pin!(TERM.scope(term, work));
+        // Most work never waits, and takes no timer for the end of the term then.
+        if let Poll::Ready(done) = futures::poll!(work.as_mut()) {
+            return Ok(done);
+        }
         tokio::select! {
             biased;
             () = self.wait_term_end(term) => Err(NotLeader),
-            done = TERM.scope(term, work) => Ok(done),
+            done = work => Ok(done),
         }
     }
 

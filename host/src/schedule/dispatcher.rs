@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::{
@@ -114,8 +114,10 @@ pub struct Explanation {
 pub struct Dispatcher {
     started: Instant,
     inner: Mutex<Inner>,
-    /// Notified when there may be work to pop.
-    pub work: Notify,
+    /// Notified when there is work to pop: one waiting worker for each.
+    work: Notify,
+    /// Notified when an object is due earlier than the timer waits for.
+    deadline: Notify,
     /// Kinds whose status changes wake dependants only on recovery.
     recovery_only: HashSet<Gvk>,
 }
@@ -135,6 +137,8 @@ struct Inner {
     /// Own writes that a watch has stored and not reported yet, oldest first.
     late_echoes: VecDeque<LateEcho>,
     next_id: u64,
+    /// The deadline that the timer waits for.
+    timer: Option<Duration>,
 }
 
 /// The reconciler of a kind.
@@ -238,8 +242,7 @@ impl Drop for Expectation {
                 inner.late_echoes.pop_front();
             }
         }
-        drop(inner);
-        self.dispatcher.work.notify_one();
+        self.dispatcher.notify(inner);
     }
 }
 
@@ -258,8 +261,10 @@ impl Dispatcher {
                 pending_writes: HashMap::new(),
                 late_echoes: VecDeque::new(),
                 next_id: 0,
+                timer: None,
             }),
             work: Notify::new(),
+            deadline: Notify::new(),
             recovery_only: HashSet::new(),
         }
     }
@@ -340,8 +345,9 @@ impl Dispatcher {
 
     /// Pauses or resumes the objects of a plugin. Paused objects stay queued.
     pub fn set_paused(&self, plugin: &Arc<str>, paused: bool) {
-        self.inner.lock().queue.set_paused(plugin.clone(), paused);
-        self.work.notify_one();
+        let mut inner = self.inner.lock();
+        inner.queue.set_paused(plugin.clone(), paused);
+        self.notify(inner);
     }
 
     /// The number of the plugin's last activation: work for an earlier one is obsolete.
@@ -451,8 +457,7 @@ impl Dispatcher {
                 }
             }
         }
-        drop(inner);
-        self.work.notify_one();
+        self.notify(inner);
     }
 
     /// Announces a write of `object` by the reconcile of `by`. The watch may deliver it before the response arrives,
@@ -484,8 +489,9 @@ impl Dispatcher {
     /// Queues an object for a reason other than a change.
     pub fn enqueue(&self, key: &ObjectRef, priority: Priority, cause: Cause) {
         let now = self.now();
-        self.inner.lock().enqueue(key, priority, cause, now);
-        self.work.notify_one();
+        let mut inner = self.inner.lock();
+        inner.enqueue(key, priority, cause, now);
+        self.notify(inner);
     }
 
     /// Queues the objects that read an object, as if it had changed.
@@ -495,29 +501,73 @@ impl Dispatcher {
         for reader in inner.graph.find_dependants(key, None, None) {
             inner.enqueue(&reader, priority, Cause::Dependency(key.clone()), now);
         }
-        drop(inner);
-        self.work.notify_one();
+        self.notify(inner);
     }
 
-    /// Takes the next object to reconcile. The error is the time until the next delayed object is due, if any.
-    pub fn pop(&self) -> Result<Work<ObjectRef, Cause>, Option<Duration>> {
+    /// Takes the next object to reconcile; none if nothing is due, or may run beside what is in flight.
+    pub fn pop(&self) -> Option<Work<ObjectRef, Cause>> {
         let now = self.now();
         let mut inner = self.inner.lock();
-        match inner.queue.pop(now) {
-            Some(work) => {
-                for cause in &work.causes {
-                    let entry = (work.key.clone(), cause.clone());
-                    inner.history.push_back(entry);
-                }
-                while inner.history.len() > MAX_HISTORY {
-                    inner.history.pop_front();
-                }
-                drop(inner);
-                // One notification may stand for many objects, so it is passed on to the next worker.
-                self.work.notify_one();
-                Ok(work)
+        let work = inner.queue.pop(now)?;
+        for cause in &work.causes {
+            if inner.history.len() == MAX_HISTORY {
+                inner.history.pop_front();
             }
-            None => Err(inner.queue.next_deadline().map(|at| at.saturating_sub(now))),
+            inner.history.push_back((work.key.clone(), cause.clone()));
+        }
+        // One notification may stand for many objects, so it is passed on to the next worker.
+        self.notify(inner);
+        Some(work)
+    }
+
+    /// Waits until there may be work to pop.
+    pub async fn wait_work(&self) {
+        self.work.notified().await;
+    }
+
+    /// Makes delayed objects due in time. It is one timer for all workers: with one each they would all wake for an object.
+    pub async fn run_timer(&self) {
+        loop {
+            let wait = self.promote_due();
+            let wait = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wait => {}
+                () = self.deadline.notified() => {}
+            }
+        }
+    }
+
+    /// Makes delayed objects due whose time has come. Returns the time until the next one is.
+    fn promote_due(&self) -> Option<Duration> {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        inner.queue.promote_due(now);
+        inner.timer = inner.queue.next_deadline();
+        let wait = inner.timer.map(|at| at.saturating_sub(now));
+        self.notify(inner);
+        wait
+    }
+
+    /// Wakes a worker if there is work for it, and the timer if an object is due before it would wake.
+    fn notify(&self, inner: MutexGuard<'_, Inner>) {
+        let has_work = inner.queue.has_work();
+        let is_earlier = match (inner.queue.next_deadline(), inner.timer) {
+            (Some(next), Some(timer)) => next < timer,
+            (next, None) => next.is_some(),
+            (None, Some(_)) => false,
+        };
+        drop(inner);
+        if has_work {
+            // The one that waits for the shortest time: what it touches is likely to be in the processor's cache.
+            self.work.notify_last();
+        }
+        if is_earlier {
+            self.deadline.notify_one();
         }
     }
 
@@ -530,8 +580,7 @@ impl Dispatcher {
             inner.graph.replace_edges(key, reads);
         }
         inner.queue.done(key, next, now);
-        drop(inner);
-        self.work.notify_one();
+        self.notify(inner);
     }
 
     /// Ends the reconcile of an object that no longer exists.
@@ -540,8 +589,7 @@ impl Dispatcher {
         let mut inner = self.inner.lock();
         inner.graph.remove_dependant(key);
         inner.queue.done(key, Requeue::AwaitChange, now);
-        drop(inner);
-        self.work.notify_one();
+        self.notify(inner);
     }
 
     /// Drops the queued work and the dependencies of an object that was deleted while this host does not lead: nothing is
@@ -699,9 +747,9 @@ mod tests {
             for version in &seen {
                 dispatcher.on_change(&change(*version), Source::Watch, None);
             }
-            assert!(dispatcher.pop().is_err(), "held until the response arrives");
+            assert!(dispatcher.pop().is_none(), "held until the response arrives");
             expectation.fulfil(7, true);
-            assert_eq!(dispatcher.pop().is_ok(), woken, "{seen:?}");
+            assert_eq!(dispatcher.pop().is_some(), woken, "{seen:?}");
         }
     }
 
@@ -720,7 +768,7 @@ mod tests {
             let next = dispatcher.expect_write(&child, &by);
             dispatcher.on_change(&change(reported), Source::Watch, None);
             drop(next);
-            assert_eq!(dispatcher.pop().is_ok(), woken, "{reported}");
+            assert_eq!(dispatcher.pop().is_some(), woken, "{reported}");
         }
     }
 
@@ -784,7 +832,7 @@ mod tests {
             assert_eq!(woken.key, far);
             assert_eq!(*woken.causes, [Cause::Dependency(remote.clone())]);
             dispatcher.done(&far, Requeue::AwaitChange, None);
-            assert!(dispatcher.pop().is_err(), "nothing else is woken");
+            assert!(dispatcher.pop().is_none(), "nothing else is woken");
         }
     }
 
@@ -808,7 +856,7 @@ mod tests {
         assert_eq!((&woken.key, &woken.lane), (&far.key, &plugin));
         dispatcher.done(&far.key, Requeue::AwaitChange, None);
         assert!(
-            dispatcher.pop().is_err(),
+            dispatcher.pop().is_none(),
             "that of the host's own cluster is not queued"
         );
     }
@@ -830,9 +878,46 @@ mod tests {
                 new: None,
             };
             dispatcher.on_change(&deletion, Source::Watch, None);
-            assert!(dispatcher.pop().is_err(), "held until the response arrives");
+            assert!(dispatcher.pop().is_none(), "held until the response arrives");
             expectation.fulfil_deletion(uid);
-            assert_eq!(dispatcher.pop().is_ok(), woken, "{uid}");
+            assert_eq!(dispatcher.pop().is_some(), woken, "{uid}");
+        }
+    }
+
+    #[tokio::test]
+    async fn change_and_deadline_wake_one_worker_each() {
+        const WORKER_COUNT: usize = 8;
+        let gvk = Gvk::new("g", "v1", "Kind");
+        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+        dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&gvk), Vec::new(), 0);
+        let (sender, mut popped) = tokio::sync::mpsc::unbounded_channel();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..WORKER_COUNT {
+            let (dispatcher, sender) = (dispatcher.clone(), sender.clone());
+            tasks.spawn(async move {
+                loop {
+                    dispatcher.wait_work().await;
+                    let _ = sender.send(dispatcher.pop().map(|work| work.key));
+                }
+            });
+        }
+        let timer = dispatcher.clone();
+        tasks.spawn(async move { timer.run_timer().await });
+        let settle = async || {
+            for _ in 0..3 * WORKER_COUNT {
+                tokio::task::yield_now().await;
+            }
+        };
+        settle().await;
+        let key = ObjectRef::new(gvk, "n", "o");
+        dispatcher.enqueue(&key, Priority::High, Cause::Change);
+        for _ in 0..3 {
+            assert_eq!(popped.recv().await, Some(Some(key.clone())));
+            settle().await;
+            assert!(popped.is_empty(), "a worker was woken that found nothing");
+            let soon = dispatcher.now() + Duration::from_millis(5);
+            dispatcher.done(&key, Requeue::At(soon, Cause::Poll), None);
         }
     }
 }

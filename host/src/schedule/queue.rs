@@ -280,6 +280,20 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         })
     }
 
+    /// Returns true if an object is due and may run, so that [`Queue::pop`] would return it. Delayed objects become due by
+    /// [`Queue::promote_due`].
+    pub fn has_work(&self) -> bool {
+        let mut lanes = self.lanes.values();
+        lanes.any(|lane| self.has_room(lane) && lane.ready.iter().any(|ready| !ready.is_empty()))
+    }
+
+    /// Returns true if one more object of the lane may be in flight.
+    fn has_room(&self, lane: &Lane<K>) -> bool {
+        !lane.paused
+            && (lane.limit == 0 || lane.in_flight < lane.limit)
+            && (lane.dedicated || self.has_shared_room(lane))
+    }
+
     /// True if the first timer of a lane has waited too long.
     fn has_overdue_timer(&self, now: Duration) -> bool {
         let mut lanes = self.lanes.values();
@@ -292,12 +306,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     /// The lane to serve next at a priority: the first after the one served last that has work and capacity.
     fn next_lane(&self, priority: Priority) -> Option<Arc<str>> {
-        let can_run = |lane: &Lane<K>| {
-            !lane.paused
-                && !lane.ready[priority as usize].is_empty()
-                && (lane.limit == 0 || lane.in_flight < lane.limit)
-                && (lane.dedicated || self.has_shared_room(lane))
-        };
+        let can_run = |lane: &Lane<K>| !lane.ready[priority as usize].is_empty() && self.has_room(lane);
         let last = self.last_served[priority as usize].as_ref();
         let after = self
             .lanes
@@ -426,7 +435,8 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         })
     }
 
-    fn promote_due(&mut self, now: Duration) {
+    /// Makes delayed objects due whose time has come.
+    pub fn promote_due(&mut self, now: Duration) {
         while let Some(&(at, sequence)) = self.delayed.first()
             && at <= now
         {

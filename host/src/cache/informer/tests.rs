@@ -198,7 +198,7 @@ impl Test {
         if *running == WORKER_COUNT {
             return false;
         }
-        let Ok(work) = self.model.dispatcher.pop() else {
+        let Some(work) = self.model.dispatcher.pop() else {
             return false;
         };
         *running += 1;
