@@ -66,6 +66,13 @@ impl<'a> Replicas<'a> {
         leader.into_inner().expect("lock")
     }
 
+    /// Waits until all replicas have loaded their plugins.
+    pub async fn wait_started(&self) {
+        for process in self.running.values() {
+            process.wait_started(self.lab).await;
+        }
+    }
+
     /// Kills a replica and starts it again.
     pub fn kill(&mut self, name: &'static str) {
         // A process is killed by SIGKILL when it is dropped.
