@@ -81,7 +81,7 @@ impl Admin {
     }
 }
 
-/// Ready when the kinds that plugins reconcile have been listed; names those that have not. What else is watched depends
+/// Ready when the plugins have been loaded and the kinds that they reconcile listed; names those that have not. What else is watched depends
 /// on the references of objects: a tenant who refers to a namespace that the host may not read must not make it unready.
 async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     let cache = &admin.services.cache;
@@ -102,6 +102,12 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
         .filter(|scope| !is_synced(scope))
         .map(|scope| describe(&scope))
         .collect();
+    if waiting.is_empty() && !admin.registry.is_first_load_complete() {
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "plugins are being loaded".to_owned(),
+        );
+    }
     if waiting.is_empty() {
         // Still ready: the previous grants apply, and a host that is not ready is no reason to stop the others.
         let note = admin.registry.grants_error();

@@ -30,7 +30,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
 use crate::{
@@ -306,31 +306,62 @@ async fn serve_host(
         ..Settings::default()
     };
     let client = connect(config)?;
-    // Before the host starts, so that an early signal is not lost.
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut host = Host::start(client, settings).await?;
-    let address = admin_server(&host, common.workers.max(1))
+    let mut signals = ShutdownSignals::install()?;
+    let mut host = Host::start(client, settings)?;
+    // Before the plugins are compiled, which may take minutes: the kubelet restarts a container that is not alive.
+    let admin = admin_server(&host, common.workers.max(1))
         .serve(common.admin_bind_address)
         .await
         .with_context(|| format!("binding the admin address {}", common.admin_bind_address))?;
-    info!(admin = %format!("http://{address}"), "started");
-    if let Some(path) = &common.ready_file {
-        let facts = json!({"admin": format!("http://{address}"), "pid": std::process::id()});
+    let admin = format!("http://{admin}");
+    info!(%admin, "serving health and metrics");
+    let signal = tokio::select! {
+        failed = run_until_failure(&mut host, &admin, common.ready_file.as_deref()) => return failed,
+        signal = signals.recv() => signal,
+    };
+    info!(signal, "shutting down");
+    tokio::select! {
+        () = host.drain(common.grace_period) => Ok(()),
+        signal = signals.recv() => anyhow::bail!("second {signal}: running reconciles were abandoned"),
+    }
+}
+
+/// The signals that end a host in order.
+struct ShutdownSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl ShutdownSignals {
+    /// Handles the signals from now on, in place of the end of the process.
+    fn install() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next signal, and returns its name.
+    async fn recv(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Writes the ready file once the plugins are loaded, and returns when a part of the host fails.
+async fn run_until_failure(host: &mut Host, admin: &str, ready_file: Option<&Path>) -> anyhow::Result<()> {
+    host.wait_loaded().await?;
+    info!(admin, "started");
+    if let Some(path) = ready_file {
+        let facts = json!({"admin": admin, "pid": std::process::id()});
         let partial = path.with_extension("partial");
         std::fs::write(&partial, facts.to_string())
             .and_then(|()| std::fs::rename(&partial, path))
             .with_context(|| format!("writing {}", path.display()))?;
     }
-    tokio::select! {
-        _ = terminate.recv() => info!(signal = "SIGTERM", "shutting down"),
-        _ = interrupt.recv() => info!(signal = "SIGINT", "shutting down"),
-        e = host.wait_failed() => return Err(e),
-    }
-    tokio::select! {
-        () = host.drain(common.grace_period) => Ok(()),
-        _ = terminate.recv() => anyhow::bail!("second SIGTERM: running reconciles were abandoned"),
-        _ = interrupt.recv() => anyhow::bail!("second SIGINT: running reconciles were abandoned"),
-    }
+    Err(host.wait_failed().await)
 }
 
 /// The admin server of a host.

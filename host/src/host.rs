@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet};
 use tracing::{debug, info, warn};
 
 pub use crate::settings::Settings;
@@ -62,12 +62,13 @@ pub struct Host {
     tasks: JoinSet<anyhow::Result<()>>,
     workers: JoinSet<()>,
     campaign: Option<LeaderElector>,
+    plugins_loaded: watch::Receiver<bool>,
 }
 
 impl Host {
-    /// Starts a host, and returns once the plugins there are have been loaded or refused. It reconciles while it is
-    /// the leader; until then it is a standby with everything compiled, cached and queued.
-    pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
+    /// Starts a host, whose tasks run on the current Tokio runtime. It reconciles while it is the leader; until then it
+    /// is a standby with everything compiled, cached and queued. [`Host::wait_loaded`] waits for its plugins.
+    pub fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let registry =
             Arc::new(Registry::default().require_service_account(settings.require_service_account));
@@ -92,7 +93,7 @@ impl Host {
         let workers = spawn_workers(&controller);
         let campaign = settings.election.clone();
         let campaign = campaign.map(|c| LeaderElector::start(c, services.fence.clone()));
-        let mut host = Self {
+        Ok(Self {
             services,
             registry,
             stats,
@@ -100,14 +101,17 @@ impl Host {
             tasks,
             workers,
             campaign: campaign.transpose()?,
-        };
+            plugins_loaded,
+        })
+    }
+
+    /// Waits until the plugins there are have been loaded or refused. Fails if a part of the host fails before.
+    pub async fn wait_loaded(&mut self) -> anyhow::Result<()> {
+        let mut loaded = self.plugins_loaded.clone();
         tokio::select! {
-            _ = plugins_loaded => Ok(host),
-            ended = host.tasks.join_next() => {
-                let plugins = settings.plugins.display();
-                ended.context("no task")??.with_context(|| format!("the plugin directory {plugins}"))?;
-                anyhow::bail!("the host ended while starting")
-            }
+            // It fails only when the task that loads them has ended, and `wait_failed` has the error of that task.
+            Ok(_) = loaded.wait_for(|loaded| *loaded) => Ok(()),
+            e = self.wait_failed() => Err(e),
         }
     }
 
@@ -441,19 +445,25 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
         }))
 }
 
-/// Spawns the tasks that run on the leader and on standbys. The receiver is notified once the plugins there are have
-/// been loaded or refused.
+/// Spawns the tasks that run on the leader and on standbys. The receiver turns true once the plugins there are have been
+/// loaded or refused.
 fn spawn_tasks(
     services: &Arc<Services>,
     settings: &Settings,
     reloader: Reloader,
     objects: Arc<PluginObjects>,
-) -> (JoinSet<anyhow::Result<()>>, oneshot::Receiver<()>) {
+) -> (JoinSet<anyhow::Result<()>>, watch::Receiver<bool>) {
     let mut tasks = JoinSet::new();
-    let (sender, plugins_loaded) = oneshot::channel();
-    tasks.spawn(reloader.run(move || {
-        let _ = sender.send(());
-    }));
+    let (sender, plugins_loaded) = watch::channel(false);
+    let directory = settings.plugins.clone();
+    tasks.spawn(async move {
+        let reloading = reloader.run(|| {
+            sender.send_replace(true);
+        });
+        reloading
+            .await
+            .with_context(|| format!("the plugin directory {}", directory.display()))
+    });
     tasks.spawn(objects.run());
     tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
     for (kind, lane) in host_kinds() {

@@ -265,9 +265,14 @@ impl Registry {
         self.is_first_load_complete.store(true, Ordering::Release);
     }
 
+    /// True once the plugins that were there at the start have been loaded, or refused.
+    pub fn is_first_load_complete(&self) -> bool {
+        self.is_first_load_complete.load(Ordering::Acquire)
+    }
+
     /// True while a plugin may be about to serve: it is not known yet, or is being loaded.
     pub fn is_loading(&self) -> bool {
-        !self.is_first_load_complete.load(Ordering::Acquire)
+        !self.is_first_load_complete()
             || self
                 .reports()
                 .iter()

@@ -180,10 +180,10 @@ impl Lab {
 
     /// Starts a host in this process that uses this client.
     pub async fn start_host_with(&mut self, client: Client) -> &Host {
-        let host = Host::start(client, self.settings.clone())
-            .await
-            .expect("the host starts");
-        self.host.insert(host)
+        let host = Host::start(client, self.settings.clone()).expect("the host starts");
+        let host = self.host.insert(host);
+        host.wait_loaded().await.expect("the plugins are loaded");
+        host
     }
 
     /// Returns the address the API server listens on.

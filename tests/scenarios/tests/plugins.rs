@@ -21,11 +21,14 @@ use ostler::testing::{
     signature::SigningKey,
 };
 use ostler_test_harness::{
-    Lab, find_condition, read_component,
+    Lab, find_condition,
+    process::{Process, Signal},
+    read_component,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
     replace_text, scenario, with_note, workspace_root,
 };
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::protection::refuse_requests;
 
@@ -484,6 +487,43 @@ async fn refused_plugin_objects_name_the_cause(mut lab: Lab) {
         "{object:#}"
     );
     lab.delete_plugin("elsewhere").await;
+    lab.delete_plugin("hostile").await;
+}
+
+#[scenario]
+async fn host_that_waits_for_a_silent_registry_is_alive_and_ends_on_sigterm(lab: Lab) {
+    let _lock = lab.lock_plugin("hostile").await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let reference = format!("{address}/plugins/hostile@sha256:{}", "0".repeat(64));
+    apply_plugin(
+        &lab,
+        "hostile",
+        json!({"source": {"oci": {"reference": reference}}}),
+    )
+    .await;
+    let mut host = Process::start(&lab, "a", &[]);
+    let _pull = silent.accept().await.expect("the host pulls the component");
+    host.wait_logged(&lab, "serving health and metrics").await;
+    let log = host.log();
+    let (_, rest) = log.split_once("admin=").expect("the address of the admin server");
+    let admin = rest
+        .split_whitespace()
+        .next()
+        .expect("an address")
+        .trim_matches('"');
+    let probe = async |path: &str| {
+        let answer = reqwest::get(format!("{admin}{path}")).await;
+        answer.expect("the admin server answers").status().as_u16()
+    };
+    assert_eq!(
+        (probe("/healthz").await, probe("/readyz").await),
+        (200, 503),
+        "alive for the kubelet, and not ready"
+    );
+    host.send_signal(Signal::TERM);
+    assert!(host.wait_exit(&lab).await.success());
+    assert!(!host.log().contains("started"), "{}", host.log());
     lab.delete_plugin("hostile").await;
 }
 

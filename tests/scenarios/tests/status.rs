@@ -212,8 +212,8 @@ async fn new_leader_whose_watch_lags_does_not_repeat_a_post(mut lab: Lab) {
 
     let held = watch::Sender::new(false);
     let client = hold_watches(lab.host_client(), "/probes", held.subscribe());
-    let standby = Host::start(client, elect(&lab, "second").await);
-    let standby = standby.await.expect("it starts");
+    let mut standby = Host::start(client, elect(&lab, "second").await).expect("it starts");
+    standby.wait_loaded().await.expect("its plugins are loaded");
     let key = lab.key(&probe::kind(), "p");
     let cached = || standby.services().cache.store.get(&key, Projection::Full);
     lab.wait_until("the standby has the object", async || cached().is_some())

@@ -231,8 +231,10 @@ impl Stage {
             ..Settings::default()
         };
         let client = kube::Client::try_from(self.config.clone())?;
-        self.host = Some(Host::start(client, settings).await?);
-        Ok(())
+        self.host
+            .insert(Host::start(client, settings)?)
+            .wait_loaded()
+            .await
     }
 
     /// The host.
