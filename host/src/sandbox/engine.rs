@@ -20,7 +20,10 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::{
     Store, UpdateDeadline,
-    component::{Component, ComponentNamedList, HasSelf, Lift, Linker, Lower},
+    component::{
+        Component, ComponentExportIndex, ComponentNamedList, HasSelf, Instance, Lift, Linker, Lower,
+        TypedFunc,
+    },
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
@@ -55,10 +58,50 @@ const MAX_RESOURCES: usize = 10_000;
 /// Maximum number of components that are compiled at the same time.
 const MAX_COMPILERS: usize = 2;
 
-/// The interface of the life-cycle hooks.
-const LIFECYCLE_INTERFACE: &str = "ostler:plugin/lifecycle@0.1.0";
-/// The interface of the message handler.
-const MESSAGES_INTERFACE: &str = "ostler:plugin/messages@0.1.0";
+/// An exported function of a component.
+#[derive(Clone, Copy, Debug)]
+enum Export {
+    Describe,
+    Reconcile,
+    Cleanup,
+    Initialize,
+    Upgrade,
+    Handle,
+}
+
+impl Export {
+    /// All of them, in the order of their declaration.
+    const ALL: [Self; 6] = [
+        Self::Describe,
+        Self::Reconcile,
+        Self::Cleanup,
+        Self::Initialize,
+        Self::Upgrade,
+        Self::Handle,
+    ];
+
+    /// The interface and the function.
+    fn path(self) -> (&'static str, &'static str) {
+        const RECONCILER: &str = "ostler:plugin/reconciler@0.1.0";
+        const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
+        const MESSAGES: &str = "ostler:plugin/messages@0.1.0";
+        match self {
+            Self::Describe => (RECONCILER, "describe"),
+            Self::Reconcile => (RECONCILER, "reconcile"),
+            Self::Cleanup => (RECONCILER, "cleanup"),
+            Self::Initialize => (LIFECYCLE, "initialize"),
+            Self::Upgrade => (LIFECYCLE, "upgrade"),
+            Self::Handle => (MESSAGES, "handle"),
+        }
+    }
+
+    /// The index of this function in a component; none if it does not export it.
+    fn find_index(self, component: &Component) -> Option<ComponentExportIndex> {
+        let (interface, function) = self.path();
+        let interface = component.get_export_index(None, interface)?;
+        component.get_export_index(Some(&interface), function)
+    }
+}
 
 /// A callback with the linear memory of each instance after its call, for tests that search it for secrets.
 #[derive(Clone)]
@@ -80,8 +123,30 @@ impl std::fmt::Debug for Inspector {
 /// A compiled and linked component, which is cheap to instantiate.
 pub struct Compiled {
     pre: PluginPre<StoreState>,
+    /// The functions of [`Export`], in its order.
+    exports: [Option<ComponentExportIndex>; Export::ALL.len()],
     /// The component imports WASI.
     wasi: bool,
+}
+
+impl Compiled {
+    /// An exported function of an instance of this component.
+    fn find_function<P, R>(
+        &self,
+        export: Export,
+        instance: &Instance,
+        store: &mut Store<StoreState>,
+    ) -> wasmtime::Result<TypedFunc<P, R>>
+    where
+        P: ComponentNamedList + Lower,
+        R: ComponentNamedList + Lift,
+    {
+        let index = self.exports[export as usize].ok_or_else(|| {
+            let (interface, function) = export.path();
+            wasmtime::format_err!("it exports no {interface}#{function}")
+        })?;
+        instance.get_typed_func(store, index)
+    }
 }
 
 /// The data in the store of an instance.
@@ -227,7 +292,8 @@ impl Engine {
 
     fn link(&self, component: &Component, wasi: bool) -> wasmtime::Result<Compiled> {
         let pre = PluginPre::new(self.linker.instantiate_pre(component)?)?;
-        Ok(Compiled { pre, wasi })
+        let exports = Export::ALL.map(|export| export.find_index(component));
+        Ok(Compiled { pre, exports, wasi })
     }
 
     /// Compiles a component for the cache only.
@@ -236,15 +302,13 @@ impl Engine {
             .map(drop)
     }
 
-    /// Calls `describe`.
+    /// Calls `describe`, which a component is loaded with: the types of all functions of its reconciler are checked.
     pub async fn describe(&self, compiled: &Compiled, call: Call) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
-            .run_call(compiled, call, |engine, compiled, store| {
+            .run_call(compiled, call, |_, compiled, store| {
                 Box::pin(async move {
                     let plugin = compiled.pre.instantiate_async(&mut *store).await?;
-                    let answer = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
-                    engine.inspect(&plugin, store).await;
-                    answer
+                    plugin.ostler_plugin_reconciler().call_describe(&mut *store).await
                 })
             })
             .await;
@@ -262,20 +326,12 @@ impl Engine {
         Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
         Call,
     ) {
-        self.run_call(compiled, call, move |engine, compiled, store| {
-            Box::pin(async move {
-                let plugin = compiled.pre.instantiate_async(&mut *store).await?;
-                let guest = plugin.ostler_plugin_reconciler();
-                let answer = if deleting {
-                    guest.call_cleanup(&mut *store, &request).await
-                } else {
-                    guest.call_reconcile(&mut *store, &request).await
-                };
-                engine.inspect(&plugin, store).await;
-                answer
-            })
-        })
-        .await
+        let export = if deleting {
+            Export::Cleanup
+        } else {
+            Export::Reconcile
+        };
+        self.call_export(compiled, call, export, (request,)).await
     }
 
     /// Calls the hook `initialize`.
@@ -284,9 +340,7 @@ impl Engine {
         compiled: &Compiled,
         call: Call,
     ) -> Result<Result<(), types::Error>, Trap> {
-        let (result, _) = self
-            .call_export(compiled, call, (LIFECYCLE_INTERFACE, "initialize"), ())
-            .await;
+        let (result, _) = self.call_export(compiled, call, Export::Initialize, ()).await;
         result
     }
 
@@ -297,9 +351,7 @@ impl Engine {
         call: Call,
         object: Vec<u8>,
     ) -> Result<Result<Option<Vec<u8>>, types::Error>, Trap> {
-        let (result, _) = self
-            .call_export(compiled, call, (LIFECYCLE_INTERFACE, "upgrade"), (object,))
-            .await;
+        let (result, _) = self.call_export(compiled, call, Export::Upgrade, (object,)).await;
         result
     }
 
@@ -310,16 +362,17 @@ impl Engine {
         call: Call,
         delivery: Delivery,
     ) -> (Result<Result<Disposition, types::Error>, Trap>, Call) {
-        self.call_export(compiled, call, (MESSAGES_INTERFACE, "handle"), (delivery,))
+        self.call_export(compiled, call, Export::Handle, (delivery,))
             .await
     }
 
-    /// Calls an optional export. It is found by its name; its type was compared on inspection.
+    /// Calls one exported function of a fresh instance. Only its type is compared again, since the types of all were when the
+    /// component was loaded.
     async fn call_export<P, T>(
         &self,
         compiled: &Compiled,
         call: Call,
-        (interface, function): (&'static str, &'static str),
+        export: Export,
         parameters: P,
     ) -> (Result<T, Trap>, Call)
     where
@@ -327,15 +380,13 @@ impl Engine {
         T: Lift + Send + Sync + 'static,
         (T,): ComponentNamedList + Lift,
     {
-        self.run_call(compiled, call, move |_, compiled, store| {
+        self.run_call(compiled, call, move |engine, compiled, store| {
             Box::pin(async move {
                 let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
-                let export = instance
-                    .get_export_index(&mut *store, None, interface)
-                    .and_then(|exports| instance.get_export_index(&mut *store, Some(&exports), function))
-                    .ok_or_else(|| wasmtime::format_err!("it exports no {interface}#{function}"))?;
-                let function = instance.get_typed_func::<P, (T,)>(&mut *store, export)?;
-                let (answer,) = function.call_async(&mut *store, parameters).await?;
+                let function: TypedFunc<P, (T,)> = compiled.find_function(export, &instance, store)?;
+                let answer = function.call_async(&mut *store, parameters).await;
+                engine.inspect(compiled, &instance, store).await;
+                let (answer,) = answer?;
                 Ok(answer)
             })
         })
@@ -435,11 +486,14 @@ impl Engine {
 
     /// Passes the memories of a component to the inspector. They are in a core dump, and a trap yields a core dump, so a
     /// further call without any time is made.
-    async fn inspect(&self, plugin: &Plugin, store: &mut Store<StoreState>) {
+    async fn inspect(&self, compiled: &Compiled, instance: &Instance, store: &mut Store<StoreState>) {
         let Some(inspector) = &self.inspector else { return };
         store.epoch_deadline_trap();
         store.set_epoch_deadline(0);
-        let trapped = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
+        let describe: TypedFunc<(), (reconciler::Descriptor,)> = compiled
+            .find_function(Export::Describe, instance, store)
+            .expect("it was described");
+        let trapped = describe.call_async(&mut *store, ()).await;
         if let Some(dump) = trapped
             .err()
             .and_then(|e| e.downcast::<wasmtime::WasmCoreDump>().ok())
