@@ -23,7 +23,7 @@ mod status;
 pub mod upstream;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashSet},
     hash::{Hash, Hasher},
     panic::AssertUnwindSafe,
     sync::Arc,
@@ -45,7 +45,7 @@ use crate::{
     contract::{bindings::reconciler, limits::MAX_GRANTED_MEMORY},
     effect::events::{EventDraft, EventType},
     kube::{
-        key::ObjectRef,
+        key::{ObjectMap, ObjectRef},
         object::Object,
         scope::Projection,
         well_known::{annotation, condition_type, error_reason, event_reason, object_reason},
@@ -94,7 +94,7 @@ pub struct Controller {
     /// Permits of health checks of Upstreams: fewer than the lane has slots, so that some are left for deletions.
     pub health_checks: Semaphore,
     /// State of each object between its reconciles.
-    pub states: Mutex<HashMap<ObjectRef, ObjectState>>,
+    pub states: Mutex<ObjectMap<ObjectState>>,
 }
 
 /// State of an object between its reconciles. It is a cache: after a restart it is computed again.

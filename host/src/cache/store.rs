@@ -195,7 +195,7 @@ impl Kind {
 
     /// The cached copy of a key, which all collections share.
     fn cached_key(&self, key: &ObjectRef) -> Option<&ObjectRef> {
-        let found = self.collections.iter().find_map(|c| c.objects.get_key_value(key));
+        let found = self.collections.iter().find_map(|c| c.get_key_value(key));
         found.map(|(key, _)| key)
     }
 

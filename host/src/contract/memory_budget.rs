@@ -155,9 +155,10 @@ struct HeldMemory {
 }
 
 impl MemoryLease {
-    /// A lease that never waits.
+    /// A lease that never waits, of no call in particular.
     pub fn unlimited() -> Arc<Self> {
-        MemoryBudget::unlimited().lease()
+        static UNLIMITED: LazyLock<Arc<MemoryLease>> = LazyLock::new(|| MemoryBudget::unlimited().lease());
+        UNLIMITED.clone()
     }
 
     /// Charges bytes that the call is about to hold. It waits while other calls hold what it needs.

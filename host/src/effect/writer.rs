@@ -8,7 +8,7 @@ mod owned;
 mod protection;
 mod write_responses;
 
-use std::{collections::HashMap, hash::Hash, sync::Arc};
+use std::{hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use crate::{
     contract::bindings::kubernetes::{Preconditions, Propagation},
     kube::{
         hash::hash_to_u64,
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectMap, ObjectRef},
         object::Object,
         scope::Projection,
         selector::Selector,
@@ -81,7 +81,7 @@ pub struct ApiWriter {
     store: Arc<Store>,
     responses: WriteResponses,
     /// The last applies of each reconciled object.
-    applied: Mutex<HashMap<ObjectRef, AppliedObjects>>,
+    applied: Mutex<ObjectMap<AppliedObjects>>,
 }
 
 impl ApiWriter {

@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     cmp::Ordering,
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Deref,
@@ -11,9 +11,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
 
 /// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone, since it is part of every
-/// key.
+/// key. Interned, so that equal kinds are one allocation for as long as there are any: they are compared and hashed by its
+/// address.
 #[derive(Clone, Debug, Eq)]
 pub struct Gvk(Arc<GvkParts>);
 
@@ -28,7 +30,7 @@ struct Interner<T> {
 static KINDS: LazyLock<Mutex<Interner<Arc<GvkParts>>>> = LazyLock::new(Mutex::default);
 static NAMESPACES: LazyLock<Mutex<Interner<Arc<str>>>> = LazyLock::new(Mutex::default);
 /// Shared, so that no reference allocates its own empty string.
-static HOME_CLUSTER: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
+static EMPTY_NAME: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
@@ -75,13 +77,13 @@ impl Deref for Gvk {
 
 impl PartialEq for Gvk {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl Ord for Gvk {
     fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) {
+        if self == other {
             Ordering::Equal
         } else {
             self.0.cmp(&other.0)
@@ -97,7 +99,7 @@ impl PartialOrd for Gvk {
 
 impl Hash for Gvk {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+        Arc::as_ptr(&self.0).hash(state);
     }
 }
 
@@ -191,6 +193,10 @@ impl fmt::Display for Gvk {
     }
 }
 
+/// A map by objects. Their keys have a hash of their own, which is random per process: names can't be chosen to collide, so that
+/// a hasher that is only fast will do.
+pub type ObjectMap<V> = HashMap<ObjectRef, V, FxBuildHasher>;
+
 /// The name of one object: the key of the queue, the store and the dependency graph. It is one pointer and is hashed
 /// once, because there are many of them and they are looked up all the time.
 #[derive(Clone, Eq)]
@@ -252,7 +258,7 @@ impl ObjectRef {
     /// Names an object of the host's own cluster; an empty namespace means cluster-scoped.
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
         let namespace = NAMESPACES.lock().intern(namespace);
-        Self::new_in_cluster(gvk, HOME_CLUSTER.clone(), namespace, name.into())
+        Self::new_in_cluster(gvk, EMPTY_NAME.clone(), namespace, name.into())
     }
 
     /// The object is the same, in whichever served version of its kind it is named.
@@ -314,7 +320,12 @@ pub const IN_CLUSTER: &str = "in-cluster";
 
 /// The shared name of the host's own cluster in keys.
 pub fn own_cluster() -> Arc<str> {
-    HOME_CLUSTER.clone()
+    EMPTY_NAME.clone()
+}
+
+/// The namespace of a scope of all namespaces.
+pub fn all_namespaces() -> Arc<str> {
+    EMPTY_NAME.clone()
 }
 
 /// The name of another cluster in keys: namespace and name of its `Cluster` object. All keys of a cluster share one copy.

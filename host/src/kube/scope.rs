@@ -8,7 +8,7 @@ use std::{
 use parking_lot::RwLock;
 
 use crate::kube::{
-    key::{Gvk, ObjectRef},
+    key::{self, Gvk, ObjectRef},
     object::Labels,
     selector::Selector,
 };
@@ -185,7 +185,7 @@ impl NamespaceScope {
             || !read.cluster.is_empty()
             || self.forbidden.read().contains(&read.gvk);
         if !is_narrow {
-            read.namespace = "".into();
+            read.namespace = key::all_namespaces();
         }
         read
     }

@@ -5,7 +5,7 @@
 
 use crate::sandbox::capabilities::Counts;
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     num::NonZero,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cache::store::Store,
     kube::{
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectMap, ObjectRef},
         object::{Object, Readiness},
         scope::Projection,
     },
@@ -107,7 +107,7 @@ pub struct ReconcileStats {
 /// The entries, and their number by kind: metrics are scraped while there are many.
 #[derive(Default)]
 struct ObjectEntries {
-    by_key: HashMap<ObjectRef, Entry>,
+    by_key: ObjectMap<Entry>,
     counts: BTreeMap<Gvk, ObjectCounts>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 
-use crate::kube::key::{Gvk, ObjectRef};
+use crate::kube::key::{Gvk, ObjectMap, ObjectRef};
 
 /// Maximum bytes that all objects of a kind cache together.
 const MAX_KIND_BYTES: usize = 32 << 20;
@@ -19,7 +19,7 @@ pub struct ObjectCache(Mutex<HashMap<Gvk, KindCache>>);
 /// The caches of the objects of one kind.
 #[derive(Default)]
 struct KindCache {
-    entries: HashMap<ObjectRef, Entry>,
+    entries: ObjectMap<Entry>,
     bytes: usize,
 }
 

@@ -2,13 +2,15 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    hash::Hash,
+    hash::{BuildHasher, Hash},
     sync::Arc,
 };
 
+use rustc_hash::FxBuildHasher;
+
 use crate::{
     kube::{
-        key::{Gvk, ObjectRef},
+        key::{Gvk, ObjectMap, ObjectRef},
         object::Object,
         scope::{NamespaceScope, Projection, Scope},
         selector::{FieldSelector, NAME_PATH, Selector},
@@ -144,8 +146,8 @@ struct Lists<K> {
 /// The edges, from dependants to their dependencies and back.
 pub struct DependencyGraph<K> {
     namespaces: NamespaceScope,
-    reads: HashMap<K, SmallSet<Dependency>>,
-    objects: HashMap<ObjectRef, SmallSet<K>>,
+    reads: HashMap<K, SmallSet<Dependency>, FxBuildHasher>,
+    objects: ObjectMap<SmallSet<K>>,
     lists: HashMap<(Arc<str>, Gvk), Lists<K>>,
     /// Number of edges that read each scope. The watches that serve them are computed when they are asked for, since RBAC may
     /// refuse one of all namespaces later.
@@ -157,8 +159,8 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
     pub fn new(namespaces: NamespaceScope) -> Self {
         Self {
             namespaces,
-            reads: HashMap::new(),
-            objects: HashMap::new(),
+            reads: HashMap::default(),
+            objects: ObjectMap::default(),
             lists: HashMap::new(),
             scopes: HashMap::new(),
         }
@@ -351,7 +353,11 @@ impl<K: Clone + Eq + Hash> Lists<K> {
 }
 
 /// Removes a value from a set in a map, and the set if it becomes empty.
-fn remove_from_set<A: Eq + Hash, B: Eq + Hash>(map: &mut HashMap<A, SmallSet<B>>, key: &A, value: &B) {
+fn remove_from_set<A: Eq + Hash, B: Eq + Hash, S: BuildHasher>(
+    map: &mut HashMap<A, SmallSet<B>, S>,
+    key: &A,
+    value: &B,
+) {
     if let Some(set) = map.get_mut(key) {
         set.remove(value);
         if set.is_empty() {

@@ -3,12 +3,12 @@
 //!
 //! Pure: time comes in with each call.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use crate::kube::{backoff::Backoff, key::ObjectRef};
+use crate::kube::{
+    backoff::Backoff,
+    key::{ObjectMap, ObjectRef},
+};
 
 /// Number of rounds that are taken for chance.
 const TOLERATED_ROUNDS: u32 = 10;
@@ -27,9 +27,9 @@ const READ_CEILING: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub struct LoopDetector {
     /// Objects with recent writes.
-    histories: HashMap<ObjectRef, WriteHistory>,
+    histories: ObjectMap<WriteHistory>,
     /// Next delay of each object that requeued itself at once.
-    requeue_delays: HashMap<ObjectRef, Duration>,
+    requeue_delays: ObjectMap<Duration>,
     /// Time at which old histories were last dropped.
     swept_at: Duration,
 }

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use rustc_hash::FxBuildHasher;
+
 use crate::kube::backoff::Backoff;
 
 /// Priority of queued work, highest first.
@@ -164,7 +166,7 @@ pub struct LaneState {
 pub struct Queue<K, C> {
     backoff: Backoff,
     rng: fastrand::Rng,
-    items: HashMap<K, Item<C>>,
+    items: HashMap<K, Item<C>, FxBuildHasher>,
     lanes: BTreeMap<Arc<str>, Lane<K>>,
     delayed: BTreeSet<(Duration, u64)>,
     delayed_keys: HashMap<u64, K>,
@@ -183,7 +185,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         Self {
             backoff,
             rng: fastrand::Rng::new(),
-            items: HashMap::new(),
+            items: HashMap::default(),
             lanes: BTreeMap::new(),
             delayed: BTreeSet::new(),
             delayed_keys: HashMap::new(),

@@ -26,7 +26,10 @@ pub use self::{
 use super::{Client, SecretKey, SecretSnapshot, SendError, UpstreamObject, sse::ServerSentEvent};
 use crate::{
     client::fence::WriteFence,
-    kube::{key::ObjectRef, object::Object},
+    kube::{
+        key::{ObjectMap, ObjectRef},
+        object::Object,
+    },
 };
 
 /// Maximum number of streams per upstream: each is a connection.
@@ -186,7 +189,7 @@ struct Subscriber {
 
 struct StreamEntry {
     source: Arc<StreamSource>,
-    followers: HashMap<ObjectRef, Subscriber>,
+    followers: ObjectMap<Subscriber>,
     /// The number of the current task. Reports of earlier tasks are ignored.
     epoch: u64,
     task: Option<AbortHandle>,
@@ -225,7 +228,7 @@ impl Drop for StreamEntry {
 struct StreamTable {
     streams: HashMap<StreamKey, StreamEntry>,
     /// The streams of each object.
-    by_object: HashMap<ObjectRef, HashSet<StreamKey>>,
+    by_object: ObjectMap<HashSet<StreamKey>>,
 }
 
 /// Wakes an object because of an event of a stream.
@@ -295,7 +298,7 @@ impl EventStreams {
         }
         let entry = inner.streams.entry(key.clone()).or_insert_with(|| StreamEntry {
             source: source.clone(),
-            followers: HashMap::new(),
+            followers: ObjectMap::default(),
             epoch: 0,
             task: None,
             state: StreamState::Outdated,

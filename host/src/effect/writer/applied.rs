@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::kube::key::ObjectRef;
+use crate::kube::key::{ObjectMap, ObjectRef};
 
 /// Maximum size of the list form: most objects have one child, and a scan of a few is faster than hashing.
 const MAX_LIST_LEN: usize = 8;
@@ -37,7 +37,7 @@ pub struct AppliedObjects {
 enum Objects {
     List(Vec<(ObjectRef, Entry)>),
     Hash {
-        entries: HashMap<ObjectRef, Entry>,
+        entries: ObjectMap<Entry>,
         by_request: HashMap<u64, ObjectRef>,
     },
 }
@@ -89,7 +89,7 @@ impl AppliedObjects {
                     list.push((key.clone(), entry));
                 }
                 None => {
-                    let mut entries: HashMap<_, _> = list.drain(..).collect();
+                    let mut entries: ObjectMap<_> = list.drain(..).collect();
                     entries.insert(key.clone(), entry);
                     self.objects = index_requests(entries);
                 }
@@ -150,7 +150,7 @@ impl AppliedObjects {
     }
 }
 
-fn index_requests(mut entries: HashMap<ObjectRef, Entry>) -> Objects {
+fn index_requests(mut entries: ObjectMap<Entry>) -> Objects {
     entries.shrink_to_fit();
     let by_request = entries
         .iter()
