@@ -162,16 +162,17 @@ impl ApiWriter {
         let pending = self.responses.expect_response(key, context.by);
         let client = self.client.acting_as(context.account);
         let response = client.patch(&path, PatchType::Apply, body).await?;
-        let returned: Value = parse_response(&response)?;
-        let live = fingerprint_fields(&returned, object);
-        // If the cached object had all applied fields already, a difference is the change of another client.
-        let authorship = Authorship::own_if(live_before != Some(live));
-        let object = pending.store_response(&response, authorship)?;
-        // The version is that of the response, because the store may hold a newer, foreign one by now.
-        let version = returned["metadata"]["resourceVersion"].as_str();
+        // Of the response, because the store may hold a newer, foreign version by now.
+        let (mut version, mut live) = (0, 0);
+        let object = pending.store_response_of(&response, |returned| {
+            version = returned.resource_version;
+            live = fingerprint_fields(&returned.to_value(), object);
+            // If the cached object had all applied fields already, a difference is the change of another client.
+            Authorship::own_if(live_before != Some(live))
+        })?;
         let applied = Applied {
             request_digest: context.request_digest,
-            version: version.and_then(|v| v.parse().ok()).unwrap_or(0),
+            version,
             sent,
             live,
         };
@@ -275,16 +276,11 @@ impl ApiWriter {
         let response = client
             .patch(&path, PatchType::Merge, body.to_string().into_bytes())
             .await?;
-        // If the patched fields did not change, another client's change came with the response.
-        let authorship = if before == Some(fingerprint_fields(&parse_response(&response)?, patch)) {
-            Authorship::Foreign
-        } else {
-            Authorship::Own
-        };
-        Ok(Written {
-            object: pending.store_response(&response, authorship)?,
-            sent: true,
-        })
+        let object = pending.store_response_of(&response, |returned| {
+            // If the patched fields did not change, another client's change came with the response.
+            Authorship::own_if(before != Some(fingerprint_fields(&returned.to_value(), patch)))
+        })?;
+        Ok(Written { object, sent: true })
     }
 
     /// Deletes an object and returns true if it existed. The cache shows the deletion at once, and it does not wake the

@@ -99,10 +99,20 @@ impl PendingResponse<'_> {
     pub(super) fn store_response(
         self,
         response: &[u8],
-        mut authorship: Authorship,
+        authorship: Authorship,
+    ) -> Result<Arc<Object>, ApiError> {
+        self.store_response_of(response, |_| authorship)
+    }
+
+    /// Stores the response as [`PendingResponse::store_response`] does, with the authorship that follows from the object in it.
+    pub(super) fn store_response_of(
+        self,
+        response: &[u8],
+        judge: impl FnOnce(&Object) -> Authorship,
     ) -> Result<Arc<Object>, ApiError> {
         let store = &self.responses.store;
         let (key, object) = parse_object(self.key, response)?;
+        let mut authorship = judge(&object);
         let version = object.resource_version;
         let put = store.put(&key, object, Projection::Full, Source::WriteResponse);
         let is_stored = matches!(put, Put::Unchanged | Put::Superseded(_));
