@@ -108,6 +108,12 @@ impl Cluster {
             .await
     }
 
+    /// Replaces an object.
+    pub async fn replace(&self, path: &str, object: &Value) -> Result<Value> {
+        self.send("PUT", path, "application/json", serde_json::to_vec(object)?)
+            .await
+    }
+
     /// Patches an object by a merge patch.
     pub async fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value> {
         self.send(

@@ -1,8 +1,8 @@
 //! Objects of the benches, and the bare client that is their upper bound.
 
-use std::time::Instant;
+use std::{collections::HashMap, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
@@ -64,6 +64,57 @@ pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
     Ok(BALLAST_BYTES.saturating_sub(kept.to_string().len()))
 }
 
+/// Builds the ConfigMap of a Sample. Returns it with its name.
+fn build_child(sample: &Value) -> (&str, Value) {
+    let (name, uid) = (&sample["metadata"]["name"], &sample["metadata"]["uid"]);
+    let name = name.as_str().unwrap_or_default();
+    let child = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": BENCH_NAMESPACE, "ownerReferences": [{
+            "apiVersion": "bench.ostler.dev/v1", "kind": "Sample", "name": name, "uid": uid,
+            "controller": true, "blockOwnerDeletion": true}]},
+        "data": {"text": sample["spec"]["text"]}});
+    (name, child)
+}
+
+/// Sends the writes of an operator after a change of what all objects read, by a bare client: it replaces each ConfigMap as it
+/// has it, or applies it. Returns the seconds they took.
+pub async fn send_raw_updates(
+    cluster: &Cluster,
+    samples_there: &[Value],
+    workers: usize,
+    apply: bool,
+) -> Result<f64> {
+    let list = cluster.get(&config_maps_path()).await?;
+    let cached = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+    let cached: HashMap<&str, &Value> = cached
+        .iter()
+        .filter_map(|child| Some((child["metadata"]["name"].as_str()?, child)))
+        .collect();
+    let began = Instant::now();
+    let writing = stream::iter(samples_there).map(|sample| {
+        let (name, mut child) = build_child(sample);
+        let path = format!("{}/{name}", config_maps_path());
+        let cached = cached.get(name).copied();
+        async move {
+            if apply {
+                child["data"]["value"] = "after".into();
+                return cluster.apply(&path, &child).await;
+            }
+            let mut child = cached.cloned().with_context(|| format!("no ConfigMap {name}"))?;
+            child["data"]["value"] = "after".into();
+            // Items of a list have neither.
+            child["apiVersion"] = "v1".into();
+            child["kind"] = "ConfigMap".into();
+            cluster.replace(&path, &child).await
+        }
+    });
+    writing
+        .buffer_unordered(workers)
+        .try_for_each(async |_| Ok(()))
+        .await?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
 /// Sends the writes of an operator by a bare client. Returns the seconds they took.
 pub async fn send_raw_writes(
     cluster: &Cluster,
@@ -73,13 +124,7 @@ pub async fn send_raw_writes(
 ) -> Result<f64> {
     let began = Instant::now();
     let writing = stream::iter(samples_there).map(|sample| async move {
-        let (name, uid) = (&sample["metadata"]["name"], &sample["metadata"]["uid"]);
-        let name = name.as_str().unwrap_or_default();
-        let child = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": BENCH_NAMESPACE, "ownerReferences": [{
-                "apiVersion": "bench.ostler.dev/v1", "kind": "Sample", "name": name, "uid": uid,
-                "controller": true, "blockOwnerDeletion": true}]},
-            "data": {"text": sample["spec"]["text"]}});
+        let (name, child) = build_child(sample);
         let path = config_maps_path();
         if apply {
             cluster.apply(&format!("{path}/{name}"), &child).await?;

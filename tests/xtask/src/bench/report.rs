@@ -129,7 +129,8 @@ fn describe_bench(bench: &str) -> &'static str {
         "converge-10k" => "As converge-1k, with 10,000 objects.",
         "fanout-1k" => {
             "A ConfigMap that 1,000 objects read changes. Measured from the change to the last \
-            child with the new value."
+            child with the new value. raw replaces each child as it has it, raw-apply applies it: what the \
+            API server takes for either."
         }
         "noop-10k" => {
             "All 10,000 objects are reconciled again without any change to make, in five rounds. Per core means \

@@ -28,7 +28,7 @@ pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Re
         })
         .await?;
     if subject.is_raw() {
-        return measure_raw(stage, subject, report).await;
+        return measure_raw(stage, subject).await;
     }
     let before = stage.cluster.count_requests().await?;
     let observer = Observer::start(&stage.cluster, &samples_path(), Object::is_ready).await?;
@@ -94,22 +94,25 @@ async fn wait_reached(observer: &Observer, n: usize, limit: Duration) -> Result<
     Ok(true)
 }
 
-async fn measure_raw(stage: &Stage, subject: Subject, report: Option<Report<'_>>) -> Result<()> {
+/// Measures the writes of an operator by a bare client: those that make objects Ready, and those after a change of what all
+/// objects read.
+async fn measure_raw(stage: &Stage, subject: Subject) -> Result<()> {
     let list = stage.cluster.get(&samples_path()).await?;
     let there = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-    let before = stage.cluster.count_requests().await?;
-    print_progress(format!("{}: {} objects", subject.name(), there.len()));
-    let took = work::send_raw_writes(
-        &stage.cluster,
-        there,
-        stage.workers as usize,
-        subject == Subject::RawApply,
-    )
-    .await?;
-    let requests = requests_since(&before, &stage.cluster.count_requests().await?);
-    if let Some(report) = report {
-        report.report_value("throughput", there.len() as f64 / took, "objects/s");
-        report_requests(report, &requests);
+    let (workers, apply) = (stage.workers as usize, subject == Subject::RawApply);
+    for kind in ["converge", "fanout"] {
+        let before = stage.cluster.count_requests().await?;
+        print_progress(format!("{}: {} objects", subject.name(), there.len()));
+        let took = match kind {
+            "converge" => work::send_raw_writes(&stage.cluster, there, workers, apply).await?,
+            _ => work::send_raw_updates(&stage.cluster, there, workers, apply).await?,
+        };
+        let requests = requests_since(&before, &stage.cluster.count_requests().await?);
+        if let Some(bench) = stage.bench_name(kind) {
+            let report = Report { bench, subject };
+            report.report_value("throughput", there.len() as f64 / took, "objects/s");
+            report_requests(report, &requests);
+        }
     }
     Ok(())
 }
