@@ -4,18 +4,12 @@ mod code_folder;
 mod compile_cache;
 mod config;
 mod cpu_meter;
+mod epoch_ticker;
 mod store_limiter;
 mod trap;
 mod wasi;
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::{
@@ -31,6 +25,7 @@ pub use self::compile_cache::CompileCache;
 use self::{
     config::{PoolSize, build_config},
     cpu_meter::{CpuMeter, MeteredFuture},
+    epoch_ticker::EpochTicker,
     store_limiter::StoreLimiter,
     trap::classify_trap,
 };
@@ -185,13 +180,7 @@ pub struct Engine {
     budget: Arc<MemoryBudget>,
     /// Permits of compilers.
     compilers: Arc<Semaphore>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
+    epochs: EpochTicker,
 }
 
 impl Engine {
@@ -217,17 +206,10 @@ impl Engine {
         })?;
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopping, weak_engine) = (stop.clone(), engine.weak());
-        // A thread of its own, because a component that loops would delay a task of the runtime.
-        std::thread::Builder::new().name("epoch".into()).spawn(move || {
-            while !stopping.load(Ordering::Relaxed) {
-                std::thread::sleep(EPOCH_INTERVAL);
-                match weak_engine.upgrade() {
-                    Some(engine) => engine.increment_epoch(),
-                    None => break,
-                }
-            }
+        let weak_engine = engine.weak();
+        let epochs = EpochTicker::start(move || {
+            let engine = weak_engine.upgrade();
+            engine.map(|engine| engine.increment_epoch()).is_some()
         })?;
         Ok(Self {
             engine,
@@ -242,7 +224,7 @@ impl Engine {
             instances: Arc::new(Semaphore::new(concurrency as usize)),
             budget: MemoryBudget::unlimited(),
             compilers: Arc::new(Semaphore::new(MAX_COMPILERS.min(cores / 2).max(1))),
-            stop,
+            epochs,
         })
     }
 
@@ -421,6 +403,7 @@ impl Engine {
             Ok(instance) => instance,
             Err(exhausted) => return (Err(exhausted), call),
         };
+        let _running = self.epochs.begin_call();
         let lease = self.budget.lease();
         call.memory = lease.clone();
         let wasi = compiled.wasi.then(|| build_wasi_context(&mut call));
