@@ -73,6 +73,12 @@ impl<'a> Replicas<'a> {
         }
     }
 
+    /// Counts the terms of leaders so far.
+    pub fn count_terms(&self) -> usize {
+        let logs = self.running.values().map(Process::log);
+        logs.map(|log| log.matches("became leader").count()).sum()
+    }
+
     /// Kills a replica and starts it again.
     pub fn kill(&mut self, name: &'static str) {
         // A process is killed by SIGKILL when it is dropped.
