@@ -34,7 +34,7 @@ use crate::{
 #[derive(Args)]
 pub struct Options {
     /// Benches to run (default: all that compare operators): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k,
-    /// failover, growth, concourse; and of the DevOps pack alone: heartbeats, devops-idle.
+    /// failover, growth, density, concourse; and of the DevOps pack alone: heartbeats, devops-idle.
     #[arg(value_parser = bench_names())]
     benches: Vec<String>,
     /// Subject to measure (default: all). Can be given more than once.

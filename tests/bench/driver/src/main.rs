@@ -64,6 +64,8 @@ enum Scene {
     Growth,
     /// Terminate the leader of two replicas.
     Failover,
+    /// Run many plugins, or operators, without any object; the number of objects is theirs.
+    Density,
     /// Reconcile a Concourse with pipelines, jobs and builds; the number of objects is that of pipelines.
     Concourse,
 }
@@ -90,6 +92,7 @@ async fn main() -> anyhow::Result<()> {
             }
         }
         Scene::Growth => scenes::growth::run(&stage, &cli.subjects, &cli.objects).await?,
+        Scene::Density => scenes::density::run(&stage, &cli.subjects, &cli.objects).await?,
         Scene::Failover => {
             for subject in cli.subjects {
                 scenes::failover::run(&stage, subject).await?;

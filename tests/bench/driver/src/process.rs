@@ -78,6 +78,16 @@ impl Process {
         })
     }
 
+    /// Reads its proportional set size in bytes: resident pages that it shares with others, such as those of a binary, are
+    /// divided among them.
+    pub fn read_pss(&self) -> Result<u64> {
+        let file = format!("/proc/{}/smaps_rollup", self.pid);
+        let rollup = fs::read_to_string(&file).with_context(|| format!("{} has ended", self.name))?;
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("no Pss in {file}"))? * 1024)
+    }
+
     /// Waits until the process uses less than a twentieth of a core for a second.
     pub async fn wait_idle(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();

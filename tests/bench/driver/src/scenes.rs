@@ -2,6 +2,7 @@
 
 pub mod concourse;
 pub mod converge;
+pub mod density;
 pub mod failover;
 pub mod growth;
 

@@ -80,6 +80,13 @@ pub struct Programs {
     pub simulator: Option<PathBuf>,
 }
 
+impl Programs {
+    /// Returns the path of the plugin's component.
+    pub fn require_component(&self) -> Result<&Path> {
+        require_path(&self.component, "component")
+    }
+}
+
 impl Subject {
     /// Returns its name in reports.
     pub fn name(self) -> &'static str {
@@ -152,6 +159,15 @@ impl Running {
     /// Starts a subject. With `replica` it takes part in a leader election.
     pub async fn start(stage: &Stage, subject: Subject, replica: Option<&str>) -> Result<Self> {
         let name = format!("{}{}", subject.name(), replica.unwrap_or(""));
+        Self::start_as(stage, subject, name, replica).await
+    }
+
+    /// Starts one of several operators of a subject that do not know of each other.
+    pub async fn start_beside(stage: &Stage, subject: Subject, number: usize) -> Result<Self> {
+        Self::start_as(stage, subject, format!("{}-{number}", subject.name()), None).await
+    }
+
+    async fn start_as(stage: &Stage, subject: Subject, name: String, replica: Option<&str>) -> Result<Self> {
         let folder = stage.folder.join(&name);
         fs::create_dir_all(&folder)?;
         let ready = folder.join(READY_FILE);
@@ -161,7 +177,7 @@ impl Running {
         let workers = stage.workers.to_string();
         let mut command = match subject {
             Subject::Ostler => {
-                let component = require_path(&programs.component, "component")?.to_owned();
+                let component = programs.require_component()?.to_owned();
                 ostler_command(
                     stage,
                     &folder,
@@ -207,6 +223,19 @@ impl Running {
             command.env("BENCH_REPLICA", replica);
         }
         Self::launch(stage, subject, &name, folder, command).await
+    }
+
+    /// Starts Ostler with these plugins, in a folder of its own.
+    pub async fn start_plugins(
+        stage: &Stage,
+        folder: &Path,
+        components: &[PathBuf],
+        grants: &Path,
+    ) -> Result<Self> {
+        let subject = Subject::Ostler;
+        let _ = fs::remove_file(folder.join(READY_FILE));
+        let command = ostler_command(stage, folder, components, grants)?;
+        Self::launch(stage, subject, subject.name(), folder.to_owned(), command).await
     }
 
     /// Starts Ostler with the Concourse pack.

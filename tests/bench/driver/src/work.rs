@@ -76,17 +76,16 @@ fn build_child(sample: &Value) -> (&str, Value) {
     (name, child)
 }
 
-/// Sends the writes of an operator after a change of what all objects read, by a bare client: it replaces each ConfigMap as it
-/// has it, or applies it. Returns the seconds they took.
+/// Sends the writes of an operator after a change of what all objects read, by a bare client: it replaces each of the
+/// ConfigMaps that are there, or applies it. Returns the seconds they took.
 pub async fn send_raw_updates(
     cluster: &Cluster,
     samples_there: &[Value],
+    children_there: &[Value],
     workers: usize,
     apply: bool,
 ) -> Result<f64> {
-    let list = cluster.get(&config_maps_path()).await?;
-    let cached = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-    let cached: HashMap<&str, &Value> = cached
+    let cached: HashMap<&str, &Value> = children_there
         .iter()
         .filter_map(|child| Some((child["metadata"]["name"].as_str()?, child)))
         .collect();

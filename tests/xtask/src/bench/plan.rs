@@ -1,7 +1,7 @@
 //! The plan: runs of the driver for the selected benches and subjects.
 
 /// Names of the benches.
-pub const BENCH_NAMES: [&str; 8] = [
+pub const BENCH_NAMES: [&str; 9] = [
     "converge-1k",
     "fanout-1k",
     "converge-10k",
@@ -9,6 +9,7 @@ pub const BENCH_NAMES: [&str; 8] = [
     "failover",
     "cache-100k",
     "growth",
+    "density",
     "concourse",
 ];
 
@@ -138,6 +139,21 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
             objects: [10_000, 30_000, 100_000].map(scaled).to_vec(),
             extra: &[],
         });
+    }
+    if !of(&["density"]).is_empty() {
+        let subjects = operators(&["controller-runtime-strip", "kopf"]);
+        if !subjects.is_empty() {
+            runs.push(Run {
+                scene: "density",
+                subjects,
+                benches: vec!["density"],
+                objects: match size {
+                    Size::Full => vec![1, 10, 50, 100],
+                    Size::Quick => vec![1, 5, 10],
+                },
+                extra: &[],
+            });
+        }
     }
     let (benches, subjects) = (
         of(&["concourse"]),

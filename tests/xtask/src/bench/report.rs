@@ -88,6 +88,16 @@ fn table_columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("rss_peak", "memory, peak"),
             ("cpu_seconds", "CPU to list"),
         ],
+        "density" => &[
+            ("pss_1", "memory, 1"),
+            ("pss_10", "10"),
+            ("pss_50", "50"),
+            ("pss_100", "memory, 100"),
+            ("cpu_per_hour_1", "CPU per hour, 1"),
+            ("cpu_per_hour_10", "10"),
+            ("cpu_per_hour_50", "50"),
+            ("cpu_per_hour_100", "CPU per hour, 100"),
+        ],
         "concourse" => &[
             ("requests_per_minute", "requests per minute"),
             ("writes_per_minute", "writes per minute"),
@@ -145,6 +155,11 @@ fn describe_bench(bench: &str) -> &'static str {
             "100,000 ConfigMaps of 1.3 KiB, which the operator caches because it reads one of them. \
             Resident per object is the growth of the process' memory divided by the number of objects; \
             allocated is measured in a process that has only the store."
+        }
+        "density" => {
+            "1, 10, 50 and 100 plugins in one host, each with a kind of its own, beside as many processes of an operator, all \
+            without an object. Memory is the proportional set size, which divides the pages of a binary among its \
+            processes; CPU time is that of 30 s at rest, as seconds per hour."
         }
         "concourse" => {
             "A Concourse with 50 pipelines of 10 jobs each, 4 builds per job, 20 of the 2,000 builds running: the \
@@ -327,6 +342,7 @@ impl Report {
             "noop-10k" => &["per_second_per_core", "p50_us"],
             "cache-100k" => &["bytes_per_object", "rss_peak"],
             "growth" => &["rss_100k", "cpu_seconds_100k"],
+            "density" => &["pss_1", "pss_50", "pss_100", "cpu_per_hour_100"],
             "concourse" => &["requests_per_minute", "writes_per_minute"],
             _ => &[],
         };
@@ -399,6 +415,7 @@ impl Report {
                 ("crash_s", "Seconds, kill -9"),
             ],
             "cache-100k" => &[("bytes_per_object", "Resident bytes per object")],
+            "density" => &[("pss_50", "Memory of 50 at rest, MiB")],
             "concourse" => &[("requests_per_minute", "Requests per minute to Concourse")],
             "growth" => return self.growth_plot().into_iter().collect(),
             _ => &[],

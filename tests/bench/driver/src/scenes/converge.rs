@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Stage, report_requests};
 use crate::{
@@ -97,15 +97,20 @@ async fn wait_reached(observer: &Observer, n: usize, limit: Duration) -> Result<
 /// Measures the writes of an operator by a bare client: those that make objects Ready, and those after a change of what all
 /// objects read.
 async fn measure_raw(stage: &Stage, subject: Subject) -> Result<()> {
-    let list = stage.cluster.get(&samples_path()).await?;
-    let there = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+    let list = async |path: &str| -> Result<Vec<Value>> {
+        let list = stage.cluster.get(path).await?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    };
+    let there = &list(&samples_path()).await?;
     let (workers, apply) = (stage.workers as usize, subject == Subject::RawApply);
     for kind in ["converge", "fanout"] {
+        // An operator has them in its cache.
+        let children = &list(&config_maps_path()).await?;
         let before = stage.cluster.count_requests().await?;
         print_progress(format!("{}: {} objects", subject.name(), there.len()));
         let took = match kind {
             "converge" => work::send_raw_writes(&stage.cluster, there, workers, apply).await?,
-            _ => work::send_raw_updates(&stage.cluster, there, workers, apply).await?,
+            _ => work::send_raw_updates(&stage.cluster, there, children, workers, apply).await?,
         };
         let requests = requests_since(&before, &stage.cluster.count_requests().await?);
         if let Some(bench) = stage.bench_name(kind) {

@@ -1,0 +1,159 @@
+//! Density: many plugins in one host beside as many operators in processes of their own, without any object.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::Stage;
+use crate::{
+    process::Process,
+    report::{Report, print_progress},
+    subject::{Running, Subject},
+};
+
+/// Name of the plugin in its component. That of a copy is as long, so that it can take its place.
+const PLUGIN_NAME: &str = "bench-plugin";
+/// The kind in the component and in its CRD, and its plural.
+const KIND: &str = "Sample";
+/// Time from the start until memory and CPU time are those at rest.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
+/// Time in which the CPU time at rest is measured.
+const REST_TIME: Duration = Duration::from_secs(30);
+
+/// Memory and CPU time of processes.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    pss: u64,
+    cpu_seconds: f64,
+}
+
+impl Sum {
+    fn of(processes: &[&Process]) -> Result<Self> {
+        let mut sum = Self::default();
+        for process in processes {
+            sum.pss += process.read_pss()?;
+            sum.cpu_seconds += process.read_usage()?.cpu_seconds;
+        }
+        Ok(sum)
+    }
+}
+
+/// Measures each subject with each number of plugins or operators.
+pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result<()> {
+    let largest = steps.iter().copied().max().unwrap_or_default();
+    let crd = include_str!("../../../crd.yaml");
+    for number in 0..largest {
+        let crd = crd
+            .replace(KIND, &copy_kind(number))
+            .replace(&KIND.to_lowercase(), &copy_kind(number).to_lowercase());
+        let crd: Value = serde_saphyr::from_str(&crd)?;
+        stage.cluster.install_crd(&crd).await?;
+    }
+    for &subject in subjects {
+        for &step in steps {
+            print_progress(format!("{}: {step} at rest", subject.name()));
+            let running = start_all(stage, subject, step).await?;
+            // A measurement takes as long as it takes: nothing happens that could be awaited.
+            tokio::time::sleep(SETTLE_TIME).await;
+            let processes: Vec<&Process> = running.iter().map(|running| &running.process).collect();
+            let before = Sum::of(&processes)?;
+            tokio::time::sleep(REST_TIME).await;
+            let after = Sum::of(&processes)?;
+            for bench in &stage.benches {
+                let report = Report { bench, subject };
+                report.report_value(&format!("pss_{step}"), after.pss, "bytes");
+                let per_hour = (after.cpu_seconds - before.cpu_seconds) * 3600.0 / REST_TIME.as_secs_f64();
+                report.report_value(&format!("cpu_per_hour_{step}"), per_hour, "s");
+            }
+            for running in running {
+                running.process.terminate().await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts one host with this number of plugins, or this number of operators.
+async fn start_all(stage: &Stage, subject: Subject, count: usize) -> Result<Vec<Running>> {
+    if subject == Subject::Ostler {
+        let component = stage.programs.require_component()?;
+        let folder = stage.folder.join(format!("density-{count}"));
+        let (components, grants) = write_copies(component, &folder, count)?;
+        return Ok(vec![
+            Running::start_plugins(stage, &folder, &components, &grants).await?,
+        ]);
+    }
+    let mut running = Vec::new();
+    for number in 0..count {
+        running.push(Running::start_beside(stage, subject, number).await?);
+    }
+    Ok(running)
+}
+
+fn copy_kind(number: usize) -> String {
+    let kept = &KIND[..KIND.len() - 3];
+    format!("{kept}{number:03}")
+}
+
+fn copy_name(number: usize) -> String {
+    let kept = &PLUGIN_NAME[..PLUGIN_NAME.len() - 3];
+    format!("{kept}{number:03}")
+}
+
+/// Writes copies of a component, each a plugin with a name and a kind of its own. Returns them and their grants.
+fn write_copies(component: &Path, folder: &Path, count: usize) -> Result<(Vec<PathBuf>, PathBuf)> {
+    let components = folder.join("components");
+    fs::create_dir_all(&components)?;
+    let original = fs::read(component).with_context(|| format!("reading {}", component.display()))?;
+    let (mut paths, mut grants) = (Vec::new(), "plugins:\n".to_owned());
+    for number in 0..count {
+        let (name, kind) = (copy_name(number), copy_kind(number));
+        let mut copy = original.clone();
+        replace_all(&mut copy, PLUGIN_NAME.as_bytes(), name.as_bytes());
+        replace_all(&mut copy, KIND.as_bytes(), kind.as_bytes());
+        let path = components.join(format!("{name}.wasm"));
+        fs::write(&path, copy)?;
+        paths.push(path);
+        grants += &format!(
+            "  {name}:\n    reconciles:\n    - {{group: bench.ostler.dev, kinds: [{kind}]}}\n    kubernetes:\n    \
+             - {{kinds: [ConfigMap], verbs: [get, apply]}}\n"
+        );
+    }
+    let file = folder.join("grants.yaml");
+    fs::write(&file, grants)?;
+    Ok((paths, file))
+}
+
+/// Replaces a text by one of the same length.
+fn replace_all(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    let mut at = 0;
+    while at + from.len() <= bytes.len() {
+        if bytes[at..].starts_with(from) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+            at += to.len();
+        } else {
+            at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_have_names_of_the_same_length() {
+        assert_eq!(
+            (copy_name(7).len(), copy_kind(99).len()),
+            (PLUGIN_NAME.len(), KIND.len())
+        );
+        let mut bytes = *b"a Sample, Samples, Samp";
+        replace_all(&mut bytes, b"Sample", copy_kind(12).as_bytes());
+        assert_eq!(&bytes, b"a Sam012, Sam012s, Samp");
+    }
+}
