@@ -81,8 +81,9 @@ impl Admin {
     }
 }
 
-/// Ready when the plugins have been loaded and the kinds that they reconcile listed; names those that have not. What else is watched depends
-/// on the references of objects: a tenant who refers to a namespace that the host may not read must not make it unready.
+/// Ready when the plugins have been loaded and the kinds that they reconcile listed; names those that have not. What else is
+/// watched depends on the references of objects: a tenant who refers to a namespace that the host may not read must not make
+/// it unready.
 async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     let cache = &admin.services.cache;
     let states = cache.informers.scopes();
@@ -102,23 +103,20 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
         .filter(|scope| !is_synced(scope))
         .map(|scope| describe(&scope))
         .collect();
-    if waiting.is_empty() && !admin.registry.is_first_load_complete() {
+    if !waiting.is_empty() {
+        let message = format!("not synced: {}", waiting.join(", "));
+        return (StatusCode::SERVICE_UNAVAILABLE, message);
+    }
+    if !admin.registry.is_first_load_complete() {
         return (
             StatusCode::SERVICE_UNAVAILABLE,
             "plugins are being loaded".to_owned(),
         );
     }
-    if waiting.is_empty() {
-        // Still ready: the previous grants apply, and a host that is not ready is no reason to stop the others.
-        let note = admin.registry.grants_error();
-        let note =
-            note.map(|e| format!("; the grants file is invalid, the previous grants still apply: {e}"));
-        return (StatusCode::OK, format!("ok{}", note.unwrap_or_default()));
-    }
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        format!("not synced: {}", waiting.join(", ")),
-    )
+    // Still ready: the previous grants apply, and a host that is not ready is no reason to stop the others.
+    let note = admin.registry.grants_error();
+    let note = note.map(|e| format!("; the grants file is invalid, the previous grants still apply: {e}"));
+    (StatusCode::OK, format!("ok{}", note.unwrap_or_default()))
 }
 
 #[derive(Deserialize)]

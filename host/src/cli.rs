@@ -15,6 +15,7 @@ mod proxy;
 mod record;
 mod replay;
 mod run;
+mod shutdown;
 mod status;
 mod table;
 mod trace;
@@ -30,9 +31,9 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
+use self::shutdown::ShutdownSignals;
 use crate::{
     admin::Admin,
     client::connection::connect,
@@ -323,30 +324,6 @@ async fn serve_host(
     tokio::select! {
         () = host.drain(common.grace_period) => Ok(()),
         signal = signals.recv() => anyhow::bail!("second {signal}: running reconciles were abandoned"),
-    }
-}
-
-/// The signals that end a host in order.
-struct ShutdownSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl ShutdownSignals {
-    /// Handles the signals from now on, in place of the end of the process.
-    fn install() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for the next signal, and returns its name.
-    async fn recv(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
     }
 }
 

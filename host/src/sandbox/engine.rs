@@ -287,10 +287,13 @@ impl Engine {
     /// Calls `describe`, which a component is loaded with: the types of all functions of its reconciler are checked.
     pub async fn describe(&self, compiled: &Compiled, call: Call) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
-            .run_call(compiled, call, |_, compiled, store| {
+            .run_call(compiled, call, |engine, compiled, store| {
                 Box::pin(async move {
-                    let plugin = compiled.pre.instantiate_async(&mut *store).await?;
-                    plugin.ostler_plugin_reconciler().call_describe(&mut *store).await
+                    let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
+                    let plugin = Plugin::new(&mut *store, &instance)?;
+                    let answer = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
+                    engine.inspect(compiled, &instance, store).await;
+                    answer
                 })
             })
             .await;

@@ -17,10 +17,7 @@ use notify::{
 use ostler_builder::{Language, Options};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
-};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{
     build::build,
@@ -31,6 +28,7 @@ use super::{
 use crate::{
     cli::{
         ask::Output,
+        shutdown::ShutdownSignals,
         table::{Shade, join_reason, shade_text},
     },
     kube::{key::ObjectRef, well_known::environment},
@@ -262,8 +260,7 @@ impl Dev {
     /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read_folder(&self.folder)?;
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut signals = ShutdownSignals::install()?;
         // Before the first build, so that a save during it is not missed.
         let mut files = Files::watch_folder(&self.folder)?;
         let mut stage = Stage::prepare(self.kubeconfig.clone()).await?;
@@ -314,8 +311,7 @@ impl Dev {
             }
         };
         let ended: anyhow::Result<()> = tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            _ = interrupt.recv() => Ok(()),
+            _ = signals.recv() => Ok(()),
             failed = working => failed,
         };
         let _ = std::fs::remove_file(self.ready_file());

@@ -65,16 +65,11 @@ impl Process {
             .collect();
         let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok());
         let (user, system) = ticks(11).zip(ticks(12)).context("no times in /proc/PID/stat")?;
-        let kib = |key: &str| {
-            let line = status.lines().find_map(|l| l.strip_prefix(key));
-            line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok())
-                .with_context(|| format!("no {key} in /proc/PID/status"))
-        };
         Ok(Usage {
             cpu_seconds: (user + system) as f64 / rustix::param::clock_ticks_per_second() as f64,
-            rss: kib("VmRSS:")? * 1024,
-            rss_anon: kib("RssAnon:")? * 1024,
-            rss_peak: kib("VmHWM:")? * 1024,
+            rss: parse_bytes(&status, "VmRSS:")?,
+            rss_anon: parse_bytes(&status, "RssAnon:")?,
+            rss_peak: parse_bytes(&status, "VmHWM:")?,
         })
     }
 
@@ -83,9 +78,7 @@ impl Process {
     pub fn read_pss(&self) -> Result<u64> {
         let file = format!("/proc/{}/smaps_rollup", self.pid);
         let rollup = fs::read_to_string(&file).with_context(|| format!("{} has ended", self.name))?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-        let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-        Ok(kib.with_context(|| format!("no Pss in {file}"))? * 1024)
+        parse_bytes(&rollup, "Pss:")
     }
 
     /// Waits until the process uses less than a twentieth of a core for a second.
@@ -132,4 +125,11 @@ impl Process {
         }
         Ok(())
     }
+}
+
+/// Parses the bytes of a line of a file in /proc, which has them in KiB.
+fn parse_bytes(text: &str, key: &str) -> Result<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("no {key} in /proc"))? * 1024)
 }

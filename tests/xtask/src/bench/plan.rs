@@ -149,7 +149,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
                 benches: vec!["density"],
                 objects: match size {
                     Size::Full => vec![1, 10, 50, 100],
-                    Size::Quick => vec![1, 5, 10],
+                    Size::Quick => vec![1, 10],
                 },
                 extra: &[],
             });

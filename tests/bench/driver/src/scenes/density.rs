@@ -25,15 +25,15 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// Time in which the CPU time at rest is measured.
 const REST_TIME: Duration = Duration::from_secs(30);
 
-/// Memory and CPU time of processes.
+/// Memory and CPU time of processes together.
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct TotalUsage {
     pss: u64,
     cpu_seconds: f64,
 }
 
-impl Sum {
-    fn of(processes: &[&Process]) -> Result<Self> {
+impl TotalUsage {
+    fn read(processes: &[&Process]) -> Result<Self> {
         let mut sum = Self::default();
         for process in processes {
             sum.pss += process.read_pss()?;
@@ -49,8 +49,8 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
     let crd = include_str!("../../../crd.yaml");
     for number in 0..largest {
         let crd = crd
-            .replace(KIND, &copy_kind(number))
-            .replace(&KIND.to_lowercase(), &copy_kind(number).to_lowercase());
+            .replace(KIND, &number_name(KIND, number))
+            .replace(&KIND.to_lowercase(), &number_name(KIND, number).to_lowercase());
         let crd: Value = serde_saphyr::from_str(&crd)?;
         stage.cluster.install_crd(&crd).await?;
     }
@@ -61,9 +61,9 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
             // A measurement takes as long as it takes: nothing happens that could be awaited.
             tokio::time::sleep(SETTLE_TIME).await;
             let processes: Vec<&Process> = running.iter().map(|running| &running.process).collect();
-            let before = Sum::of(&processes)?;
+            let before = TotalUsage::read(&processes)?;
             tokio::time::sleep(REST_TIME).await;
-            let after = Sum::of(&processes)?;
+            let after = TotalUsage::read(&processes)?;
             for bench in &stage.benches {
                 let report = Report { bench, subject };
                 report.report_value(&format!("pss_{step}"), after.pss, "bytes");
@@ -95,13 +95,9 @@ async fn start_all(stage: &Stage, subject: Subject, count: usize) -> Result<Vec<
     Ok(running)
 }
 
-fn copy_kind(number: usize) -> String {
-    let kept = &KIND[..KIND.len() - 3];
-    format!("{kept}{number:03}")
-}
-
-fn copy_name(number: usize) -> String {
-    let kept = &PLUGIN_NAME[..PLUGIN_NAME.len() - 3];
+/// Puts a number in place of the last three characters of a name, so that it takes as many bytes.
+fn number_name(name: &str, number: usize) -> String {
+    let kept = &name[..name.len() - 3];
     format!("{kept}{number:03}")
 }
 
@@ -112,7 +108,7 @@ fn write_copies(component: &Path, folder: &Path, count: usize) -> Result<(Vec<Pa
     let original = fs::read(component).with_context(|| format!("reading {}", component.display()))?;
     let (mut paths, mut grants) = (Vec::new(), "plugins:\n".to_owned());
     for number in 0..count {
-        let (name, kind) = (copy_name(number), copy_kind(number));
+        let (name, kind) = (number_name(PLUGIN_NAME, number), number_name(KIND, number));
         let mut copy = original.clone();
         replace_all(&mut copy, PLUGIN_NAME.as_bytes(), name.as_bytes());
         replace_all(&mut copy, KIND.as_bytes(), kind.as_bytes());
@@ -149,11 +145,11 @@ mod tests {
     #[test]
     fn copies_have_names_of_the_same_length() {
         assert_eq!(
-            (copy_name(7).len(), copy_kind(99).len()),
+            (number_name(PLUGIN_NAME, 7).len(), number_name(KIND, 99).len()),
             (PLUGIN_NAME.len(), KIND.len())
         );
         let mut bytes = *b"a Sample, Samples, Samp";
-        replace_all(&mut bytes, b"Sample", copy_kind(12).as_bytes());
+        replace_all(&mut bytes, b"Sample", number_name(KIND, 12).as_bytes());
         assert_eq!(&bytes, b"a Sam012, Sam012s, Samp");
     }
 }
