@@ -42,9 +42,8 @@ const MAX_CACHED_AGE: Duration = Duration::from_hours(7 * 24);
 /// Values of environment variables.
 pub type Variables = BTreeMap<&'static str, PathBuf>;
 
-/// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by which the tests
-/// find them, and the executables of the tests.
-pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<TestExecutable>)> {
+/// Builds components and fetches the programs that scenarios run. Returns the environment variables by which the tests find them.
+pub fn prepare(selection: &Selection) -> Result<Variables> {
     let mut variables = Variables::new();
     if selection.has_scenarios() {
         // First, because they fail within seconds where a package can't be fetched.
@@ -59,16 +58,22 @@ pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<Te
         components::build_components(|guest| guest.pack != "bench")?;
         variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
     }
+    Ok(variables)
+}
+
+/// Builds the selected tests and the host they run, and passes each test executable on as soon as it is built. Returns the binary of
+/// the host.
+pub fn build(
+    selection: &Selection,
+    lints: Lints,
+    each: impl FnMut(TestExecutable),
+) -> Result<Option<PathBuf>> {
     let targets = if selection.includes(Tier::Pure) {
         &[][..]
     } else {
         &SCENARIO_TARGETS
     };
-    let (mut binaries, executables) = cargo::build_tests(targets, lints)?;
-    if let Some(binary) = binaries.remove("ostler") {
-        variables.insert(HOST_VARIABLE, binary);
-    }
-    Ok((variables, executables))
+    Ok(cargo::build_tests(targets, lints, each)?.remove("ostler"))
 }
 
 /// Removes old files from a folder and those below it, which all checkouts of a user share.
