@@ -131,6 +131,13 @@ func Patch(ref ObjectRef, patch any, preconditions Preconditions) error {
 	return check(failed)
 }
 
+// PatchSubresource applies a JSON merge patch (RFC 7386) to a subresource that has the form of the object, such as "resize"
+// of a Pod.
+func PatchSubresource(ref ObjectRef, subresource string, patch any, preconditions Preconditions) error {
+	_, failed := wit.KubernetesPatchSubresource(ref, subresource, encode(patch), preconditions.wit())
+	return check(failed)
+}
+
 // Delete deletes an object in the background.
 func Delete(ref ObjectRef) error {
 	return DeleteWith(ref, wit.KubernetesPropagationBackground, Preconditions{})

@@ -264,6 +264,8 @@ type Metadata struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 	Finalizers  []string          `json:"finalizers"`
+	// CreationTimestamp is the time of the creation in RFC 3339.
+	CreationTimestamp string `json:"creationTimestamp"`
 	// DeletionTimestamp is the time of the deletion in RFC 3339, empty without one.
 	DeletionTimestamp string `json:"deletionTimestamp"`
 }

@@ -121,6 +121,8 @@ export interface Host {
   apply(object: object, options?: { cluster?: string; owned?: boolean; force?: boolean; substitutions?: Substitution[] }): KubernetesObject;
   create(object: object, options?: { cluster?: string; owned?: boolean; substitutions?: Substitution[] }): KubernetesObject;
   patch(ref: Reference, patch: object, required?: Preconditions): KubernetesObject;
+  /** Applies a merge patch to a subresource that has the form of the object, such as `resize` of a Pod. */
+  patchSubresource(ref: Reference, subresource: string, patch: object, required?: Preconditions): KubernetesObject;
   delete(ref: Reference, options?: { propagation?: "background" | "foreground" | "orphan" } & Preconditions): void;
   hold(ref: Reference): void;
   listHolders(ref: Reference): Reference[];

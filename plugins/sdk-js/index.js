@@ -261,6 +261,9 @@ export const host = {
     parse(call(kubernetes.create, json(object), { cluster: given(cluster), owned, substitutions })),
   /** Applies a JSON merge patch (RFC 7386); `required` has a `uid` or a `resourceVersion`, or both. */
   patch: (ref, patch, required) => parse(call(kubernetes.patch, ref, json(patch), preconditions(required))),
+  /** Applies a merge patch to a subresource that has the form of the object, such as `resize` of a Pod. */
+  patchSubresource: (ref, subresource, patch, required) =>
+    parse(call(kubernetes.patchSubresource, ref, subresource, json(patch), preconditions(required))),
   delete: (ref, { propagation = "background", ...required } = {}) =>
     call(kubernetes.delete, ref, { propagation, preconditions: preconditions(required) }),
   hold: (ref) => call(references.hold, ref),

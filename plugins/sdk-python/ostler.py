@@ -351,6 +351,11 @@ class Host:
         preconditions = kubernetes.Preconditions(uid, resource_version)
         return json.loads(_call(kubernetes.patch, ref, _json(patch), preconditions))
 
+    def patch_subresource(self, ref, subresource, patch, uid=None, resource_version=None):
+        """Applies a merge patch to a subresource that has the form of the object, such as `resize` of a Pod."""
+        preconditions = kubernetes.Preconditions(uid, resource_version)
+        return json.loads(_call(kubernetes.patch_subresource, ref, subresource, _json(patch), preconditions))
+
     def delete(self, ref, propagation="background", uid=None, resource_version=None):
         propagation = kubernetes.Propagation[propagation.upper()]
         preconditions = kubernetes.Preconditions(uid, resource_version)

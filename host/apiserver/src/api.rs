@@ -543,6 +543,11 @@ impl Api {
             set_field(candidate, "status", status);
             return;
         }
+        if context.subresource == "resize" {
+            let resized = std::mem::replace(candidate, shown.clone());
+            crate::pod::set_container_resources(candidate, &resized);
+            return;
+        }
         if context.version.status && context.subresource.is_empty() {
             set_field(candidate, "status", shown.get("status").cloned());
         }

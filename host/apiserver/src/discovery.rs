@@ -143,6 +143,9 @@ fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
             }));
         }
     }
+    if (group, version) == ("", "v1") {
+        list.push(json!({"name": "pods/resize", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get", "patch", "update"]}));
+    }
     for (_, plural, kind, namespaced) in REVIEW_RESOURCES.iter().filter(|(name, ..)| *name == group) {
         list.push(json!({"name": plural, "singularName": kind.to_lowercase(), "namespaced": namespaced, "kind": kind, "verbs": ["create"]}));
     }

@@ -143,6 +143,8 @@ impl ResourceRequest<'_> {
             None => {}
             Some("status")
                 if version.status && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
+            Some("resize")
+                if is_pod_kind(&kind) && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
             Some("finalize") if kind.kind == "Namespace" && self.verb == Verb::Update => {}
             Some("binding") if is_pod_kind(&kind) && self.verb == Verb::Create => {
                 let name = target.name.as_deref().unwrap_or_default();

@@ -70,6 +70,22 @@ impl Api {
     }
 }
 
+/// Sets the resources of a pod's containers to those of another state of it, which the subresource `resize` takes and nothing else.
+/// The containers are found by name.
+pub fn set_container_resources(pod: &mut Value, resized: &Value) {
+    let resized = resized["spec"]["containers"].as_array();
+    let containers = pod["spec"]["containers"].as_array_mut();
+    for container in containers.into_iter().flatten() {
+        let mut named = resized.into_iter().flatten();
+        if let Some(resources) = named
+            .find(|other| other["name"] == container["name"])
+            .and_then(|other| other.get("resources"))
+        {
+            container["resources"] = resources.clone();
+        }
+    }
+}
+
 /// Sets the condition `PodScheduled`.
 fn set_scheduled(status: &mut Value) {
     let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();

@@ -37,6 +37,9 @@ macro_rules! host_calls {
                     (object: Vec<u8>, options: CreateOptions) -> Result<Vec<u8>, Error>, Write;
                 KubernetesPatch patch "patch"
                     (ref_: ObjectRef, patch: Vec<u8>, preconditions: Preconditions) -> Result<Vec<u8>, Error>, Write;
+                KubernetesPatchSubresource patch_subresource "patch-subresource"
+                    (ref_: ObjectRef, subresource: String, patch: Vec<u8>, preconditions: Preconditions)
+                        -> Result<Vec<u8>, Error>, Write;
                 KubernetesDelete delete "delete" (ref_: ObjectRef, options: DeleteOptions) -> Result<(), Error>, Write;
             }
             references {

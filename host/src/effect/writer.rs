@@ -245,17 +245,19 @@ impl ApiWriter {
         })
     }
 
-    /// Applies a merge patch to an object. The API server checks the preconditions by the identity in the patch: it
-    /// answers 409 if the uid or the resourceVersion differs.
+    /// Applies a merge patch to an object, or to its subresource of this name unless that is empty. The API server checks the
+    /// preconditions by the identity in the patch: it answers 409 if the uid or the resourceVersion differs.
     pub async fn patch_with_preconditions(
         &self,
         context: WriteContext<'_>,
         key: &ObjectRef,
+        subresource: &str,
         patch: &Value,
         preconditions: &Preconditions,
     ) -> Result<Written, ApiError> {
+        let slash = if subresource.is_empty() { "" } else { "/" };
         let path = format!(
-            "{}?fieldManager={FIELD_MANAGER_PREFIX}{}",
+            "{}{slash}{subresource}?fieldManager={FIELD_MANAGER_PREFIX}{}",
             self.client.discover_resource(&key.gvk).await?.object(key),
             context.manager
         );
@@ -460,7 +462,7 @@ impl ApiWriter {
         let mut resource = self.client.discover_resource(&key.gvk).await?;
         for _ in 0..MAX_STATUS_DISCOVERIES {
             let object_path = resource.object(key);
-            let path = if resource.status {
+            let path = if resource.has_status() {
                 format!("{object_path}/status")
             } else {
                 object_path
@@ -473,9 +475,9 @@ impl ApiWriter {
             // it.
             let is_misplaced = match &written {
                 Ok(object) => {
-                    !resource.status && !is_partly_stored(status, &object.status().unwrap_or_default())
+                    !resource.has_status() && !is_partly_stored(status, &object.status().unwrap_or_default())
                 }
-                Err(e) => resource.status && e.code() == 404,
+                Err(e) => resource.has_status() && e.code() == 404,
             };
             if !is_misplaced {
                 return written;
@@ -485,7 +487,7 @@ impl ApiWriter {
                 // The error has made the client forget the resource, if that is old enough to be stale.
                 Err(_) => self.client.discover_resource(&key.gvk).await?,
             };
-            if current.status == resource.status {
+            if current.has_status() == resource.has_status() {
                 return written;
             }
             resource = current;

@@ -87,6 +87,19 @@ pub enum Access<'a> {
         /// Namespace and name of the `Cluster`; empty for the host's own cluster.
         cluster: &'a str,
     },
+    /// A call about a subresource of an object.
+    Subresource {
+        /// Operation.
+        verb: Verb,
+        /// Kind of the object.
+        gvk: &'a Gvk,
+        /// Name of the subresource.
+        subresource: &'a str,
+        /// Namespace of the object; empty for a cluster-scoped one.
+        namespace: &'a str,
+        /// Namespace and name of the `Cluster`; empty for the host's own cluster.
+        cluster: &'a str,
+    },
     /// An HTTP request.
     Upstream {
         /// Namespace of the Upstream.
@@ -355,7 +368,7 @@ pub struct KubernetesGrant {
     #[serde(default)]
     pub group: String,
     /// Kinds. `*` matches any kind, `Foo*` a prefix; kinds of `ostler.dev` are matched only by their names, and no entry
-    /// allows to write Plugins.
+    /// allows to write Plugins. `Pod/resize` is a subresource, which no pattern matches; its verb is `patch`.
     pub kinds: Vec<String>,
     /// Allowed operations.
     pub verbs: Vec<Verb>,
@@ -488,6 +501,15 @@ impl Permissions {
                     return Err(format!("kubernetes[{i}].{field} is empty: it allows nothing"));
                 }
             }
+            let is_subresource = |kind: &&String| kind.contains('/');
+            if let Some(kind) = grant.kinds.iter().find(is_subresource)
+                && (!names_subresource(kind) || grant.verbs != [Verb::Patch])
+            {
+                return Err(format!(
+                    "kubernetes[{i}].kinds has {kind:?}: a kind and its subresource are needed, such as `Pod/resize`, and \
+                     `patch` as the only verb; `status` is refused"
+                ));
+            }
             let is_pair = |c: &&String| {
                 let (namespace, name) = c.split_once('/').unwrap_or_default();
                 !namespace.is_empty() && !name.is_empty() && !name.contains('/')
@@ -540,6 +562,13 @@ impl Permissions {
         }
         Ok(())
     }
+}
+
+/// Returns whether an entry of `kinds` is a kind and the name of a subresource other than the status.
+fn names_subresource(kind: &str) -> bool {
+    let (kind, subresource) = kind.split_once('/').unwrap_or_default();
+    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_word(kind) && is_word(subresource) && subresource != "status"
 }
 
 /// Parses the home cluster of a plugin: its name in keys. The error names the field.

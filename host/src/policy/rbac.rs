@@ -272,6 +272,12 @@ impl<'a> Derivation<'a> {
 
     fn add_grant(&mut self, grant: &KubernetesGrant) {
         for kind in &grant.kinds {
+            if let Some((kind, subresource)) = kind.split_once('/') {
+                let resource = self.find_resource(&grant.group, kind);
+                let name = format!("{}/{subresource}", resource.plural);
+                self.add_account_rule(&grant.namespaces, &resource, &name, account_verbs(&grant.verbs));
+                continue;
+            }
             for resource in self.expand_kind(&grant.group, kind) {
                 // No grant allows a plugin to write Plugins, and other users of its account must not either.
                 let is_plugin = resource.group == HOST_GROUP && resource.kind == "Plugin";

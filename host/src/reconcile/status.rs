@@ -127,7 +127,7 @@ impl Controller {
     async fn raises_generation(&self, key: &ObjectRef) -> bool {
         let Ok(api) = self.find_api(key) else { return false };
         let resource = api.writer.discover_resource(&key.gvk).await;
-        resource.is_ok_and(|resource| !resource.status)
+        resource.is_ok_and(|resource| !resource.has_status())
     }
 
     /// Patches the status of an object, and counts the write.

@@ -637,6 +637,32 @@ func KubernetesPatch(ref ObjectRef, patch []byte, preconditions KubernetesPrecon
 	return r.Ok, r.Err
 }
 
+//go:wasmimport ostler:plugin/kubernetes@0.1.0 patch-subresource
+func hostKubernetesPatchSubresource(a0 uint32, a1 uint32)
+
+// KubernetesPatchSubresource:
+// Applies a JSON merge patch (RFC 7386) to a subresource that has the form of
+// the object itself, such as `resize` of a Pod, and returns the object. The
+// API server takes from it what belongs to the subresource. The permission
+// names it after the kind, as `Pod/resize` with the verb `patch`. `status` is
+// refused: it belongs to the controller of the object. The patch is sent even
+// if it would change nothing.
+//
+// Fails with `unsupported` if the API server has no such subresource of the
+// kind, and otherwise as `patch` does.
+func KubernetesPatchSubresource(ref ObjectRef, subresource string, patch []byte, preconditions KubernetesPreconditions) ([]byte, *Error) {
+	defer release()
+	p := allocate(96, 4)
+	storeObjectRef(p+0, ref)
+	storeString(p+56, subresource)
+	storeBytes(p+64, patch)
+	storeKubernetesPreconditions(p+72, preconditions)
+	answer := allocate(104, 8)
+	hostKubernetesPatchSubresource(p, answer)
+	r := loadResultBytesOrError(answer)
+	return r.Ok, r.Err
+}
+
 func loadKubernetesPropagation(p uint32) (v KubernetesPropagation) {
 	v = load[KubernetesPropagation](p)
 	return v

@@ -85,6 +85,20 @@ var KubernetesPatch = func(ref ObjectRef, patch []byte, preconditions Kubernetes
 	panic("wit.KubernetesPatch is not set: outside of a host a test sets it")
 }
 
+// KubernetesPatchSubresource:
+// Applies a JSON merge patch (RFC 7386) to a subresource that has the form of
+// the object itself, such as `resize` of a Pod, and returns the object. The
+// API server takes from it what belongs to the subresource. The permission
+// names it after the kind, as `Pod/resize` with the verb `patch`. `status` is
+// refused: it belongs to the controller of the object. The patch is sent even
+// if it would change nothing.
+//
+// Fails with `unsupported` if the API server has no such subresource of the
+// kind, and otherwise as `patch` does.
+var KubernetesPatchSubresource = func(ref ObjectRef, subresource string, patch []byte, preconditions KubernetesPreconditions) ([]byte, *Error) {
+	panic("wit.KubernetesPatchSubresource is not set: outside of a host a test sets it")
+}
+
 // KubernetesDelete:
 // Deletes an object. It succeeds if there is no such object.
 //

@@ -49,6 +49,8 @@ capabilities! {
     fn kubernetes_create(object: &[u8], options: &CreateOptions) -> Result<Vec<u8>, Error> = kubernetes::create;
     /// `kubernetes.patch`
     fn kubernetes_patch(reference: &ObjectRef, patch: &[u8], preconditions: &Preconditions) -> Result<Vec<u8>, Error> = kubernetes::patch;
+    /// `kubernetes.patch-subresource`
+    fn kubernetes_patch_subresource(reference: &ObjectRef, subresource: &str, patch: &[u8], preconditions: &Preconditions) -> Result<Vec<u8>, Error> = kubernetes::patch_subresource;
     /// `kubernetes.delete`
     fn kubernetes_delete(reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> = kubernetes::delete;
     /// `references.hold`

@@ -349,6 +349,21 @@ impl Context<'_> {
             .map(Written)
     }
 
+    /// Applies a JSON merge patch (RFC 7386) to a subresource that has the form of the object, such as `resize` of a Pod.
+    ///
+    /// # Errors
+    /// As `kubernetes.patch-subresource`: `Unsupported` without the subresource.
+    pub fn patch_subresource(
+        &self,
+        reference: &ObjectRef,
+        subresource: &str,
+        patch: &impl Serialize,
+        preconditions: &Preconditions,
+    ) -> Result<Written, Error> {
+        self.kubernetes_patch_subresource(reference, subresource, &to_json_bytes(patch), preconditions)
+            .map(Written)
+    }
+
     /// Deletes an object in the background.
     ///
     /// # Errors

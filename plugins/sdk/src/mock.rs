@@ -518,6 +518,40 @@ impl Host {
         }
     }
 
+    /// Patches an object, or with its name a subresource.
+    fn write_patch(
+        &self,
+        reference: &ObjectRef,
+        subresource: Option<&str>,
+        patch: &[u8],
+        preconditions: &Preconditions,
+    ) -> Result<Vec<u8>, Error> {
+        let patch: Value =
+            serde_json::from_slice(patch).map_err(|error| Error::Invalid(error.to_string()))?;
+        let Some(mut object) = self.object(reference) else {
+            return Err(Error::NotFound(format_reference(reference)));
+        };
+        check_preconditions(&object, preconditions)?;
+        match subresource {
+            Some("resize") => resize_containers(&mut object, &patch),
+            _ => merge_patch(&mut object, &patch),
+        }
+        let mut state = self.0.borrow_mut();
+        let on = format_cluster(name_cluster(reference.cluster.as_deref()));
+        let slash = if subresource.is_some() { "/" } else { "" };
+        let write = format!(
+            "patch {}{slash}{} {}{on}",
+            reference.gvk.kind,
+            subresource.unwrap_or_default(),
+            reference.name
+        );
+        state.writes.push(write);
+        raise_version(&mut object);
+        state.objects.insert(object_key(reference), object.clone());
+        state.count_effect();
+        Ok(to_json_bytes(&object))
+    }
+
     fn write_object(
         &self,
         verb: &str,
@@ -715,6 +749,19 @@ pub fn merge_patch(into: &mut Value, patch: &Value) {
     }
 }
 
+/// Sets the resources of containers as the subresource `resize` does: of a patch it takes nothing else.
+fn resize_containers(pod: &mut Value, patch: &Value) {
+    let Some(containers) = pod["spec"]["containers"].as_array_mut() else {
+        return;
+    };
+    for container in containers {
+        let mut resized = patch["spec"]["containers"].as_array().into_iter().flatten();
+        if let Some(resized) = resized.find(|resized| resized["name"] == container["name"]) {
+            container["resources"] = resized["resources"].clone();
+        }
+    }
+}
+
 /// Checks preconditions against an object.
 fn check_preconditions(object: &Value, preconditions: &Preconditions) -> Result<(), Error> {
     let metadata = &object["metadata"];
@@ -874,21 +921,18 @@ impl Capabilities for Host {
         preconditions: &Preconditions,
     ) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.patch")?;
-        let patch: Value =
-            serde_json::from_slice(patch).map_err(|error| Error::Invalid(error.to_string()))?;
-        let Some(mut object) = self.object(reference) else {
-            return Err(Error::NotFound(format_reference(reference)));
-        };
-        check_preconditions(&object, preconditions)?;
-        merge_patch(&mut object, &patch);
-        let mut state = self.0.borrow_mut();
-        let on = format_cluster(name_cluster(reference.cluster.as_deref()));
-        let write = format!("patch {} {}{on}", reference.gvk.kind, reference.name);
-        state.writes.push(write);
-        raise_version(&mut object);
-        state.objects.insert(object_key(reference), object.clone());
-        state.count_effect();
-        Ok(to_json_bytes(&object))
+        self.write_patch(reference, None, patch, preconditions)
+    }
+
+    fn kubernetes_patch_subresource(
+        &self,
+        reference: &ObjectRef,
+        subresource: &str,
+        patch: &[u8],
+        preconditions: &Preconditions,
+    ) -> Result<Vec<u8>, Error> {
+        self.check_allowed("kubernetes.patch-subresource")?;
+        self.write_patch(reference, Some(subresource), patch, preconditions)
     }
 
     fn kubernetes_delete(&self, reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> {

@@ -145,6 +145,8 @@ pub struct ObjectMeta {
     pub labels: Map<String, Value>,
     /// Annotations.
     pub annotations: Map<String, Value>,
+    /// Creation of the object (RFC 3339).
+    pub creation_timestamp: Option<String>,
     /// Set when the object is being deleted.
     pub deletion_timestamp: Option<String>,
     /// Finalizers.
@@ -167,6 +169,7 @@ impl ObjectMeta {
             uid: text_field(&metadata, "uid"),
             generation: metadata["generation"].as_i64().unwrap_or_default(),
             resource_version: text_field(&metadata, "resourceVersion"),
+            creation_timestamp: metadata["creationTimestamp"].as_str().map(Into::into),
             deletion_timestamp: metadata["deletionTimestamp"].as_str().map(Into::into),
             finalizers: array_items(&metadata, "finalizers")
                 .filter_map(|name| Some(name.as_str()?.to_owned()))
@@ -306,7 +309,7 @@ mod tests {
         let full = read(
             r#"{"metadata": {"name": "a", "namespace": "n", "uid": "u", "generation": 3,
                 "resourceVersion": "7", "labels": {"l": "1"}, "annotations": {"x": "2"},
-                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f/f"],
+                "creationTimestamp": "2025-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f/f"],
                 "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "o", "uid": "i",
                 "controller": true}]}, "spec": {"name": "x"}, "status": {}}"#,
         )
@@ -316,7 +319,8 @@ mod tests {
         assert_eq!((meta.generation, &*meta.resource_version), (3, "7"));
         assert_eq!(meta.label("l"), Some("1"));
         assert_eq!((meta.annotation("x"), meta.annotation("l")), (Some("2"), None));
-        assert!(meta.deletion_timestamp.is_some());
+        assert_eq!(meta.creation_timestamp.as_deref(), Some("2025-01-01T00:00:00Z"));
+        assert_eq!(meta.deletion_timestamp.as_deref(), Some("2026-01-01T00:00:00Z"));
         assert_eq!(meta.finalizers, ["f/f"]);
         assert_eq!(meta.owner_references[0].api_version, "v1");
         assert!(meta.owner_references[0].controller);

@@ -269,6 +269,49 @@ async fn create_bound_pod(target: &Target, pods: &str, name: &str) {
     target.post(&path, &binding).await.expect(409);
 }
 
+pub async fn resize_of_a_pod_takes_resources_alone(target: &Target) {
+    let place = Place::new(target).await;
+    let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
+    let mut created = pod("a");
+    let other =
+        json!({"name": "other", "image": "example.com/other:1", "resources": {"requests": {"cpu": "10m"}}});
+    created["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1", "memory": "1Gi"}});
+    created["spec"]["containers"]
+        .as_array_mut()
+        .expect("containers")
+        .push(other);
+    target.post(&pods, &created).await.expect(201);
+    let discovered = target.get("/api/v1").await.expect(200);
+    let resources = discovered["resources"].as_array().expect("resources");
+    let resize = resources
+        .iter()
+        .find(|resource| resource["name"] == "pods/resize");
+    assert_eq!(resize.expect("is served")["kind"], "Pod");
+    let patch = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"terminationGracePeriodSeconds": 7, "containers": [
+        {"name": "main", "resources": {"requests": {"cpu": "0", "memory": "0"}}},
+        {"name": "other", "resources": {"requests": {"cpu": "10m"}}}]}});
+    let path = format!("{pods}/a");
+    let resized = target
+        .patch("merge", &format!("{path}/resize"), &patch)
+        .await
+        .expect(200);
+    let stored = target.get(&path).await.expect(200);
+    assert_eq!(resized["spec"], stored["spec"]);
+    let containers = &stored["spec"]["containers"];
+    assert_eq!(
+        containers[0]["resources"],
+        json!({"requests": {"cpu": "0", "memory": "0"}})
+    );
+    assert_eq!(containers[1]["resources"], json!({"requests": {"cpu": "10m"}}));
+    assert_eq!(containers[0]["image"], "example.com/main:1");
+    assert_eq!(stored["spec"]["terminationGracePeriodSeconds"], 20);
+    assert_eq!(stored["metadata"].get("labels"), None);
+    target
+        .patch("merge", &format!("{pods}/absent/resize"), &patch)
+        .await
+        .expect(404);
+}
+
 pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &Target) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);

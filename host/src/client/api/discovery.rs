@@ -21,11 +21,21 @@ pub struct Resource {
     pub plural: Arc<str>,
     /// True if objects live in namespaces.
     pub namespaced: bool,
-    /// True if it has a status subresource.
-    pub status: bool,
+    /// Subresources that have the form of the object, such as `status`.
+    subresources: Arc<[Box<str>]>,
 }
 
 impl Resource {
+    /// Returns whether it has a subresource with the form of the object.
+    pub fn has_subresource(&self, name: &str) -> bool {
+        self.subresources.iter().any(|known| **known == *name)
+    }
+
+    /// Returns whether it has a status subresource.
+    pub fn has_status(&self) -> bool {
+        self.has_subresource("status")
+    }
+
     /// Path of the collection; an empty namespace means all of them.
     pub fn collection(&self, namespace: &str) -> String {
         if self.namespaced && !namespace.is_empty() {
@@ -162,14 +172,13 @@ impl ApiClient {
             self.discovered.insert_absent(prefix, kinds, Instant::now());
             return Err(ApiError::UnknownKind(gvk.clone()));
         };
+        let own_form = list.resources.iter().filter(|r| r.kind == item.kind);
+        let subresources = own_form.filter_map(|r| r.name.strip_prefix(&item.name)?.strip_prefix('/'));
         let resource = Resource {
             prefix,
             plural: item.name.as_str().into(),
             namespaced: item.namespaced,
-            status: list
-                .resources
-                .iter()
-                .any(|r| r.name == format!("{}/status", item.name)),
+            subresources: subresources.map(Into::into).collect(),
         };
         self.discovered.insert(gvk, resource.clone(), Instant::now());
         Ok(resource)
@@ -239,7 +248,7 @@ mod tests {
             prefix: "apis/g.io/v1".into(),
             plural: "things".into(),
             namespaced: true,
-            status: true,
+            subresources: ["status".into()].into(),
         };
         cache.insert(&thing(), resource, now);
         cache

@@ -350,6 +350,22 @@ impl Permissions {
                 let found = self.kubernetes.iter().position(covers).filter(|_| possible);
                 found.map(|i| i + after_reconciles)
             }
+            Access::Subresource {
+                verb,
+                gvk,
+                subresource,
+                namespace,
+                cluster,
+            } => {
+                let covers = |g: &KubernetesGrant| {
+                    matches_subresource(&g.group, &g.kinds, gvk, subresource)
+                        && matches_cluster(&g.clusters, cluster, own)
+                        && g.verbs.contains(&verb)
+                        && matches_namespace(&g.namespaces, namespace, own.namespace_on(cluster))
+                };
+                let found = self.kubernetes.iter().position(covers);
+                found.map(|i| i + after_reconciles)
+            }
             Access::Upstream {
                 namespace,
                 name,
@@ -519,6 +535,27 @@ impl Access<'_> {
                     ),
                 )
             }
+            Self::Subresource {
+                verb,
+                gvk,
+                subresource,
+                namespace,
+                cluster,
+            } => (
+                format!(
+                    "{verb} {}/{subresource}{}{}",
+                    gvk.kind,
+                    namespace_suffix(namespace),
+                    cluster_suffix(cluster, own)
+                ),
+                format!(
+                    "kubernetes: [{{group: \"{}\", kinds: [{}/{subresource}], verbs: [{verb}], namespaces: [{}]{}}}]`",
+                    gvk.group,
+                    gvk.kind,
+                    shown_on(cluster, namespace),
+                    clusters_field(cluster, own)
+                ),
+            ),
             Self::Upstream {
                 namespace,
                 name,
@@ -631,6 +668,13 @@ fn matches_kind(group: &str, kinds: &[String], gvk: &Gvk) -> bool {
         return group == HOST_GROUP && kinds.iter().any(|k| *k == *gvk.kind);
     }
     (group == &*gvk.group || group == "*") && matches_any(kinds, &gvk.kind)
+}
+
+/// An entry names a subresource of a kind, as `Kind/subresource`. No pattern does.
+fn matches_subresource(group: &str, kinds: &[String], gvk: &Gvk, subresource: &str) -> bool {
+    let is_group = *group == *gvk.group || group == "*" && *gvk.group != *HOST_GROUP;
+    let is_named = |kind: &String| kind.split_once('/') == Some((&*gvk.kind, subresource));
+    is_group && kinds.iter().any(is_named)
 }
 
 /// Some pattern matches a namespace. `own` is the namespace of the reconciled object.

@@ -104,6 +104,20 @@ fn rules_in_a_namespace_follow_from_verbs_of_the_contract() {
 }
 
 #[test]
+fn rule_of_a_subresource_is_the_account_s_alone() {
+    let permissions = "{reconciles: [{group: ci.org, kinds: [Team]}], kubernetes: [{kinds: [ConfigMap/resize], verbs: [patch]}]}";
+    let rights = derive(permissions, &team(false), &["ci"]);
+    let account = lines(&rights.account.namespaces["ci"]);
+    assert!(
+        account.contains(&"patch /configmaps/resize".to_owned()),
+        "{account:?}"
+    );
+    let host = lines(&rights.host.namespaces["ci"]);
+    assert!(!host.iter().any(|line| line.contains("configmaps")), "{host:?}");
+    assert!(rights.unserved.is_empty());
+}
+
+#[test]
 fn installation_in_all_namespaces_has_the_same_rules_in_the_cluster() {
     let (everywhere, in_ci) = (derive(TEAM, &team(true), &[]), derive(TEAM, &team(true), &["ci"]));
     assert_eq!(everywhere.account.cluster, in_ci.account.namespaces["ci"]);

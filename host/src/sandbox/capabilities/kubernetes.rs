@@ -13,7 +13,7 @@ use tracing::{Span, field::Empty, instrument};
 
 use self::{
     insertion::redact_error,
-    patch::{check_patched_status, is_applied, meets_preconditions, parse_patch},
+    patch::{check_patched_status, check_subresource, is_applied, meets_preconditions, parse_patch},
     projection::{cache_projection, project_fields},
 };
 use super::{
@@ -286,30 +286,13 @@ impl Host for Call {
         self.charge_bytes_to_host(patch.len())?;
         let key = self.context.parse_reference(&r)?;
         self.check_verb(Verb::Patch, &key)?;
-        deny_digest_key(&key.gvk, &key.name)?;
-        let patch = parse_patch(&patch)?;
-        check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        if self.may_have_mark(&key) {
-            check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        }
-        if names_secrets(&key.gvk) && patch.get("spec").is_some() {
-            return Err(Error::Denied(format!(
-                "patch: the spec of {} is applied or created, not patched, so that its Secrets can be checked",
-                key.gvk.kind
-            )));
-        }
-        if by.is_same_object(&key) {
-            return Err(Error::Invalid(
-                "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
-                    .into(),
-            ));
-        }
+        let patch = self.check_merge_patch(&by, &key, &patch)?;
         let access = self
             .access_cluster(&services, &key.cluster, Usage::Changes)
             .await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let resource = access.api.writer.discover_resource(&key.gvk).await?;
-        check_patched_status(&patch, resource.status)?;
+        check_patched_status(&patch, resource.has_status())?;
         self.check_patch(&access, &key).await?;
         // A patch that would leave the cached object unchanged is not sent.
         if let Some(live) = self.get_patched(&services, &access, &key).await?
@@ -320,18 +303,52 @@ impl Host for Call {
             self.effects.record_write(&key, false);
             return self.return_object(&key.gvk, &live, None);
         }
-        let patched = access
-            .api
-            .writer
-            .patch_with_preconditions(
-                self.context.write_context(&access, &by),
-                &key,
-                &patch,
-                &preconditions,
-            )
-            .await;
-        let written = patched.map_err(|e| self.map_api_error(&access, e))?;
+        let context = self.context.write_context(&access, &by);
+        let writer = &access.api.writer;
+        let patched = writer.patch_with_preconditions(context, &key, "", &patch, &preconditions);
+        let written = patched.await.map_err(|e| self.map_api_error(&access, e))?;
         Span::current().record("sent", true);
+        self.effects.record_write(&key, true);
+        self.return_object(&key.gvk, &written.object, None)
+    }
+
+    #[instrument(name = "kubernetes.patch-subresource", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r), subresource), err(Debug, level = "trace"))]
+    async fn patch_subresource(
+        &mut self,
+        r: types::ObjectRef,
+        subresource: String,
+        patch: Vec<u8>,
+        preconditions: Preconditions,
+    ) -> Result<Vec<u8>, Error> {
+        let (target, services) = self.begin_host_call(HostCall::KubernetesPatchSubresource)?;
+        let by = target.key.clone();
+        self.charge_bytes_to_host(patch.len())?;
+        let key = self.context.parse_reference(&r)?;
+        check_subresource(&subresource)?;
+        self.context.check_grant(&Access::Subresource {
+            verb: Verb::Patch,
+            gvk: &key.gvk,
+            subresource: &subresource,
+            namespace: &key.namespace,
+            cluster: &key.cluster,
+        })?;
+        let patch = self.check_merge_patch(&by, &key, &patch)?;
+        let access = self
+            .access_cluster(&services, &key.cluster, Usage::Changes)
+            .await?;
+        check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
+        let resource = access.api.writer.discover_resource(&key.gvk).await?;
+        if !resource.has_subresource(&subresource) {
+            return Err(Error::Unsupported(format!(
+                "patch-subresource: the API server has no {}/{subresource} with the form of the object",
+                resource.plural
+            )));
+        }
+        // The API server authorizes it, and its response is no more than the request may show.
+        let context = self.context.write_context(&access, &by);
+        let writer = &access.api.writer;
+        let patched = writer.patch_with_preconditions(context, &key, &subresource, &patch, &preconditions);
+        let written = patched.await.map_err(|e| self.map_api_error(&access, e))?;
         self.effects.record_write(&key, true);
         self.return_object(&key.gvk, &written.object, None)
     }
@@ -369,6 +386,29 @@ impl Host for Call {
 }
 
 impl Call {
+    /// Parses a merge patch of an object, and checks what it may change.
+    fn check_merge_patch(&self, by: &ObjectRef, key: &ObjectRef, patch: &[u8]) -> Result<Value, Error> {
+        deny_digest_key(&key.gvk, &key.name)?;
+        let patch = parse_patch(patch)?;
+        check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
+        if self.may_have_mark(key) {
+            check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
+        }
+        if names_secrets(&key.gvk) && patch.get("spec").is_some() {
+            return Err(Error::Denied(format!(
+                "patch: the spec of {} is applied or created, not patched, so that its Secrets can be checked",
+                key.gvk.kind
+            )));
+        }
+        if by.is_same_object(key) {
+            return Err(Error::Invalid(
+                "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
+                    .into(),
+            ));
+        }
+        Ok(patch)
+    }
+
     /// Applies an object that differs from the last apply: checks it, inserts secrets, and sends it unless the cached object has all
     /// of it.
     async fn send_apply(

@@ -150,6 +150,19 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
             }),
         ),
         (
+            "kubernetes.patch-subresource",
+            Needs(Need::Verb(Verb::Patch), |c| {
+                let patch = br#"{"spec":{"containers":[]}}"#.to_vec();
+                poll_once(kubernetes::Host::patch_subresource(
+                    c,
+                    pod(),
+                    "resize".into(),
+                    patch,
+                    no_preconditions(),
+                ))
+            }),
+        ),
+        (
             "kubernetes.delete",
             Needs(Need::Verb(Verb::Delete), |c| {
                 let options = kubernetes::DeleteOptions {
@@ -273,6 +286,10 @@ fn config_map() -> types::ObjectRef {
     (&ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "a", "b")).into()
 }
 
+fn pod() -> types::ObjectRef {
+    (&ObjectRef::new(Gvk::new("", "v1", "Pod"), "a", "b")).into()
+}
+
 fn object() -> Vec<u8> {
     br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"a"}}"#.to_vec()
 }
@@ -359,7 +376,9 @@ fn request(substitutions: Vec<types::Substitution>) -> http::Request {
 
 fn all_permissions() -> Permissions {
     let text = "
-kubernetes: [{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}]
+kubernetes:
+- {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}
+- {kinds: [Pod/resize], verbs: [patch]}
 upstreams: [{}]
 messages: [{exchanges: ['']}]
 secrets: [{}]

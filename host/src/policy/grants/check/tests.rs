@@ -82,6 +82,53 @@ plugins:
 }
 
 #[test]
+fn subresource_is_granted_by_its_name_alone() {
+    let file = "
+plugins:
+  p:
+    kubernetes:
+    - {kinds: ['*'], verbs: [get, list, apply, create, patch, delete]}
+    - {kinds: [Pod/resize], verbs: [patch]}
+";
+    let grants = Grants::parse(file, "g.yaml").expect("parses");
+    let p = grants.grants_for("p");
+    for (kind, subresource, namespace, granted) in [
+        ("Pod", "resize", "own", true),
+        ("Pod", "resize", "foreign", false),
+        ("Pod", "ephemeralcontainers", "own", false),
+        ("Job", "resize", "own", false),
+    ] {
+        let gvk = Gvk::new("", "v1", kind);
+        let access = Access::Subresource {
+            verb: Verb::Patch,
+            gvk: &gvk,
+            subresource,
+            namespace,
+            cluster: "",
+        };
+        let checked = p.check_access(&access, "own");
+        assert_eq!(checked.is_ok(), granted, "{kind}/{subresource}: {checked:?}");
+        if let Err(e) = checked {
+            let entry = format!("kinds: [{kind}/{subresource}], verbs: [patch]");
+            assert!(e.to_string().contains(&entry), "{e}");
+        }
+    }
+    for (kind, verb) in [
+        ("Pod/status", "patch"),
+        ("Pod/", "patch"),
+        ("Pod/*", "patch"),
+        ("Pod/a/b", "patch"),
+        ("Pod/resize", "get"),
+    ] {
+        let file = format!("plugins: {{p: {{kubernetes: [{{kinds: ['{kind}'], verbs: [{verb}]}}]}}}}");
+        let why = Grants::parse(&file, "g.yaml")
+            .expect_err("no subresource")
+            .to_string();
+        assert!(why.contains("kubernetes[0].kinds"), "{why}");
+    }
+}
+
+#[test]
 fn message_is_granted_by_exchange_and_routing_key() {
     let file = "
 plugins:

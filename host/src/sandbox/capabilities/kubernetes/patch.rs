@@ -48,6 +48,21 @@ pub(super) fn check_patched_status(patch: &Value, has_subresource: bool) -> Resu
     Ok(())
 }
 
+/// Checks the name of a subresource, which becomes a part of the path. The status belongs to the controller of the object.
+pub(super) fn check_subresource(name: &str) -> Result<(), Error> {
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        return Err(Error::Invalid(format!(
+            "subresource {name:?} is not a name (a-z)"
+        )));
+    }
+    if name == "status" {
+        return Err(Error::Invalid(
+            "subresource status cannot be patched: it belongs to the controller of the object".into(),
+        ));
+    }
+    Ok(())
+}
+
 /// Returns whether a merge patch would leave a value unchanged.
 pub(super) fn is_applied(patch: &Value, live: &Value) -> bool {
     let Value::Object(patch) = patch else {
@@ -122,6 +137,17 @@ mod tests {
             Err(Error::Invalid(_))
         ));
         assert_eq!(check_patched_status(&json!({"spec": {}}), true), Ok(()));
+    }
+
+    #[test]
+    fn subresource_status_or_path_is_invalid() {
+        assert_eq!(check_subresource("resize"), Ok(()));
+        for name in ["", "status", "a/b", "..", "Resize", "resize?dryRun=All"] {
+            assert!(
+                matches!(check_subresource(name), Err(Error::Invalid(_))),
+                "{name}"
+            );
+        }
     }
 
     #[test]
