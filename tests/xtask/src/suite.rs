@@ -61,7 +61,7 @@ impl Options {
 }
 
 /// Threads of scenarios, which wait for time limits and for the servers they start.
-const SCENARIO_THREADS: &str = "--test-threads=8";
+const SCENARIO_THREADS: usize = 8;
 /// Maximum number of failed scenarios that run again. More have a common cause.
 const MAX_RERUNS: usize = 20;
 
@@ -247,18 +247,23 @@ impl Suite<'_> {
         for _ in 0..self.options.repeat {
             print_status(&format!("── {title} ──"));
             let began = Instant::now();
+            let (mut others, mut alone) = (Vec::new(), Vec::new());
             for (executable, tests) in &selected {
-                let (alone, others): (Vec<_>, Vec<_>) = tests
+                let (of_alone, of_others): (Vec<_>, Vec<_>) = tests
                     .iter()
                     .map(String::as_str)
                     .partition(|test| Placement::parse(test).is_some_and(|place| place.alone));
-                let threads = match tiers {
-                    // A real Argo CD has 300 MB, and each test has one of its own.
-                    [Tier::Argocd] => Some("--test-threads=1"),
-                    _ => Some(SCENARIO_THREADS),
-                };
-                self.run_tests(executable, &others, threads)?;
-                self.run_tests(executable, &alone, Some("--test-threads=1"))?;
+                alone.push((executable, of_alone));
+                others.push((executable, of_others));
+            }
+            let threads = match tiers {
+                // A real Argo CD has 300 MB, and each test has one of its own.
+                [Tier::Argocd] => 1,
+                _ => SCENARIO_THREADS,
+            };
+            self.run_side_by_side(&others, threads)?;
+            for (executable, tests) in &alone {
+                self.run_tests(executable, tests, Some(1))?;
             }
             print_status(&format!("── {title} took {} s ──", began.elapsed().as_secs()));
         }
@@ -281,17 +286,51 @@ impl Suite<'_> {
         listed.tests.iter().map(String::as_str).filter(is_selected)
     }
 
-    /// Runs tests of an executable. A scenario that fails runs again, alone.
+    /// Runs tests of several executables at a time, with threads in proportion to their tests.
+    fn run_side_by_side(&mut self, tests: &[(&TestExecutable, Vec<&str>)], threads: usize) -> Result<()> {
+        let count: usize = tests.iter().map(|(_, tests)| tests.len()).sum();
+        let share = |tests: &[&str]| Some((threads * tests.len()).div_ceil(count.max(1)));
+        let suite = &*self;
+        let ended = thread::scope(|scope| {
+            let tests = tests.iter().filter(|(_, tests)| !tests.is_empty());
+            let running: Vec<_> = tests
+                .map(|(executable, tests)| {
+                    let run = move || suite.run_executable(executable, tests, share(tests), |_| {});
+                    (*executable, scope.spawn(run))
+                })
+                .collect();
+            let ended = running.into_iter().map(|(executable, running)| {
+                join_thread(&executable.name, running).map(|results| (executable, results))
+            });
+            ended.collect::<Result<Vec<_>>>()
+        })?;
+        for (executable, (results, succeeded)) in ended {
+            self.add_and_rerun(executable, results, succeeded)?;
+        }
+        Ok(())
+    }
+
+    /// Runs tests of an executable.
     fn run_tests(
         &mut self,
         executable: &TestExecutable,
         tests: &[&str],
-        threads: Option<&str>,
+        threads: Option<usize>,
     ) -> Result<()> {
         if tests.is_empty() {
             return Ok(());
         }
         let (results, succeeded) = self.run_executable(executable, tests, threads, |_| {})?;
+        self.add_and_rerun(executable, results, succeeded)
+    }
+
+    /// Adds the results of an executable. A scenario that has failed runs again, alone.
+    fn add_and_rerun(
+        &mut self,
+        executable: &TestExecutable,
+        results: Results,
+        succeeded: bool,
+    ) -> Result<()> {
         let failures = self.add_results(results, succeeded, &executable.name);
         let reruns = failures.len() <= MAX_RERUNS;
         for failed in failures {
@@ -303,9 +342,8 @@ impl Suite<'_> {
             print_status(&format!("── {} again, alone ──", failed.test));
             let mut lines = Vec::new();
             let alone = [failed.test.as_str()];
-            let (_, passed) = self.run_executable(executable, &alone, Some("--test-threads=1"), |line| {
-                lines.push(line.to_owned())
-            })?;
+            let (_, passed) =
+                self.run_executable(executable, &alone, Some(1), |line| lines.push(line.to_owned()))?;
             if passed {
                 self.report.add_flaky(failed, lines);
             } else {
@@ -319,12 +357,12 @@ impl Suite<'_> {
         &self,
         executable: &TestExecutable,
         tests: &[&str],
-        threads: Option<&str>,
+        threads: Option<usize>,
         mut each: impl FnMut(&str),
     ) -> Result<(Results, bool)> {
         let mut command = executable.command();
         command
-            .args(threads)
+            .args(threads.map(|threads| format!("--test-threads={threads}")))
             .arg("--exact")
             .args(tests)
             .envs(&self.variables);

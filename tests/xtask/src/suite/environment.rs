@@ -34,7 +34,7 @@ const RABBITMQ_VARIABLE: &str = "OSTLER_TEST_RABBITMQ";
 const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
 
 /// Integration tests with scenarios, and one of the host, with which cargo builds its binary.
-const SCENARIO_TARGETS: [&str; 3] = ["scenarios", "conformance", "layout"];
+const SCENARIO_TARGETS: [&str; 4] = ["scenarios", "packs", "conformance", "layout"];
 
 /// Age at which a component, or its compiled code, is removed from the cache. Their names are digests, and most components change.
 const MAX_CACHED_AGE: Duration = Duration::from_hours(7 * 24);
@@ -162,6 +162,7 @@ mod tests {
         let root = paths::workspace_root();
         for (target, path) in SCENARIO_TARGETS.into_iter().zip([
             "tests/scenarios/tests/main.rs",
+            "tests/scenarios/tests/packs.rs",
             "host/apiserver/tests/conformance/main.rs",
             "host/tests/layout.rs",
         ]) {
