@@ -108,8 +108,9 @@ fn containers(list: &Value, state: impl Fn(&str) -> Value) -> Vec<Value> {
     let status = |container: &Value| {
         let state = state(container["name"].as_str().unwrap_or_default());
         let is_running = state["running"].is_object();
+        // Kubelets report the resources since Kubernetes 1.33. Without them the API server refuses to resize the pod.
         json!({ "name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0,
-            "ready": is_running, "started": is_running, "state": state })
+            "ready": is_running, "started": is_running, "state": state, "resources": container["resources"] })
     };
     list.as_array().into_iter().flatten().map(status).collect()
 }

@@ -41,6 +41,7 @@ pub struct Kubelet {
 }
 
 struct Shared {
+    nodes: Api<DynamicObject>,
     api: Api<DynamicObject>,
     labels: String,
     choose: ChooseCourse,
@@ -69,7 +70,9 @@ impl Kubelet {
         choose: impl Fn(&Value) -> Course + Send + Sync + 'static,
     ) -> Self {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+        let node_resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Node"));
         let shared = Arc::new(Shared {
+            nodes: Api::all_with(client.clone(), &node_resource),
             api: Api::namespaced_with(client, namespace, &resource),
             labels: labels.to_owned(),
             choose: Box::new(choose),
@@ -120,6 +123,10 @@ type Pods = BTreeMap<String, Tracked>;
 
 async fn run(shared: Arc<Shared>) {
     let mut pods = Pods::new();
+    while let Err(error) = register_node(&shared.nodes).await {
+        tracing::warn!(%error, "the node was not registered");
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
     loop {
         // Most errors are those of a server that a test has stopped for a while.
         if let Err(error) = follow_pods(&shared, &mut pods).await {
@@ -127,6 +134,20 @@ async fn run(shared: Arc<Shared>) {
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
+}
+
+/// Registers the node, which the simulators of all tests on the server share. The API server looks at what it can allocate before it
+/// resizes a pod on it.
+async fn register_node(nodes: &Api<DynamicObject>) -> Result<(), kube::Error> {
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE_NAME } });
+    let status = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE_NAME },
+        "status": { "allocatable": { "cpu": "1000", "memory": "1Ti", "pods": "10000" } } });
+    let parameters = PatchParams::apply("kubelet").force();
+    nodes.patch(NODE_NAME, &parameters, &Patch::Apply(node)).await?;
+    nodes
+        .patch_status(NODE_NAME, &parameters, &Patch::Apply(status))
+        .await?;
+    Ok(())
 }
 
 /// Lists and watches the pods until the watch ends.

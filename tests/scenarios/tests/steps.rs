@@ -1,6 +1,7 @@
 //! The steps pack: the whole host with a kubelet without containers. What a shim would report is in the termination messages.
 
 mod artifacts;
+mod containers;
 mod deletion;
 mod failures;
 mod load;

@@ -40,7 +40,7 @@ const NODE_PACKAGES: &[&str] = &[
 /// Image of processes, with a shell: that of the examples, from Debian's package. Busybox runs what it is called by.
 pub const SHELL_IMAGE: &str = "docker.io/library/busybox:1.37";
 /// Names that it is called by.
-const SHELL_COMMANDS: &[&str] = &["sh", "cat", "true", "false", "sleep", "head", "id"];
+const SHELL_COMMANDS: &[&str] = &["sh", "cat", "true", "false", "sleep", "head", "id", "wc"];
 /// Image of the container that holds the namespaces of a pod.
 const PAUSE_IMAGE: &str = "localhost/pause:1";
 

@@ -86,7 +86,8 @@ pub struct StepSpec {
     /// Time that the process may run, such as 1h30m; without it, there is no limit.
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub timeout: Option<String>,
-    /// Time from the creation of the pod to the start of the process, for scheduling, image and inputs.
+    /// Time from the creation of the step to the start of the process, for scheduling, image and inputs. It counts from the end of
+    /// the last step that an input is of, and from the beginning of each further attempt.
     #[serde(default = "default_start_timeout")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub start_timeout: String,
@@ -288,6 +289,8 @@ pub struct StepStatus {
     /// Number of the pod: it rises when the process runs again.
     #[serde(default)]
     pub attempt: i64,
+    /// Beginning of this attempt; none for the first, which begins with the step.
+    pub attempt_time: Option<String>,
     /// Exit code of the process: 128 plus the number for a signal.
     pub exit_code: Option<i64>,
     /// Creation of the pod.

@@ -3,15 +3,16 @@
 use std::{
     fs, io,
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, getuid, kill_process, kill_process_group, wait,
+use rustix::{
+    fs::{Access, access},
+    process::{Pid, Signal, WaitOptions, WaitStatus, getpid, getuid, kill_process, kill_process_group, wait},
 };
 use signal_hook::{consts, iterator::Signals};
 use steps_protocol::{ErrorReason, ProcessConfig, RunConfig};
@@ -60,7 +61,7 @@ pub fn run(config: &RunConfig, tail: &Tail) -> Result<Ended, (ErrorReason, Strin
     let mut numbers: Vec<i32> = FORWARDED_SIGNALS.iter().map(|(number, _)| *number).collect();
     numbers.push(consts::SIGCHLD);
     let signals = Signals::new(numbers).map_err(|error| (ErrorReason::ConfigInvalid, error.to_string()))?;
-    let mut child = spawn(&config.process)?;
+    let mut child = spawn(&config.process, &config.root)?;
     let (sender, events) = mpsc::channel();
     forward(signals, sender.clone());
     let copies = copy_log(&mut child, tail, &sender);
@@ -68,7 +69,7 @@ pub fn run(config: &RunConfig, tail: &Tail) -> Result<Ended, (ErrorReason, Strin
         .map_err(|error| (ErrorReason::ConfigInvalid, error.to_string()))
 }
 
-fn spawn(process: &ProcessConfig) -> Result<Child, (ErrorReason, String)> {
+fn spawn(process: &ProcessConfig, root: &str) -> Result<Child, (ErrorReason, String)> {
     let mut command = Command::new(&process.path);
     command
         .args(&process.args)
@@ -86,6 +87,11 @@ fn spawn(process: &ProcessConfig) -> Result<Child, (ErrorReason, String)> {
             return Err((ErrorReason::DirectoryNotFound, message));
         }
         command.current_dir(dir);
+    }
+    if is_without_home(Path::new("/"))
+        && let Some(home) = create_home(root)
+    {
+        command.env("HOME", home);
     }
     if let Some(name) = &process.user {
         change_user(&mut command, name)?;
@@ -110,6 +116,19 @@ fn spawn(process: &ProcessConfig) -> Result<Child, (ErrorReason, String)> {
     })
 }
 
+/// Returns whether there is no home directory: container runtimes name `/` for a user that `/etc/passwd` of the image does not list,
+/// where only root can write. Compilers and package managers fail without one.
+fn is_without_home(filesystem_root: &Path) -> bool {
+    let is_root = std::env::var_os("HOME").is_none_or(|home| home == "/");
+    is_root && access(filesystem_root, Access::WRITE_OK).is_err()
+}
+
+/// Creates a home directory in the shared volume, which ends with the pod. Without one the process may still succeed.
+fn create_home(root: &str) -> Option<PathBuf> {
+    let home = Path::new(root).join("home");
+    fs::create_dir_all(&home).ok().map(|()| home)
+}
+
 fn change_user(command: &mut Command, name: &str) -> Result<(), (ErrorReason, String)> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let user = user::find(&passwd, name).ok_or_else(|| {
@@ -132,6 +151,15 @@ fn change_user(command: &mut Command, name: &str) -> Result<(), (ErrorReason, St
              spec.securityContext.runAsUser to {}.",
             own.as_raw(),
             user.uid
+        );
+        return Err((ErrorReason::UserNotUsable, message));
+    }
+    // The kernel refuses it to root without capabilities, which the container has none of by default.
+    if !user::may_change(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+        let message = format!(
+            "The process cannot run as {name}: the container runs as root without the capabilities to change that. Set \
+             spec.securityContext.runAsUser to {} and runAsGroup to {}.",
+            user.uid, user.gid
         );
         return Err((ErrorReason::UserNotUsable, message));
     }

@@ -36,6 +36,16 @@ pub fn find(passwd: &str, user: &str) -> Option<User> {
     }
 }
 
+/// `CAP_SETGID` and `CAP_SETUID` in the sets of capabilities of `/proc/PID/status` (capabilities(7)).
+const CHANGE_CAPABILITIES: u64 = 1 << 6 | 1 << 7;
+
+/// Returns whether a process with this `/proc/PID/status` may change its user and group.
+pub fn may_change(status: &str) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    effective.is_some_and(|set| set & CHANGE_CAPABILITIES == CHANGE_CAPABILITIES)
+}
+
 fn parse(line: &str) -> Option<(&str, User)> {
     let mut fields = line.split(':');
     let name = fields.next()?;
@@ -53,6 +63,17 @@ mod tests {
     use super::*;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# comment\nbuild:x:1000:1001::/home/build:/bin/sh\n";
+
+    #[test]
+    fn user_may_be_changed_with_both_capabilities() {
+        let status = |set| format!("Name:\tshim\nCapEff:\t{set}\nCapBnd:\t000001ffffffffff\n");
+        assert!(may_change(&status("00000000000000c0")));
+        assert!(may_change(&status("000001ffffffffff")));
+        for set in ["0000000000000080", "0000000000000000", "", "unknown"] {
+            assert!(!may_change(&status(set)), "{set}");
+        }
+        assert!(!may_change(""));
+    }
 
     #[test]
     fn user_is_found_by_name_and_number() {

@@ -2,7 +2,11 @@
 
 mod support;
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Command, Stdio},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use steps_protocol::{ErrorReason, MAX_REPORT_BYTES, Report};
@@ -177,6 +181,62 @@ fn user_of_the_process_is_changed_where_the_container_may() {
     } else {
         assert_eq!(reason(&report), Some(ErrorReason::UserNotUsable));
     }
+}
+
+/// As the container of a user that `/etc/passwd` of the image does not list.
+#[test]
+fn user_without_a_home_gets_one_in_the_volume() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let pod = Pod::new();
+    for path in [pod.path(""), pod.path("root"), pod.path("out")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("a mode");
+    }
+    let config = pod.script("echo kept > $HOME/file && echo $HOME");
+    let run = |home: &str| {
+        fs::remove_file(pod.path("message")).ok();
+        let mut shim = command("run", &config);
+        shim.uid(65_532).gid(65_532).env("HOME", home);
+        let output = shim.output().expect("runs");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    };
+    let home = pod.path("root/home").display().to_string();
+    assert_eq!(run("/"), (Some(0), format!("{home}\n")));
+    // One that the image or the Step names stays.
+    let own = pod.text("out");
+    assert_eq!(run(&own), (Some(0), format!("{own}\n")));
+}
+
+/// As the container of a Step with `runAsUser: 0`, which has no capabilities by default.
+#[test]
+fn root_without_capabilities_is_told_which_user_to_set() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let pod = Pod::new();
+    let mut config = pod.script("echo ran");
+    config.process.user = Some("65532:65531".into());
+    let shim = command("run", &config);
+    let output = Command::new("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all"])
+        .arg(shim.get_program())
+        .args(shim.get_args())
+        .output()
+        .expect("setpriv runs");
+    assert_eq!(output.status.code(), Some(126));
+    let error = pod.report().error.expect("an error");
+    assert_eq!(error.reason, ErrorReason::UserNotUsable);
+    assert!(
+        error
+            .message
+            .contains("runAsUser to 65532 and runAsGroup to 65531"),
+        "{}",
+        error.message
+    );
 }
 
 #[test]

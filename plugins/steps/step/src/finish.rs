@@ -9,8 +9,11 @@ use steps_protocol::STREAMER_PORT;
 use crate::{
     abandon_time, delete_pod, is_owned,
     observe::{Observation, is_streamer_gone},
-    read_pod, rerun, warn_abandoned,
+    read_pod, release, rerun, warn_abandoned,
 };
+
+/// Seconds until the requests of an ended process are released again, where the API server did not answer.
+const RELEASE_SECONDS: u64 = 10;
 
 /// Records what the shim reported.
 pub fn record_end(status: &mut StepStatus, live: &Value, observed: &Observation) {
@@ -121,6 +124,13 @@ pub fn retain(ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
             .is_some_and(|live| live["status"]["phase"] == "Pending");
     let runs_again = has_holders && has_lost_artifacts(&status) && rerun::may_rerun(&step.spec, &status);
     let is_released = never_started || runs_again || (released <= now && !has_holders);
+    let mut release_again = None;
+    if let Some(live) = &live
+        && !is_released
+        && !release::release_requests(ctx, step, status.attempt, live)?
+    {
+        release_again = Some(now + RELEASE_SECONDS);
+    }
     if let Some(live) = live.filter(|_| is_released) {
         status.pod_state = Some(PodState::Destroying);
         delete_pod(ctx, step, status.attempt, &live)?;
@@ -150,10 +160,11 @@ pub fn retain(ctx: &Context, step: &Step) -> Result<Outcome, Failure> {
         let condition = Condition::new_false("Ready", "Rerun", message);
         return Ok(Outcome::after(1)
             .with(condition)
-            .status(&rerun::begin_attempt(&status)));
+            .status(&rerun::begin_attempt(&status, now)));
     }
     let is_kept = matches!(status.pod_state, Some(PodState::Retained)) && released > now;
-    let next = [expires, is_kept.then_some(released)].into_iter().flatten().min();
+    let next = [expires, is_kept.then_some(released), release_again];
+    let next = next.into_iter().flatten().min();
     let outcome = next.map_or_else(Outcome::await_change, |next| Outcome::at(next * 1000));
     Ok(describe_end(outcome, &status))
 }

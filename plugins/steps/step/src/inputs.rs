@@ -1,6 +1,6 @@
 //! The inputs of a Step: its producers, held for as long as it needs them, and the sources of their artifacts.
 
-use ostler_sdk::prelude::*;
+use ostler_sdk::{from_rfc3339, prelude::*};
 use steps_api::{PodLostPolicy, Step, StepArtifact, StepInput, StepPhase, StepSpec};
 use steps_protocol::InputSource;
 
@@ -9,11 +9,22 @@ use crate::rerun::MAX_ATTEMPTS;
 /// State of the inputs.
 pub enum Inputs {
     /// All artifacts can be fetched.
-    Available(Vec<InputSource>),
-    /// A producer has not ended, or does not exist yet.
-    Waiting { reason: &'static str, message: String },
+    Available(AvailableInputs),
+    /// A producer has not ended, which its own time limits bound.
+    Pending { message: String },
+    /// A producer does not exist.
+    Missing { message: String },
     /// An artifact will never come.
     Failed { reason: &'static str, message: String },
+}
+
+/// Inputs whose artifacts can be fetched.
+#[derive(Default)]
+pub struct AvailableInputs {
+    /// Where to fetch them.
+    pub sources: Vec<InputSource>,
+    /// End of the last producer, in seconds since the Unix epoch; zero without inputs.
+    pub since: u64,
 }
 
 /// Resolves the inputs, and holds their producers: neither they nor their pods are removed before this Step has ended. A
@@ -22,33 +33,37 @@ pub enum Inputs {
 /// # Errors
 /// A cycle of Steps, and errors of the host.
 pub fn resolve_inputs(ctx: &Context, step: &Step) -> Result<Inputs, Failure> {
-    let (mut sources, mut producers, mut waiting) = (Vec::new(), Vec::new(), None);
+    let (mut available, mut producers) = (AvailableInputs::default(), Vec::new());
+    // One that is missing comes before one that has not ended: nothing else bounds the wait for it.
+    let (mut pending, mut missing) = (None, None);
     for input in &step.spec.inputs {
         let producer = ctx
             .get::<StepSpec>(step.namespace(), &input.from_step)
             .reason("InputMissing")?;
         let Some(producer) = producer else {
-            waiting = Some(miss_producer(input));
+            missing = Some(miss_producer(input));
             continue;
         };
         if producer.metadata.deletion_timestamp.is_some() && !hold_producer(ctx, &producer)? {
-            waiting = Some(miss_producer(input));
+            missing = Some(miss_producer(input));
             continue;
         }
         match find_source(input, &producer) {
-            Ok(source) => sources.push(source),
+            Ok(source) => available.sources.push(source),
             Err(Inputs::Failed { reason, message }) => return Ok(Inputs::Failed { reason, message }),
-            Err(other) => waiting = Some(other),
+            Err(other) => pending = Some(other),
         }
+        let ended = producer.status.finish_time.as_deref().and_then(from_rfc3339);
+        available.since = available.since.max(ended.unwrap_or_default());
         producers.push((input, producer));
     }
     for (input, producer) in &producers {
         // Its deletion may have begun after it was read.
         if !hold_producer(ctx, producer)? {
-            waiting = Some(miss_producer(input));
+            missing = Some(miss_producer(input));
         }
     }
-    Ok(waiting.unwrap_or(Inputs::Available(sources)))
+    Ok(missing.or(pending).unwrap_or(Inputs::Available(available)))
 }
 
 fn miss_producer(input: &StepInput) -> Inputs {
@@ -56,10 +71,7 @@ fn miss_producer(input: &StepInput) -> Inputs {
         "Input {}: Step {} does not exist, or is being deleted. Create it, or create this step again with another fromStep.",
         input.name, input.from_step
     );
-    Inputs::Waiting {
-        reason: "InputMissing",
-        message,
-    }
+    Inputs::Missing { message }
 }
 
 /// Holds a producer. Returns false for one that is being deleted, and was not held before.
@@ -86,12 +98,7 @@ fn find_source(input: &StepInput, producer: &Step) -> Result<InputSource, Inputs
         let message = format!("Input {}: Step {name} has no output {artifact}.", input.name);
         return failed("InputMissing", message);
     }
-    let waiting = |message| {
-        Err(Inputs::Waiting {
-            reason: "InputPending",
-            message,
-        })
-    };
+    let waiting = |message| Err(Inputs::Pending { message });
     if matches!(producer.status.phase, StepPhase::Failed | StepPhase::Errored) {
         let message = format!("Input {}: Step {name} has failed.", input.name);
         return failed("InputFailed", message);

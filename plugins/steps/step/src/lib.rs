@@ -7,15 +7,16 @@ pub mod settings;
 mod finish;
 mod inputs;
 mod refusal;
+mod release;
 mod rerun;
 mod validate;
 
 use ostler_sdk::{
-    DeleteOptions, ObjectRef, Preconditions, Selection, duration, from_rfc3339, prelude::*, rfc3339,
-    serde_json::Value,
+    DeleteOptions, ObjectRef, Preconditions, Resolution, Selection, duration, from_rfc3339, prelude::*,
+    rfc3339, serde_json::Value,
 };
 use steps_api::{PodState, Step, StepPhase, StepSpec, StepStatus};
-use steps_protocol::INPUTS_ANNOTATION;
+use steps_protocol::{INPUTS_ANNOTATION, InputSource};
 
 use crate::{
     inputs::Inputs,
@@ -110,9 +111,20 @@ fn find_pod(ctx: &Context, step: &Step, status: &StepStatus) -> Result<Option<Va
     read_pod(ctx, step, status.attempt, true)
 }
 
-/// Reads the pod of an attempt, by the label that all pods of Steps share: a read by its name alone would watch every pod of
-/// the namespace.
+/// Reads what a Step follows of the pod of an attempt.
 fn read_pod(ctx: &Context, step: &Step, attempt: i64, live: bool) -> Result<Option<Value>, Failure> {
+    read_pod_fields(ctx, step, attempt, live, &["metadata", "spec.nodeName", "status"])
+}
+
+/// Reads fields of the pod of an attempt, by the label that all pods of Steps share: a read by its name alone would watch every pod of
+/// the namespace.
+fn read_pod_fields(
+    ctx: &Context,
+    step: &Step,
+    attempt: i64,
+    live: bool,
+    fields_read: &[&str],
+) -> Result<Option<Value>, Failure> {
     let labels = format!("{POD_LABEL}=true");
     let fields = format!("metadata.name={}", pod_name(step, attempt));
     let selection = Selection {
@@ -122,9 +134,8 @@ fn read_pod(ctx: &Context, step: &Step, attempt: i64, live: bool) -> Result<Opti
         live,
         ..Selection::default()
     };
-    let parts = ["metadata", "spec.nodeName", "status"];
     let found = ctx
-        .list_json(&gvk("", "v1", "Pod"), &selection, &parts)
+        .list_json(&gvk("", "v1", "Pod"), &selection, fields_read)
         .reason("PodUnknown")?;
     Ok(found.into_iter().next())
 }
@@ -155,21 +166,46 @@ fn delete_pod(ctx: &Context, step: &Step, attempt: i64, live: &Value) -> Result<
     }
 }
 
-/// Creates the pod once its inputs are there.
-fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome, Failure> {
-    let settings: Settings = ctx.config()?;
-    let sources = match inputs::resolve_inputs(ctx, step)? {
-        Inputs::Available(sources) => sources,
-        Inputs::Waiting { reason, message } => {
-            let condition = Condition::new_false("Ready", reason, message);
+/// Creates the pod once its inputs are there. Whatever else it waits for has until the process must have started.
+fn create(ctx: &Context, step: &Step, status: StepStatus) -> Result<Outcome, Failure> {
+    let (inputs, since) = match inputs::resolve_inputs(ctx, step)? {
+        Inputs::Available(inputs) => (inputs.sources, inputs.since),
+        Inputs::Pending { message } => {
+            let condition = Condition::new_false("Ready", "InputPending", message);
             return Ok(Outcome::await_change().with(condition).status(&status));
+        }
+        Inputs::Missing { message } => {
+            let deadline = StartDeadline::of(step, &status, 0);
+            if deadline.has_passed(ctx) {
+                return end_early(ctx, status, "InputMissing", &deadline.explain(&message));
+            }
+            let condition = Condition::new_false("Ready", "InputMissing", message);
+            return Ok(deadline.await_start().with(condition).status(&status));
         }
         Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
     };
+    let deadline = StartDeadline::of(step, &status, since);
+    match create_pod(ctx, step, status.clone(), &inputs, &deadline) {
+        Err(failure) if failure.resolution != Resolution::Terminal && deadline.has_passed(ctx) => {
+            let message = deadline.explain(&failure.message);
+            end_early(ctx, status, &failure.reason, &message)
+        }
+        created => created,
+    }
+}
+
+fn create_pod(
+    ctx: &Context,
+    step: &Step,
+    mut status: StepStatus,
+    sources: &[InputSource],
+    deadline: &StartDeadline<'_>,
+) -> Result<Outcome, Failure> {
+    let settings: Settings = ctx.config()?;
     if !step.spec.inputs.is_empty() || !step.spec.outputs.is_empty() {
         require_key(ctx, &settings)?;
     }
-    let desired = build_pod(step, status.attempt, &settings, &sources);
+    let desired = build_pod(step, status.attempt, &settings, sources);
     let created = match ctx.create(&desired, true) {
         Ok(created) => created.json()?,
         // The pod of a reconcile whose end was lost is in the cache soon; a pod of another user has no label to read it by.
@@ -189,7 +225,7 @@ fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome,
         &format!("Created Pod {}.", pod_name(step, status.attempt)),
     );
     let condition = Condition::new_false("Ready", "Starting", "The pod is being started.");
-    Ok(await_start(step, &status).with(condition).status(&status))
+    Ok(deadline.await_start().with(condition).status(&status))
 }
 
 fn require_key(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
@@ -208,15 +244,46 @@ fn require_key(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
     Err(Failure::wait("ArtifactKeyMissing", message))
 }
 
-/// Time at which the process must have started, in seconds since the Unix epoch.
-fn start_deadline(step: &Step, status: &StepStatus) -> Option<u64> {
-    let created = status.pod_time.as_deref().and_then(from_rfc3339)?;
-    Some(created + duration(&step.spec.start_timeout)?.div_ceil(1000))
+/// The time at which the process must have started. It counts from what the Step does not have to wait for any more: its creation,
+/// the end of the last producer, the beginning of the attempt.
+struct StartDeadline<'a> {
+    timeout: &'a str,
+    /// In seconds since the Unix epoch.
+    time: Option<u64>,
 }
 
-/// The outcome that looks again when the process must have started.
-fn await_start(step: &Step, status: &StepStatus) -> Outcome {
-    start_deadline(step, status).map_or_else(Outcome::await_change, |deadline| Outcome::at(deadline * 1000))
+impl<'a> StartDeadline<'a> {
+    /// The deadline of a Step whose inputs are available since this time, in seconds since the Unix epoch.
+    fn of(step: &'a Step, status: &StepStatus, inputs_since: u64) -> Self {
+        let timeout = step.spec.start_timeout.as_str();
+        let times = [
+            step.metadata.creation_timestamp.as_deref(),
+            status.attempt_time.as_deref(),
+        ];
+        let begun = times.into_iter().flatten().filter_map(from_rfc3339).max();
+        let seconds = duration(timeout).map(|milliseconds| milliseconds.div_ceil(1000));
+        Self {
+            timeout,
+            time: begun
+                .zip(seconds)
+                .map(|(begun, seconds)| begun.max(inputs_since) + seconds),
+        }
+    }
+
+    fn has_passed(&self, ctx: &Context) -> bool {
+        self.time.is_some_and(|time| time <= ctx.now() / 1000)
+    }
+
+    /// The message of a Step that has waited for this until the deadline.
+    fn explain(&self, cause: &str) -> String {
+        format!("The process did not start within {}: {cause}", self.timeout)
+    }
+
+    /// The outcome that looks again at the deadline.
+    fn await_start(&self) -> Outcome {
+        self.time
+            .map_or_else(Outcome::await_change, |time| Outcome::at(time * 1000))
+    }
 }
 
 /// Follows a pod to the end of its process. A reconcile that ends the Step holds no producers, which releases them.
@@ -244,24 +311,26 @@ fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> R
         return Ok(next.with(condition).status(&status));
     }
     status.pod_state = Some(PodState::Created);
-    if start_deadline(step, &status).is_some_and(|deadline| deadline <= ctx.now() / 1000) {
-        let message = format!(
-            "The process did not start within {}: {}",
-            step.spec.start_timeout, observed.message
-        );
+    let inputs = match inputs::resolve_inputs(ctx, step)? {
+        Inputs::Available(inputs) => Some(inputs),
+        // It may come back until the fetcher gives up.
+        Inputs::Pending { .. } | Inputs::Missing { .. } => None,
+        Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
+    };
+    let since = inputs.as_ref().map_or(0, |inputs| inputs.since);
+    let deadline = StartDeadline::of(step, &status, since);
+    if deadline.has_passed(ctx) {
         let reason = match observed.reason {
             "Starting" | "Fetching" => "StartTimeout",
             cause => cause,
         };
+        let message = deadline.explain(&observed.message);
         return end_early(ctx, status, reason, &message);
     }
-    match inputs::resolve_inputs(ctx, step)? {
-        Inputs::Available(sources) => update_sources(ctx, step, &status, live, &encode_sources(&sources))?,
-        // It may come back until the fetcher gives up.
-        Inputs::Waiting { .. } => {}
-        Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
+    if let Some(inputs) = inputs {
+        update_sources(ctx, step, &status, live, &encode_sources(&inputs.sources))?;
     }
-    Ok(await_start(step, &status).with(condition).status(&status))
+    Ok(deadline.await_start().with(condition).status(&status))
 }
 
 /// Gives the fetcher the current sources: the pod of a producer may have been replaced.
@@ -290,7 +359,7 @@ fn update_sources(
 fn end(ctx: &Context, step: &Step, status: StepStatus, observed: &Observation) -> Result<Outcome, Failure> {
     if observed.is_lost && rerun::may_rerun(&step.spec, &status) {
         ctx.warn(observed.reason, &format!("{} It runs again.", observed.message));
-        let next = rerun::begin_attempt(&status);
+        let next = rerun::begin_attempt(&status, ctx.now() / 1000);
         // An evicted pod has ended, but the streamer of one that was stopped has not.
         if let Some(live) = read_pod(ctx, step, status.attempt, false)?.filter(|live| is_owned(step, live)) {
             delete_pod(ctx, step, status.attempt, &live)?;

@@ -1,7 +1,7 @@
 //! The life cycle of Steps against the SDK's mock.
 
 use ostler_sdk::{
-    Failure, Next, ObjectRef, Outcome, Resolution, gvk,
+    Error, Failure, Next, ObjectRef, Outcome, Resolution, gvk,
     mock::Host,
     serde_json::{Value, from_slice, json},
 };
@@ -21,7 +21,8 @@ fn host() -> Host {
 fn step(name: &str) -> Value {
     json!({
         "apiVersion": "steps.ostler.dev/v1alpha1", "kind": "Step",
-        "metadata": {"name": name, "namespace": "ci", "uid": format!("uid-{name}"), "generation": 1},
+        "metadata": {"name": name, "namespace": "ci", "uid": format!("uid-{name}"), "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"image": "busybox", "process": {"path": "true"}},
     })
 }
@@ -165,7 +166,14 @@ fn step_is_created_runs_ends_and_is_destroyed() {
     assert!(host.object(&pod("build-1")).is_some());
     host.set_now((START_TIME + 10 + 3600) * 1000);
     reconcile(&host, &mut step).expect("an outcome");
-    assert_eq!(host.writes(), ["create Pod build-1 owned", "delete Pod build-1"]);
+    assert_eq!(
+        host.writes(),
+        [
+            "create Pod build-1 owned",
+            "patch Pod/resize build-1",
+            "delete Pod build-1"
+        ]
+    );
     assert_eq!(step["status"]["podState"], "Gone");
     assert_eq!(step["status"]["artifacts"][0].get("url"), None);
     let settled = reconcile(&host, &mut step).expect("an outcome");
@@ -176,12 +184,33 @@ fn step_is_created_runs_ends_and_is_destroyed() {
 }
 
 #[test]
-fn retained_step_writes_nothing_and_keeps_its_status() {
+fn retained_step_releases_its_requests_once_and_keeps_its_status() {
     let (host, mut step) = (host(), producer());
+    step["spec"]["resources"] = json!({"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}});
+    reconcile(&host, &mut step).expect("an outcome");
+    // The API server makes a limit a request, too.
+    let mut created = host.object(&pod("build-1")).expect("is created");
+    created["spec"]["containers"][0]["resources"]["requests"]["memory"] = "1Gi".into();
+    host.put(created);
+    set_status(&host, "build-1", running());
     reconcile(&host, &mut step).expect("an outcome");
     set_status(&host, "build-1", ended(&success()));
     reconcile(&host, &mut step).expect("an outcome");
     let before = step["status"].clone();
+    host.forget();
+    host.fail("kubernetes.patch-subresource", Error::Unavailable("down".into()));
+    let result = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(result.next, Next::At((START_TIME + 10) * 1000));
+    host.fail("kubernetes.patch-subresource", None);
+    reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(host.writes(), ["patch Pod/resize build-1"]);
+    let released = host.object(&pod("build-1")).expect("stays");
+    let resources = |n: usize| released["spec"]["containers"][n]["resources"].clone();
+    assert_eq!(
+        resources(0),
+        json!({"requests": {"cpu": "0", "memory": "0"}, "limits": {"memory": "1Gi"}})
+    );
+    assert_eq!(resources(1)["requests"]["cpu"], "10m", "the streamer's stay");
     host.forget();
     for _ in 0..3 {
         reconcile(&host, &mut step).expect("an outcome");
@@ -566,6 +595,54 @@ fn inputs_that_are_not_fetched_in_time_end_the_step() {
     host.set_now((START_TIME + 600) * 1000);
     assert_eq!(reason(&reconcile(&host, &mut step)), "StartTimeout");
     assert_eq!(step["status"]["phase"], "Errored");
+}
+
+/// Nothing else bounds the wait for an administrator, or for a producer that nobody creates.
+#[test]
+fn step_without_a_pod_ends_at_its_start_timeout() {
+    let without_key = host();
+    without_key.remove_secret("steps-artifact-key", "key");
+    let over_quota = host();
+    let text = "pods \"build-1\" is forbidden: exceeded quota: compute";
+    over_quota.fail("kubernetes.create", Error::Denied(text.into()));
+    for (host, mut step, expected) in [
+        (without_key, producer(), "ArtifactKeyMissing"),
+        (over_quota, producer(), "QuotaExceeded"),
+        (host(), consumer(), "InputMissing"),
+    ] {
+        host.set_now((START_TIME + 599) * 1000);
+        assert_eq!(reason(&reconcile(&host, &mut step)), expected);
+        assert_ne!(step["status"]["phase"], "Errored", "{expected}");
+        host.set_now((START_TIME + 600) * 1000);
+        let result = reconcile(&host, &mut step);
+        assert_eq!(
+            (&*reason(&result), stalled(&result).as_deref()),
+            (expected, Some(expected))
+        );
+        assert_eq!(step["status"]["phase"], "Errored");
+        let message = step["status"]["message"].as_str().expect("a message");
+        assert!(
+            message.starts_with("The process did not start within 10m: "),
+            "{message}"
+        );
+    }
+}
+
+/// A producer has time limits of its own.
+#[test]
+fn start_timeout_counts_from_the_end_of_the_last_producer() {
+    let (host, mut step) = (host(), consumer());
+    host.put(producer());
+    host.set_now((START_TIME + 7200) * 1000);
+    assert_eq!(reason(&reconcile(&host, &mut step)), "InputPending");
+    let mut ended = succeeded_producer(Some("10.0.0.7:17788"));
+    ended["status"]["finishTime"] = "2026-01-01T02:00:00Z".into();
+    host.put(ended);
+    let result = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(
+        (&*result.conditions[0].reason, result.next),
+        ("Starting", Next::At((START_TIME + 7800) * 1000))
+    );
 }
 
 #[test]

@@ -55,6 +55,31 @@ async fn samples_run_with_the_shipped_grants(lab: Lab) {
     steps_lab.lab.assert_exact_rights(UNUSED_RULES);
 }
 
+#[scenario(real = "the subresource resize")]
+async fn process_that_has_ended_requests_nothing(lab: Lab) {
+    let steps_lab = StepsLab::start(lab).await;
+    let lab = &steps_lab.lab;
+    let mut step = steps_lab.producer("build");
+    step["spec"]["resources"] =
+        json!({ "requests": { "cpu": "2", "memory": "1Gi" }, "limits": { "memory": "1Gi" } });
+    lab.apply(step).await;
+    lab.wait_ready(&steps(), "build").await;
+    let resources = async || {
+        let pod = steps_lab.pod("build-1").await.expect("it stays");
+        let of = |n: usize| pod["spec"]["containers"][n]["resources"].clone();
+        (of(0), of(1))
+    };
+    lab.wait_until("the requests are released", async || {
+        resources().await.0["requests"] == json!({ "cpu": "0", "memory": "0" })
+    })
+    .await;
+    let (process, streamer) = resources().await;
+    assert_eq!(process["limits"], json!({ "memory": "1Gi" }));
+    assert_eq!(streamer["requests"], json!({ "cpu": "10m", "memory": "16Mi" }));
+    lab.wait_idle().await;
+    assert_eq!(steps_lab.status("build").await["podState"], "Retained");
+}
+
 #[scenario]
 async fn artifact_is_fetched_from_the_pod_of_its_producer(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;

@@ -1,0 +1,388 @@
+//! Steps in real containers, with a host beside the node.
+
+use std::time::Instant;
+
+use ostler::testing::{grants::Grants, key::Gvk};
+use ostler_test_harness::{Lab, find_condition, scenario};
+use serde_json::{Value, json};
+
+use crate::steps::{COMPONENT, GRANTS, localize, pods, steps};
+
+/// Image of the shim, which `cargo xtask test` puts on the node.
+const SHIM_IMAGE: &str = "steps-shim:1";
+/// Image of the processes, which it puts there, too.
+const SHELL_IMAGE: &str = "busybox:1.37";
+/// Finished Steps whose requests would not fit on the node together.
+const PRODUCER_COUNT: usize = 20;
+
+/// A lab on a node, with the pack in a host.
+struct NodeLab {
+    lab: Lab,
+}
+
+impl NodeLab {
+    async fn start(mut lab: Lab) -> Self {
+        let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
+        grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "500ms" });
+        let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
+        lab.use_accounts(&[COMPONENT], grants).await;
+        let config = json!({ "shimImage": SHIM_IMAGE });
+        std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
+        lab.install(&[COMPONENT]);
+        lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": "steps-artifact-key", "namespace": lab.namespace },
+            "stringData": { "key": "0123456789abcdef0123456789abcdef" } }))
+            .await;
+        lab.start_host().await;
+        Self { lab }
+    }
+
+    /// A Step that runs a shell script.
+    fn script(&self, name: &str, script: &str) -> Value {
+        json!({ "apiVersion": "steps.ostler.dev/v1alpha1", "kind": "Step",
+            "metadata": { "name": name, "namespace": self.lab.namespace },
+            "spec": { "image": SHELL_IMAGE, "process": { "path": "sh", "args": ["-c", script] },
+                "resources": { "limits": { "memory": "64Mi" } } } })
+    }
+
+    async fn step(&self, name: &str) -> Value {
+        self.lab.get(&steps(), name).await.unwrap_or_default()
+    }
+
+    /// Waits until a Step has ended, and returns it.
+    async fn wait_ended(&self, name: &str) -> Value {
+        let description = format!("Step {name} has ended");
+        self.lab
+            .wait_until(&description, async || {
+                let phase = &self.step(name).await["status"]["phase"];
+                matches!(phase.as_str(), Some("Succeeded" | "Failed" | "Errored"))
+            })
+            .await;
+        self.step(name).await
+    }
+
+    /// Waits until a Step has ended well.
+    async fn wait_succeeded(&self, name: &str) -> Value {
+        let step = self.wait_ended(name).await;
+        assert_eq!(step["status"]["phase"], "Succeeded", "{:#}", step["status"]);
+        step
+    }
+
+    /// The CPU that pods on the node may request together, in thousandths.
+    async fn allocatable_cpu(&self) -> u64 {
+        let nodes = self.lab.api(&Gvk::new("", "v1", "Node"), "");
+        let nodes = nodes.list(&Default::default()).await.expect("nodes");
+        let cpu = &nodes.items[0].data["status"]["allocatable"]["cpu"];
+        let text = cpu.as_str().expect("a quantity");
+        match text.strip_suffix('m') {
+            Some(thousandths) => thousandths.parse().expect("a number"),
+            None => text.parse::<u64>().expect("a number") * 1000,
+        }
+    }
+}
+
+/// Without a release, the second Step would wait for the pod of the first one, and the consumer for those that it holds itself.
+#[scenario(node_only = "the scheduler and the resize by the kubelet")]
+async fn finished_steps_hold_no_cpu_of_the_node(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    // Two of them do not fit.
+    let cpu = format!("{}m", node_lab.allocatable_cpu().await * 6 / 10);
+    let names: Vec<String> = (0..PRODUCER_COUNT).map(|i| format!("producer-{i}")).collect();
+    for name in &names {
+        let mut step = node_lab.script(name, "echo made > /work/out/file");
+        step["spec"]["outputs"] = json!([{ "name": "out", "path": "/work/out" }]);
+        step["spec"]["resources"]["requests"] = json!({ "cpu": cpu });
+        lab.apply(step).await;
+    }
+    for name in &names {
+        node_lab.wait_succeeded(name).await;
+    }
+    let mut consumer = node_lab.script("consumer", "cat /work/in-0/file /work/in-1/file /work/in-2/file");
+    let input = |i: usize| json!({ "name": format!("in-{i}"), "artifact": "out", "fromStep": names[i], "path": format!("/work/in-{i}") });
+    consumer["spec"]["inputs"] = (0..3).map(input).collect();
+    consumer["spec"]["resources"]["requests"] = json!({ "cpu": cpu });
+    lab.apply(consumer).await;
+    let consumer = node_lab.wait_succeeded("consumer").await;
+    assert_eq!(consumer["status"]["logTail"], "made\nmade\nmade\n");
+    for name in &names {
+        let pod = lab.get(&pods(), &format!("{name}-1")).await.expect("it stays");
+        let of_process = &pod["spec"]["containers"][0];
+        assert_eq!(
+            (&of_process["name"], &of_process["resources"]["requests"]),
+            (&json!("process"), &json!({ "cpu": "0", "memory": "0" })),
+            "{name}"
+        );
+        assert_eq!(pod["status"]["phase"], "Running", "its streamer goes on: {name}");
+    }
+}
+
+/// Reasons of Steps whose process waits for an administrator, until the start timeout. A kubelet with much to do takes half a minute until
+/// it reports that an image cannot be pulled.
+const NEVER_STARTED: [&str; 4] = [
+    "ImagePullFailed",
+    "ConfigMissing",
+    "Unschedulable",
+    "InputMissing",
+];
+
+/// The words of the kubelet, the scheduler and the kernel, as they are.
+#[scenario(node_only = "containers that fail")]
+async fn failure_of_a_container_is_named_with_its_remedy(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    let edited = |name: &str, script: &str, edit: &dyn Fn(&mut Value)| {
+        let mut step = node_lab.script(name, script);
+        edit(&mut step["spec"]);
+        step
+    };
+    let unedited = |_: &mut Value| {};
+    let rows: Vec<(Value, &str, &str, &str)> = vec![
+        (
+            edited("exit", "exit 3", &unedited),
+            "Failed",
+            "ProcessFailed",
+            "exit code 3",
+        ),
+        (
+            edited("signal", "kill -SEGV $$", &unedited),
+            "Failed",
+            "Signaled",
+            "signal 11",
+        ),
+        (
+            edited("timeout", "sleep 600", &|spec| spec["timeout"] = "1s".into()),
+            "Failed",
+            "TimedOut",
+            "spec.timeout",
+        ),
+        (
+            edited("memory", "x=aaaaaaaa; while true; do x=$x$x; done", &unedited),
+            "Failed",
+            "OOMKilled",
+            "spec.resources.limits.memory",
+        ),
+        (
+            edited("command", "", &|spec| {
+                spec["process"] = json!({ "path": "no-such-command" })
+            }),
+            "Errored",
+            "CommandNotFound",
+            "no-such-command",
+        ),
+        (
+            edited("directory", "", &|spec| {
+                spec["process"]["dir"] = "/no/such".into()
+            }),
+            "Errored",
+            "DirectoryNotFound",
+            "/no/such",
+        ),
+        (
+            edited("user", "", &|spec| {
+                spec["process"]["user"] = "65532:65531".into();
+                spec["securityContext"] = json!({ "runAsUser": 0, "runAsNonRoot": false });
+            }),
+            "Errored",
+            "UserNotUsable",
+            "spec.securityContext.runAsUser to 65532",
+        ),
+        (
+            edited("image", "", &|spec| {
+                spec["image"] = "busybox:absent".into();
+                spec["imagePullPolicy"] = "Never".into();
+            }),
+            "Errored",
+            "ImagePullFailed",
+            "load it on the node",
+        ),
+        (
+            edited("unpulled", "", &|spec| {
+                spec["image"] = "127.0.0.1:9/absent:1".into()
+            }),
+            "Errored",
+            "ImagePullFailed",
+            "spec.imagePullSecrets",
+        ),
+        (
+            edited("config", "", &|spec| {
+                let key = json!({ "name": "absent", "key": "k" });
+                spec["process"]["env"] = json!([{ "name": "A", "secretKeyRef": key }]);
+            }),
+            "Errored",
+            "ConfigMissing",
+            "spec.process.env",
+        ),
+        (
+            edited("nodes", "", &|spec| {
+                spec["resources"]["requests"] = json!({ "cpu": "1000" })
+            }),
+            "Errored",
+            "Unschedulable",
+            "spec.resources.requests",
+        ),
+        (
+            edited("input", "", &|spec| {
+                spec["inputs"] = json!([{ "name": "in", "fromStep": "absent", "path": "/work/in" }]);
+            }),
+            "Errored",
+            "InputMissing",
+            "Step absent does not exist",
+        ),
+    ];
+    for (step, _, reason, _) in &rows {
+        let mut step = step.clone();
+        if NEVER_STARTED.contains(reason) {
+            step["spec"]["startTimeout"] = "45s".into();
+        }
+        lab.apply(step).await;
+    }
+    for (step, phase, reason, remedy) in &rows {
+        let name = step["metadata"]["name"].as_str().expect("a name");
+        let ended = node_lab.wait_ended(name).await;
+        let status = &ended["status"];
+        assert_eq!(
+            (&status["phase"], &status["reason"]),
+            (&json!(phase), &json!(reason)),
+            "{name}: {status:#}"
+        );
+        let message = find_condition(&ended, "Ready")["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        assert!(message.contains(remedy), "{name}: {message}");
+    }
+}
+
+/// The user of the process is in no `/etc/passwd`, so that the runtime names `/` as its home.
+#[scenario(node_only = "the home directory that the runtime names")]
+async fn process_of_an_unlisted_user_has_a_home(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let script = "id -u && echo $HOME && echo kept > $HOME/file && cat $HOME/file";
+    node_lab.lab.apply(node_lab.script("home", script)).await;
+    let step = node_lab.wait_succeeded("home").await;
+    assert_eq!(step["status"]["logTail"], "65532\n/ostler/home\nkept\n");
+}
+
+/// Sizes of the artifacts of a run, in bytes.
+const ARTIFACT_BYTES: [u64; 9] = [
+    1 << 10,
+    16 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+    128 << 20,
+    256 << 20,
+];
+
+/// Ten Steps, each with the artifact of the one before. Random bytes are as large when they are compressed.
+#[scenario(node_only = "artifacts from pod to pod")]
+async fn run_of_ten_steps_passes_artifacts_of_all_sizes(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let output = json!([{ "name": "out", "path": "/work/out" }]);
+    let input = |i: usize| json!([{ "name": "in", "artifact": "out", "fromStep": format!("step-{i}"), "path": "/work/in" }]);
+    let count_input = "wc -c < /work/in/file";
+    // Consumers first: they wait for their producers.
+    for i in (0..=ARTIFACT_BYTES.len()).rev() {
+        let script = match ARTIFACT_BYTES.get(i) {
+            Some(bytes) if i == 0 => format!("head -c {bytes} /dev/urandom > /work/out/file"),
+            Some(bytes) => format!("{count_input} && head -c {bytes} /dev/urandom > /work/out/file"),
+            None => count_input.to_owned(),
+        };
+        let mut step = node_lab.script(&format!("step-{i}"), &script);
+        if i < ARTIFACT_BYTES.len() {
+            step["spec"]["outputs"] = output.clone();
+        }
+        if i > 0 {
+            step["spec"]["inputs"] = input(i - 1);
+        }
+        node_lab.lab.apply(step).await;
+    }
+    for i in 0..=ARTIFACT_BYTES.len() {
+        let status = node_lab.wait_succeeded(&format!("step-{i}")).await["status"].clone();
+        if let Some(bytes) = ARTIFACT_BYTES.get(i) {
+            let packed = status["artifacts"][0]["bytes"].as_u64();
+            assert!(packed.is_some_and(|packed| packed > *bytes), "{status:#}");
+        }
+        if i > 0 {
+            assert_eq!(
+                status["logTail"],
+                format!("{}\n", ARTIFACT_BYTES[i - 1]),
+                "step-{i}"
+            );
+        }
+    }
+}
+
+/// Neither side has an artifact in memory: process and shim have 64 MiB together in each container.
+#[scenario(node_only = "limits of memory")]
+async fn artifact_of_a_gibibyte_passes_through_64_mebibytes(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let bytes = 1_u64 << 30;
+    let mut producer = node_lab.script(
+        "producer",
+        &format!("head -c {bytes} /dev/urandom > /work/out/file"),
+    );
+    producer["spec"]["outputs"] = json!([{ "name": "out", "path": "/work/out" }]);
+    let mut consumer = node_lab.script("consumer", "wc -c < /work/in/file");
+    consumer["spec"]["inputs"] = json!([{ "name": "out", "fromStep": "producer", "path": "/work/in" }]);
+    for step in [producer, consumer] {
+        assert_eq!(step["spec"]["resources"]["limits"]["memory"], "64Mi");
+        node_lab.lab.apply(step).await;
+    }
+    node_lab.wait_succeeded("producer").await;
+    let consumer = node_lab.wait_succeeded("consumer").await;
+    assert_eq!(consumer["status"]["logTail"], format!("{bytes}\n"));
+}
+
+/// Pairs of a Step and a bare pod that are started one after the other.
+const START_COUNT: usize = 20;
+
+/// The time from the request to the first sight of a process that has started, in a Step and in a bare pod of the same image.
+#[scenario(node_only = "it measures", campaign = "it measures", alone)]
+async fn start_of_a_step_is_measured_beside_that_of_a_pod(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    let started = async |pod: &str| {
+        let pod = lab.get(&pods(), pod).await.unwrap_or_default();
+        let statuses = pod["status"]["containerStatuses"].as_array();
+        let process = statuses.and_then(|all| all.iter().find(|status| status["name"] == "process"));
+        process.is_some_and(|process| process["state"]["waiting"].is_null())
+    };
+    let (mut of_steps, mut of_pods) = (Vec::new(), Vec::new());
+    for i in 0..START_COUNT {
+        let step = node_lab.script(&format!("step-{i}"), "sleep 1");
+        let began = Instant::now();
+        lab.apply(step.clone()).await;
+        lab.wait_until("the process of the Step has started", async || {
+            started(&format!("step-{i}-1")).await
+        })
+        .await;
+        of_steps.push(began.elapsed());
+        node_lab.wait_succeeded(&format!("step-{i}")).await;
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": format!("pod-{i}"), "namespace": lab.namespace },
+            "spec": { "restartPolicy": "Never", "containers": [{ "name": "process", "image": SHELL_IMAGE,
+                "command": ["sleep", "1"], "resources": step["spec"]["resources"] }] } });
+        let began = Instant::now();
+        lab.apply(pod).await;
+        lab.wait_until("the pod has started", async || started(&format!("pod-{i}")).await)
+            .await;
+        of_pods.push(began.elapsed());
+        lab.wait_until("the pod has ended", async || {
+            let pod = lab.get(&pods(), &format!("pod-{i}")).await.unwrap_or_default();
+            pod["status"]["phase"] == "Succeeded"
+        })
+        .await;
+    }
+    for (name, times) in [("Step", &mut of_steps), ("pod", &mut of_pods)] {
+        times.sort_unstable();
+        println!(
+            "{name:>4}: p50 {:.2?}, maximum {:.2?}",
+            times[START_COUNT / 2],
+            times[START_COUNT - 1]
+        );
+    }
+}
