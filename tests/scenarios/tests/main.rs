@@ -1,14 +1,16 @@
-//! Scenarios of the host. Those of packs, brokers and other clusters are in `packs.rs`: two crates of half the size are compiled side
-//! by side, and a change of one scenario compiles one of them.
+//! All scenarios in one test binary, so that they share one link, the fixtures and the test threads.
 
 mod author;
 mod bad_input;
 mod builds;
 mod chain;
 mod chaos;
+mod clusters;
 mod counts;
 mod crash;
 mod deletion;
+mod devops;
+mod dns;
 mod effects;
 mod faults;
 mod grants;
@@ -17,16 +19,25 @@ mod kinds;
 mod languages;
 mod leadership;
 mod lifecycle;
+mod message_chaos;
+mod message_order;
+mod messaging;
+mod node;
 mod observability;
+mod pipelines;
 mod plan;
 mod plugins;
 mod priority;
 mod protection;
+mod providers;
+mod rabbitmq;
 mod recordings;
 mod references;
 mod registry;
 mod secrets;
+mod stack;
 mod status;
+mod steps;
 mod substitutions;
 mod swap;
 mod tenants;

@@ -25,14 +25,7 @@ pub fn cargo_command() -> Command {
 }
 
 /// Runs a build and shows the current crate as progress. The error is the output of the compiler.
-pub fn run_build(command: Command, step: &Step) -> Result<Vec<Artifact>> {
-    let mut artifacts = Vec::new();
-    stream_build(command, step, |artifact| artifacts.push(artifact))?;
-    Ok(artifacts)
-}
-
-/// Runs a build as [`run_build`] does, and passes each artifact on as soon as it is built.
-fn stream_build(mut command: Command, step: &Step, mut each: impl FnMut(Artifact)) -> Result<()> {
+pub fn run_build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
     command
         .arg("--message-format=json-render-diagnostics")
         .current_dir(paths::workspace_root())
@@ -44,6 +37,7 @@ fn stream_build(mut command: Command, step: &Step, mut each: impl FnMut(Artifact
     let mut child = Child::spawn("cargo", command)?;
     let stderr = BufReader::new(child.stderr.take().context("piped")?);
     let stdout = BufReader::new(child.stdout.take().context("piped")?);
+    let mut artifacts = Vec::new();
     let messages = std::thread::scope(|scope| {
         let messages = scope.spawn(|| {
             let mut messages = Vec::new();
@@ -56,7 +50,7 @@ fn stream_build(mut command: Command, step: &Step, mut each: impl FnMut(Artifact
             messages
         });
         for line in stdout.lines().map_while(Result::ok) {
-            Artifact::parse(&line).into_iter().for_each(&mut each);
+            artifacts.extend(Artifact::parse(&line));
         }
         messages.join().unwrap_or_default()
     });
@@ -65,7 +59,7 @@ fn stream_build(mut command: Command, step: &Step, mut each: impl FnMut(Artifact
     if !status.success() {
         bail!("cargo build: {status}\n{}", messages.join("\n"));
     }
-    Ok(())
+    Ok(artifacts)
 }
 
 /// Builds binaries of the workspace. Returns their paths by name.
@@ -181,14 +175,6 @@ pub struct TestExecutable {
 }
 
 impl TestExecutable {
-    fn from_artifact(artifact: Artifact) -> Option<Self> {
-        Some(Self {
-            folder: artifact.manifest_path.parent()?.to_owned(),
-            name: artifact.target.name,
-            path: artifact.executable?,
-        })
-    }
-
     /// Returns its command, in the folder and with the variable that cargo would run it with.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
@@ -199,14 +185,12 @@ impl TestExecutable {
     }
 }
 
-/// Builds tests of the workspace and the binaries they run. Passes each test executable on as soon as it is built, and returns the
-/// binaries by name. Always for the whole workspace, so that the features of dependencies are the same whatever is built; `targets`
-/// are names of integration tests, or none for all tests.
+/// Builds tests of the workspace and the binaries they run. Returns both. Always for the whole workspace, so that the features of
+/// dependencies are the same whatever is built; `targets` are names of integration tests, or none for all tests.
 pub fn build_tests(
     targets: &[&str],
     lints: Lints,
-    mut each: impl FnMut(TestExecutable),
-) -> Result<BTreeMap<String, PathBuf>> {
+) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
     let step = Step::new("Building the host and the tests");
     let mut command = cargo_command();
     command.args(["test", "--workspace", "--no-run"]);
@@ -214,16 +198,19 @@ pub fn build_tests(
     for target in targets {
         command.args(["--test", target]);
     }
-    let mut others = Vec::new();
-    stream_build(command, &step, |artifact| {
-        if !artifact.is_test() {
-            others.push(artifact);
-        } else if let Some(executable) = TestExecutable::from_artifact(artifact) {
-            each(executable);
-        }
-    })?;
+    let (tests, others): (Vec<_>, Vec<_>) = run_build(command, &step)?
+        .into_iter()
+        .partition(Artifact::is_test);
+    let tests = tests.into_iter().filter_map(|artifact| {
+        Some(TestExecutable {
+            folder: artifact.manifest_path.parent()?.to_owned(),
+            name: artifact.target.name,
+            path: artifact.executable?,
+        })
+    });
+    let tests = tests.collect();
     step.finish("");
-    Ok(find_executables(others))
+    Ok((find_executables(others), tests))
 }
 
 /// Returns the binaries among the artifacts by name.

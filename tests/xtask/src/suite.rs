@@ -9,8 +9,7 @@ mod selection;
 use std::{
     path::Path,
     process::{ExitCode, Stdio},
-    sync::mpsc,
-    thread::{self, ScopedJoinHandle},
+    thread,
     time::Instant,
 };
 
@@ -61,7 +60,7 @@ impl Options {
 }
 
 /// Threads of scenarios, which wait for time limits and for the servers they start.
-const SCENARIO_THREADS: usize = 8;
+const SCENARIO_THREADS: &str = "--test-threads=8";
 /// Maximum number of failed scenarios that run again. More have a common cause.
 const MAX_RERUNS: usize = 20;
 
@@ -73,37 +72,34 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
         let control_plane = selection
             .needs_control_plane()
             .then(|| scope.spawn(control_plane::build_binary));
+        let (variables, executables) = environment::prepare(&selection, options.lints())?;
+        let executables = executables.into_iter().map(ListedExecutable::list);
         let mut suite = Suite {
-            executables: Vec::new(),
+            executables: executables.collect::<Result<_>>()?,
             selection: &selection,
             options,
-            variables: environment::prepare(&selection)?,
+            variables,
             report: Report::default(),
         };
-        let (sender, built) = mpsc::channel();
-        let building = scope.spawn(|| {
-            // Its receiver is gone after an error only, which ends the command.
-            let each = move |executable| drop(sender.send(executable));
-            let host = environment::build(&selection, options.lints(), each)?;
-            // One crate, and so one core, beside the last pure tests. Not for a part, of which it would be most of the time.
-            if options.lint && selection.is_unfiltered() {
-                cargo::lint_production()?;
-            }
-            Ok(host)
-        });
-        // Pure tests run while the last crates are built, which is on one core: each needs the one before.
-        suite.run_pure_tests(built)?;
-        let host = join_thread("the build", building)?;
-        suite.variables.extend(host.map(|binary| (HOST_VARIABLE, binary)));
         ensure!(
             suite.is_selected_any(),
             "no test of these tiers has {} in its name",
             selection.filters().join(" or ")
         );
-        suite.run_documentation_tests()?;
+        // One crate, and so one core, as pure tests have. Not for a part, of which it would be most of the time.
+        let lints_production = options.lint && selection.is_unfiltered();
+        let production = lints_production.then(|| scope.spawn(cargo::lint_production));
+        suite.run_stage(&[Tier::Pure])?;
+        if let Some(linting) = production {
+            linting
+                .join()
+                .map_err(|_| anyhow!("the check of the host without default features panicked"))??;
+        }
         suite.run_stage(&[Tier::Embedded, Tier::Hostile])?;
         if let Some(building) = control_plane {
-            let binary = join_thread("the build of the control plane", building)?;
+            let binary = building
+                .join()
+                .map_err(|_| anyhow!("the build of the control plane panicked"))??;
             // Each has a control plane of its own: the CRDs of the real Argo CD have schemas.
             suite.run_on_control_plane(Tier::Real, &binary)?;
             suite.run_on_node(&binary)?;
@@ -120,11 +116,6 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Waits for a thread. The error is its own, or that it panicked.
-fn join_thread<T>(what: &str, thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    thread.join().map_err(|_| anyhow!("{what} panicked"))?
 }
 
 /// A test executable and its tests.
@@ -212,29 +203,6 @@ impl Suite<'_> {
         node.end()
     }
 
-    /// Runs the pure tests of each executable as soon as it is built.
-    fn run_pure_tests(&mut self, built: mpsc::Receiver<TestExecutable>) -> Result<()> {
-        let mut began = None;
-        for executable in built {
-            let listed = ListedExecutable::list(executable)?;
-            let tests: Vec<&str> = self.select_of(&listed, &[Tier::Pure]).collect();
-            if !tests.is_empty() {
-                began.get_or_insert_with(|| {
-                    print_status("── pure ──");
-                    Instant::now()
-                });
-                for _ in 0..self.options.repeat {
-                    self.run_tests(&listed.executable, &tests, None)?;
-                }
-            }
-            self.executables.push(listed);
-        }
-        if let Some(began) = began {
-            print_status(&format!("── pure took {} s ──", began.elapsed().as_secs()));
-        }
-        Ok(())
-    }
-
     /// Runs the selected tests of some tiers, beside each other where they may.
     fn run_stage(&mut self, tiers: &[Tier]) -> Result<()> {
         let selected = self.select(tiers);
@@ -247,23 +215,22 @@ impl Suite<'_> {
         for _ in 0..self.options.repeat {
             print_status(&format!("── {title} ──"));
             let began = Instant::now();
-            let (mut others, mut alone) = (Vec::new(), Vec::new());
             for (executable, tests) in &selected {
-                let (of_alone, of_others): (Vec<_>, Vec<_>) = tests
+                let (alone, others): (Vec<_>, Vec<_>) = tests
                     .iter()
                     .map(String::as_str)
                     .partition(|test| Placement::parse(test).is_some_and(|place| place.alone));
-                alone.push((executable, of_alone));
-                others.push((executable, of_others));
+                let threads = match tiers {
+                    // A real Argo CD has 300 MB, and each test has one of its own.
+                    [Tier::Argocd] => Some("--test-threads=1"),
+                    [Tier::Pure] => None,
+                    _ => Some(SCENARIO_THREADS),
+                };
+                self.run_tests(executable, &others, threads)?;
+                self.run_tests(executable, &alone, Some("--test-threads=1"))?;
             }
-            let threads = match tiers {
-                // A real Argo CD has 300 MB, and each test has one of its own.
-                [Tier::Argocd] => 1,
-                _ => SCENARIO_THREADS,
-            };
-            self.run_side_by_side(&others, threads)?;
-            for (executable, tests) in &alone {
-                self.run_tests(executable, tests, Some(1))?;
+            if tiers == [Tier::Pure] && self.selection.is_unfiltered() {
+                self.run_documentation_tests()?;
             }
             print_status(&format!("── {title} took {} s ──", began.elapsed().as_secs()));
         }
@@ -272,65 +239,25 @@ impl Suite<'_> {
 
     /// Returns the selected tests of some tiers by executable.
     fn select(&self, tiers: &[Tier]) -> Vec<(TestExecutable, Vec<String>)> {
+        let is_selected = |test: &&String| tiers.iter().any(|tier| self.selection.selects(test, *tier));
         let selected = self.executables.iter().map(|listed| {
-            let tests = self.select_of(listed, tiers).map(str::to_owned);
-            (listed.executable.clone(), tests.collect::<Vec<_>>())
+            let tests: Vec<_> = listed.tests.iter().filter(is_selected).cloned().collect();
+            (listed.executable.clone(), tests)
         });
         selected.filter(|(_, tests)| !tests.is_empty()).collect()
     }
 
-    /// Returns the selected tests of some tiers of an executable.
-    fn select_of<'a>(&self, listed: &'a ListedExecutable, tiers: &[Tier]) -> impl Iterator<Item = &'a str> {
-        let selection = self.selection;
-        let is_selected = move |test: &&str| tiers.iter().any(|tier| selection.selects(test, *tier));
-        listed.tests.iter().map(String::as_str).filter(is_selected)
-    }
-
-    /// Runs tests of several executables at a time, with threads in proportion to their tests.
-    fn run_side_by_side(&mut self, tests: &[(&TestExecutable, Vec<&str>)], threads: usize) -> Result<()> {
-        let count: usize = tests.iter().map(|(_, tests)| tests.len()).sum();
-        let share = |tests: &[&str]| Some((threads * tests.len()).div_ceil(count.max(1)));
-        let suite = &*self;
-        let ended = thread::scope(|scope| {
-            let tests = tests.iter().filter(|(_, tests)| !tests.is_empty());
-            let running: Vec<_> = tests
-                .map(|(executable, tests)| {
-                    let run = move || suite.run_executable(executable, tests, share(tests), |_| {});
-                    (*executable, scope.spawn(run))
-                })
-                .collect();
-            let ended = running.into_iter().map(|(executable, running)| {
-                join_thread(&executable.name, running).map(|results| (executable, results))
-            });
-            ended.collect::<Result<Vec<_>>>()
-        })?;
-        for (executable, (results, succeeded)) in ended {
-            self.add_and_rerun(executable, results, succeeded)?;
-        }
-        Ok(())
-    }
-
-    /// Runs tests of an executable.
+    /// Runs tests of an executable. A scenario that fails runs again, alone.
     fn run_tests(
         &mut self,
         executable: &TestExecutable,
         tests: &[&str],
-        threads: Option<usize>,
+        threads: Option<&str>,
     ) -> Result<()> {
         if tests.is_empty() {
             return Ok(());
         }
         let (results, succeeded) = self.run_executable(executable, tests, threads, |_| {})?;
-        self.add_and_rerun(executable, results, succeeded)
-    }
-
-    /// Adds the results of an executable. A scenario that has failed runs again, alone.
-    fn add_and_rerun(
-        &mut self,
-        executable: &TestExecutable,
-        results: Results,
-        succeeded: bool,
-    ) -> Result<()> {
         let failures = self.add_results(results, succeeded, &executable.name);
         let reruns = failures.len() <= MAX_RERUNS;
         for failed in failures {
@@ -342,8 +269,9 @@ impl Suite<'_> {
             print_status(&format!("── {} again, alone ──", failed.test));
             let mut lines = Vec::new();
             let alone = [failed.test.as_str()];
-            let (_, passed) =
-                self.run_executable(executable, &alone, Some(1), |line| lines.push(line.to_owned()))?;
+            let (_, passed) = self.run_executable(executable, &alone, Some("--test-threads=1"), |line| {
+                lines.push(line.to_owned())
+            })?;
             if passed {
                 self.report.add_flaky(failed, lines);
             } else {
@@ -357,12 +285,12 @@ impl Suite<'_> {
         &self,
         executable: &TestExecutable,
         tests: &[&str],
-        threads: Option<usize>,
+        threads: Option<&str>,
         mut each: impl FnMut(&str),
     ) -> Result<(Results, bool)> {
         let mut command = executable.command();
         command
-            .args(threads.map(|threads| format!("--test-threads={threads}")))
+            .args(threads)
             .arg("--exact")
             .args(tests)
             .envs(&self.variables);
@@ -382,11 +310,7 @@ impl Suite<'_> {
         Ok((results, succeeded))
     }
 
-    /// Runs the examples of the documentation, which have no names to be selected by.
     fn run_documentation_tests(&mut self) -> Result<()> {
-        if !self.selection.includes(Tier::Pure) || !self.selection.is_unfiltered() {
-            return Ok(());
-        }
         let mut command = cargo::cargo_command();
         command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
         self.options.lints().add_to(&mut command);

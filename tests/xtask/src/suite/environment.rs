@@ -34,7 +34,7 @@ const RABBITMQ_VARIABLE: &str = "OSTLER_TEST_RABBITMQ";
 const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
 
 /// Integration tests with scenarios, and one of the host, with which cargo builds its binary.
-const SCENARIO_TARGETS: [&str; 4] = ["scenarios", "packs", "conformance", "layout"];
+const SCENARIO_TARGETS: [&str; 3] = ["scenarios", "conformance", "layout"];
 
 /// Age at which a component, or its compiled code, is removed from the cache. Their names are digests, and most components change.
 const MAX_CACHED_AGE: Duration = Duration::from_hours(7 * 24);
@@ -42,8 +42,9 @@ const MAX_CACHED_AGE: Duration = Duration::from_hours(7 * 24);
 /// Values of environment variables.
 pub type Variables = BTreeMap<&'static str, PathBuf>;
 
-/// Builds components and fetches the programs that scenarios run. Returns the environment variables by which the tests find them.
-pub fn prepare(selection: &Selection) -> Result<Variables> {
+/// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by which the tests
+/// find them, and the executables of the tests.
+pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<TestExecutable>)> {
     let mut variables = Variables::new();
     if selection.has_scenarios() {
         // First, because they fail within seconds where a package can't be fetched.
@@ -58,22 +59,16 @@ pub fn prepare(selection: &Selection) -> Result<Variables> {
         components::build_components(|guest| guest.pack != "bench")?;
         variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
     }
-    Ok(variables)
-}
-
-/// Builds the selected tests and the host they run, and passes each test executable on as soon as it is built. Returns the binary of
-/// the host.
-pub fn build(
-    selection: &Selection,
-    lints: Lints,
-    each: impl FnMut(TestExecutable),
-) -> Result<Option<PathBuf>> {
     let targets = if selection.includes(Tier::Pure) {
         &[][..]
     } else {
         &SCENARIO_TARGETS
     };
-    Ok(cargo::build_tests(targets, lints, each)?.remove("ostler"))
+    let (mut binaries, executables) = cargo::build_tests(targets, lints)?;
+    if let Some(binary) = binaries.remove("ostler") {
+        variables.insert(HOST_VARIABLE, binary);
+    }
+    Ok((variables, executables))
 }
 
 /// Removes old files from a folder and those below it, which all checkouts of a user share.
@@ -162,7 +157,6 @@ mod tests {
         let root = paths::workspace_root();
         for (target, path) in SCENARIO_TARGETS.into_iter().zip([
             "tests/scenarios/tests/main.rs",
-            "tests/scenarios/tests/packs.rs",
             "host/apiserver/tests/conformance/main.rs",
             "host/tests/layout.rs",
         ]) {
