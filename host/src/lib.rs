@@ -104,6 +104,7 @@ mod schedule {
     pub mod connection_users;
     pub mod dependencies;
     pub mod dispatcher;
+    mod expected_writes;
     pub mod host_lane;
     pub mod hot_loop;
     pub mod queue;

@@ -22,6 +22,7 @@ use crate::{
     },
     schedule::{
         dependencies::{Dependency, DependencyGraph},
+        expected_writes::{ExpectedWrites, Fulfilment, WakeUp},
         host_lane::HostLane,
         queue::{ItemState, ItemStatus, LaneState, Priority, Queue, Requeue, Work},
     },
@@ -33,9 +34,6 @@ const MAX_URGENT_DEPENDANTS: usize = 64;
 
 /// Maximum number of causes kept for `explain`.
 const MAX_HISTORY: usize = 10_000;
-
-/// Maximum number of fulfilled expectations whose wake-up is still awaited.
-const MAX_LATE_ECHOES: usize = 64;
 
 /// The reason for a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,11 +130,8 @@ struct Inner {
     activations: HashMap<Arc<str>, u64>,
     /// Objects and the causes that woke them, newest last.
     history: VecDeque<(ObjectRef, Cause)>,
-    /// Writes without a response yet, by the object that is written.
-    pending_writes: HashMap<ObjectRef, Vec<PendingWrite>>,
-    /// Own writes that a watch has stored and not reported yet, oldest first.
-    late_echoes: VecDeque<LateEcho>,
-    next_id: u64,
+    /// Writes of reconciles, whose echoes wake nothing.
+    writes: ExpectedWrites<Cause>,
     /// The deadline that the timer waits for.
     timer: Option<Duration>,
 }
@@ -148,42 +143,12 @@ struct Lane {
     cluster: Arc<str>,
 }
 
-/// An own write that a watch stored before its response arrived, and has not reported yet: storing and reporting a
-/// change is not one step.
-struct LateEcho {
-    object: ObjectRef,
-    version: u64,
-    /// The object whose reconcile has written.
-    by: ObjectRef,
-}
-
-/// A write whose response has not arrived.
-struct PendingWrite {
-    id: u64,
-    /// The object whose reconcile writes.
-    by: ObjectRef,
-    /// Wake-ups of `by` that the watch triggered meanwhile.
-    held: Vec<WakeUp>,
-}
-
-/// One reason to queue an object.
-struct WakeUp {
-    /// Version of the changed object; none if it does not identify the change alone.
-    version: Option<u64>,
-    /// Uid of the object, if the change is its deletion.
-    deleted: Option<Box<str>>,
-    priority: Priority,
-    cause: Cause,
-}
-
 /// A guard for an expected write, as controllers keep expectations; see [`Dispatcher::expect_write`].
 pub struct Expectation {
     dispatcher: Arc<Dispatcher>,
     object: ObjectRef,
     id: u64,
-    version: Option<u64>,
-    deleted: Option<Box<str>>,
-    is_stored: bool,
+    fulfilment: Fulfilment,
 }
 
 impl Expectation {
@@ -191,19 +156,13 @@ impl Expectation {
     /// versions are delivered on drop. If a watch has stored the version before (`is_stored`), its wake-up may also come
     /// later.
     pub fn fulfil(mut self, version: u64, is_stored: bool) {
-        self.version = Some(version);
-        self.is_stored = is_stored;
+        self.fulfilment.version = Some(version);
+        self.fulfilment.is_stored = is_stored;
     }
 
     /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing.
     pub fn fulfil_deletion(mut self, uid: &str) {
-        self.deleted = Some(uid.into());
-    }
-
-    /// Returns true if a held wake-up is the echo of the expected write.
-    fn is_echo(&self, wake_up: &WakeUp) -> bool {
-        let same_version = wake_up.version.is_some() && wake_up.version == self.version;
-        same_version || (wake_up.deleted.is_some() && wake_up.deleted == self.deleted)
+        self.fulfilment.deleted = Some(uid.into());
     }
 }
 
@@ -211,36 +170,11 @@ impl Drop for Expectation {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
         let mut inner = self.dispatcher.inner.lock();
-        let Some(writes) = inner.pending_writes.get_mut(&self.object) else {
+        let Some((by, held)) = inner.writes.remove(&self.object, self.id, &self.fulfilment) else {
             return;
         };
-        let Some(at) = writes.iter().position(|w| w.id == self.id) else {
-            return;
-        };
-        let write = writes.swap_remove(at);
-        if writes.is_empty() {
-            inner.pending_writes.remove(&self.object);
-        }
-        let mut is_reported = false;
-        for wake_up in write.held {
-            if self.is_echo(&wake_up) {
-                is_reported = true;
-            } else {
-                inner.enqueue(&write.by, wake_up.priority, wake_up.cause, now);
-            }
-        }
-        if let Some(version) = self.version
-            && self.is_stored
-            && !is_reported
-        {
-            inner.late_echoes.push_back(LateEcho {
-                object: self.object.clone(),
-                version,
-                by: write.by,
-            });
-            if inner.late_echoes.len() > MAX_LATE_ECHOES {
-                inner.late_echoes.pop_front();
-            }
+        for wake_up in held {
+            inner.enqueue(&by, wake_up.priority, wake_up.cause, now);
         }
         self.dispatcher.notify(inner);
     }
@@ -258,9 +192,7 @@ impl Dispatcher {
                 scopes: HashMap::new(),
                 activations: HashMap::new(),
                 history: VecDeque::new(),
-                pending_writes: HashMap::new(),
-                late_echoes: VecDeque::new(),
-                next_id: 0,
+                writes: ExpectedWrites::new(),
                 timer: None,
             }),
             work: Notify::new(),
@@ -463,26 +395,12 @@ impl Dispatcher {
     /// Announces a write of `object` by the reconcile of `by`. The watch may deliver it before the response arrives,
     /// so wake-ups of `by` are held until the expectation is fulfilled or dropped.
     pub fn expect_write(self: &Arc<Self>, object: &ObjectRef, by: &ObjectRef) -> Expectation {
-        let mut inner = self.inner.lock();
-        inner.next_id += 1;
-        let id = inner.next_id;
-        let write = PendingWrite {
-            id,
-            by: by.clone(),
-            held: Vec::new(),
-        };
-        inner
-            .pending_writes
-            .entry(object.clone())
-            .or_default()
-            .push(write);
+        let id = self.inner.lock().writes.add(object, by);
         Expectation {
             dispatcher: self.clone(),
             object: object.clone(),
             id,
-            version: None,
-            deleted: None,
-            is_stored: false,
+            fulfilment: Fulfilment::default(),
         }
     }
 
@@ -662,21 +580,9 @@ impl Dispatcher {
 impl Inner {
     /// Queues an object because `changed` changed, or holds the wake-up while a write by the object itself is pending
     /// that may be the cause.
-    fn wake(&mut self, key: &ObjectRef, changed: &ObjectRef, wake_up: WakeUp, now: Duration) {
-        let is_late_echo = |echo: &LateEcho| {
-            Some(echo.version) == wake_up.version && echo.by == *key && echo.object == *changed
-        };
-        if let Some(at) = self.late_echoes.iter().position(is_late_echo) {
-            self.late_echoes.remove(at);
-            return;
-        }
-        let write = self
-            .pending_writes
-            .get_mut(changed)
-            .and_then(|writes| writes.iter_mut().find(|w| w.by == *key));
-        match write {
-            Some(write) => write.held.push(wake_up),
-            None => self.enqueue(key, wake_up.priority, wake_up.cause, now),
+    fn wake(&mut self, key: &ObjectRef, changed: &ObjectRef, wake_up: WakeUp<Cause>, now: Duration) {
+        if let Some(wake_up) = self.writes.admit(key, changed, wake_up) {
+            self.enqueue(key, wake_up.priority, wake_up.cause, now);
         }
     }
 
@@ -754,25 +660,6 @@ mod tests {
     }
 
     #[test]
-    fn own_write_that_the_watch_reports_after_the_response_wakes_nothing() {
-        let owner = Gvk::new("g", "v1", "Owner");
-        let by = ObjectRef::new(owner.clone(), "n", "o");
-        for (is_stored, reported, woken) in [(true, 7, false), (true, 8, true), (false, 7, true)] {
-            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
-            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
-            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
-            let child = change(0).key;
-            dispatcher.record_read(&by, Dependency::Object(child.clone(), Projection::Full));
-            dispatcher.expect_write(&child, &by).fulfil(7, is_stored);
-            // Its next write is pending by then.
-            let next = dispatcher.expect_write(&child, &by);
-            dispatcher.on_change(&change(reported), Source::Watch, None);
-            drop(next);
-            assert_eq!(dispatcher.pop().is_some(), woken, "{reported}");
-        }
-    }
-
-    #[test]
     fn change_of_many_dependants_wakes_them_behind_changes_of_others() {
         let owner = Gvk::new("g", "v1", "Owner");
         for (dependants, is_behind) in [(MAX_URGENT_DEPENDANTS, false), (MAX_URGENT_DEPENDANTS + 1, true)] {
@@ -791,17 +678,6 @@ mod tests {
             let first = dispatcher.pop().expect("work");
             assert_eq!(first.key == edited.key, is_behind, "{dependants} dependants");
         }
-    }
-
-    #[test]
-    fn late_echoes_that_never_come_are_bounded() {
-        let by = ObjectRef::new(Gvk::new("g", "v1", "Owner"), "n", "o");
-        let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
-        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
-        for version in 1..1_000 {
-            dispatcher.expect_write(&change(0).key, &by).fulfil(version, true);
-        }
-        assert_eq!(dispatcher.inner.lock().late_echoes.len(), MAX_LATE_ECHOES);
     }
 
     #[test]
@@ -859,29 +735,6 @@ mod tests {
             dispatcher.pop().is_none(),
             "that of the host's own cluster is not queued"
         );
-    }
-
-    #[test]
-    fn own_deletion_seen_first_by_the_watch_wakes_nothing_but_that_of_another_object_does() {
-        let owner = Gvk::new("g", "v1", "Owner");
-        let by = ObjectRef::new(owner.clone(), "n", "o");
-        for (uid, woken) in [("u", false), ("predecessor", true)] {
-            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
-            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
-            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
-            let Change { key, new, .. } = change(7);
-            dispatcher.record_read(&by, Dependency::Object(key.clone(), Projection::Full));
-            let expectation = dispatcher.expect_write(&key, &by);
-            let deletion = Change {
-                key,
-                old: new,
-                new: None,
-            };
-            dispatcher.on_change(&deletion, Source::Watch, None);
-            assert!(dispatcher.pop().is_none(), "held until the response arrives");
-            expectation.fulfil_deletion(uid);
-            assert_eq!(dispatcher.pop().is_some(), woken, "{uid}");
-        }
     }
 
     #[tokio::test]
