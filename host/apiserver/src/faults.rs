@@ -129,9 +129,14 @@ impl Faults {
         Ok(())
     }
 
+    /// Removes the faults that were added.
+    pub fn disarm(&self) {
+        lock(&self.armed).clear();
+    }
+
     /// Disarms all faults, removes the latency, and accepts new connections.
     pub fn clear(&self) {
-        lock(&self.armed).clear();
+        self.disarm();
         self.set_latency(Duration::ZERO);
         self.refusing.send_replace(false);
     }

@@ -386,3 +386,153 @@ async fn start_of_a_step_is_measured_beside_that_of_a_pod(lab: Lab) {
         );
     }
 }
+
+/// A pod that waits for a node, and one whose process runs and is asked to end by its kubelet.
+#[scenario(node_only = "the end of a pod by its kubelet")]
+async fn deleted_pod_ends_its_step_or_is_replaced_by_policy(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    let (waiting, running) = ("Unschedulable", "Running");
+    let rows = [("fail", "Fail"), ("rerun", "Rerun")]
+        .into_iter()
+        .flat_map(|(name, policy)| [(name, policy, waiting), (name, policy, running)])
+        .map(|(name, policy, reason)| (format!("{name}-{}", reason.to_lowercase()), policy, reason));
+    let rows: Vec<_> = rows.collect();
+    for (name, policy, reason) in &rows {
+        let mut step = node_lab.script(name, "sleep 600");
+        step["spec"]["onPodLost"] = (*policy).into();
+        if *reason == waiting {
+            step["spec"]["resources"]["requests"] = json!({ "cpu": "1000" });
+        }
+        lab.apply(step).await;
+    }
+    for (name, _, reason) in &rows {
+        lab.wait_condition(&steps(), name, "Ready", "False", reason).await;
+        lab.delete(&pods(), &format!("{name}-1")).await;
+    }
+    for (name, policy, reason) in &rows {
+        if *policy == "Rerun" {
+            lab.wait_until("the next attempt is as far", async || {
+                let step = node_lab.step(name).await;
+                step["status"]["attempt"] == 2 && find_condition(&step, "Ready")["reason"] == **reason
+            })
+            .await;
+            assert!(lab.get(&pods(), &format!("{name}-1")).await.is_none(), "{name}");
+            continue;
+        }
+        let status = node_lab.wait_ended(name).await["status"].clone();
+        // The kubelet reports the end of the process before it removes the pod, and the watch may show both as one.
+        let reasons: &[&str] = if *reason == running {
+            &["Stopped", "PodDeleted"]
+        } else {
+            &["PodDeleted"]
+        };
+        assert!(
+            reasons.iter().any(|reason| status["reason"] == **reason),
+            "{name}: {status:#}"
+        );
+        assert_eq!(
+            (&status["phase"], &status["attempt"]),
+            (&json!("Errored"), &json!(1)),
+            "{name}"
+        );
+    }
+    // Clean-up ends processes that run.
+    for (name, ..) in &rows {
+        lab.delete(&steps(), name).await;
+    }
+    for (name, ..) in &rows {
+        lab.wait_gone(&steps(), name).await;
+    }
+    assert_eq!(lab.list(&pods()).await, Vec::<Value>::new());
+}
+
+/// Nothing of a process passes through the host, and its end is in the status of its pod.
+#[scenario(node_only = "processes that go on without the host")]
+async fn process_that_ends_without_a_host_is_reported_by_the_next_one(lab: Lab) {
+    let mut node_lab = NodeLab::start(lab).await;
+    let mut step = node_lab.script("build", "sleep 3 && echo made > /work/out/file && echo done");
+    step["spec"]["outputs"] = json!([{ "name": "out", "path": "/work/out" }]);
+    node_lab.lab.apply(step).await;
+    node_lab
+        .lab
+        .wait_condition(&steps(), "build", "Ready", "False", "Running")
+        .await;
+    node_lab.lab.host = None;
+    let lab = &node_lab.lab;
+    lab.wait_until("the process has ended", async || {
+        let pod = lab.get(&pods(), "build-1").await.expect("it stays");
+        let mut statuses = pod["status"]["containerStatuses"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        statuses.any(|status| status["state"]["terminated"].is_object())
+    })
+    .await;
+    assert_eq!(node_lab.step("build").await["status"]["phase"], "Running");
+    node_lab.lab.start_host().await;
+    let step = node_lab.wait_succeeded("build").await;
+    assert_eq!(
+        (&step["status"]["logTail"], &step["status"]["attempt"]),
+        (&json!("done\n"), &json!(1))
+    );
+}
+
+/// The API server refuses the pods, and the conditions say why.
+#[scenario(node_only = "admission")]
+async fn refusal_by_quota_or_pod_security_is_named_and_retried(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    lab.apply(
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": lab.namespace,
+        "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } }),
+    )
+    .await;
+    let quota = |pods: &str| {
+        json!({ "apiVersion": "v1", "kind": "ResourceQuota",
+            "metadata": { "name": "pods", "namespace": lab.namespace }, "spec": { "hard": { "pods": pods } } })
+    };
+    lab.apply(quota("0")).await;
+    lab.apply(node_lab.script("queued", "true")).await;
+    lab.wait_condition(&steps(), "queued", "Ready", "False", "QuotaExceeded")
+        .await;
+    lab.apply(quota("10")).await;
+    node_lab.wait_succeeded("queued").await;
+    let mut privileged = node_lab.script("privileged", "true");
+    privileged["spec"]["securityContext"] = json!({ "privileged": true, "allowPrivilegeEscalation": true });
+    lab.apply(privileged).await;
+    let step = lab
+        .wait_condition(&steps(), "privileged", "Ready", "False", "PodSecurityRefused")
+        .await;
+    let message = find_condition(&step, "Ready")["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(
+        message.contains("pod-security.kubernetes.io/enforce"),
+        "{message}"
+    );
+}
+
+/// Steps that are applied at once.
+const LOAD_COUNT: usize = 200;
+
+/// More Steps than the node has CPU and places for.
+#[scenario(node_only = "it measures", campaign = "it measures", alone)]
+async fn two_hundred_steps_pass_on_one_node(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    let began = Instant::now();
+    for i in 0..LOAD_COUNT {
+        lab.apply(node_lab.script(&format!("step-{i}"), "true")).await;
+    }
+    let applied = began.elapsed();
+    for i in 0..LOAD_COUNT {
+        node_lab.wait_succeeded(&format!("step-{i}")).await;
+    }
+    let took = began.elapsed();
+    println!(
+        "{LOAD_COUNT} Steps: applied in {applied:.1?}, ended after {took:.1?}, {:.0} per minute",
+        LOAD_COUNT as f64 / took.as_secs_f64() * 60.0
+    );
+}
