@@ -660,6 +660,25 @@ mod tests {
     }
 
     #[test]
+    fn own_write_that_the_watch_reports_after_the_response_wakes_nothing() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        let by = ObjectRef::new(owner.clone(), "n", "o");
+        for (is_stored, reported, woken) in [(true, 7, false), (true, 8, true), (false, 7, true)] {
+            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let child = change(0).key;
+            dispatcher.record_read(&by, Dependency::Object(child.clone(), Projection::Full));
+            dispatcher.expect_write(&child, &by).fulfil(7, is_stored);
+            // Its next write is pending by then.
+            let next = dispatcher.expect_write(&child, &by);
+            dispatcher.on_change(&change(reported), Source::Watch, None);
+            drop(next);
+            assert_eq!(dispatcher.pop().is_some(), woken, "{reported}");
+        }
+    }
+
+    #[test]
     fn change_of_many_dependants_wakes_them_behind_changes_of_others() {
         let owner = Gvk::new("g", "v1", "Owner");
         for (dependants, is_behind) in [(MAX_URGENT_DEPENDANTS, false), (MAX_URGENT_DEPENDANTS + 1, true)] {
@@ -735,6 +754,29 @@ mod tests {
             dispatcher.pop().is_none(),
             "that of the host's own cluster is not queued"
         );
+    }
+
+    #[test]
+    fn own_deletion_seen_first_by_the_watch_wakes_nothing_but_that_of_another_object_does() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        let by = ObjectRef::new(owner.clone(), "n", "o");
+        for (uid, woken) in [("u", false), ("predecessor", true)] {
+            let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+            let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
+            dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
+            let Change { key, new, .. } = change(7);
+            dispatcher.record_read(&by, Dependency::Object(key.clone(), Projection::Full));
+            let expectation = dispatcher.expect_write(&key, &by);
+            let deletion = Change {
+                key,
+                old: new,
+                new: None,
+            };
+            dispatcher.on_change(&deletion, Source::Watch, None);
+            assert!(dispatcher.pop().is_none(), "held until the response arrives");
+            expectation.fulfil_deletion(uid);
+            assert_eq!(dispatcher.pop().is_some(), woken, "{uid}");
+        }
     }
 
     #[tokio::test]

@@ -538,13 +538,8 @@ impl Host {
         }
         let mut state = self.0.borrow_mut();
         let on = format_cluster(name_cluster(reference.cluster.as_deref()));
-        let slash = if subresource.is_some() { "/" } else { "" };
-        let write = format!(
-            "patch {}{slash}{} {}{on}",
-            reference.gvk.kind,
-            subresource.unwrap_or_default(),
-            reference.name
-        );
+        let part = subresource.map(|name| format!("/{name}")).unwrap_or_default();
+        let write = format!("patch {}{part} {}{on}", reference.gvk.kind, reference.name);
         state.writes.push(write);
         raise_version(&mut object);
         state.objects.insert(object_key(reference), object.clone());

@@ -7,16 +7,7 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, component_path, process::host_binary, scenario, workspace_root};
 use serde_json::{Value, json};
 
-/// Image of the shim in the pods of Steps, which `cargo xtask test` puts on the node.
-const SHIM_IMAGE: &str = "steps-shim:1";
-
-fn steps() -> Gvk {
-    Gvk::new("steps.ostler.dev", "v1alpha1", "Step")
-}
-
-fn pods() -> Gvk {
-    Gvk::new("", "v1", "Pod")
-}
+use crate::steps::{artifact_key, containers::SHIM_IMAGE, pods, steps};
 
 /// An installation of the host in a namespace of its own, for objects in that of the test.
 struct Installation {
@@ -126,10 +117,7 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
     let installation = Installation::start(lab).await;
     let lab = &installation.lab;
     installation.install_steps().await;
-    lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
-        "metadata": { "name": "steps-artifact-key", "namespace": lab.namespace },
-        "stringData": { "key": "0123456789abcdef0123456789abcdef" } }))
-        .await;
+    lab.apply(artifact_key(&lab.namespace)).await;
     let samples = installation.read_manifest("examples/steps.yaml");
     lab.apply_yaml(&samples).await;
     for (name, log) in [("greet", ""), ("print", "Hello\n")] {

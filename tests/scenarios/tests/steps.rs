@@ -1,7 +1,7 @@
 //! The steps pack: the whole host with a kubelet without containers. What a shim would report is in the termination messages.
 
 mod artifacts;
-mod containers;
+pub mod containers;
 mod deletion;
 mod failures;
 mod load;
@@ -19,12 +19,35 @@ const COMPONENT: &str = "steps/steps-step";
 const GRANTS: &str = include_str!("../../../deploy/steps-grants.yaml");
 
 /// The kind Step.
-fn steps() -> Gvk {
+pub fn steps() -> Gvk {
     Gvk::new("steps.ostler.dev", "v1alpha1", "Step")
 }
 
-fn pods() -> Gvk {
+pub fn pods() -> Gvk {
     Gvk::new("", "v1", "Pod")
+}
+
+/// Returns the Secret with the key of the artifacts.
+pub fn artifact_key(namespace: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "steps-artifact-key", "namespace": namespace },
+        "stringData": { "key": "0123456789abcdef0123456789abcdef" } })
+}
+
+/// Starts a host with the pack, with the grants of `deploy/`, and the accounts and roles that follow from them: what is missing there
+/// fails the tests.
+async fn start_pack(mut lab: Lab, shim_image: &str) -> Lab {
+    let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
+    // What is refused is tried again at this interval.
+    grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "100ms" });
+    let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
+    lab.use_accounts(&[COMPONENT], grants).await;
+    let config = json!({ "shimImage": shim_image });
+    std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
+    lab.install(&[COMPONENT]);
+    lab.apply(artifact_key(&lab.namespace)).await;
+    lab.start_host().await;
+    lab
 }
 
 /// A lab with a kubelet and a host with the pack.
@@ -34,22 +57,8 @@ struct StepsLab {
 }
 
 impl StepsLab {
-    /// Starts with the grants of `deploy/`, and the accounts and roles that follow from them: what is missing there fails the
-    /// tests.
-    async fn start(mut lab: Lab) -> Self {
-        let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
-        // What is refused is tried again at this interval.
-        grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "100ms" });
-        let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
-        lab.use_accounts(&[COMPONENT], grants).await;
-        let config = json!({ "shimImage": "registry.example.com/shim:1" });
-        std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
-        lab.install(&[COMPONENT]);
-        lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": "steps-artifact-key", "namespace": lab.namespace },
-            "stringData": { "key": "0123456789abcdef0123456789abcdef" } }))
-            .await;
-        lab.start_host().await;
+    async fn start(lab: Lab) -> Self {
+        let lab = start_pack(lab, "registry.example.com/shim:1").await;
         let labels = "steps.ostler.dev/pod=true";
         let stopped = Report {
             exit_code: Some(143),

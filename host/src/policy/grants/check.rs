@@ -341,9 +341,7 @@ impl Permissions {
             } => {
                 let covers = |g: &KubernetesGrant| {
                     matches_kind(&g.group, &g.kinds, gvk)
-                        && matches_cluster(&g.clusters, cluster, own)
-                        && g.verbs.contains(&verb)
-                        && matches_namespace(&g.namespaces, namespace, own.namespace_on(cluster))
+                        && g.covers_place(verb, namespace, cluster, own)
                         && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
                 };
                 let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
@@ -359,9 +357,7 @@ impl Permissions {
             } => {
                 let covers = |g: &KubernetesGrant| {
                     matches_subresource(&g.group, &g.kinds, gvk, subresource)
-                        && matches_cluster(&g.clusters, cluster, own)
-                        && g.verbs.contains(&verb)
-                        && matches_namespace(&g.namespaces, namespace, own.namespace_on(cluster))
+                        && g.covers_place(verb, namespace, cluster, own)
                 };
                 let found = self.kubernetes.iter().position(covers);
                 found.map(|i| i + after_reconciles)
@@ -413,10 +409,8 @@ impl Permissions {
             Access::SecretMetadata { namespace, cluster } => {
                 let covers = |g: &KubernetesGrant| {
                     matches!(&*g.group, "" | "*")
-                        && matches_cluster(&g.clusters, cluster, own)
                         && (g.names_secrets() || self.read_secrets && matches_any(&g.kinds, "Secret"))
-                        && g.verbs.contains(&Verb::Get)
-                        && matches_namespace(&g.namespaces, namespace, own.namespace_on(cluster))
+                        && g.covers_place(Verb::Get, namespace, cluster, own)
                 };
                 let found = self.kubernetes.iter().position(covers);
                 found.map(|i| i + after_reconciles)
@@ -457,6 +451,13 @@ impl SecretGrant {
 }
 
 impl KubernetesGrant {
+    /// Allows a verb in a namespace of a cluster, whatever the kind.
+    fn covers_place(&self, verb: Verb, namespace: &str, cluster: &str, own: OwnPlace<'_>) -> bool {
+        self.verbs.contains(&verb)
+            && matches_cluster(&self.clusters, cluster, own)
+            && matches_namespace(&self.namespaces, namespace, own.namespace_on(cluster))
+    }
+
     /// Names Secrets, and not by a pattern, which is not meant to cover them.
     fn names_secrets(&self) -> bool {
         self.kinds.iter().any(|kind| kind == "Secret")

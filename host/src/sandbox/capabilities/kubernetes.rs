@@ -13,7 +13,7 @@ use tracing::{Span, field::Empty, instrument};
 
 use self::{
     insertion::redact_error,
-    patch::{check_patched_status, check_subresource, is_applied, meets_preconditions, parse_patch},
+    patch::{check_patched_status, check_subresource, is_applied, meets_preconditions},
     projection::{cache_projection, project_fields},
 };
 use super::{
@@ -37,9 +37,9 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
-        owned::{add_mark, check_patched_mark, remove_mark},
+        owned::{add_mark, remove_mark},
         scope::Projection as CacheProjection,
-        secret_view::{check_patched_marks, visible_json, visible_value},
+        secret_view::{visible_json, visible_value},
         selector::{FieldSelector, Selector},
         well_known::{bookkeeping, condition_type},
     },
@@ -303,13 +303,11 @@ impl Host for Call {
             self.effects.record_write(&key, false);
             return self.return_object(&key.gvk, &live, None);
         }
-        let context = self.context.write_context(&access, &by);
-        let writer = &access.api.writer;
-        let patched = writer.patch_with_preconditions(context, &key, "", &patch, &preconditions);
-        let written = patched.await.map_err(|e| self.map_api_error(&access, e))?;
+        let patched = self
+            .send_patch(&access, &by, &key, "", &patch, &preconditions)
+            .await?;
         Span::current().record("sent", true);
-        self.effects.record_write(&key, true);
-        self.return_object(&key.gvk, &written.object, None)
+        Ok(patched)
     }
 
     #[instrument(name = "kubernetes.patch-subresource", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r), subresource), err(Debug, level = "trace"))]
@@ -344,13 +342,9 @@ impl Host for Call {
                 resource.plural
             )));
         }
-        // The API server authorizes it, and its response is no more than the request may show.
-        let context = self.context.write_context(&access, &by);
-        let writer = &access.api.writer;
-        let patched = writer.patch_with_preconditions(context, &key, &subresource, &patch, &preconditions);
-        let written = patched.await.map_err(|e| self.map_api_error(&access, e))?;
-        self.effects.record_write(&key, true);
-        self.return_object(&key.gvk, &written.object, None)
+        // No cached object is returned, so that the API server alone authorizes it.
+        self.send_patch(&access, &by, &key, &subresource, &patch, &preconditions)
+            .await
     }
 
     #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
@@ -386,29 +380,6 @@ impl Host for Call {
 }
 
 impl Call {
-    /// Parses a merge patch of an object, and checks what it may change.
-    fn check_merge_patch(&self, by: &ObjectRef, key: &ObjectRef, patch: &[u8]) -> Result<Value, Error> {
-        deny_digest_key(&key.gvk, &key.name)?;
-        let patch = parse_patch(patch)?;
-        check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        if self.may_have_mark(key) {
-            check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        }
-        if names_secrets(&key.gvk) && patch.get("spec").is_some() {
-            return Err(Error::Denied(format!(
-                "patch: the spec of {} is applied or created, not patched, so that its Secrets can be checked",
-                key.gvk.kind
-            )));
-        }
-        if by.is_same_object(key) {
-            return Err(Error::Invalid(
-                "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
-                    .into(),
-            ));
-        }
-        Ok(patch)
-    }
-
     /// Applies an object that differs from the last apply: checks it, inserts secrets, and sends it unless the cached object has all
     /// of it.
     async fn send_apply(

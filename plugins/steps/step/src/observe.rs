@@ -159,7 +159,8 @@ fn list_own(statuses: &Value) -> Vec<&Value> {
         .collect()
 }
 
-fn find_container<'a>(list: &'a Value, name: &str) -> &'a Value {
+/// Finds a container, or the status of one, by its name; null without it.
+pub(crate) fn find_container<'a>(list: &'a Value, name: &str) -> &'a Value {
     let mut all = list.as_array().into_iter().flatten();
     all.find(|container| container["name"] == name)
         .unwrap_or(&Value::Null)

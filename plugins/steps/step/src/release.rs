@@ -8,7 +8,7 @@
 use ostler_sdk::{Preconditions, prelude::*, serde_json::Value};
 use steps_api::Step;
 
-use crate::{pod::PROCESS_CONTAINER, pod_reference, read_pod_fields};
+use crate::{observe::find_container, pod::PROCESS_CONTAINER, pod_reference, read_pod_fields};
 
 /// Resources that a resize may change.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
@@ -19,7 +19,8 @@ pub fn release_requests(ctx: &Context, step: &Step, attempt: i64, live: &Value) 
     let is_deleted = !live["metadata"]["deletionTimestamp"].is_null();
     // Without outputs there is no streamer, and the pod ends with the process.
     let goes_on = !step.spec.outputs.is_empty() && !is_deleted && live["status"]["phase"] == "Running";
-    if !goes_on || !has_ended(live) {
+    let process = find_container(&live["status"]["containerStatuses"], PROCESS_CONTAINER);
+    if !goes_on || !process["state"]["terminated"].is_object() {
         return Ok(true);
     }
     let Some(pod) = read_pod_fields(ctx, step, attempt, false, &["metadata.uid", "spec.containers"])? else {
@@ -35,12 +36,6 @@ pub fn release_requests(ctx: &Context, step: &Step, attempt: i64, live: &Value) 
         resized,
         Err(Error::Unavailable(_) | Error::Throttled(_))
     ))
-}
-
-fn has_ended(pod: &Value) -> bool {
-    let statuses = pod["status"]["containerStatuses"].as_array();
-    let process = statuses.and_then(|all| all.iter().find(|status| status["name"] == PROCESS_CONTAINER));
-    process.is_some_and(|status| status["state"]["terminated"].is_object())
 }
 
 /// The names and resources of all containers, in their order, with requests of zero for the process; none if it has none already.

@@ -88,7 +88,7 @@ fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<Tokens> {
             #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
             #ignored
             async fn #test_name() {
-                ::ostler_test_harness::#run(Box::pin(async { #body })).await;
+                ::ostler_test_harness::#run(async { #body }).await;
             }
         }
     });

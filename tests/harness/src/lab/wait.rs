@@ -1,6 +1,6 @@
 //! Functions that wait for a condition.
 
-use std::{convert::Infallible, pin::Pin, sync::Mutex, time::Duration};
+use std::{convert::Infallible, sync::Mutex, time::Duration};
 
 use ostler::testing::{
     dispatcher::Cause,
@@ -18,20 +18,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 impl Lab {
     /// Waits until `holds` returns true. Panics with the description and the state of all objects after
     /// [`WAIT_TIMEOUT`](crate::WAIT_TIMEOUT).
-    pub async fn wait_until<'a, F: Future<Output = bool> + 'a>(
+    pub async fn wait_until<F: Future<Output = bool>>(
         &self,
         description: &str,
         mut holds: impl FnMut() -> F,
-    ) {
-        // Hundreds of conditions share one compiled wait.
-        self.wait_until_boxed(description, &mut || Box::pin(holds()))
-            .await;
-    }
-
-    async fn wait_until_boxed<'a>(
-        &self,
-        description: &str,
-        holds: &mut dyn FnMut() -> Pin<Box<dyn Future<Output = bool> + 'a>>,
     ) {
         let look = || {
             let held = holds();

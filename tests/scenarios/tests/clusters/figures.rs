@@ -54,7 +54,7 @@ async fn wait_quiet(process: &Process) -> Usage {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn cost_of_clusters_is_printed() {
-    run_bounded(Box::pin(async { measure_clusters(Lab::embedded().await).await })).await;
+    run_bounded(async { measure_clusters(Lab::embedded().await).await }).await;
 }
 
 async fn measure_clusters(lab: Lab) {

@@ -185,7 +185,7 @@ async fn objects_of_other_clusters_do_not_wait_for_one_that_goes_silent(mut lab:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn latencies_with_and_without_dead_clusters_are_printed() {
-    run_bounded(Box::pin(async { measure(Lab::embedded().await).await })).await;
+    run_bounded(async { measure(Lab::embedded().await).await }).await;
 }
 
 async fn measure(mut lab: Lab) {

@@ -24,7 +24,7 @@ const PUBLISHED_COUNT: usize = 100;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints figures, for docs/messaging.md"]
 async fn messages_per_second_are_printed() {
-    run_bounded(Box::pin(async { measure(Lab::embedded().await).await })).await;
+    run_bounded(measure(Lab::embedded().await)).await;
 }
 
 async fn measure(mut lab: Lab) {

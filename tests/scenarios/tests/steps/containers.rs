@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use ostler::testing::{grants::Grants, key::Gvk};
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::steps::{COMPONENT, GRANTS, localize, pods, steps};
+use crate::steps::{pods, start_pack, steps};
 
 /// Image of the shim, which `cargo xtask test` puts on the node.
-const SHIM_IMAGE: &str = "steps-shim:1";
+pub const SHIM_IMAGE: &str = "steps-shim:1";
 /// Image of the processes, which it puts there, too.
 const SHELL_IMAGE: &str = "busybox:1.37";
 /// Finished Steps whose requests would not fit on the node together.
@@ -21,20 +21,10 @@ struct NodeLab {
 }
 
 impl NodeLab {
-    async fn start(mut lab: Lab) -> Self {
-        let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
-        grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "500ms" });
-        let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
-        lab.use_accounts(&[COMPONENT], grants).await;
-        let config = json!({ "shimImage": SHIM_IMAGE });
-        std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
-        lab.install(&[COMPONENT]);
-        lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": "steps-artifact-key", "namespace": lab.namespace },
-            "stringData": { "key": "0123456789abcdef0123456789abcdef" } }))
-            .await;
-        lab.start_host().await;
-        Self { lab }
+    async fn start(lab: Lab) -> Self {
+        Self {
+            lab: start_pack(lab, SHIM_IMAGE).await,
+        }
     }
 
     /// A Step that runs a shell script.
@@ -79,6 +69,24 @@ impl NodeLab {
             None => text.parse::<u64>().expect("a number") * 1000,
         }
     }
+}
+
+/// The state of the process's container in a pod; null before its kubelet reports one.
+fn process_state(pod: &Value) -> Value {
+    let mut statuses = pod["status"]["containerStatuses"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let process = statuses.find(|status| status["name"] == "process");
+    process.map(|status| status["state"].clone()).unwrap_or_default()
+}
+
+/// The message of Ready.
+fn ready_message(step: &Value) -> String {
+    find_condition(step, "Ready")["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Without a release, the second Step would wait for the pod of the first one, and the consumer for those that it holds itself.
@@ -246,10 +254,7 @@ async fn failure_of_a_container_is_named_with_its_remedy(lab: Lab) {
             (&json!(phase), &json!(reason)),
             "{name}: {status:#}"
         );
-        let message = find_condition(&ended, "Ready")["message"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
+        let message = ready_message(&ended);
         assert!(message.contains(remedy), "{name}: {message}");
     }
 }
@@ -346,10 +351,8 @@ async fn start_of_a_step_is_measured_beside_that_of_a_pod(lab: Lab) {
     let node_lab = NodeLab::start(lab).await;
     let lab = &node_lab.lab;
     let started = async |pod: &str| {
-        let pod = lab.get(&pods(), pod).await.unwrap_or_default();
-        let statuses = pod["status"]["containerStatuses"].as_array();
-        let process = statuses.and_then(|all| all.iter().find(|status| status["name"] == "process"));
-        process.is_some_and(|process| process["state"]["waiting"].is_null())
+        let state = process_state(&lab.get(&pods(), pod).await.unwrap_or_default());
+        state.is_object() && state["waiting"].is_null()
     };
     let (mut of_steps, mut of_pods) = (Vec::new(), Vec::new());
     for i in 0..START_COUNT {
@@ -393,11 +396,12 @@ async fn deleted_pod_ends_its_step_or_is_replaced_by_policy(lab: Lab) {
     let node_lab = NodeLab::start(lab).await;
     let lab = &node_lab.lab;
     let (waiting, running) = ("Unschedulable", "Running");
-    let rows = [("fail", "Fail"), ("rerun", "Rerun")]
-        .into_iter()
-        .flat_map(|(name, policy)| [(name, policy, waiting), (name, policy, running)])
-        .map(|(name, policy, reason)| (format!("{name}-{}", reason.to_lowercase()), policy, reason));
-    let rows: Vec<_> = rows.collect();
+    let rows = [
+        ("fail-waiting", "Fail", waiting),
+        ("fail-running", "Fail", running),
+        ("rerun-waiting", "Rerun", waiting),
+        ("rerun-running", "Rerun", running),
+    ];
     for (name, policy, reason) in &rows {
         let mut step = node_lab.script(name, "sleep 600");
         step["spec"]["onPodLost"] = (*policy).into();
@@ -451,25 +455,27 @@ async fn deleted_pod_ends_its_step_or_is_replaced_by_policy(lab: Lab) {
 #[scenario(node_only = "processes that go on without the host")]
 async fn process_that_ends_without_a_host_is_reported_by_the_next_one(lab: Lab) {
     let mut node_lab = NodeLab::start(lab).await;
-    let mut step = node_lab.script("build", "sleep 3 && echo made > /work/out/file && echo done");
+    let mut step = node_lab.script("build", "echo made > /work/out/file && echo done");
     step["spec"]["outputs"] = json!([{ "name": "out", "path": "/work/out" }]);
+    // It starts when the Secret is there, which is after the host has ended.
+    let key = json!({ "name": "gate", "key": "k" });
+    step["spec"]["process"]["env"] = json!([{ "name": "GATE", "secretKeyRef": key }]);
     node_lab.lab.apply(step).await;
     node_lab
         .lab
-        .wait_condition(&steps(), "build", "Ready", "False", "Running")
+        .wait_condition(&steps(), "build", "Ready", "False", "ConfigMissing")
         .await;
     node_lab.lab.host = None;
     let lab = &node_lab.lab;
+    lab.apply(json!({ "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "gate", "namespace": lab.namespace }, "stringData": { "k": "v" } }))
+        .await;
     lab.wait_until("the process has ended", async || {
         let pod = lab.get(&pods(), "build-1").await.expect("it stays");
-        let mut statuses = pod["status"]["containerStatuses"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        statuses.any(|status| status["state"]["terminated"].is_object())
+        process_state(&pod)["terminated"].is_object()
     })
     .await;
-    assert_eq!(node_lab.step("build").await["status"]["phase"], "Running");
+    assert_eq!(node_lab.step("build").await["status"]["phase"], "Pending");
     node_lab.lab.start_host().await;
     let step = node_lab.wait_succeeded("build").await;
     assert_eq!(
@@ -504,10 +510,7 @@ async fn refusal_by_quota_or_pod_security_is_named_and_retried(lab: Lab) {
     let step = lab
         .wait_condition(&steps(), "privileged", "Ready", "False", "PodSecurityRefused")
         .await;
-    let message = find_condition(&step, "Ready")["message"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
+    let message = ready_message(&step);
     assert!(
         message.contains("pod-security.kubernetes.io/enforce"),
         "{message}"
