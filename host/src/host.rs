@@ -10,7 +10,7 @@ pub use crate::settings::Settings;
 use crate::{
     cache::{
         informer::{ChangeHandler, Informers},
-        store::{Query, Store},
+        store::Store,
     },
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
     cluster::{self, ClusterPool, ConnectionParts},
@@ -594,8 +594,8 @@ fn requeue_kind(services: &Services, kind: &Gvk, cause: &Cause) {
         .namespaces
         .kind_scopes(kind, None, Projection::Full)
     {
-        let (serving, _) = services.cache.informers.ensure_informer(&scope);
-        for (key, _) in services.cache.store.list(&serving, &Query::default()) {
+        services.cache.informers.ensure_informer(&scope);
+        for key in services.cache.store.cached_keys(&scope) {
             services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }

@@ -290,10 +290,12 @@ impl Admin {
             failed.unwrap_or_else(|| "not listed yet".into())
         };
         match dependency {
-            Dependency::Object(key, form) => match services.cache.store.get(&key, form) {
-                None if synced.is_none() => Found::Unknown(Dependency::Object(key, form), why()),
-                object => Found::Object(key, object),
-            },
+            Dependency::Object(ref key, form) | Dependency::Owned(ref key, form) => {
+                match services.cache.store.get(key, form) {
+                    None if synced.is_none() => Found::Unknown(dependency, why()),
+                    object => Found::Object(key.clone(), object),
+                }
+            }
             Dependency::List(list) => match synced {
                 None => Found::Unknown(Dependency::List(list), why()),
                 Some((scope, _)) => {
@@ -407,7 +409,7 @@ fn describe_read(found: &Found) -> Read {
         },
         Found::Unknown(dependency, why) => Read {
             what: match dependency {
-                Dependency::Object(key, _) => key.to_string(),
+                Dependency::Object(key, _) | Dependency::Owned(key, _) => key.to_string(),
                 Dependency::List(list) => describe_list(list),
             },
             state: State::Unknown,

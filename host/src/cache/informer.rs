@@ -102,6 +102,10 @@ impl Progress for InformerHandle {
     fn is_refused(&self) -> bool {
         matches!(*self.synced.borrow(), SyncState::Refused(_))
     }
+
+    fn is_listing(&self) -> bool {
+        *self.synced.borrow() == SyncState::Pending
+    }
 }
 
 /// Progress of informers at one moment.
@@ -109,6 +113,7 @@ impl Progress for InformerHandle {
 struct ProgressSnapshot {
     synced: bool,
     refused: bool,
+    listing: bool,
 }
 
 impl Progress for ProgressSnapshot {
@@ -118,6 +123,10 @@ impl Progress for ProgressSnapshot {
 
     fn is_refused(&self) -> bool {
         self.refused
+    }
+
+    fn is_listing(&self) -> bool {
+        self.listing
     }
 }
 
@@ -226,6 +235,23 @@ impl Informers {
         }
     }
 
+    /// Returns true if an informer that runs serves a scope, now or once it is synced.
+    pub fn serves(&self, scope: &Scope) -> bool {
+        self.running.lock().find(scope, &self.namespaces).is_ok()
+    }
+
+    /// Checks that the reads of a plugin may start `pending` more informers.
+    ///
+    /// # Errors
+    /// These are more than the plugin may have.
+    pub fn check_limit(&self, reader: Reader<'_>, pending: u32) -> Result<(), TooManyWatches> {
+        let started = self.count_started(reader.plugin);
+        if started.saturating_add(pending) > reader.max_watches {
+            return Err(TooManyWatches);
+        }
+        Ok(())
+    }
+
     /// Number of running informers that the reads of a plugin have started.
     pub fn count_started(&self, plugin: &str) -> u32 {
         self.running.lock().count_started(plugin)
@@ -306,16 +332,27 @@ impl Informers {
         }
     }
 
-    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. A
-    /// scope that became needed meanwhile may lose its informer: ensure the needed scopes again afterwards.
+    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. One of a whole
+    /// kind that serves a few label selectors alone is replaced by one for each of them. A scope that became needed meanwhile
+    /// may lose its informer: ensure the needed scopes again afterwards.
     pub fn stop_unneeded(&self, needed: &[Scope], idle_timeout: Duration) -> Vec<Scope> {
         let snapshot = self.running.lock().scopes.map(|handle| ProgressSnapshot {
             synced: handle.is_synced(),
             refused: handle.is_refused(),
+            listing: handle.is_listing(),
         });
         // Reads of all plugins wait for the lock, so the comparison is made without it.
         let in_use = snapshot.find_in_use(needed);
+        let replacing = snapshot.find_replacing(needed);
         let mut running = self.running.lock();
+        if running.is_closed {
+            return Vec::new();
+        }
+        for scope in replacing {
+            if running.scopes.get(&scope).is_none() {
+                self.start(&mut running, scope, None);
+            }
+        }
         // Results of ended tasks are kept until they are joined.
         while running.tasks.try_join_next().is_some() {}
         let (mut stopped, mut undelivered) = (Vec::new(), Vec::new());
@@ -383,6 +420,9 @@ impl Running {
         let serving = |(scope, handle): (&Scope, &InformerHandle)| (scope.clone(), handle.synced.clone());
         if let Some(found) = self.scopes.find_serving(scope) {
             return Ok(serving(found));
+        }
+        if let Some(listing) = self.scopes.find_listing(scope) {
+            return Ok(serving(listing));
         }
         let wide = self.scopes.widen(scope, namespaces);
         self.scopes

@@ -13,7 +13,7 @@ mod indexes;
 
 use std::{
     cmp::Ordering,
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{self, AtomicU64},
@@ -528,6 +528,18 @@ impl Store {
             .take(query.limit.unwrap_or(usize::MAX))
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect()
+    }
+
+    /// The keys of all cached objects of a scope in their order, whichever watches have them. The first list of a watch reports no object that
+    /// another one has cached before.
+    pub fn cached_keys(&self, scope: &Scope) -> BTreeSet<ObjectRef> {
+        let kinds = self.kinds.read();
+        let kind = kinds.get(&KindKey::new(&scope.cluster, &scope.gvk));
+        let collections = kind.into_iter().flat_map(|kind| &kind.collections);
+        let full = collections.filter(|c| c.scope.projection == Projection::Full);
+        let objects = full.flat_map(|collection| &collection.objects);
+        let within = objects.filter(|(key, object)| scope.contains(key, &object.labels));
+        within.map(|(key, _)| key.clone()).collect()
     }
 
     /// Returns the first object of a namespace in a watched scope that satisfies a condition.

@@ -1,11 +1,13 @@
-//! Owned objects on other clusters: the inventory on the owner, and the mark on each owned object.
+//! Owned objects: the label by which they are watched, and on other clusters the inventory of the owner.
+//!
+//! Each owned object has a label with the UID of its owner. A watch of the objects with this label reports what plugins own and
+//! nothing else of the kind.
 //!
 //! Owner references do not cross clusters, so the owner carries the list of what it owns elsewhere. An entry is written before
-//! the first write of its object: after a crash in between, every object can still be found. Each object carries the UID of
-//! its owner. Only an object that does is deleted with it: the inventory proves nothing, since whoever may edit the owner may
-//! write there.
+//! the first write of its object: after a crash in between, every object can still be found. Only an object with the label is
+//! deleted with its owner: the inventory proves nothing, since whoever may edit the owner may write there.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use serde_json::{Value, json};
 
@@ -13,6 +15,7 @@ use crate::kube::{
     key::{Gvk, ObjectRef, display_cluster, is_path_segment, parse_cluster},
     object::Object,
     references::format_reference,
+    selector::Selector,
     well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
 };
 
@@ -84,24 +87,32 @@ fn parse_entry(text: &str) -> Option<ObjectRef> {
     Some(ObjectRef::new(gvk, namespace, name).with_cluster(&cluster))
 }
 
-/// Marks an object with its owner.
+/// Labels an object with the UID of its owner.
+pub fn add_owner_label(object: &mut Value, uid: &str) {
+    set_metadata(object, "labels", OWNER_UID, uid.to_owned());
+}
+
+/// Marks an object on another cluster with its owner: by the label, and by an annotation that names it.
 pub fn add_mark(object: &mut Value, owner: &ObjectRef, uid: &str) {
-    for (field, name, value) in [
-        ("labels", OWNER_UID, uid.to_owned()),
-        ("annotations", OWNER, format_owner(owner)),
-    ] {
-        let fields = &mut object["metadata"][field];
-        if !fields.is_object() {
-            *fields = json!({});
-        }
-        fields[name] = value.into();
+    add_owner_label(object, uid);
+    set_metadata(object, "annotations", OWNER, format_owner(owner));
+}
+
+fn set_metadata(object: &mut Value, field: &str, name: &str, value: String) {
+    let fields = &mut object["metadata"][field];
+    if !fields.is_object() {
+        *fields = json!({});
     }
+    fields[name] = value.into();
 }
 
 /// Removes the marks that a component has written, or has read and written again.
 pub fn remove_mark(object: &mut Value) {
-    for (pointer, name) in [("/metadata/labels", OWNER_UID), ("/metadata/annotations", OWNER)] {
-        if let Some(fields) = object.pointer_mut(pointer).and_then(Value::as_object_mut) {
+    let Some(metadata) = object.get_mut("metadata") else {
+        return;
+    };
+    for (field, name) in [("labels", OWNER_UID), ("annotations", OWNER)] {
+        if let Some(fields) = metadata.get_mut(field).and_then(Value::as_object_mut) {
             fields.remove(name);
         }
     }
@@ -125,7 +136,18 @@ pub fn check_patched_mark(patch: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if an object carries the mark of the owner with this UID.
+/// The selector of the objects that the host has written as owned.
+pub fn owned_selector() -> Selector {
+    static SELECTOR: LazyLock<Selector> = LazyLock::new(|| Selector::exists(OWNER_UID));
+    SELECTOR.clone()
+}
+
+/// Returns true if an object has the label of an owner.
+pub fn is_owned(object: &Object) -> bool {
+    object.labels.get(OWNER_UID).is_some()
+}
+
+/// Returns true if an object has the label of the owner with this UID.
 pub fn is_owned_by(object: &Object, uid: &str) -> bool {
     object.labels.get(OWNER_UID) == Some(uid)
 }

@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use crate::kube::{
     key::{self, Gvk, ObjectRef},
     object::Labels,
+    owned::owned_selector,
     selector::Selector,
 };
 
@@ -46,6 +47,14 @@ impl Scope {
             namespace: key.namespace.clone(),
             selector: None,
             projection,
+        }
+    }
+
+    /// The scope of a read of one owned object: the owned objects of its kind and namespace.
+    pub fn of_owned(key: &ObjectRef, projection: Projection) -> Self {
+        Self {
+            selector: Some(owned_selector()),
+            ..Self::of_object(key, projection)
         }
     }
 

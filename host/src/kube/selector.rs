@@ -4,13 +4,13 @@
 //! <https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/>. A field selector
 //! here accepts any scalar field of any kind, because the host compares the objects itself.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::kube::object::{Labels, Object};
 
-/// A conjunction of requirements on labels.
+/// A conjunction of requirements on labels, shared by its clones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Selector(Vec<Requirement>);
+pub struct Selector(Arc<[Requirement]>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Requirement {
@@ -37,7 +37,12 @@ impl Selector {
         for part in split_requirements(text)? {
             requirements.push(parse_requirement(part.trim())?);
         }
-        Ok(Self(requirements))
+        Ok(Self(requirements.into()))
+    }
+
+    /// A selector of the objects with a label of this name, whatever its value.
+    pub fn exists(label: &str) -> Self {
+        Self(Arc::new([Requirement::Exists(label.into())]))
     }
 
     /// Returns true if an object with these labels is selected.

@@ -91,8 +91,8 @@ well_known! {
         PROTECTED_SECRETS = "ostler.dev/protected-secrets", "annotation";
         /// Annotation of an object that owns others on other clusters: the list of these objects.
         OWNED_OBJECTS = "ostler.dev/owned-objects", "annotation";
-        /// Label of an object on another cluster than its owner's: the UID of the owner. Only an object with this label is
-        /// deleted with the owner.
+        /// Label of an owned object: the UID of the owner. The host watches owned objects by it. On another cluster than the
+        /// owner's only an object with this label is deleted with the owner.
         OWNER_UID = "ostler.dev/owner-uid", "label";
         /// Annotation of such an object: the owner.
         OWNER = "ostler.dev/owner", "annotation";

@@ -254,7 +254,7 @@ impl Overlay {
             let mut guessed = state.guessed.iter().filter(foreign);
             guessed.any(|guessed| {
                 reads.iter().any(|read| match read {
-                    Dependency::Object(key, _) => key == guessed,
+                    Dependency::Object(key, _) | Dependency::Owned(key, _) => key == guessed,
                     Dependency::List(list) => {
                         list.gvk == guessed.gvk
                             && list.cluster == guessed.cluster

@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tracing::{info, warn};
 
 use crate::{
-    cache::store::Query,
     client::api::ApiError,
     cluster::cluster_object,
     kube::{backoff::Backoff, scope::Projection},
@@ -176,13 +175,8 @@ pub(crate) fn requeue_objects(services: &Services, plugin: &Plugin, cause: Cause
         let Some(cache) = services.find_cache(&scope.cluster) else {
             continue;
         };
-        let (serving, _) = cache.informers.ensure_informer(&scope);
-        let query = Query {
-            namespace: &scope.namespace,
-            labels: scope.selector.as_ref(),
-            ..Query::default()
-        };
-        for (key, _) in services.cache.store.list(&serving, &query) {
+        cache.informers.ensure_informer(&scope);
+        for key in services.cache.store.cached_keys(&scope) {
             services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }

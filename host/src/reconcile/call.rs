@@ -78,6 +78,7 @@ impl Controller {
         if let Some(Trap::HostExhausted(why)) = &trap {
             return self.report_exhausted(plugin, key, &call, why);
         }
+        call.watch_absent_objects();
         let result = self.interpret_answer(plugin, key, &call, answer);
         self.record_call_result(plugin, object, &result, trap.as_ref());
         let failed = matches!(result, GuestResult::Failure(_));

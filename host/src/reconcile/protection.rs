@@ -28,7 +28,7 @@ use crate::{
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
     plugin::{self, Kind},
-    schedule::{dependencies::Dependency, dispatcher::Cause},
+    schedule::dispatcher::Cause,
     upstream::{UpstreamObject, upstream_gvk},
 };
 
@@ -392,9 +392,7 @@ impl Controller {
             let (finalized, _) = self.list_finalized(plugin.home_cluster(), &plugin.kinds).await?;
             let found = finalized.into_iter().filter(|(user, object)| {
                 let reads = self.services.dispatcher.reads(user);
-                let has_read = reads
-                    .iter()
-                    .any(|read| matches!(read, Dependency::Object(object, _) if object == key));
+                let has_read = reads.iter().any(|read| read.object() == Some(key));
                 let is_reconciled = self.stats.object(user).is_some_and(|stats| stats.reconciles > 0);
                 let is_no_user = is_reconciled && object.readiness().ready && !has_read;
                 !is_user_of(object, key) && !is_no_user && protected.allows_user(user)

@@ -324,13 +324,20 @@ impl Call {
         key: &ObjectRef,
         projection: Projection,
     ) -> Result<Option<Arc<Object>>, Error> {
-        // The edge comes first: an informer that is needed is not stopped meanwhile.
-        self.record_read(Dependency::Object(key.clone(), projection))?;
-        let remote = find_remote(services, &key.cluster)?;
-        let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
-        let scope_of = |namespaces: &NamespaceScope| namespaces.object_scope(key, projection);
-        self.wait_synced(cache, &key.cluster, scope_of).await?;
+        self.record_and_wait(services, Dependency::Object(key.clone(), projection))
+            .await?;
         Ok(services.cache.store.get(key, projection))
+    }
+
+    /// Records a read, and waits for the first list of the watch that serves it.
+    async fn record_and_wait(&mut self, services: &Services, dependency: Dependency) -> Result<(), Error> {
+        // The edge comes first: an informer that is needed is not stopped meanwhile.
+        self.record_read(dependency.clone())?;
+        let cluster = dependency.cluster();
+        let remote = find_remote(services, cluster)?;
+        let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
+        let scope_of = |namespaces: &NamespaceScope| dependency.scope(namespaces);
+        self.wait_synced(cache, cluster, scope_of).await.map(drop)
     }
 
     /// Access to a cluster whose use is granted. The `Cluster` becomes a dependency, so that the reconciled object is woken

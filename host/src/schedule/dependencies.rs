@@ -23,9 +23,19 @@ use crate::{
 pub enum Dependency {
     /// One object, which need not exist.
     Object(ObjectRef, Projection),
+    /// One object that the host has written as owned, reported by the watch of the owned objects of its kind.
+    Owned(ObjectRef, Projection),
     /// The objects of a list, including those that will join it.
     List(Box<List>),
 }
+
+/// The edges that a read of one object may have.
+const OBJECT_EDGES: [fn(&ObjectRef) -> Dependency; 4] = [
+    |key| Dependency::Object(key.clone(), Projection::Full),
+    |key| Dependency::Object(key.clone(), Projection::Metadata),
+    |key| Dependency::Owned(key.clone(), Projection::Full),
+    |key| Dependency::Owned(key.clone(), Projection::Metadata),
+];
 
 /// A list that a reconcile read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,8 +98,16 @@ impl Dependency {
     /// The cluster; empty for the host's own.
     pub fn cluster(&self) -> &Arc<str> {
         match self {
-            Self::Object(key, _) => &key.cluster,
+            Self::Object(key, _) | Self::Owned(key, _) => &key.cluster,
             Self::List(list) => &list.cluster,
+        }
+    }
+
+    /// The object that was read by its name; none for a list.
+    pub fn object(&self) -> Option<&ObjectRef> {
+        match self {
+            Self::Object(key, _) | Self::Owned(key, _) => Some(key),
+            Self::List(_) => None,
         }
     }
 
@@ -102,6 +120,7 @@ impl Dependency {
     fn read_scope(&self) -> Scope {
         match self {
             Self::Object(key, projection) => Scope::of_object(key, *projection),
+            Self::Owned(key, projection) => Scope::of_owned(key, *projection),
             Self::List(list) => Scope {
                 gvk: list.gvk.clone(),
                 cluster: list.cluster.clone(),
@@ -174,7 +193,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
         }
         *self.scopes.entry(dependency.read_scope()).or_default() += 1;
         let dependants = match dependency {
-            Dependency::Object(key, _) => self.objects.entry(key).or_default(),
+            Dependency::Object(key, _) | Dependency::Owned(key, _) => self.objects.entry(key).or_default(),
             Dependency::List(list) => {
                 let kind = self
                     .lists
@@ -221,13 +240,10 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
         if !reads.remove(dependency) {
             return;
         }
-        // An object that was read in full and as metadata has two edges and one dependant.
-        let still_read = match dependency {
-            Dependency::Object(key, _) => [Projection::Full, Projection::Metadata]
-                .iter()
-                .any(|projection| reads.contains(&Dependency::Object(key.clone(), *projection))),
-            Dependency::List(_) => false,
-        };
+        // An object that was read in full and as metadata, or before and after it was owned, has several edges and one dependant.
+        let still_read = dependency
+            .object()
+            .is_some_and(|key| OBJECT_EDGES.iter().any(|edge| reads.contains(&edge(key))));
         if reads.is_empty() {
             self.reads.remove(dependant);
         }
@@ -239,10 +255,11 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
             }
         }
         match dependency {
-            Dependency::Object(key, _) if !still_read => {
-                remove_from_set(&mut self.objects, key, dependant);
+            Dependency::Object(key, _) | Dependency::Owned(key, _) => {
+                if !still_read {
+                    remove_from_set(&mut self.objects, key, dependant);
+                }
             }
-            Dependency::Object(..) => {}
             Dependency::List(list) => {
                 let id = (list.cluster.clone(), list.gvk.clone());
                 let Some(kind) = self.lists.get_mut(&id) else {
@@ -415,7 +432,9 @@ mod tests {
             }))
         });
         prop_oneof![
-            (0..6u8, projection).prop_map(|(i, projection)| Dependency::Object(object(i), projection)),
+            (0..6u8, projection.clone())
+                .prop_map(|(i, projection)| Dependency::Object(object(i), projection)),
+            (0..6u8, projection).prop_map(|(i, projection)| Dependency::Owned(object(i), projection)),
             list
         ]
     }
@@ -499,7 +518,7 @@ mod tests {
             }
             let (old, new) = (old.map(|o| version(changed, o)), new.map(|n| version(changed, n)));
             let concerns = |d: &Dependency| match d {
-                Dependency::Object(o, _) => *o == object(changed),
+                Dependency::Object(o, _) | Dependency::Owned(o, _) => *o == object(changed),
                 Dependency::List(l) => [&old, &new].into_iter().flatten().any(|o| {
                     let fields = l.paths().map(|path| (path, o.field_text(path))).collect();
                     l.matches(&object(changed).namespace, o, &fields)

@@ -111,7 +111,9 @@ pub use capabilities::Capabilities;
 pub use context::{Context, Selection, Written};
 pub use http::{RequestBuilder, Response, Upstream};
 pub use messaging::MessageHandler;
-pub use object::{IN_CLUSTER, NoStatus, Object, ObjectMeta, OwnerReference, Resource, from_value, gvk};
+pub use object::{
+    IN_CLUSTER, NoStatus, OWNER_UID_LABEL, Object, ObjectMeta, OwnerReference, Resource, from_value, gvk,
+};
 pub use ostler_sdk_macros::{api, reconciler, resource};
 pub use outcome::{ResultExt, duration};
 pub use time::{from_rfc3339, rfc3339};

@@ -46,12 +46,11 @@ use crate::bindings::ostler::plugin::{
 };
 use crate::guest::{Call, call_with, hook_request, upgrade_with};
 use crate::outcome::to_json_bytes;
-use crate::provision::OWNER_UID_LABEL;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
-    Disposition, Error, Failure, Gvk, IN_CLUSTER, Level, Lifecycle, Message, MessageHandler, NotReady,
-    ObjectRef, Outcome, Preconditions, Projection, Propagation, Reconciler, Request, Resource, SecretKeyRef,
-    Substitution, UpstreamRef,
+    Disposition, Error, Failure, Gvk, IN_CLUSTER, Level, Lifecycle, Message, MessageHandler,
+    NotReady, OWNER_UID_LABEL, ObjectRef, Outcome, Preconditions, Projection, Propagation, Reconciler,
+    Request, Resource, SecretKeyRef, Substitution, UpstreamRef,
 };
 
 /// Group, kind, namespace, name and cluster; the last is empty for the own cluster.
@@ -559,12 +558,15 @@ impl Host {
         let key = key_on(cluster, &object);
         let is_near = key.4.is_empty();
         let mut state = self.0.borrow_mut();
-        // On another cluster the host marks the object instead.
+        let uid = state.owner["uid"].as_str().unwrap_or_default().to_owned();
+        if owned {
+            object["metadata"]["labels"][OWNER_UID_LABEL] = uid.as_str().into();
+        }
+        // Owner references do not cross clusters.
         if owned && is_near {
             object["metadata"]["ownerReferences"] = Value::Array(vec![state.owner.clone()]);
         }
         if owned && !is_near {
-            let uid = state.owner["uid"].as_str().unwrap_or_default().to_owned();
             let mark = state
                 .objects
                 .get(&key)
@@ -572,7 +574,6 @@ impl Host {
             if mark.is_some_and(|mark| mark.is_string() && *mark != uid.as_str()) {
                 return Err(Error::Conflict(format!("{}: another object owns it", key.3)));
             }
-            object["metadata"]["labels"][OWNER_UID_LABEL] = uid.as_str().into();
             state
                 .owned
                 .entry(uid)
@@ -815,9 +816,14 @@ fn matches_selector<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) 
         .filter(|t| !t.is_empty());
     terms.into_iter().all(|term| {
         let unequal = term.split_once("!=");
-        let (key, value) = unequal
-            .or_else(|| term.split_once('='))
-            .expect("the mock supports only selectors of the form key=value and key!=value");
+        let Some((key, value)) = unequal.or_else(|| term.split_once('=')) else {
+            let is_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+            assert!(
+                term.trim().chars().all(is_key),
+                "the mock supports only selectors of the form key, key=value and key!=value, not `{term}`"
+            );
+            return !at(term.trim()).is_null();
+        };
         let found = match at(key.trim()) {
             Value::String(text) => text.clone(),
             Value::Null => String::new(),

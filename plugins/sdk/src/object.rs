@@ -41,6 +41,10 @@ pub trait Resource: DeserializeOwned + Serialize {
 /// where the plugin has a home cluster (`spec.cluster` of its `Plugin`), and the same otherwise.
 pub const IN_CLUSTER: &str = "in-cluster";
 
+/// Label of an owned object, with the UID of its owner. The host sets it on what is applied or created as owned, and watches
+/// owned objects by it: a list that selects it reads children without a watch of their whole kind.
+pub const OWNER_UID_LABEL: &str = "ostler.dev/owner-uid";
+
 impl ObjectRef {
     /// Names the object on another cluster: `namespace/name` of its `Cluster`, `name` in the namespace of the reconciled
     /// object, or [`IN_CLUSTER`].

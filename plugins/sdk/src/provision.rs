@@ -58,7 +58,6 @@ mod resource;
 
 pub use dependency::{Dependency, wait_for_foreground_deletion};
 pub use helm::{HelmApplication, HelmDriver, read_argo_health, read_flux_health};
-pub(crate) use resource::OWNER_UID_LABEL;
 pub use resource::{OWNER_LABEL, Resource};
 
 use crate::{Condition, ConditionStatus, Context, Failure, Outcome, Resolution, ResultExt};

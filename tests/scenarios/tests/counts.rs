@@ -109,7 +109,7 @@ async fn change_with_two_writes_allocates_no_more_than_before(mut lab: Lab) {
     check_limits(&counted, "change-with-two-writes.txt");
 }
 
-/// A watch delivers the change of an object that no reconcile has read.
+/// The watch of owned objects delivers the change of one that no reconcile has read.
 #[scenario(embedded = "it counts what the host allocates", alone)]
 async fn event_that_wakes_nothing_allocates_no_more_than_before(mut lab: Lab) {
     let keys = start_greetings(&mut lab).await;
@@ -118,7 +118,8 @@ async fn event_that_wakes_nothing_allocates_no_more_than_before(mut lab: Lab) {
     let change = async |value: &str| {
         let written = lab
             .apply(json!({ "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": { "name": "foreign", "namespace": lab.namespace }, "data": { "value": value } }))
+                "metadata": { "name": "foreign", "namespace": lab.namespace,
+                    "labels": { "ostler.dev/owner-uid": "another" } }, "data": { "value": value } }))
             .await;
         let version = written["metadata"]["resourceVersion"]
             .as_str()

@@ -283,6 +283,103 @@ async fn silent_watch_is_resumed_after_the_idle_timeout(mut lab: Lab) {
 }
 
 /// Each of 200 objects lists by a label of its own.
+/// The label of owned objects.
+const OWNER_LABEL: &str = "ostler.dev/owner-uid";
+
+/// Grants without `hold`, since kinds that may be held are always watched.
+const CHILD_GRANTS: &str = "plugins: {probe: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}], \
+    kubernetes: [{kinds: [ConfigMap], verbs: [get, list, apply, create, delete], namespaces: ['*']}]}}";
+
+/// The label selectors of the watches of ConfigMaps; empty for one of all ConfigMaps.
+fn watched_labels(lab: &Lab) -> Vec<String> {
+    let watches = watches(lab).into_iter();
+    let watches = watches.map(|scope| scope.selector.map(|s| s.to_string()).unwrap_or_default());
+    watches.collect()
+}
+
+/// Reads a child, which is absent at first, and applies it.
+fn read_and_apply(name: &str, value: &str) -> Value {
+    let child =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}});
+    json!([
+        {"do": "get", "kind": "ConfigMap", "name": name},
+        {"do": "apply", "object": child.to_string()},
+    ])
+}
+
+#[scenario(real = "watches and lists")]
+async fn child_read_by_its_name_is_watched_by_the_label_of_owned_objects(mut lab: Lab) {
+    lab.settings.grants =
+        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
+    lab.settings.watch_linger = Duration::from_millis(200);
+    lab.start_probe().await;
+    lab.apply_probe("p", read_and_apply("c", "1"), json!([])).await;
+    lab.wait_seen("p", &["absent", r#"{"v":"1"}"#]).await;
+    let has_label = |child: Option<Value>, owner: &Value| {
+        child.is_some_and(|child| child["metadata"]["labels"][OWNER_LABEL] == owner["metadata"]["uid"])
+    };
+    let owner = lab.get(&kind(), "p").await.expect("a probe");
+    assert!(has_label(lab.get(&config_map(), "c").await, &owner));
+    assert_eq!(watched_labels(&lab), [OWNER_LABEL], "{:?}", watches(&lab));
+    // A change and a deletion by another client, and the removal of the label, wake the owner.
+    lab.patch(&config_map(), "c", json!({"data": {"v": "2"}})).await;
+    lab.wait_seen("p", &[r#"{"v":"2"}"#, r#"{"v":"1"}"#]).await;
+    lab.delete(&config_map(), "c").await;
+    lab.wait_seen("p", &["absent", r#"{"v":"1"}"#]).await;
+    lab.patch(
+        &config_map(),
+        "c",
+        json!({"metadata": {"labels": {OWNER_LABEL: null}}}),
+    )
+    .await;
+    lab.wait_until("the label is back", async || {
+        has_label(lab.get(&config_map(), "c").await, &owner)
+    })
+    .await;
+    lab.wait_until("the child is watched by its label alone", async || {
+        watched_labels(&lab) == [OWNER_LABEL]
+    })
+    .await;
+    // One that is read before it is applied, and exists, takes no request.
+    lab.wait_idle().await;
+    let Some(server) = &lab.embedded else { return };
+    server.counters().reset();
+    lab.patch(
+        &kind(),
+        "p",
+        json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}}),
+    )
+    .await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#, r#"{"v":"1"}"#]).await;
+    for verb in ["get", "list", "apply"] {
+        assert_eq!(server.counters().of(verb, "configmaps"), 0, "{verb}");
+    }
+}
+
+/// A child from before the host labelled owned objects, or one that another client has created.
+#[scenario(real = "watches and lists")]
+async fn child_without_the_label_is_read_and_gets_it(mut lab: Lab) {
+    lab.settings.grants =
+        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
+    lab.settings.watch_linger = Duration::from_millis(200);
+    lab.apply_config_map("c", "a", "0").await;
+    lab.start_probe().await;
+    let steps = json!([{"do": "get", "kind": "ConfigMap", "name": "c"}]);
+    lab.apply_probe("reader", steps, json!([])).await;
+    lab.wait_seen("reader", &[r#"{"v":"0"}"#]).await;
+    assert_eq!(watched_labels(&lab), [""]);
+    lab.apply_probe("owner", read_and_apply("c", "1"), json!([]))
+        .await;
+    lab.wait_seen("reader", &[r#"{"v":"1"}"#]).await;
+    lab.wait_until("the child is watched by its label alone", async || {
+        watched_labels(&lab) == [OWNER_LABEL]
+    })
+    .await;
+    lab.delete(&config_map(), "c").await;
+    lab.wait_seen("owner", &["absent", r#"{"v":"1"}"#]).await;
+    lab.wait_seen("reader", &[r#"{"v":"1"}"#]).await;
+}
+
 #[scenario(real = "watches and lists")]
 async fn many_selectors_share_few_watches(mut lab: Lab) {
     lab.start_probe().await;

@@ -15,6 +15,10 @@ use crate::kube::{
 /// object.
 const MAX_NARROW_WATCHES: usize = 8;
 
+/// Maximum number of label selectors that take the place of a watch which nobody needs without one. It is well below the number
+/// that leads to the wider watch, so that the two do not alternate.
+const MAX_REPLACING_WATCHES: usize = MAX_NARROW_WATCHES / 2;
+
 /// Progress of an informer, as far as the choice between informers needs it.
 pub(super) trait Progress {
     /// Returns true if its objects have been listed.
@@ -22,6 +26,9 @@ pub(super) trait Progress {
 
     /// Returns true if the server refused its list.
     fn is_refused(&self) -> bool;
+
+    /// Returns true if its first list has neither ended nor failed.
+    fn is_listing(&self) -> bool;
 }
 
 /// The scopes of one kind by namespace, each with a value.
@@ -123,6 +130,11 @@ impl<T: Progress> ScopeIndex<T> {
         synced.min_by_key(|(s, _)| s.projection).or_else(own)
     }
 
+    /// A scope that covers a read and whose first list is on its way, so that the read needs no watch of its own.
+    pub(super) fn find_listing<'a>(&'a self, scope: &'a Scope) -> Option<(&'a Scope, &'a T)> {
+        self.covering(scope).find(|(_, value)| value.is_listing())
+    }
+
     /// The scope to watch for a read that no informer serves: a wider one if there are many narrow ones already. Where the
     /// server refuses the widest, it is the next narrower: a service account may often list in its namespaces only. Secrets,
     /// and the namespaces of a confined host, are never watched beyond one namespace.
@@ -182,6 +194,28 @@ impl<T: Progress> ScopeIndex<T> {
         needed.iter().filter_map(serving).collect()
     }
 
+    /// The scopes to watch instead of wider ones without a label selector, which serve them and which nobody needs: what was read
+    /// of the whole kind is read no more, or has got the label of owned objects.
+    pub(super) fn find_replacing(&self, needed: &[Scope]) -> Vec<Scope> {
+        let needed: HashSet<&Scope> = needed.iter().collect();
+        let mut readers: HashMap<&Scope, Vec<&Scope>> = HashMap::new();
+        for scope in needed.iter().copied().filter(|scope| scope.selector.is_some()) {
+            if self.get(scope).is_some() {
+                continue;
+            }
+            let mut unselected = self.covering(scope).filter(|(wide, _)| wide.selector.is_none());
+            if let Some((wide, _)) = unselected.next() {
+                readers.entry(wide).or_default().push(scope);
+            }
+        }
+        let is_needed = |wide: &Scope| {
+            let mut unselected = needed.iter().filter(|other| other.selector.is_none());
+            unselected.any(|other| wide.covers(other))
+        };
+        readers.retain(|wide, scopes| scopes.len() <= MAX_REPLACING_WATCHES && !is_needed(wide));
+        readers.into_values().flatten().cloned().collect()
+    }
+
     /// A scope that will serve a read once it is synced.
     fn find_pending<'a>(&'a self, scope: &'a Scope) -> Option<(&'a Scope, &'a T)> {
         self.covering(scope).find(|(_, value)| !value.is_refused())
@@ -207,6 +241,10 @@ mod tests {
 
         fn is_refused(&self) -> bool {
             *self == Self::Refused
+        }
+
+        fn is_listing(&self) -> bool {
+            *self == Self::Pending
         }
     }
 
@@ -234,7 +272,11 @@ mod tests {
     ) -> ScopeIndex<State> {
         let mut index = ScopeIndex::default();
         for scope in scopes {
-            if index.find_serving(&scope).is_none() {
+            if index
+                .find_serving(&scope)
+                .or_else(|| index.find_listing(&scope))
+                .is_none()
+            {
                 let wide = index.widen(&scope, namespaces);
                 if index.get(&wide).is_none() {
                     index.insert(wide, state);
@@ -333,6 +375,30 @@ mod tests {
             index.find_in_use(&needed[..2]),
             needed[..2].iter().cloned().collect()
         );
+    }
+
+    #[test]
+    fn watch_of_a_kind_that_serves_few_selectors_alone_is_replaced() {
+        let mut index = ScopeIndex::default();
+        index.insert(scope("", ""), State::Synced);
+        let few = [scope("a", "x"), scope("b", "x")];
+        let replacing = |index: &ScopeIndex<State>, needed: &[Scope]| {
+            HashSet::<Scope>::from_iter(index.find_replacing(needed))
+        };
+        assert_eq!(replacing(&index, &few), few.clone().into());
+        // Somebody reads more of the kind, in all namespaces or in another one.
+        for other in [scope("", ""), scope("c", "")] {
+            let needed = [few[0].clone(), other];
+            assert_eq!(index.find_replacing(&needed), []);
+        }
+        let many: Vec<Scope> = (0..MAX_NARROW_WATCHES)
+            .map(|i| scope("a", &format!("x={i}")))
+            .collect();
+        assert_eq!(index.find_replacing(&many), []);
+        // With its own watch none is replaced any more, and the wide one is in use no longer.
+        index.insert(few[0].clone(), State::Synced);
+        assert_eq!(index.find_replacing(&few[..1]), []);
+        assert_eq!(index.find_in_use(&few[..1]), [few[0].clone()].into());
     }
 
     #[test]

@@ -435,3 +435,22 @@ fn deletion_shown_by_relists_is_reported_once() {
     assert!(store.remove(&whole, &key, "1", 5).is_some());
     assert!(store.remove(&meta, &key, "1", 7).is_none());
 }
+
+/// The first list of a watch reports no object that a narrower one has cached: who needs all of them asks for their keys.
+#[test]
+fn object_of_a_narrower_watch_is_no_change_and_among_the_keys() {
+    let narrow = scope("n", Some("l=a"), Projection::Full);
+    let store = watching(&[narrow.clone(), scope("n", None, Projection::Metadata)]);
+    assert!(matches!(put(&store, "a", "1", 5), Put::Changed(_)));
+    store.open_collection(&all());
+    let (key, again) = object("a", "1", 5);
+    let listed = store.put(&key, again, Projection::Full, Source::InitialList);
+    assert!(matches!(listed, Put::Unchanged));
+    let (other, object) = labelled("b", "2", 6, "b");
+    let listed = store.put(&other, object, Projection::Full, Source::InitialList);
+    assert!(matches!(listed, Put::Changed(_)));
+    let keys = |scope: &Scope| Vec::from_iter(store.cached_keys(scope));
+    assert_eq!(keys(&all()), [key.clone(), other]);
+    assert_eq!(keys(&narrow), [key]);
+    assert_eq!(keys(&scope("other", None, Projection::Full)), []);
+}

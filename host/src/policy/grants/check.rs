@@ -254,6 +254,23 @@ impl PluginGrants {
         }
     }
 
+    /// Returns whether an access is allowed, as [`Self::check_access`] decides it. It does not count as a use.
+    pub fn allows(&self, access: &Access<'_>, own: &str) -> bool {
+        matches!(self.find_entries(access, self.own_place(own)), (Some(_), true))
+    }
+
+    /// The entry that asks for an access (without a manifest: that grants it), and whether it is granted.
+    fn find_entries(&self, access: &Access<'_>, own: OwnPlace<'_>) -> (Option<usize>, bool) {
+        let granting = || self.granted().find_entry(access, own);
+        match &self.asks {
+            Some(asks) => (asks.find_entry(access, own), granting().is_some()),
+            None => {
+                let entry = granting();
+                (entry, entry.is_some())
+            }
+        }
+    }
+
     fn own_place<'a>(&'a self, namespace: &'a str) -> OwnPlace<'a> {
         OwnPlace {
             namespace,
@@ -265,15 +282,7 @@ impl PluginGrants {
     /// one. The error names the missing permission.
     pub fn check_access(&self, access: &Access<'_>, own: &str) -> Result<(), Denied> {
         let own = self.own_place(own);
-        let entry = self
-            .asks
-            .as_ref()
-            .unwrap_or(self.granted())
-            .find_entry(access, own);
-        let granted = match self.asks {
-            Some(_) => self.granted().find_entry(access, own).is_some(),
-            None => entry.is_some(),
-        };
+        let (entry, granted) = self.find_entries(access, own);
         if let (Some(entry), true) = (entry, granted) {
             self.used.mark_used(entry);
             return Ok(());

@@ -1,12 +1,12 @@
 //! Effects of a call: reads for the dependency graph, writes, holds, subscriptions and counts.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use crate::{
-    kube::{key::ObjectRef, object::Object},
+    kube::{key::ObjectRef, object::Object, scope::Scope},
     schedule::{connection_users::UseClaim, dependencies::Dependency},
     upstream::StreamKey,
 };
@@ -30,6 +30,8 @@ pub struct Effects {
     pub counts: Counts,
     /// Objects and lists that were read. A change of one of them wakes the object.
     pub reads: Vec<Dependency>,
+    /// Objects that were read, are absent and were not created since, by the scope of the watch that would report them.
+    pub absent: HashMap<Scope, BTreeSet<ObjectRef>>,
     /// Objects that were written to the API server.
     pub writes: BTreeSet<ObjectRef>,
     /// Objects that are held.

@@ -5,6 +5,7 @@ mod lists;
 mod owned;
 mod patch;
 mod projection;
+mod reads;
 
 use std::{hash::Hash, sync::Arc};
 
@@ -27,8 +28,8 @@ use crate::{
     cluster::cluster_gvk,
     contract::bindings::{
         kubernetes::{
-            ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page, Preconditions,
-            Projection,
+            ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page,
+            Preconditions, Projection,
         },
         types::{self, ConditionStatus, Error},
     },
@@ -37,7 +38,7 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
         object::Object,
-        owned::{add_mark, remove_mark},
+        owned::{add_mark, add_owner_label, is_owned, remove_mark},
         scope::Projection as CacheProjection,
         secret_view::{visible_json, visible_value},
         selector::{FieldSelector, Selector},
@@ -74,13 +75,13 @@ impl Host for Call {
             // A dependency reports when the object changes, so the account's right to read it is reviewed first.
             self.check_get(&access, &key).await?;
             // The edge comes before the request: a change while the response is on its way wakes the object.
-            self.record_read(Dependency::Object(key.clone(), projection))?;
+            self.record_read(self.dependency_on(&access, &key, projection))?;
             let account = self.context.service_account_on(&access);
             let live = access.api.writer.read_uncached(account, &key, &by).await;
             live.map_err(|e| self.map_api_error(&access, e))?
         } else {
             self.check_get(&access, &key).await?;
-            self.get_cached(&services, &key, projection).await?
+            self.read_object(&services, &access, &key, projection).await?
         };
         let json = object.map(|object| self.project(&key.gvk, &object, &options.projection));
         json.map(|json| self.return_bytes(json)).transpose()
@@ -220,13 +221,13 @@ impl Host for Call {
             let access = self.access_cluster(&services, &cluster, usage).await?;
             self.check_patch(&access, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
-            self.record_written_object(key.clone(), None)?;
+            self.record_written_object(key.clone(), None, options.owned)?;
             if is_owned_elsewhere {
                 Box::pin(self.list_as_owned(&services, &key)).await?;
             }
             // From here on a change wakes the object. One from before it is seen now.
             if let Some((_, live)) = find_unchanged() {
-                self.record_apply(key.clone(), false)?;
+                self.record_apply(key.clone(), false, options.owned)?;
                 let written = key.gvk.is_secret().then(|| serde_json::from_slice(&object).ok());
                 return self.return_object(&key.gvk, &live, written.flatten().as_ref());
             }
@@ -260,7 +261,8 @@ impl Host for Call {
             object = filled.object;
             (template, redactor) = (Some(filled.template), Some(filled.redactor));
         }
-        self.record_written_object(key.clone(), labelled.as_ref().map(|(_, object)| object))?;
+        let labelled = labelled.as_ref().map(|(_, object)| object);
+        self.record_written_object(key.clone(), labelled, options.owned)?;
         if is_owned_elsewhere {
             Box::pin(self.list_as_owned(&services, &key)).await?;
         }
@@ -357,7 +359,11 @@ impl Host for Call {
         let access = self.access_cluster(&services, &key.cluster, Usage::Reads).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let live = access.cache.store.get(&key, CacheProjection::Full);
-        self.record_written_object(key.clone(), live.as_deref())?;
+        self.record_written_object(
+            key.clone(),
+            live.as_deref(),
+            live.as_deref().is_some_and(is_owned),
+        )?;
         let context = self.context.write_context(&access, &by);
         let deleted = access
             .api
@@ -399,8 +405,16 @@ impl Call {
         let access = self.access_cluster(services, cluster, usage).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         self.check_patch(&access, &key).await?;
-        // The cached object decides whether the apply changes anything and has to be sent.
-        let live = self.get_cached(services, &key, CacheProjection::Full).await?;
+        // The cached object decides whether the apply changes anything and has to be sent. An owned one without the label of
+        // owned objects is not cached: the apply that adds the label is sent. Where the fields of other managers are checked,
+        // the object is read whatever its labels are.
+        let live = match options.owned && !names_secrets(&key.gvk) {
+            true => {
+                self.drop_wide_reads(&key);
+                self.read_owned(services, &key, CacheProjection::Full).await?
+            }
+            false => self.get_cached(services, &key, CacheProjection::Full).await?,
+        };
         let mut live_version = None;
         if names_secrets(&key.gvk) {
             let before = live.as_ref().map(|live| live.to_value());
@@ -432,7 +446,7 @@ impl Call {
         let written = apply
             .await
             .map_err(|e| self.map_write_error(&access, e, redactor.as_ref()))?;
-        self.record_apply(key.clone(), written.sent)?;
+        self.record_apply(key.clone(), written.sent, options.owned)?;
         self.return_object(&key.gvk, &written.object, template.as_ref().or(Some(&object)))
     }
 }
@@ -479,23 +493,33 @@ impl Call {
     }
 
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
-    fn record_apply(&mut self, key: ObjectRef, sent: bool) -> Result<(), Error> {
+    fn record_apply(&mut self, key: ObjectRef, sent: bool, is_owned: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
         if !sent && let Some(metrics) = &self.context.metrics {
             metrics.record_suppressed(Suppressed::Apply);
         }
         self.effects.record_write(&key, sent);
-        self.record_written_object(key, None)
+        self.record_written_object(key, None, is_owned)
     }
 
     /// Records an object that the call writes as read, so that a change by another writer wakes the reconciled object. It
     /// comes before the request: a change while the response is on its way counts, and a limit of watches must not fail
     /// the call after the write.
     ///
-    /// An object of a list that the call has read has its watch already. One of its own would be that of the whole kind.
-    fn record_written_object(&mut self, key: ObjectRef, written: Option<&Object>) -> Result<(), Error> {
+    /// An object of a list that the call has read has its watch already. One of its own would be that of the whole kind, or of
+    /// its owned objects.
+    fn record_written_object(
+        &mut self,
+        key: ObjectRef,
+        written: Option<&Object>,
+        is_owned: bool,
+    ) -> Result<(), Error> {
         if written.is_some_and(|written| self.is_listed(&key, written)) {
             return Ok(());
+        }
+        if is_owned {
+            self.drop_wide_reads(&key);
+            return self.record_read(Dependency::Owned(key, CacheProjection::Full));
         }
         self.record_read(Dependency::Object(key, CacheProjection::Full))
     }
@@ -504,7 +528,7 @@ impl Call {
     fn is_listed(&self, key: &ObjectRef, object: &Object) -> bool {
         self.effects.reads.iter().any(|read| match read {
             Dependency::List(list) => list.covers(key, object),
-            Dependency::Object(..) => false,
+            Dependency::Object(..) | Dependency::Owned(..) => false,
         })
     }
 
@@ -518,7 +542,10 @@ impl Call {
         let live = access.cache.store.get(key, CacheProjection::Full);
         match live.filter(|live| self.is_listed(key, live)) {
             Some(live) => Ok(Some(live)),
-            None => self.get_cached(services, key, CacheProjection::Full).await,
+            None => {
+                self.read_object(services, access, key, CacheProjection::Full)
+                    .await
+            }
         }
     }
 
@@ -534,7 +561,9 @@ impl Call {
         self.check_verb(Verb::Get, &key)?;
         let access = self.access_cluster(services, &key.cluster, Usage::Reads).await?;
         self.check_get(&access, &key).await?;
-        let object = self.get_cached(services, &key, CacheProjection::Full).await?;
+        let object = self
+            .read_object(services, &access, &key, CacheProjection::Full)
+            .await?;
         let check = |object: &Arc<Object>| match &required {
             None => object.check_ready(&key.gvk),
             Some((kind, status)) => object.check_condition(kind, status_text(*status)),
@@ -735,9 +764,7 @@ impl Call {
         {
             annotations.retain(|name, _| !is_mark(name));
         }
-        if self.may_have_mark(&key) {
-            remove_mark(&mut object);
-        }
+        remove_mark(&mut object);
         if owned {
             if target.object.uid.is_empty() {
                 return Err(invalid("nothing to be owned by: `initialize` is about no object"));
@@ -753,6 +780,7 @@ impl Call {
                     owner.namespace
                 )));
             }
+            add_owner_label(&mut object, &target.object.uid);
             object["metadata"]["ownerReferences"] = json!([{
                 "apiVersion": owner.gvk.api_version(),
                 "kind": &*owner.gvk.kind,

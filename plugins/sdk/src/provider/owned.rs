@@ -20,7 +20,7 @@ pub(super) fn release_owned(ctx: &Context, owner: &ObjectMeta) -> Result<(), Fai
         };
         let metadata = &live["metadata"];
         // Like the host: an entry alone deletes nothing.
-        if metadata["labels"][crate::provision::OWNER_UID_LABEL] != owner.uid.as_str() {
+        if metadata["labels"][crate::OWNER_UID_LABEL] != owner.uid.as_str() {
             continue;
         }
         if metadata["deletionTimestamp"].is_null() {

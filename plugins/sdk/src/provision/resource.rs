@@ -4,15 +4,12 @@ use serde_json::Value;
 
 use super::Provision;
 use crate::{
-    ApplyOptions, ConditionStatus, Context, DeleteOptions, Error, Failure, ObjectMeta, ObjectRef,
-    Preconditions, Propagation, Substitution, gvk,
+    ApplyOptions, ConditionStatus, Context, DeleteOptions, Error, Failure, OWNER_UID_LABEL, ObjectMeta,
+    ObjectRef, Preconditions, Propagation, Substitution, gvk,
 };
 
 /// Label with the uid of the owner, on objects in a namespace in which owner references to it are impossible.
 pub const OWNER_LABEL: &str = "provision.ostler.dev/owner";
-/// Label with the uid of the owner, which the host sets on an owned object on another cluster.
-pub(crate) const OWNER_UID_LABEL: &str = "ostler.dev/owner-uid";
-
 /// A Kubernetes object that is applied, and deleted again.
 ///
 /// It belongs to its owner by the owner reference, or by [`OWNER_LABEL`] where the owner is in another namespace. On another

@@ -12,8 +12,8 @@ mod rerun;
 mod validate;
 
 use ostler_sdk::{
-    DeleteOptions, ObjectRef, Preconditions, Resolution, Selection, duration, from_rfc3339, prelude::*,
-    rfc3339, serde_json::Value,
+    DeleteOptions, OWNER_UID_LABEL, ObjectRef, Preconditions, Resolution, Selection, duration, from_rfc3339,
+    prelude::*, rfc3339, serde_json::Value,
 };
 use steps_api::{PodState, Step, StepPhase, StepSpec, StepStatus};
 use steps_protocol::{INPUTS_ANNOTATION, InputSource};
@@ -21,7 +21,7 @@ use steps_protocol::{INPUTS_ANNOTATION, InputSource};
 use crate::{
     inputs::Inputs,
     observe::{Observation, observe, observe_missing, stop_deadline},
-    pod::{POD_LABEL, build_pod, encode_sources, pod_name},
+    pod::{build_pod, encode_sources, pod_name},
     settings::Settings,
 };
 
@@ -116,8 +116,8 @@ fn read_pod(ctx: &Context, step: &Step, attempt: i64, live: bool) -> Result<Opti
     read_pod_fields(ctx, step, attempt, live, &["metadata", "spec.nodeName", "status"])
 }
 
-/// Reads fields of the pod of an attempt, by the label that all pods of Steps share: a read by its name alone would watch every pod of
-/// the namespace.
+/// Reads fields of the pod of an attempt, by the label of owned objects: a read by its name alone would watch all pods once
+/// another client has created one of that name.
 fn read_pod_fields(
     ctx: &Context,
     step: &Step,
@@ -125,11 +125,10 @@ fn read_pod_fields(
     live: bool,
     fields_read: &[&str],
 ) -> Result<Option<Value>, Failure> {
-    let labels = format!("{POD_LABEL}=true");
     let fields = format!("metadata.name={}", pod_name(step, attempt));
     let selection = Selection {
         namespace: Some(step.namespace()),
-        labels: Some(&labels),
+        labels: Some(OWNER_UID_LABEL),
         fields: Some(&fields),
         live,
         ..Selection::default()

@@ -25,11 +25,8 @@ use steps_protocol::{
 
 use crate::settings::Settings;
 
-/// Label of all pods of Steps, with the value `true`, by which they are watched.
+/// Label of all pods of Steps, with the value `true`, by which network policies select them.
 pub const POD_LABEL: &str = "steps.ostler.dev/pod";
-
-/// Label of a pod with the UID of its Step.
-pub const STEP_LABEL: &str = "steps.ostler.dev/step-uid";
 
 /// Init container that installs the shim.
 pub const INSTALL_CONTAINER: &str = "install";
@@ -82,7 +79,7 @@ pub fn build_pod(step: &Step, attempt: i64, settings: &Settings, sources: &[Inpu
         "metadata": {
             "name": pod_name(step, attempt),
             "namespace": step.namespace(),
-            "labels": { POD_LABEL: "true", STEP_LABEL: step.metadata.uid },
+            "labels": { POD_LABEL: "true" },
             "annotations": annotations,
         },
         "spec": {

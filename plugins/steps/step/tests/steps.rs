@@ -1,7 +1,7 @@
 //! The life cycle of Steps against the SDK's mock.
 
 use ostler_sdk::{
-    Error, Failure, Next, ObjectRef, Outcome, Resolution, gvk,
+    Error, Failure, Next, OWNER_UID_LABEL, ObjectRef, Outcome, Resolution, gvk,
     mock::Host,
     serde_json::{Value, from_slice, json},
 };
@@ -267,7 +267,7 @@ fn pod_of_a_reconcile_whose_end_was_lost_is_followed() {
 fn pod_of_another_owner_is_left_alone() {
     for (labels, expected) in [
         (json!({}), "PodExists"),
-        (json!({"steps.ostler.dev/pod": "true"}), "NotClaimed"),
+        (json!({OWNER_UID_LABEL: "another"}), "NotClaimed"),
     ] {
         let (host, mut step) = (host(), step("unit"));
         let metadata = json!({"name": "unit-1", "namespace": "ci", "uid": "x", "labels": labels});

@@ -56,7 +56,7 @@ async fn edit_is_planned_as_diff(mut lab: Lab) {
             "+  v: \"2\"",
             " kind: ConfigMap",
             " metadata:",
-            "   name: child",
+            "   labels:",
         ]
     );
     assert_eq!(child.by, [format!("Probe/{namespace}/p")]);

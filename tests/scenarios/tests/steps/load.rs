@@ -44,7 +44,7 @@ async fn pods_are_watched_by_their_label_alone(lab: Lab) {
     let watches = pod_watches(lab);
     assert_eq!(watches.len(), 1, "{watches:?}");
     let selector = watches[0].selector.as_ref().map(ToString::to_string);
-    assert_eq!(selector.as_deref(), Some("steps.ostler.dev/pod=true"));
+    assert_eq!(selector.as_deref(), Some("ostler.dev/owner-uid"));
     let Some(server) = &lab.embedded else { return };
     for count in [10, 30] {
         server.counters().reset();
