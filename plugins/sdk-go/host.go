@@ -138,6 +138,30 @@ func PatchSubresource(ref ObjectRef, subresource string, patch any, precondition
 	return check(failed)
 }
 
+// LogOptions selects a part of a log.
+type LogOptions struct {
+	// Container is the name of the container. It may be empty for a pod with one container.
+	Container string
+	// TailLines is the number of lines from the end, 1000 at most. Zero stands for 100.
+	TailLines uint32
+	// Previous selects the instance of the container before its restart.
+	Previous bool
+}
+
+// ReadLog returns the newest lines of the log of a container. It is a request each time, and wakes nobody when the log grows.
+// It fails as invalid if the container does not exist or has not started.
+func ReadLog(pod ObjectRef, options LogOptions) (string, error) {
+	selected := wit.KubernetesLogOptions{TailLines: options.TailLines, Previous: options.Previous}
+	if options.Container != "" {
+		selected.Container = &options.Container
+	}
+	if options.TailLines == 0 {
+		selected.TailLines = 100
+	}
+	log, failed := wit.KubernetesReadLog(pod, selected)
+	return log, check(failed)
+}
+
 // Delete deletes an object in the background.
 func Delete(ref ObjectRef) error {
 	return DeleteWith(ref, wit.KubernetesPropagationBackground, Preconditions{})

@@ -123,6 +123,8 @@ export interface Host {
   patch(ref: Reference, patch: object, required?: Preconditions): KubernetesObject;
   /** Applies a merge patch to a subresource that has the form of the object, such as `resize` of a Pod. */
   patchSubresource(ref: Reference, subresource: string, patch: object, required?: Preconditions): KubernetesObject;
+  /** Returns the newest lines of the log of a container, 100 unless `tailLines` is given. It wakes nobody when the log grows. */
+  readLog(pod: Reference, options?: { container?: string; tailLines?: number; previous?: boolean }): string;
   delete(ref: Reference, options?: { propagation?: "background" | "foreground" | "orphan" } & Preconditions): void;
   hold(ref: Reference): void;
   listHolders(ref: Reference): Reference[];

@@ -264,6 +264,9 @@ export const host = {
   /** Applies a merge patch to a subresource that has the form of the object, such as `resize` of a Pod. */
   patchSubresource: (ref, subresource, patch, required) =>
     parse(call(kubernetes.patchSubresource, ref, subresource, json(patch), preconditions(required))),
+  /** Returns the newest lines of the log of a container. It wakes nobody when the log grows. */
+  readLog: (pod, { container, tailLines = 100, previous = false } = {}) =>
+    call(kubernetes.readLog, pod, { container: given(container), tailLines, previous }),
   delete: (ref, { propagation = "background", ...required } = {}) =>
     call(kubernetes.delete, ref, { propagation, preconditions: preconditions(required) }),
   hold: (ref) => call(references.hold, ref),

@@ -356,6 +356,10 @@ class Host:
         preconditions = kubernetes.Preconditions(uid, resource_version)
         return json.loads(_call(kubernetes.patch_subresource, ref, subresource, _json(patch), preconditions))
 
+    def read_log(self, pod, container=None, tail_lines=100, previous=False):
+        """Returns the newest lines of the log of a container. It wakes nobody when the log grows."""
+        return _call(kubernetes.read_log, pod, kubernetes.LogOptions(container, tail_lines, previous))
+
     def delete(self, ref, propagation="background", uid=None, resource_version=None):
         propagation = kubernetes.Propagation[propagation.upper()]
         preconditions = kubernetes.Preconditions(uid, resource_version)

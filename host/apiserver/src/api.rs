@@ -193,7 +193,7 @@ impl Api {
                 }
             }
         }
-        Err(ApiError::new(500, "InternalError", "no free name was found"))
+        Err(ApiError::internal("no free name was found"))
     }
 
     /// Changes an existing object, or applies a new one.

@@ -14,10 +14,12 @@ use crate::api::{Api, Edit, FieldValidation, WriteContext, WriteOutcome};
 use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected_error};
 use crate::kind::{Kind, Version};
-use crate::pod::is_pod_kind;
+use crate::pod::{check_log_container, is_pod_kind};
 use crate::rbac::{self, AccessRequest, User};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
-use crate::response::{Answer, Body, build_response, full_body, into_response, json_response, text_response};
+use crate::response::{
+    Answer, Body, build_response, empty_response, full_body, into_response, json_response, text_response,
+};
 use crate::state::State;
 use crate::status::ApiError;
 use crate::storage::{ObjectKey, StoredObject};
@@ -145,6 +147,7 @@ impl ResourceRequest<'_> {
                 if version.status && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
             Some("resize")
                 if is_pod_kind(&kind) && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
+            Some("log") if is_pod_kind(&kind) && self.verb == Verb::Get => return self.read_log(&kind),
             Some("finalize") if kind.kind == "Namespace" && self.verb == Verb::Update => {}
             Some("binding") if is_pod_kind(&kind) && self.verb == Verb::Create => {
                 let name = target.name.as_deref().unwrap_or_default();
@@ -371,6 +374,21 @@ impl ResourceRequest<'_> {
             .get(&kind.resource, &key)
             .ok_or_else(|| ApiError::not_found(kind.subject(name)))?;
         self.respond_object(kind, version, &object, 200)
+    }
+
+    /// Answers a read of a container's log. There are no kubelets, so that only a pod without a node has one, which is empty.
+    fn read_log(&self, kind: &Kind) -> Answer {
+        let name = self.target.name.as_deref().unwrap_or_default();
+        let key = ObjectKey::new(self.target.namespace.as_deref().unwrap_or_default(), name);
+        let pod = self.state.api.storage.get(&kind.resource, &key);
+        let pod = pod.ok_or_else(|| ApiError::not_found(kind.subject(name)))?;
+        check_log_container(name, &pod.value, self.query.get("container"))?;
+        match pod.value["spec"]["nodeName"].as_str() {
+            None | Some("") => Ok(empty_response()),
+            Some(node) => Err(ApiError::internal(format!(
+                "the log of pod {name} is on node {node}, and the embedded API server asks no kubelets"
+            ))),
+        }
     }
 
     pub(crate) fn parse_delete_options(&self) -> Result<DeleteOptions, ApiError> {

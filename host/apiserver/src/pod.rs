@@ -37,6 +37,34 @@ pub fn grace_seconds(kind: &Kind, live: &Value, requested: Option<i64>) -> i64 {
     requested.or(own).unwrap_or(DEFAULT_GRACE_SECONDS).max(0)
 }
 
+/// Checks the container of which a log is read. It may be left out where the pod has one alone.
+pub fn check_log_container(name: &str, pod: &Value, container: Option<&str>) -> Result<(), ApiError> {
+    let names = |field: &str| -> Vec<&str> {
+        let containers = pod["spec"][field].as_array().into_iter().flatten();
+        containers
+            .filter_map(|container| container["name"].as_str())
+            .collect()
+    };
+    let (containers, init) = (names("containers"), names("initContainers"));
+    match container.filter(|container| !container.is_empty()) {
+        Some(container) if containers.contains(&container) || init.contains(&container) => Ok(()),
+        Some(container) => Err(ApiError::bad_request(format!(
+            "container {container} is not valid for pod {name}"
+        ))),
+        None if containers.len() == 1 => Ok(()),
+        None => {
+            let mut message = format!(
+                "a container name must be specified for pod {name}, choose one of: [{}]",
+                containers.join(" ")
+            );
+            if !init.is_empty() {
+                message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+            }
+            Err(ApiError::bad_request(message))
+        }
+    }
+}
+
 impl Api {
     /// Binds a pod to the node that a `Binding` names.
     pub fn bind_pod(&self, kind: &Kind, key: &ObjectKey, binding: &Value) -> Result<Value, ApiError> {

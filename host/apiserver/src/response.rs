@@ -44,6 +44,11 @@ pub fn json_response(code: u16, value: &Value) -> Response<Body> {
     build_response(code, "application/json", full_body(value.to_string().into()))
 }
 
+/// 204 without a body.
+pub fn empty_response() -> Response<Body> {
+    build_response(204, "text/plain", full_body(Bytes::new()))
+}
+
 pub fn text_response(text: &'static str) -> Response<Body> {
     build_response(
         200,

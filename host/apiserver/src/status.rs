@@ -65,6 +65,11 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
+    /// 500 for what the server cannot do.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "InternalError", message)
+    }
+
     /// 404 for an object.
     pub fn not_found(subject: Subject<'_>) -> Self {
         let message = format!(

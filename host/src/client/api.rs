@@ -190,6 +190,11 @@ impl ApiClient {
         self.get_within(path, form, self.bounds.response_bytes).await
     }
 
+    /// GETs a path, as long as the response is not larger than this many bytes.
+    pub async fn get_bounded(&self, path: &str, max_bytes: usize) -> Result<Bytes, ApiError> {
+        self.get_within(path, None, max_bytes).await
+    }
+
     /// GETs a path, as long as the response is not larger than this.
     async fn get_within(
         &self,

@@ -41,6 +41,8 @@ macro_rules! host_calls {
                     (ref_: ObjectRef, subresource: String, patch: Vec<u8>, preconditions: Preconditions)
                         -> Result<Vec<u8>, Error>, Write;
                 KubernetesDelete delete "delete" (ref_: ObjectRef, options: DeleteOptions) -> Result<(), Error>, Write;
+                KubernetesReadLog read_log "read-log"
+                    (pod: ObjectRef, options: LogOptions) -> Result<String, Error>, Read;
             }
             references {
                 ReferencesHold hold "hold" (ref_: ObjectRef) -> Result<(), Error>, Write;

@@ -544,6 +544,21 @@ impl ApiWriter {
         }
     }
 
+    /// Reads the log of a container of a pod, by the parameters in the query. The log is not larger than `max_bytes`.
+    pub async fn read_pod_log(
+        &self,
+        account: Option<&ServiceAccount>,
+        key: &ObjectRef,
+        query: &str,
+        max_bytes: usize,
+    ) -> Result<bytes::Bytes, ApiError> {
+        let path = self.client.discover_resource(&key.gvk).await?.object(key);
+        let client = self.client.acting_as(account);
+        client
+            .get_bounded(&format!("{path}/log?{query}"), max_bytes)
+            .await
+    }
+
     /// Discovers the version of a kind that the server prefers.
     pub async fn discover_preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
         self.client.discover_preferred(group, kind).await

@@ -368,7 +368,8 @@ pub struct KubernetesGrant {
     #[serde(default)]
     pub group: String,
     /// Kinds. `*` matches any kind, `Foo*` a prefix; kinds of `ostler.dev` are matched only by their names, and no entry
-    /// allows to write Plugins. `Pod/resize` is a subresource, which no pattern matches; its verb is `patch`.
+    /// allows to write Plugins. `Pod/resize` is a subresource, which no pattern matches; its verb is `patch`, that of
+    /// `Pod/log` is `get`.
     pub kinds: Vec<String>,
     /// Allowed operations.
     pub verbs: Vec<Verb>,
@@ -503,11 +504,11 @@ impl Permissions {
             }
             let is_subresource = |kind: &&String| kind.contains('/');
             if let Some(kind) = grant.kinds.iter().find(is_subresource)
-                && (!names_subresource(kind) || grant.verbs != [Verb::Patch])
+                && find_subresource_verb(kind).is_none_or(|verb| grant.verbs != [verb])
             {
                 return Err(format!(
-                    "kubernetes[{i}].kinds has {kind:?}: a kind and its subresource are needed, such as `Pod/resize`, and \
-                     `patch` as the only verb; `status` is refused"
+                    "kubernetes[{i}].kinds has {kind:?}: a kind and its subresource are needed, such as `Pod/resize`, with \
+                     `patch` as the only verb, or `Pod/log` with `get`; `status` is refused"
                 ));
             }
             let is_pair = |c: &&String| {
@@ -564,11 +565,17 @@ impl Permissions {
     }
 }
 
-/// Returns whether an entry of `kinds` is a kind and the name of a subresource other than the status.
-fn names_subresource(kind: &str) -> bool {
-    let (kind, subresource) = kind.split_once('/').unwrap_or_default();
+/// The verb that an entry of `kinds` may have which is a kind and the name of a subresource; none for the status, which belongs
+/// to the controller of the object, and for another text.
+fn find_subresource_verb(kind: &str) -> Option<Verb> {
+    let (kind, subresource) = kind.split_once('/')?;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    is_word(kind) && is_word(subresource) && subresource != "status"
+    match subresource {
+        _ if !is_word(kind) || !is_word(subresource) => None,
+        "status" => None,
+        "log" => Some(Verb::Get),
+        _ => Some(Verb::Patch),
+    }
 }
 
 /// Parses the home cluster of a plugin: its name in keys. The error names the field.

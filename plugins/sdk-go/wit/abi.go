@@ -721,6 +721,63 @@ func KubernetesDelete(ref ObjectRef, options KubernetesDeleteOptions) *Error {
 	return r.Err
 }
 
+func loadKubernetesLogOptions(p uint32) (v KubernetesLogOptions) {
+	v.Container = loadOptionString(p + 0)
+	v.TailLines = load[uint32](p + 12)
+	v.Previous = load[uint8](p+16) != 0
+	return v
+}
+
+func storeKubernetesLogOptions(p uint32, v KubernetesLogOptions) {
+	storeOptionString(p+0, v.Container)
+	store(uint32(p+12), v.TailLines)
+	store(uint32(p+16), uint8(flag(v.Previous)))
+}
+
+func loadResultStringOrError(p uint32) (v Result[string, Error]) {
+	if load[uint8](p) == 0 {
+		v.Ok = loadString(p + 8)
+	} else {
+		failed := loadError(p + 8)
+		v.Err = &failed
+	}
+	return v
+}
+
+func storeResultStringOrError(p uint32, v Result[string, Error]) {
+	store(p, uint8(flag(v.Err != nil)))
+	if v.Err == nil {
+		storeString(p+8, v.Ok)
+	} else {
+		storeError(p+8, *v.Err)
+	}
+}
+
+//go:wasmimport ostler:plugin/kubernetes@0.1.0 read-log
+func hostKubernetesReadLog(a0 uint32, a1 uint32)
+
+// KubernetesReadLog:
+// Returns the newest lines of the log of a container, of a pod that may be
+// running. The permission names it as `Pod/log` with the verb `get`. It is
+// a request to the API server and through it to the kubelet, and wakes
+// nobody when the log grows. Of lines that have more than 64 KiB together,
+// fewer are returned; bytes that are not UTF-8 are replaced.
+//
+// Fails with `not-found` if there is no such pod, with `invalid` if there
+// is no such container or it has not started yet, with `denied` without
+// the permission, and with `unavailable` if API server or kubelet cannot be
+// reached.
+func KubernetesReadLog(pod ObjectRef, options KubernetesLogOptions) (string, *Error) {
+	defer release()
+	p := allocate(76, 4)
+	storeObjectRef(p+0, pod)
+	storeKubernetesLogOptions(p+56, options)
+	answer := allocate(104, 8)
+	hostKubernetesReadLog(p, answer)
+	r := loadResultStringOrError(answer)
+	return r.Ok, r.Err
+}
+
 //go:wasmimport ostler:plugin/references@0.1.0 hold
 func hostReferencesHold(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
 

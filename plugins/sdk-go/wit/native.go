@@ -108,6 +108,21 @@ var KubernetesDelete = func(ref ObjectRef, options KubernetesDeleteOptions) *Err
 	panic("wit.KubernetesDelete is not set: outside of a host a test sets it")
 }
 
+// KubernetesReadLog:
+// Returns the newest lines of the log of a container, of a pod that may be
+// running. The permission names it as `Pod/log` with the verb `get`. It is
+// a request to the API server and through it to the kubelet, and wakes
+// nobody when the log grows. Of lines that have more than 64 KiB together,
+// fewer are returned; bytes that are not UTF-8 are replaced.
+//
+// Fails with `not-found` if there is no such pod, with `invalid` if there
+// is no such container or it has not started yet, with `denied` without
+// the permission, and with `unavailable` if API server or kubelet cannot be
+// reached.
+var KubernetesReadLog = func(pod ObjectRef, options KubernetesLogOptions) (string, *Error) {
+	panic("wit.KubernetesReadLog is not set: outside of a host a test sets it")
+}
+
 // ReferencesHold:
 // Holds an object for as long as the reconciled object uses it. Each
 // reconcile declares the whole set: what a successful reconcile does not

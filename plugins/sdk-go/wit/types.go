@@ -437,6 +437,18 @@ type KubernetesDeleteOptions struct {
 	Preconditions KubernetesPreconditions
 }
 
+// KubernetesLogOptions:
+// The options of `read-log`.
+type KubernetesLogOptions struct {
+	// The name of the container. It may be none for a pod with one container.
+	Container *string
+	// The number of lines from the end of the log, 1 to 1000.
+	TailLines uint32
+	// Whether to read the log of the container's previous instance, which
+	// has ended and was restarted.
+	Previous bool
+}
+
 // HttpMethod:
 // The method of a request (RFC 9110, section 9, and RFC 5789).
 type HttpMethod uint8

@@ -3,8 +3,8 @@
 
 use crate::bindings::ostler::plugin as host;
 use crate::{
-    ApplyOptions, ConditionStatus, Context, CreateOptions, DeleteOptions, Error, Gvk, Level, Message,
-    ObjectRef, Preconditions, SecretKeyRef, UpstreamRef,
+    ApplyOptions, ConditionStatus, Context, CreateOptions, DeleteOptions, Error, Gvk, Level, LogOptions,
+    Message, ObjectRef, Preconditions, SecretKeyRef, UpstreamRef,
 };
 use host::{
     events::EventType,
@@ -53,6 +53,8 @@ capabilities! {
     fn kubernetes_patch_subresource(reference: &ObjectRef, subresource: &str, patch: &[u8], preconditions: &Preconditions) -> Result<Vec<u8>, Error> = kubernetes::patch_subresource;
     /// `kubernetes.delete`
     fn kubernetes_delete(reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> = kubernetes::delete;
+    /// `kubernetes.read-log`
+    fn kubernetes_read_log(pod: &ObjectRef, options: &LogOptions) -> Result<String, Error> = kubernetes::read_log;
     /// `references.hold`
     fn references_hold(reference: &ObjectRef) -> Result<(), Error> = references::hold;
     /// `references.list-holders`

@@ -9,9 +9,9 @@ use crate::bindings::ostler::plugin::{
 };
 use crate::outcome::to_json_bytes;
 use crate::{
-    ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, Level, Message, Object,
-    ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef, Upstream,
-    UpstreamRef,
+    ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, Level, LogOptions,
+    Message, Object, ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef,
+    Upstream, UpstreamRef,
 };
 
 /// A selection of objects to list. The default selects all of them.
@@ -82,6 +82,17 @@ impl Preconditions {
         Self {
             uid: None,
             resource_version: Some(resource_version.into()),
+        }
+    }
+}
+
+impl Default for LogOptions {
+    /// The last 100 lines of the only container.
+    fn default() -> Self {
+        Self {
+            container: None,
+            tail_lines: 100,
+            previous: false,
         }
     }
 }
@@ -362,6 +373,14 @@ impl Context<'_> {
     ) -> Result<Written, Error> {
         self.kubernetes_patch_subresource(reference, subresource, &to_json_bytes(patch), preconditions)
             .map(Written)
+    }
+
+    /// Reads the newest lines of the log of a container. It is a request each time, and wakes nobody when the log grows.
+    ///
+    /// # Errors
+    /// As `kubernetes.read-log`: `Invalid` if the container does not exist or has not started.
+    pub fn read_log(&self, pod: &ObjectRef, options: &LogOptions) -> Result<String, Error> {
+        self.kubernetes_read_log(pod, options)
     }
 
     /// Deletes an object in the background.

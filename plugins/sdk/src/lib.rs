@@ -98,7 +98,7 @@ pub use bindings::exports::ostler::plugin::reconciler::{Failure, Next, Outcome, 
 pub use bindings::handler::exports::ostler::plugin::messages::{Delivery, Disposition};
 pub use bindings::ostler::plugin::http::{DataMatch, Event, EventMatch, EventTail, Method};
 pub use bindings::ostler::plugin::kubernetes::{
-    ApplyOptions, CreateOptions, DeleteOptions, Preconditions, Projection, Propagation,
+    ApplyOptions, CreateOptions, DeleteOptions, LogOptions, Preconditions, Projection, Propagation,
 };
 pub use bindings::ostler::plugin::log::Level;
 pub use bindings::ostler::plugin::messaging::Message;

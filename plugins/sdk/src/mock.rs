@@ -48,7 +48,7 @@ use crate::guest::{Call, call_with, hook_request, upgrade_with};
 use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
-    Disposition, Error, Failure, Gvk, IN_CLUSTER, Level, Lifecycle, Message, MessageHandler,
+    Disposition, Error, Failure, Gvk, IN_CLUSTER, Level, Lifecycle, LogOptions, Message, MessageHandler,
     NotReady, OWNER_UID_LABEL, ObjectRef, Outcome, Preconditions, Projection, Propagation, Reconciler,
     Request, Resource, SecretKeyRef, Substitution, UpstreamRef,
 };
@@ -74,6 +74,8 @@ struct State {
     listed_objects: usize,
     events: Vec<(String, String)>,
     logs: Vec<String>,
+    /// Logs of containers, by pod and the name of the container.
+    container_logs: BTreeMap<(Key, String), String>,
     /// What the last reconcile holds.
     held: BTreeSet<String>,
     /// What was held before a reconcile that has not ended.
@@ -271,6 +273,13 @@ impl Host {
             .or_default()
             .push(holder);
         drop(state);
+        self
+    }
+
+    /// Sets the log of a container of a pod; the empty name stands for the only container.
+    pub fn set_log(&self, pod: &ObjectRef, container: &str, log: &str) -> &Self {
+        let key = (object_key(pod), container.to_owned());
+        self.0.borrow_mut().container_logs.insert(key, log.to_owned());
         self
     }
 
@@ -934,6 +943,22 @@ impl Capabilities for Host {
     ) -> Result<Vec<u8>, Error> {
         self.check_allowed("kubernetes.patch-subresource")?;
         self.write_patch(reference, Some(subresource), patch, preconditions)
+    }
+
+    fn kubernetes_read_log(&self, pod: &ObjectRef, options: &LogOptions) -> Result<String, Error> {
+        self.check_allowed("kubernetes.read-log")?;
+        if self.object(pod).is_none() {
+            return Err(Error::NotFound(format!("Pod {} not found", pod.name)));
+        }
+        let state = self.0.borrow();
+        let container = options.container.clone().unwrap_or_default();
+        let Some(log) = state.container_logs.get(&(object_key(pod), container)) else {
+            let message = format!("a container of pod {} is waiting to start", pod.name);
+            return Err(Error::Invalid(message));
+        };
+        let lines: Vec<&str> = log.split_inclusive('\n').collect();
+        let lines = &lines[lines.len().saturating_sub(options.tail_lines as usize)..];
+        Ok(lines.concat())
     }
 
     fn kubernetes_delete(&self, reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> {

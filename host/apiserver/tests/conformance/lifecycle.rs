@@ -312,6 +312,32 @@ pub async fn resize_of_a_pod_takes_resources_alone(target: &Target) {
         .expect(404);
 }
 
+pub async fn log_of_a_pod_without_a_node_is_empty(target: &Target) {
+    let place = Place::new(target).await;
+    let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
+    let mut created = pod("a");
+    created["spec"]["initContainers"] = json!([{"name": "init", "image": "example.com/init:1"}]);
+    target.post(&pods, &created).await.expect(201);
+    let log = format!("{pods}/a/log");
+    target.get(&format!("{log}?tailLines=3")).await.expect(204);
+    target.get(&format!("{log}?container=init")).await.expect(204);
+    let unknown = target.get(&format!("{log}?container=other")).await.expect(400);
+    assert_eq!(unknown["message"], "container other is not valid for pod a");
+    created["metadata"]["name"] = "b".into();
+    let other = json!({"name": "other", "image": "example.com/other:1"});
+    created["spec"]["containers"]
+        .as_array_mut()
+        .expect("containers")
+        .push(other);
+    target.post(&pods, &created).await.expect(201);
+    let unnamed = target.get(&format!("{pods}/b/log")).await.expect(400);
+    assert_eq!(
+        unnamed["message"],
+        "a container name must be specified for pod b, choose one of: [main other] or one of the init containers: [init]"
+    );
+    target.get(&format!("{pods}/absent/log")).await.expect(404);
+}
+
 pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &Target) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);

@@ -9,7 +9,7 @@ use crate::{
             events::{self, EventType},
             http::{self, EventQuery, EventTail, Request, Response, Subscription},
             kubernetes::{
-                self, ApplyOptions, CreateOptions, DeleteOptions, GetOptions, ListOptions, Page,
+                self, ApplyOptions, CreateOptions, DeleteOptions, GetOptions, ListOptions, LogOptions, Page,
                 Preconditions,
             },
             log::{self, Level},

@@ -2,6 +2,7 @@
 
 mod insertion;
 mod lists;
+mod logs;
 mod owned;
 mod patch;
 mod projection;
@@ -28,7 +29,7 @@ use crate::{
     cluster::cluster_gvk,
     contract::bindings::{
         kubernetes::{
-            ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page,
+            ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, LogOptions, Page,
             Preconditions, Projection,
         },
         types::{self, ConditionStatus, Error},
@@ -382,6 +383,14 @@ impl Host for Call {
             self.unlist_owned(&services, &access, &key).await?;
         }
         Ok(())
+    }
+
+    #[instrument(name = "kubernetes.read-log", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&pod)), err(Debug, level = "trace"))]
+    async fn read_log(&mut self, pod: types::ObjectRef, options: LogOptions) -> Result<String, Error> {
+        let (_, services) = self.begin_host_call(HostCall::KubernetesReadLog)?;
+        let key = self.context.parse_reference(&pod)?;
+        self.check_log_request(&key, &options)?;
+        self.read_log_tail(&services, &key, &options).await
     }
 }
 

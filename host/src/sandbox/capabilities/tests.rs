@@ -164,6 +164,17 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
             }),
         ),
         (
+            "kubernetes.read-log",
+            Needs(Need::Verb(Verb::Get), |c| {
+                let options = kubernetes::LogOptions {
+                    container: None,
+                    tail_lines: 1,
+                    previous: false,
+                };
+                poll_once(kubernetes::Host::read_log(c, pod(), options))
+            }),
+        ),
+        (
             "kubernetes.delete",
             Needs(Need::Verb(Verb::Delete), |c| {
                 let options = kubernetes::DeleteOptions {
@@ -380,6 +391,7 @@ fn all_permissions() -> Permissions {
 kubernetes:
 - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}
 - {kinds: [Pod/resize], verbs: [patch]}
+- {kinds: [Pod/log], verbs: [get]}
 upstreams: [{}]
 messages: [{exchanges: ['']}]
 secrets: [{}]

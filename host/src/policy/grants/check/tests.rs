@@ -119,6 +119,7 @@ plugins:
         ("Pod/*", "patch"),
         ("Pod/a/b", "patch"),
         ("Pod/resize", "get"),
+        ("Pod/log", "patch"),
     ] {
         let file = format!("plugins: {{p: {{kubernetes: [{{kinds: ['{kind}'], verbs: [{verb}]}}]}}}}");
         let why = Grants::parse(&file, "g.yaml")

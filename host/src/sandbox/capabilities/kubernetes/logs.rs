@@ -1,0 +1,127 @@
+//! The log of a container: its newest lines, by the subresource `log` of the pod.
+
+use super::Call;
+use crate::{
+    client::api::ApiError,
+    contract::bindings::{kubernetes::LogOptions, types::Error},
+    kube::key::ObjectRef,
+    policy::grants::{Access, Verb},
+    sandbox::{capabilities::protection::Usage, services::Services},
+};
+
+/// Maximum number of lines of one read.
+const MAX_LOG_LINES: u32 = 1000;
+
+/// Maximum size of the text of one read, in bytes.
+pub const MAX_LOG_BYTES: usize = 64 << 10;
+
+/// Factor by which a read asks for fewer lines if those of the one before exceed [`MAX_LOG_BYTES`]. The kubelet cuts the newest
+/// lines off where it is given a limit of bytes, so that only fewer lines lead to them.
+const FEWER_LINES: u32 = 8;
+
+impl Call {
+    /// Reads the newest lines of a container's log from the API server. It is no dependency: a log wakes nobody.
+    pub(super) async fn read_log_tail(
+        &mut self,
+        services: &Services,
+        key: &ObjectRef,
+        options: &LogOptions,
+    ) -> Result<String, Error> {
+        let access = self.access_cluster(services, &key.cluster, Usage::Reads).await?;
+        let account = self.context.service_account_on(&access);
+        let mut lines = options.tail_lines;
+        let text = loop {
+            let query = build_query(options, lines);
+            let writer = &access.api.writer;
+            match writer.read_pod_log(account, key, &query, MAX_LOG_BYTES).await {
+                Ok(bytes) => break String::from_utf8_lossy(&bytes).into_owned(),
+                Err(ApiError::TooLarge(_)) if lines > 1 => lines = (lines / FEWER_LINES).max(1),
+                Err(e) => return Err(self.map_api_error(&access, e)),
+            }
+        };
+        self.charge_bytes_from_host(text.len())?;
+        Ok(text)
+    }
+
+    /// Checks a request for a log: the permission, the kind and the options.
+    pub(super) fn check_log_request(&self, key: &ObjectRef, options: &LogOptions) -> Result<(), Error> {
+        self.context.check_grant(&Access::Subresource {
+            verb: Verb::Get,
+            gvk: &key.gvk,
+            subresource: "log",
+            namespace: &key.namespace,
+            cluster: &key.cluster,
+        })?;
+        if !(key.gvk.group.is_empty() && *key.gvk.kind == *"Pod") {
+            return Err(Error::Invalid(format!(
+                "{} has no log: a Pod of v1 has",
+                key.gvk.kind
+            )));
+        }
+        if options.tail_lines == 0 || options.tail_lines > MAX_LOG_LINES {
+            return Err(Error::Invalid(format!(
+                "tail-lines is {}: 1 to {MAX_LOG_LINES} lines can be read",
+                options.tail_lines
+            )));
+        }
+        match options.container.as_deref() {
+            Some(container) if !is_container_name(container) => Err(Error::Invalid(format!(
+                "container `{container}` is not a name of a-z, 0-9 and -"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns whether a text is a DNS label, as the name of a container is. It becomes a part of the query.
+fn is_container_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(is_allowed)
+}
+
+/// The query of a request for some lines. A line that is alone too long is cut.
+fn build_query(options: &LogOptions, lines: u32) -> String {
+    let container = options.container.as_deref();
+    let container = container
+        .map(|name| format!("&container={name}"))
+        .unwrap_or_default();
+    let previous = if options.previous { "&previous=true" } else { "" };
+    let limit = match lines {
+        1 => format!("&limitBytes={MAX_LOG_BYTES}"),
+        _ => String::new(),
+    };
+    format!("tailLines={lines}{limit}{container}{previous}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_names_container_and_instance_where_they_are_given() {
+        let mut options = LogOptions {
+            container: None,
+            tail_lines: 100,
+            previous: false,
+        };
+        assert_eq!(build_query(&options, 100), "tailLines=100");
+        options.container = Some("process".into());
+        options.previous = true;
+        assert_eq!(
+            build_query(&options, 12),
+            "tailLines=12&container=process&previous=true"
+        );
+        assert_eq!(
+            build_query(&options, 1),
+            "tailLines=1&limitBytes=65536&container=process&previous=true"
+        );
+    }
+
+    #[test]
+    fn name_of_a_container_adds_nothing_to_the_query() {
+        assert!(is_container_name("process-1"));
+        for text in ["", "a&follow=true", "a b", "A", "a/b", "a%26b"] {
+            assert!(!is_container_name(text), "{text}");
+        }
+    }
+}
