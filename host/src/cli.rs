@@ -11,6 +11,7 @@ mod explain;
 mod logs;
 mod plan;
 mod plugin;
+mod pod_logs;
 mod proxy;
 mod record;
 mod replay;

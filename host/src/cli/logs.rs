@@ -1,14 +1,21 @@
-//! `ostler logs`: the recent log lines of an object or a plugin.
+//! `ostler logs`: the recent log lines of an object or a plugin, or those of the pods that an object owns.
 
-use anyhow::bail;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
 use clap::Args;
 use reqwest::Method;
 
 use super::{
     ask::{self, Ask, Output},
+    pod_logs::{LineSelection, PodOwner, print_pod_logs},
     table::{Shade, shade_text},
 };
-use crate::observe::log_ring::{LogLevel, LogLine};
+use crate::{
+    admin::explain::Explanation,
+    kube::well_known::environment,
+    observe::log_ring::{LogLevel, LogLine},
+};
 
 /// Arguments of `ostler logs`.
 #[derive(Args)]
@@ -38,6 +45,13 @@ pub struct Logs {
     /// Lowest level.
     #[arg(long, value_enum, default_value = "info")]
     level: LogLevel,
+    /// Show the logs of the containers of the pods that the object owns instead, such as that of a Step. They are read from the
+    /// cluster, with the rights of its user.
+    #[arg(long, conflicts_with_all = ["plugin", "level"])]
+    pods: bool,
+    /// Kubeconfig of the cluster, for `--pods`. Defaults to `~/.kube/config` or the pod's service account.
+    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -45,6 +59,9 @@ pub struct Logs {
 impl Logs {
     /// Queries the host and prints the lines.
     pub async fn run(self) -> anyhow::Result<()> {
+        if self.pods {
+            return self.print_pods().await;
+        }
         let level = self.level.as_str().to_lowercase();
         let tail = self.tail.map(|lines| lines.to_string());
         let mut query = match (&self.object, &self.plugin) {
@@ -70,6 +87,26 @@ impl Logs {
             eprintln!("no lines are stored at level {level} or above");
         }
         Ok(())
+    }
+}
+
+impl Logs {
+    /// Prints the logs of the pods that the object owns. The host knows its kind and namespace.
+    async fn print_pods(self) -> anyhow::Result<()> {
+        let object = self.object.context("--pods needs KIND/NAME")?;
+        let query = ask::query(&object, self.namespace.as_deref())?;
+        let explained: Explanation = self.ask.get("/explain", &query).await?;
+        let owner = PodOwner {
+            kind: explained.kind,
+            namespace: explained.namespace,
+            name: explained.name,
+        };
+        let selection = LineSelection {
+            tail: self.tail,
+            follow: self.follow,
+            output: self.ask.output,
+        };
+        print_pod_logs(self.kubeconfig, &owner, &selection).await
     }
 }
 

@@ -36,13 +36,12 @@ pub fn artifact_key(namespace: &str) -> Value {
 
 /// Starts a host with the pack, with the grants of `deploy/`, and the accounts and roles that follow from them: what is missing there
 /// fails the tests.
-async fn start_pack(mut lab: Lab, shim_image: &str) -> Lab {
+async fn start_pack(mut lab: Lab, config: Value) -> Lab {
     let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
     // What is refused is tried again at this interval.
     grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "100ms" });
     let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
     lab.use_accounts(&[COMPONENT], grants).await;
-    let config = json!({ "shimImage": shim_image });
     std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
     lab.install(&[COMPONENT]);
     lab.apply(artifact_key(&lab.namespace)).await;
@@ -58,7 +57,7 @@ struct StepsLab {
 
 impl StepsLab {
     async fn start(lab: Lab) -> Self {
-        let lab = start_pack(lab, "registry.example.com/shim:1").await;
+        let lab = start_pack(lab, json!({ "shimImage": "registry.example.com/shim:1" })).await;
         let labels = "steps.ostler.dev/pod=true";
         let stopped = Report {
             exit_code: Some(143),

@@ -22,6 +22,7 @@ use crate::StepSecurityContext;
     printcolumn(name = "Pod", type = "string", json_path = ".status.pod"),
     printcolumn(name = "Node", type = "string", json_path = ".status.node", priority = 1),
     printcolumn(name = "Image", type = "string", json_path = ".spec.image", priority = 1),
+    printcolumn(name = "Log", type = "string", json_path = ".status.logLine", priority = 1),
     printcolumn(name = "Started", type = "date", json_path = ".status.startTime"),
     printcolumn(name = "Ended", type = "date", json_path = ".status.endTime"),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
@@ -307,8 +308,10 @@ pub struct StepStatus {
     pub message: Option<String>,
     /// Artifacts.
     pub artifacts: Vec<StepArtifact>,
-    /// The end of what the process wrote.
+    /// The end of what the process wrote, while it runs as of the last read.
     pub log_tail: Option<String>,
+    /// The last line that the process wrote, while it runs as of the last read.
+    pub log_line: Option<String>,
 }
 
 /// Phase of a step.

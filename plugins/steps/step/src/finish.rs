@@ -3,11 +3,12 @@
 use ostler_sdk::{
     DeleteOptions, Preconditions, duration, from_rfc3339, prelude::*, rfc3339, serde_json::Value,
 };
-use steps_api::{PodState, Step, StepArtifact, StepPhase, StepStatus};
+use steps_api::{PodState, Step, StepArtifact, StepPhase, StepSpec, StepStatus};
 use steps_protocol::STREAMER_PORT;
 
 use crate::{
     abandon_time, delete_pod, is_owned,
+    log::set_log,
     observe::{Observation, is_streamer_gone},
     read_pod, release, rerun, warn_abandoned,
 };
@@ -16,7 +17,7 @@ use crate::{
 const RELEASE_SECONDS: u64 = 10;
 
 /// Records what the shim reported.
-pub fn record_end(status: &mut StepStatus, live: &Value, observed: &Observation) {
+pub fn record_end(status: &mut StepStatus, spec: &StepSpec, live: &Value, observed: &Observation) {
     status.artifacts = observed
         .artifacts()
         .iter()
@@ -31,7 +32,7 @@ pub fn record_end(status: &mut StepStatus, live: &Value, observed: &Observation)
     status.exit_code = report.exit_code.map(Into::into);
     status.start_time = report.start_time.map(rfc3339).or(status.start_time.take());
     status.end_time = report.end_time.map(rfc3339);
-    status.log_tail = Some(report.log.clone()).filter(|log| !log.is_empty());
+    set_log(status, &report.log, spec.log_tail_bytes);
 }
 
 /// The URL of an artifact; none if the pod has no address any more.

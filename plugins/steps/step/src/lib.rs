@@ -6,6 +6,7 @@ pub mod settings;
 
 mod finish;
 mod inputs;
+mod log;
 mod refusal;
 mod release;
 mod rerun;
@@ -297,16 +298,19 @@ fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> R
         status.pod_time = live["metadata"]["creationTimestamp"].as_str().map(Into::into);
     }
     if observed.phase.is_final() {
-        finish::record_end(&mut status, live, &observed);
+        finish::record_end(&mut status, &step.spec, live, &observed);
         return end(ctx, step, status, &observed);
     }
     let condition = Condition::new_false("Ready", observed.reason, &observed.message);
     if observed.phase == StepPhase::Running {
         status.pod_state = Some(PodState::Running);
         inputs::resolve_inputs(ctx, step)?;
+        let settings: Settings = ctx.config()?;
+        let read = log::read_log(ctx, step, &mut status, &settings);
         // A node may be lost while it ends the pod.
-        let next =
-            stop_deadline(live).map_or_else(Outcome::await_change, |deadline| Outcome::at(deadline * 1000));
+        let stop = stop_deadline(live).map(|deadline| deadline * 1000);
+        let next = [read, stop].into_iter().flatten().min();
+        let next = next.map_or_else(Outcome::await_change, Outcome::at);
         return Ok(next.with(condition).status(&status));
     }
     status.pod_state = Some(PodState::Created);

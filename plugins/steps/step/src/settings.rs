@@ -10,6 +10,13 @@ pub struct Settings {
     /// Name of the Secret with the key of the artifacts, in the namespace of each Step that has inputs or outputs.
     #[serde(default = "default_key_secret")]
     pub key_secret: String,
+    /// Time between two reads of the log of a process that runs; `0s` for none.
+    #[serde(default = "default_log_interval")]
+    pub log_interval: String,
+}
+
+fn default_log_interval() -> String {
+    "30s".into()
 }
 
 fn default_key_secret() -> String {

@@ -156,7 +156,7 @@ fn step_is_created_runs_ends_and_is_destroyed() {
         "phase": "Succeeded", "pod": "build-1", "podUID": created["metadata"]["uid"], "podState": "Retained", "node": "node-1",
         "attempt": 1, "exitCode": 0, "podTime": "2026-01-01T00:00:00Z", "startTime": "2026-01-01T00:00:05Z",
         "endTime": "2026-01-01T00:00:09Z", "finishTime": "2026-01-01T00:00:10Z", "reason": "Succeeded",
-        "message": "The process has ended with exit code 0.", "logTail": "done\n",
+        "message": "The process has ended with exit code 0.", "logTail": "done\n", "logLine": "done",
         "artifacts": [{"name": "binary", "url": "http://10.0.0.7:17788/v1/artifacts/binary", "digest": "sha256:a", "bytes": 7}],
     });
     assert_eq!(step["status"], expected);
@@ -251,6 +251,39 @@ fn failed_step_is_stalled_though_its_pod_is_destroyed_later() {
     assert_eq!(stalled(&destroyed).as_deref(), Some("ProcessFailed"));
     assert_eq!(destroyed.expect("an outcome").next, Next::AwaitChange);
     assert_eq!(step["status"]["podState"], "Gone");
+}
+
+#[test]
+fn log_of_a_process_that_runs_is_read_at_intervals() {
+    let (host, mut step) = (host(), step("unit"));
+    reconcile(&host, &mut step).expect("an outcome");
+    set_status(&host, "unit-1", running());
+    // A short process costs no request.
+    let started = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(started.next, Next::At((START_TIME + 5 + 30) * 1000));
+    assert_eq!(step["status"].get("logTail"), None);
+    host.set_now((START_TIME + 40) * 1000);
+    host.set_log(&pod("unit-1"), "process", "compiling\nlinking\n");
+    let read = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(read.next, Next::At((START_TIME + 70) * 1000));
+    assert_eq!(step["status"]["logTail"], "compiling\nlinking\n");
+    assert_eq!(step["status"]["logLine"], "linking");
+    // One that cannot be read stays as it was, and is read again.
+    host.set_now((START_TIME + 70) * 1000);
+    host.fail(
+        "kubernetes.read-log",
+        Error::Unavailable("the node is gone".into()),
+    );
+    let unread = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(unread.next, Next::At((START_TIME + 100) * 1000));
+    assert_eq!(step["status"]["logLine"], "linking");
+    // Without the permission there is no use in it.
+    host.fail("kubernetes.read-log", Error::Denied("no grant".into()));
+    let denied = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(denied.next, Next::AwaitChange);
+    host.set_config(json!({"shimImage": "shim:1", "logInterval": "0s"}));
+    let off = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(off.next, Next::AwaitChange);
 }
 
 #[test]

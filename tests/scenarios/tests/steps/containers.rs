@@ -23,7 +23,7 @@ struct NodeLab {
 impl NodeLab {
     async fn start(lab: Lab) -> Self {
         Self {
-            lab: start_pack(lab, SHIM_IMAGE).await,
+            lab: start_pack(lab, json!({ "shimImage": SHIM_IMAGE, "logInterval": "1s" })).await,
         }
     }
 
@@ -87,6 +87,23 @@ fn ready_message(step: &Value) -> String {
         .as_str()
         .unwrap_or_default()
         .to_owned()
+}
+
+#[scenario(node_only = "the log is the kubelet's")]
+async fn log_of_a_running_process_is_in_the_status(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    let script = "echo fetching; echo compiling; while [ ! -e /ostler/home/never ]; do sleep 0.2; done";
+    lab.apply(node_lab.script("build", script)).await;
+    lab.wait_until("its log is in the status", async || {
+        node_lab.step("build").await["status"]["logLine"] == "compiling"
+    })
+    .await;
+    let step = node_lab.step("build").await;
+    assert_eq!(step["status"]["phase"], "Running");
+    assert_eq!(step["status"]["logTail"], "fetching\ncompiling\n");
+    lab.delete(&steps(), "build").await;
+    lab.wait_gone(&steps(), "build").await;
 }
 
 /// Without a release, the second Step would wait for the pod of the first one, and the consumer for those that it holds itself.
