@@ -27,7 +27,7 @@ use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, pro
 use serde_json::{Value, json};
 
 /// The admin server of the lab's host.
-async fn serve_admin(lab: &Lab) -> (Admin, String) {
+pub(crate) async fn serve_admin(lab: &Lab) -> (Admin, String) {
     let admin = lab.admin();
     let address = admin
         .clone()
@@ -517,7 +517,7 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
 }
 
 /// Runs `ostler` on a blocking thread, because the admin server it queries runs on the test's async threads.
-async fn ostler(arguments: &[&str]) -> Output {
+pub(crate) async fn ostler(arguments: &[&str]) -> Output {
     let mut command = Command::new(process::host_binary());
     command
         .args(arguments)

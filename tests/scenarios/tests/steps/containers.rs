@@ -6,7 +6,10 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::steps::{pods, start_pack, steps};
+use crate::{
+    observability::{ostler, serve_admin},
+    steps::{pods, start_pack, steps},
+};
 
 /// Image of the shim, which `cargo xtask test` puts on the node.
 pub const SHIM_IMAGE: &str = "steps-shim:1";
@@ -102,6 +105,14 @@ async fn log_of_a_running_process_is_in_the_status(lab: Lab) {
     let step = node_lab.step("build").await;
     assert_eq!(step["status"]["phase"], "Running");
     assert_eq!(step["status"]["logTail"], "fetching\ncompiling\n");
+    let (_, url) = serve_admin(lab).await;
+    let kubeconfig = std::env::var("OSTLER_TEST_NODE_KUBECONFIG").expect("a kubeconfig");
+    let query = ["logs", "step/build", "-n", &lab.namespace, "--pods"];
+    let printed = ostler(&[&query[..], &["--kubeconfig", &kubeconfig, "--admin", &url]].concat()).await;
+    assert!(printed.status.success(), "{printed:?}");
+    let text = String::from_utf8_lossy(&printed.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, ["build-1/process fetching", "build-1/process compiling"], "{printed:?}");
     lab.delete(&steps(), "build").await;
     lab.wait_gone(&steps(), "build").await;
 }
