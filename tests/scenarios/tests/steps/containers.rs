@@ -112,9 +112,52 @@ async fn log_of_a_running_process_is_in_the_status(lab: Lab) {
     assert!(printed.status.success(), "{printed:?}");
     let text = String::from_utf8_lossy(&printed.stdout);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, ["build-1/process fetching", "build-1/process compiling"], "{printed:?}");
+    assert_eq!(
+        lines,
+        ["build-1/process fetching", "build-1/process compiling"],
+        "{printed:?}"
+    );
     lab.delete(&steps(), "build").await;
     lab.wait_gone(&steps(), "build").await;
+}
+
+/// As by `kubectl drain`.
+#[scenario(node_only = "the eviction, and the end of the process by the kubelet")]
+async fn evicted_pod_ends_its_step_or_is_replaced_by_policy(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    for (name, policy) in [("ended", "Fail"), ("again", "Rerun")] {
+        let mut step = node_lab.script(name, "sleep 600");
+        step["spec"]["onPodLost"] = policy.into();
+        lab.apply(step).await;
+    }
+    for name in ["ended", "again"] {
+        lab.wait_until("its process runs", async || {
+            node_lab.step(name).await["status"]["phase"] == "Running"
+        })
+        .await;
+        let pod = format!("{name}-1");
+        let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": { "name": pod, "namespace": lab.namespace } });
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", lab.namespace);
+        let request = axum::http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(eviction.to_string().into_bytes());
+        let evicted = lab.client.request::<Value>(request.expect("a request")).await;
+        evicted.expect("it is evicted");
+    }
+    let ended = node_lab.wait_ended("ended").await;
+    let status = &ended["status"];
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Errored"), &json!("Evicted")),
+        "{status:#}"
+    );
+    lab.wait_until("it runs again", async || {
+        let step = node_lab.step("again").await;
+        step["status"]["attempt"] == 2 && step["status"]["phase"] == "Running"
+    })
+    .await;
 }
 
 /// Without a release, the second Step would wait for the pod of the first one, and the consumer for those that it holds itself.
