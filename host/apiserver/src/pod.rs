@@ -45,23 +45,23 @@ pub fn check_log_container(name: &str, pod: &Value, container: Option<&str>) -> 
             .filter_map(|container| container["name"].as_str())
             .collect()
     };
-    let (containers, init) = (names("containers"), names("initContainers"));
+    let containers = names("containers");
+    let all = [
+        names("initContainers"),
+        containers.clone(),
+        names("ephemeralContainers"),
+    ]
+    .concat();
     match container.filter(|container| !container.is_empty()) {
-        Some(container) if containers.contains(&container) || init.contains(&container) => Ok(()),
+        Some(container) if all.contains(&container) => Ok(()),
         Some(container) => Err(ApiError::bad_request(format!(
             "container {container} is not valid for pod {name}"
         ))),
         None if containers.len() == 1 => Ok(()),
-        None => {
-            let mut message = format!(
-                "a container name must be specified for pod {name}, choose one of: [{}]",
-                containers.join(" ")
-            );
-            if !init.is_empty() {
-                message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
-            }
-            Err(ApiError::bad_request(message))
-        }
+        None => Err(ApiError::bad_request(format!(
+            "a container name must be specified for pod {name}, choose one of: [{}]",
+            all.join(" ")
+        ))),
     }
 }
 

@@ -72,7 +72,7 @@ impl Controller {
         // Before the report, which would overwrite the record of another process.
         let change = self
             .registry
-            .update_rollback_record(&id, recorded_rollback(&object));
+            .refresh_rollback_record(&id, recorded_rollback(&object));
         if change.requires_reconcile() {
             let (now, before) = (change.now.as_ref(), change.before.as_ref());
             activate(&self.services, self.settings.workers, now, before);

@@ -516,6 +516,11 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     assert!(error.contains("unknown") && error.contains(&instance), "{error}");
 }
 
+/// Counts the requests that a host has sent to API servers, by the metrics of its admin server.
+pub(crate) async fn count_requests(url: &str) -> f64 {
+    Samples::of(url).await.sum(&["rest_client_requests_total"])
+}
+
 /// Runs `ostler` on a blocking thread, because the admin server it queries runs on the test's async threads.
 pub(crate) async fn ostler(arguments: &[&str]) -> Output {
     let mut command = Command::new(process::host_binary());

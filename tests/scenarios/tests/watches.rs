@@ -16,6 +16,8 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
+use crate::observability::{count_requests, serve_admin};
+
 fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
     let on = |cause: &Cause| match cause {
         Cause::Dependency(on) => Some(on.name.to_string()),
@@ -517,22 +519,7 @@ async fn made_up_holds_cost_few_requests(mut lab: Lab) {
     lab.apply_probe("p", json!([]), json!([])).await;
     lab.wait_ready(&kind(), "p").await;
     lab.wait_idle().await;
-    let admin = lab
-        .admin()
-        .serve("127.0.0.1:0".parse().expect("an address"))
-        .await
-        .expect("serves");
-    let requests = async || {
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let response = client.get(format!("http://{admin}/metrics")).send().await;
-        let text = response.expect("a response").text().await.expect("a text");
-        let counts = text
-            .lines()
-            .filter(|l| l.starts_with("rest_client_requests_total{"));
-        counts
-            .filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok())
-            .sum::<f64>()
-    };
+    let (_, url) = serve_admin(&lab).await;
     let holds: Vec<String> = (0..2500)
         .flat_map(|i| {
             [
@@ -543,7 +530,7 @@ async fn made_up_holds_cost_few_requests(mut lab: Lab) {
             ]
         })
         .collect();
-    let before = requests().await;
+    let before = count_requests(&url).await;
     let annotations = json!({"ostler.dev/holds": holds.join(", "), "ostler.dev/reconcile-now": "1"});
     lab.patch(&kind(), "p", json!({"metadata": {"annotations": annotations}}))
         .await;
@@ -552,7 +539,7 @@ async fn made_up_holds_cost_few_requests(mut lab: Lab) {
     })
     .await;
     lab.wait_idle().await;
-    let sent = requests().await - before;
+    let sent = count_requests(&url).await - before;
     // Twice the limit `holds`: as many entries count.
     assert!(sent <= 200.0, "{sent} requests");
 }

@@ -333,7 +333,7 @@ pub async fn log_of_a_pod_without_a_node_is_empty(target: &Target) {
     let unnamed = target.get(&format!("{pods}/b/log")).await.expect(400);
     assert_eq!(
         unnamed["message"],
-        "a container name must be specified for pod b, choose one of: [main other] or one of the init containers: [init]"
+        "a container name must be specified for pod b, choose one of: [init main other]"
     );
     target.get(&format!("{pods}/absent/log")).await.expect(404);
 }

@@ -88,13 +88,25 @@ impl Registry {
     /// If the record has been removed, the build is tried again by the next scan.
     pub fn update_rollback_record(&self, id: &SlotId, record: Option<RolledBack>) -> SlotChange {
         let mut slots = self.slots.write();
-        let newest = slots.entry(id.clone()).or_default().newest.as_ref();
+        slots.entry(id.clone()).or_default();
+        self.set_rollback_record(&mut slots, id, record)
+    }
+
+    /// Takes note of the record as [`Self::update_rollback_record`] does, unless the slot does not exist: a `Plugin` object that was
+    /// read may have been deleted meanwhile, and a slot that nobody removes would keep its name reserved.
+    pub fn refresh_rollback_record(&self, id: &SlotId, record: Option<RolledBack>) -> SlotChange {
+        let mut slots = self.slots.write();
+        self.set_rollback_record(&mut slots, id, record)
+    }
+
+    fn set_rollback_record(&self, slots: &mut Slots, id: &SlotId, record: Option<RolledBack>) -> SlotChange {
+        let newest = slots.get(id).and_then(|slot| slot.newest.as_ref());
         let names_newest =
             |record: &RolledBack| newest.is_some_and(|newest| record.names_build(&newest.plugin));
         if record.as_ref().is_some_and(names_newest) {
-            forget_taken_previous(&mut slots, id);
+            forget_taken_previous(slots, id);
         }
-        self.settle(&mut slots, id, |slot| {
+        self.settle(slots, id, |slot| {
             let before = std::mem::replace(&mut slot.record, record);
             if let (Some(removed), None) = (before, &slot.record) {
                 slot.forget_rollback(&removed);

@@ -250,6 +250,17 @@ fn record_rollback() -> RolledBack {
     record
 }
 
+/// A reconcile of the object may have read it right before its deletion.
+#[test]
+fn record_of_a_removed_slot_reserves_no_name() {
+    let (registry, id, record) = (Registry::default(), SlotId::object("a"), record_rollback());
+    registry.reserve_name("a");
+    registry.remove(&id);
+    let change = registry.refresh_rollback_record(&id, Some(record));
+    assert!(!change.requires_reconcile());
+    assert!(!registry.is_reserved("a") && registry.reports().is_empty());
+}
+
 #[test]
 fn build_that_another_process_has_rolled_back_is_refused() {
     let (registry, id, record) = (Registry::default(), SlotId::object("a"), record_rollback());

@@ -1,6 +1,7 @@
 //! Completeness of the capabilities: every import of the contract is denied without its grant, or listed here with the
 //! reason why it needs none.
 
+mod logs;
 mod reads;
 mod writes;
 

@@ -55,7 +55,7 @@ fn kinds_have_short_names_category_and_columns() {
     let expected = [(
         "Step",
         "cistep",
-        "Phase Reason Exit Pod Node Image Started Ended Age",
+        "Phase Reason Exit Pod Node Image Log Started Ended Age",
     )];
     let texts = |list: &Value, field: Option<&str>| {
         let all = list.as_array().into_iter().flatten();

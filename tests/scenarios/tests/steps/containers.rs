@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use kube::api::{DynamicObject, PostParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
@@ -567,9 +568,23 @@ async fn refusal_by_quota_or_pod_security_is_named_and_retried(lab: Lab) {
     .await;
     let quota = |pods: &str| {
         json!({ "apiVersion": "v1", "kind": "ResourceQuota",
-            "metadata": { "name": "pods", "namespace": lab.namespace }, "spec": { "hard": { "pods": pods } } })
+            "metadata": { "name": "pods", "namespace": lab.namespace }, "spec": { "hard": { "pods": pods, "services": "0" } } })
     };
     lab.apply(quota("0")).await;
+    // The API server learns of a quota by a watch of its own, and admits pods until then.
+    let services = lab.api(&Gvk::new("", "v1", "Service"), &lab.namespace);
+    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "probe" },
+        "spec": { "ports": [{ "port": 80 }] } });
+    let service: DynamicObject = serde_json::from_value(service).expect("an object");
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    lab.wait_until("the API server enforces the quota", async || {
+        let created = services.create(&dry_run, &service).await;
+        matches!(created, Err(kube::Error::Api(status)) if status.code == 403)
+    })
+    .await;
     lab.apply(node_lab.script("queued", "true")).await;
     lab.wait_condition(&steps(), "queued", "Ready", "False", "QuotaExceeded")
         .await;

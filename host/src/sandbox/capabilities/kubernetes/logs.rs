@@ -13,7 +13,7 @@ use crate::{
 const MAX_LOG_LINES: u32 = 1000;
 
 /// Maximum size of the text of one read, in bytes.
-pub const MAX_LOG_BYTES: usize = 64 << 10;
+const MAX_LOG_BYTES: usize = 64 << 10;
 
 /// Factor by which a read asks for fewer lines if those of the one before exceed [`MAX_LOG_BYTES`]. The kubelet cuts the newest
 /// lines off where it is given a limit of bytes, so that only fewer lines lead to them.

@@ -90,8 +90,10 @@ impl Call {
         for (scope, keys) in std::mem::take(&mut self.effects.absent) {
             for key in keys {
                 let dependency = Dependency::Object(key, scope.projection);
-                // The connection was closed. The object is woken by the Cluster.
-                drop(self.record_read(dependency));
+                // Other calls of the plugin may have taken its watches meanwhile. What is a dependency is watched soon.
+                if self.record_read(dependency.clone()).is_err() {
+                    self.effects.reads.push(dependency);
+                }
             }
         }
     }
