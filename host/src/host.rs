@@ -33,7 +33,7 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{
         Controller,
-        activation::{activate, requeue_objects},
+        activation::{activate, requeue_objects, requeue_scopes},
         rights::role_binding_gvk,
         stats::ReconcileStats,
     },
@@ -589,16 +589,11 @@ fn requeue_kind(services: &Services, kind: &Gvk, cause: &Cause) {
     if !services.dispatcher.has_reconciler(kind) {
         return;
     }
-    for scope in services
+    let scopes = services
         .cache
         .namespaces
-        .kind_scopes(kind, None, Projection::Full)
-    {
-        services.cache.informers.ensure_informer(&scope);
-        for key in services.cache.store.cached_keys(&scope) {
-            services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
-        }
-    }
+        .kind_scopes(kind, None, Projection::Full);
+    requeue_scopes(services, scopes, cause);
 }
 
 #[cfg(test)]

@@ -365,23 +365,22 @@ impl ResourceRequest<'_> {
     }
 
     fn get_object(&self, kind: &Kind, version: &Version) -> Answer {
+        let object = self.find_object(kind)?;
+        self.respond_object(kind, version, &object, 200)
+    }
+
+    /// The stored object that the path names.
+    fn find_object(&self, kind: &Kind) -> Result<Arc<StoredObject>, ApiError> {
         let name = self.target.name.as_deref().unwrap_or_default();
         let key = ObjectKey::new(self.target.namespace.as_deref().unwrap_or_default(), name);
-        let object = self
-            .state
-            .api
-            .storage
-            .get(&kind.resource, &key)
-            .ok_or_else(|| ApiError::not_found(kind.subject(name)))?;
-        self.respond_object(kind, version, &object, 200)
+        let found = self.state.api.storage.get(&kind.resource, &key);
+        found.ok_or_else(|| ApiError::not_found(kind.subject(name)))
     }
 
     /// Answers a read of a container's log. There are no kubelets, so that only a pod without a node has one, which is empty.
     fn read_log(&self, kind: &Kind) -> Answer {
         let name = self.target.name.as_deref().unwrap_or_default();
-        let key = ObjectKey::new(self.target.namespace.as_deref().unwrap_or_default(), name);
-        let pod = self.state.api.storage.get(&kind.resource, &key);
-        let pod = pod.ok_or_else(|| ApiError::not_found(kind.subject(name)))?;
+        let pod = self.find_object(kind)?;
         check_log_container(name, &pod.value, self.query.get("container"))?;
         match pod.value["spec"]["nodeName"].as_str() {
             None | Some("") => Ok(empty_response()),

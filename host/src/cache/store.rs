@@ -530,8 +530,8 @@ impl Store {
             .collect()
     }
 
-    /// The keys of all cached objects of a scope in their order, whichever watches have them. The first list of a watch reports no object that
-    /// another one has cached before.
+    /// The keys of all cached objects of a scope in their order, whichever watches have them. The first list of a watch reports no
+    /// object that another one has cached before.
     pub fn cached_keys(&self, scope: &Scope) -> BTreeSet<ObjectRef> {
         let kinds = self.kinds.read();
         let kind = kinds.get(&KindKey::new(&scope.cluster, &scope.gvk));

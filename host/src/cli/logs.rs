@@ -8,7 +8,7 @@ use reqwest::Method;
 
 use super::{
     ask::{self, Ask, Output},
-    pod_logs::{LineSelection, PodOwner, print_pod_logs},
+    pod_logs::{LineSelection, print_pod_logs},
     table::{Shade, shade_text},
 };
 use crate::{
@@ -88,25 +88,18 @@ impl Logs {
         }
         Ok(())
     }
-}
 
-impl Logs {
     /// Prints the logs of the pods that the object owns. The host knows its kind and namespace.
     async fn print_pods(self) -> anyhow::Result<()> {
         let object = self.object.context("--pods needs KIND/NAME")?;
         let query = ask::query(&object, self.namespace.as_deref())?;
         let explained: Explanation = self.ask.get("/explain", &query).await?;
-        let owner = PodOwner {
-            kind: explained.kind,
-            namespace: explained.namespace,
-            name: explained.name,
-        };
         let selection = LineSelection {
             tail: self.tail,
             follow: self.follow,
             output: self.ask.output,
         };
-        print_pod_logs(self.kubeconfig, &owner, &selection).await
+        print_pod_logs(self.kubeconfig, &explained, &selection).await
     }
 }
 

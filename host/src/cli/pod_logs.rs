@@ -17,7 +17,10 @@ use super::{
     load_kubeconfig,
     table::{Shade, shade_text},
 };
-use crate::kube::{key::Gvk, well_known::bookkeeping::OWNER_UID};
+use crate::{
+    admin::explain::Explanation,
+    kube::{key::Gvk, well_known::bookkeeping::OWNER_UID},
+};
 
 /// A line of the log of a container.
 #[derive(Serialize)]
@@ -25,16 +28,6 @@ struct ContainerLine {
     pod: String,
     container: String,
     message: String,
-}
-
-/// The object whose pods are asked for.
-pub struct PodOwner {
-    /// Its kind, as `ostler explain` has it.
-    pub kind: String,
-    /// Its namespace; empty for a cluster-scoped one.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
 }
 
 /// The lines to print.
@@ -54,7 +47,7 @@ pub struct LineSelection {
 /// container that waits, is reported on standard error.
 pub async fn print_pod_logs(
     kubeconfig: Option<PathBuf>,
-    owner: &PodOwner,
+    owner: &Explanation,
     selection: &LineSelection,
 ) -> anyhow::Result<()> {
     let client = kube::Client::try_from(load_kubeconfig(kubeconfig).await?)?;
@@ -97,7 +90,7 @@ pub async fn print_pod_logs(
 }
 
 /// The UID of an object, by the resource that serves its kind.
-async fn read_uid(client: &kube::Client, owner: &PodOwner) -> anyhow::Result<String> {
+async fn read_uid(client: &kube::Client, owner: &Explanation) -> anyhow::Result<String> {
     let gvk = Gvk::parse(&owner.kind).with_context(|| format!("{} is no kind", owner.kind))?;
     let gvk = GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind);
     let (resource, _) = kube::discovery::pinned_kind(client, &gvk).await?;

@@ -7,7 +7,10 @@ use tracing::{info, warn};
 use crate::{
     client::api::ApiError,
     cluster::cluster_object,
-    kube::{backoff::Backoff, scope::Projection},
+    kube::{
+        backoff::Backoff,
+        scope::{Projection, Scope},
+    },
     plugin::Plugin,
     sandbox::services::Services,
     schedule::{dispatcher::Cause, queue::Priority},
@@ -167,11 +170,16 @@ impl Activation {
 
 /// Queues all objects of the plugin's kinds. Those of a cluster without a connection are queued by its first list.
 pub(crate) fn requeue_objects(services: &Services, plugin: &Plugin, cause: Cause) {
-    for scope in plugin
+    let scopes = plugin
         .kinds
         .iter()
-        .flat_map(|k| k.scopes(&services.cache.namespaces))
-    {
+        .flat_map(|k| k.scopes(&services.cache.namespaces));
+    requeue_scopes(services, scopes, &cause);
+}
+
+/// Watches scopes, and queues all of their objects that are cached. The others are queued by the first list.
+pub(crate) fn requeue_scopes(services: &Services, scopes: impl IntoIterator<Item = Scope>, cause: &Cause) {
+    for scope in scopes {
         let Some(cache) = services.find_cache(&scope.cluster) else {
             continue;
         };

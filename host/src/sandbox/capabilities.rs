@@ -324,20 +324,26 @@ impl Call {
         key: &ObjectRef,
         projection: Projection,
     ) -> Result<Option<Arc<Object>>, Error> {
-        self.record_and_wait(services, Dependency::Object(key.clone(), projection))
-            .await?;
-        Ok(services.cache.store.get(key, projection))
+        let dependency = Dependency::Object(key.clone(), projection);
+        self.get_by_dependency(services, key, projection, dependency)
+            .await
     }
 
-    /// Records a read, and waits for the first list of the watch that serves it.
-    async fn record_and_wait(&mut self, services: &Services, dependency: Dependency) -> Result<(), Error> {
+    /// Reads one object from the shared cache by the watch of a dependency on it, which is recorded.
+    async fn get_by_dependency(
+        &mut self,
+        services: &Services,
+        key: &ObjectRef,
+        projection: Projection,
+        dependency: Dependency,
+    ) -> Result<Option<Arc<Object>>, Error> {
         // The edge comes first: an informer that is needed is not stopped meanwhile.
         self.record_read(dependency.clone())?;
-        let cluster = dependency.cluster();
-        let remote = find_remote(services, cluster)?;
+        let remote = find_remote(services, &key.cluster)?;
         let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
         let scope_of = |namespaces: &NamespaceScope| dependency.scope(namespaces);
-        self.wait_synced(cache, cluster, scope_of).await.map(drop)
+        self.wait_synced(cache, &key.cluster, scope_of).await?;
+        Ok(services.cache.store.get(key, projection))
     }
 
     /// Access to a cluster whose use is granted. The `Cluster` becomes a dependency, so that the reconciled object is woken

@@ -34,13 +34,8 @@ impl Call {
         if self.is_known_as_owned(access, key) {
             return self.read_owned(services, key, projection).await;
         }
-        let wide = Scope::of_object(key, projection);
-        if !self.may_create(key)
-            || access
-                .cache
-                .informers
-                .serves(&access.cache.namespaces.widen(wide))
-        {
+        let wide = access.cache.namespaces.object_scope(key, projection);
+        if !self.may_create(key) || access.cache.informers.serves(&wide) {
             return self.get_cached(services, key, projection).await;
         }
         let by = self.context.target_key().cloned().unwrap_or_else(|| key.clone());
@@ -66,9 +61,9 @@ impl Call {
         key: &ObjectRef,
         projection: Projection,
     ) -> Result<Option<Arc<Object>>, Error> {
-        self.record_and_wait(services, Dependency::Owned(key.clone(), projection))
-            .await?;
-        Ok(services.cache.store.get(key, projection))
+        let dependency = Dependency::Owned(key.clone(), projection);
+        self.get_by_dependency(services, key, projection, dependency)
+            .await
     }
 
     /// The dependency on an object that is read or written, without a request.
@@ -121,7 +116,7 @@ impl Call {
             // It may appear before the call ends.
             self.record_read(Dependency::Owned(key.clone(), projection))?;
         }
-        let wide = access.cache.namespaces.widen(Scope::of_object(key, projection));
+        let wide = access.cache.namespaces.object_scope(key, projection);
         self.effects.absent.entry(wide).or_default().insert(key.clone());
         let reader = self.reader();
         let pending = u32::try_from(self.effects.absent.len()).unwrap_or(u32::MAX);
