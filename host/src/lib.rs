@@ -107,6 +107,7 @@ mod schedule {
     mod expected_writes;
     pub mod host_lane;
     pub mod hot_loop;
+    pub mod permits;
     pub mod queue;
     pub mod small_set;
 }

@@ -34,7 +34,7 @@ use crate::{
         key::{Gvk, own_cluster},
         object::Object,
         scope::{NamespaceScope, Projection, Scope},
-        selector::Selector,
+        selector::{Selector, is_dns_label},
         well_known::{bookkeeping, plugin_reason},
     },
     policy::{
@@ -532,14 +532,6 @@ fn parse_yaml(text: &str) -> Result<serde_json::Value, String> {
 /// reconcile no kind: the reconcilers of others do the work.
 fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<Vec<Kind>, String> {
     let name = &descriptor.name;
-    let is_dns_label = |s: &str| {
-        !s.is_empty()
-            && s.len() <= 63
-            && s.bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !s.starts_with('-')
-            && !s.ends_with('-')
-    };
     if !is_dns_label(name) {
         return Err(format!(
             "`describe` names the plugin {name:?}: a DNS label is needed (a-z, 0-9, -)"

@@ -122,6 +122,8 @@ struct ReconcileOutcome {
     reads: Option<Vec<Dependency>>,
     /// The event streams that it follows; none to keep those of the reconcile before.
     follows: Option<HashSet<StreamKey>>,
+    /// The pools of which it has requested a permit; none to keep the permits of the reconcile before.
+    pools: Option<BTreeSet<Box<str>>>,
 }
 
 impl ReconcileOutcome {
@@ -130,6 +132,7 @@ impl ReconcileOutcome {
             next: Requeue::AwaitChange,
             reads: Some(Vec::new()),
             follows: Some(HashSet::new()),
+            pools: Some(BTreeSet::new()),
         }
     }
 
@@ -139,19 +142,21 @@ impl ReconcileOutcome {
 
     /// Retries with the backoff, which begins at this time if that is not over.
     fn retry_from(from: Duration) -> Self {
-        Self {
-            next: Requeue::Retry(from, Cause::Retry),
-            reads: None,
-            follows: None,
-        }
+        Self::of(Requeue::Retry(from, Cause::Retry))
     }
 
     /// Waits for a change, and reconciles again at this time at the latest.
     fn wait(until: Duration, cause: Cause) -> Self {
+        Self::of(Requeue::Wait(until, cause))
+    }
+
+    /// Keeps what the reconcile before has read, follows and holds.
+    fn of(next: Requeue<Cause>) -> Self {
         Self {
-            next: Requeue::Wait(until, cause),
+            next,
             reads: None,
             follows: None,
+            pools: None,
         }
     }
 
@@ -271,7 +276,7 @@ impl Controller {
                 if let Some(follows) = &end.follows {
                     self.services.upstreams.streams.retain_subscriptions(key, follows);
                 }
-                dispatcher.done(key, end.next, end.reads);
+                dispatcher.done(key, end.next, end.reads, end.pools.as_ref());
             }
             Ok(None) => dispatcher.forget(key),
             // The next leader reconciles it; this host does if it leads again.
@@ -279,7 +284,7 @@ impl Controller {
                 debug!(object = %key, error = %NotLeader, "abandoning reconcile");
                 self.stats.abandon_reconcile(key);
                 let again = Requeue::Wait(dispatcher.now(), Cause::Retry);
-                dispatcher.done(key, again, None);
+                dispatcher.done(key, again, None, None);
             }
         }
     }

@@ -226,6 +226,17 @@ func CacheSet(key string, value []byte) error { return check(wit.CacheSet(key, v
 // CacheDelete removes a key from the cache.
 func CacheDelete(key string) { wit.CacheDelete(key) }
 
+// AcquirePermit requests a permit of a pool of the plugin, which has limit of them. It returns false if the object waits for
+// one: it is reconciled again when it gets it. With held it has begun already what the permit is for, and gets it in any case.
+// A permit that a successful reconcile does not request again is released.
+func AcquirePermit(pool string, limit uint32, held bool) (bool, error) {
+	granted, failed := wit.PermitsAcquire(pool, limit, held)
+	return granted, check(failed)
+}
+
+// ReleasePermit releases the permit of the object at once, or ends its wait for one.
+func ReleasePermit(pool string) { wit.PermitsRelease(pool) }
+
 // Secret returns a reference to a key of a Secret in the namespace of the reconciled object.
 func Secret(name, key string) wit.SecretKeyRef { return wit.SecretKeyRef{Name: name, Key: key} }
 

@@ -128,6 +128,14 @@ export interface Host {
   delete(ref: Reference, options?: { propagation?: "background" | "foreground" | "orphan" } & Preconditions): void;
   hold(ref: Reference): void;
   listHolders(ref: Reference): Reference[];
+  /**
+   * Requests a permit of a pool of `limit` permits. Returns false if the object waits for one: it is reconciled again when it
+   * gets it. With `held` it has begun already what the permit is for, and gets it in any case. A permit that a successful
+   * reconcile does not request again is released.
+   */
+  acquirePermit(pool: string, limit: number, options?: { held?: boolean }): boolean;
+  /** Releases the permit of the object at once, or ends its wait for one. */
+  releasePermit(pool: string): void;
   upstream(name: string, namespace?: string): Upstream;
   secretDigest(name: string, key: string, namespace?: string): string | null;
   checkpoint(fields: object): void;

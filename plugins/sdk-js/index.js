@@ -9,6 +9,7 @@ import kubernetes from "ostler:plugin/kubernetes@0.1.0";
 import log from "ostler:plugin/log@0.1.0";
 import messaging from "ostler:plugin/messaging@0.1.0";
 import metrics from "ostler:plugin/metrics@0.1.0";
+import permits from "ostler:plugin/permits@0.1.0";
 import references from "ostler:plugin/references@0.1.0";
 import status from "ostler:plugin/status@0.1.0";
 import { decode, encode } from "./runtime.js";
@@ -271,6 +272,10 @@ export const host = {
     call(kubernetes.delete, ref, { propagation, preconditions: preconditions(required) }),
   hold: (ref) => call(references.hold, ref),
   listHolders: (ref) => call(references.listHolders, ref),
+  /** Requests a permit of a pool of `limit` permits, and returns false if the object waits for one. */
+  acquirePermit: (pool, limit, { held = false } = {}) => call(permits.acquire, pool, limit, held),
+  /** Releases the permit of the object at once, or ends its wait for one. */
+  releasePermit: (pool) => permits.release(pool),
   upstream: (name, namespace) => new Upstream(name, namespace),
   secretDigest: (name, key, namespace) => call(http.secretDigest, secret(name, key, namespace)),
   checkpoint: (fields) => call(status.checkpoint, json(fields)),

@@ -9,7 +9,7 @@ from ostler_types import Object, column, encode, schema
 from wit_world import exports
 from wit_world.exports import reconciler
 from wit_world.imports import (
-    cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status, types,
+    cache, clock, config, events, http, kubernetes, log, messaging, metrics, permits, references, status, types,
 )
 
 try:
@@ -370,6 +370,16 @@ class Host:
 
     def list_holders(self, ref):
         return _call(references.list_holders, ref)
+
+    def acquire_permit(self, pool, limit, held=False):
+        """Requests a permit of a pool of `limit` permits. Returns False if the object waits for one: it is reconciled again
+        when it gets it. With `held` it has begun already what the permit is for, and gets it in any case. A permit that a
+        successful reconcile does not request again is released."""
+        return _call(permits.acquire, pool, limit, held)
+
+    def release_permit(self, pool):
+        """Releases the permit of the object at once, or ends its wait for one."""
+        permits.release(pool)
 
     def upstream(self, name, namespace=None):
         """Returns a named upstream; without a namespace, in that of the reconciled object."""

@@ -60,6 +60,9 @@ pub struct Explanation {
     /// Subscriptions to queues: of a Plugin, or at an Upstream.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subscriptions: Vec<Subscribed>,
+    /// Permits that it has or waits for, each with the use of its pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permits: Vec<String>,
     /// Time and reason of the next reconcile.
     pub next: NextRun,
     /// Latest wake-ups, oldest first.
@@ -362,6 +365,7 @@ fn build_explanation(
         reads,
         follows: Vec::new(),
         subscriptions: Vec::new(),
+        permits: turn.permits.iter().map(ToString::to_string).collect(),
         next: next_run(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::list_holders(object)
@@ -591,6 +595,7 @@ mod tests {
             due_cause: Some(Cause::Poll),
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
+            permits: Vec::new(),
         };
         let facts = stats.object(&key).expect("facts");
         let explanation = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
@@ -669,6 +674,7 @@ mod tests {
                 due_cause: None,
                 causes: Vec::new(),
                 reads: Vec::new(),
+                permits: Vec::new(),
             };
             let next = next_run(&turn, true, pause_reason(true, &HookState::None));
             assert_eq!(next.place, expected);

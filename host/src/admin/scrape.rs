@@ -154,6 +154,7 @@ fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc
         let controller = definitions::MAX_CONCURRENT_RECONCILES.with_values([name]);
         most.get_or_create(&controller).set(to_signed(limit));
     }
+    register_permits(r, scraped);
     let now = Instant::now();
     for plugin in plugins {
         let name = || [plugin.name.clone(), plugin.name.clone()];
@@ -167,6 +168,24 @@ fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc
         longest
             .get_or_create(&definitions::LONGEST_RUNNING_SECONDS.with_values(name()))
             .set(seconds.fold(0.0, f64::max));
+    }
+}
+
+/// The pools of permits of plugins.
+fn register_permits(registry: &mut Registry, scraped: &Scraped<'_>) {
+    let used = definitions::PERMITS.register(registry, Gauges::<i64>::default());
+    let limits = definitions::PERMIT_LIMIT.register(registry, Gauges::<i64>::default());
+    let waiting = definitions::PERMIT_WAITERS.register(registry, Gauges::<i64>::default());
+    for pool in scraped.services.dispatcher.pool_usage() {
+        let values = || [pool.plugin.clone(), pool.pool.clone()];
+        used.get_or_create(&definitions::PERMITS.with_values(values()))
+            .set(to_signed(pool.used));
+        limits
+            .get_or_create(&definitions::PERMIT_LIMIT.with_values(values()))
+            .set(pool.limit.into());
+        waiting
+            .get_or_create(&definitions::PERMIT_WAITERS.with_values(values()))
+            .set(to_signed(pool.waiting));
     }
 }
 

@@ -372,6 +372,7 @@ fn render_labels() -> String {
         ),
         ("operation", format!("`{}`", list(&SUPPRESSED_LABELS))),
         ("plugin", "plugin".to_owned()),
+        ("pool", "pool of permits, named by the plugin".to_owned()),
         (
             "priority",
             "`100` for a change by a user, `0` for a retry, poll or timer, `-100` for the list at start-up"

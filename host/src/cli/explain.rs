@@ -118,6 +118,7 @@ fn format_explanation(explanation: &Explanation) -> String {
             ),
             Shade::Plain,
         ),
+        ("Permits", explanation.permits.join("; "), Shade::Plain),
         ("Plugin", format!("{} {digest}", explanation.plugin), Shade::Plain),
     ];
     if explanation.paused {
@@ -295,6 +296,7 @@ mod tests {
             state: "NotReady".into(),
             reason: "InstanceNotReady".into(),
             message: "ci is not there".into(),
+            permits: vec!["waits for one of `pods` (3 of 3 in use, 12 waiting)".into()],
             waits_for: vec![read.clone()],
             reads: vec![read],
             follows: vec![Followed {

@@ -26,6 +26,7 @@ mod message_handler {
 
 pub use self::message_handler::exports::ostler::plugin::messages;
 pub use self::ostler::plugin::{
-    cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status, types,
+    cache, clock, config, events, http, kubernetes, log, messaging, metrics, permits, references, status,
+    types,
 };
 pub use exports::ostler::plugin::reconciler;

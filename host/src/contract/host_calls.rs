@@ -49,6 +49,10 @@ macro_rules! host_calls {
                 ReferencesListHolders list_holders "list-holders"
                     (ref_: ObjectRef) -> Result<Vec<ObjectRef>, Error>, Read;
             }
+            permits {
+                PermitsAcquire acquire "acquire" (pool: String, limit: u32, held: bool) -> Result<bool, Error>, Read;
+                PermitsRelease release "release" (pool: String) -> (), Notify;
+            }
             http {
                 HttpSend send "send" (request: Request) -> Result<Response, Error>, Request;
                 HttpSendAll send_all "send-all" (requests: Vec<Request>) -> Vec<Result<Response, Error>>, Request;

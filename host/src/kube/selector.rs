@@ -224,6 +224,15 @@ fn parse_requirement(part: &str) -> Result<Requirement, ParseError> {
     }
 }
 
+/// Returns true for a DNS label (RFC 1123): at most 63 letters a-z, digits and dashes, with none of these at an end.
+pub fn is_dns_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
 fn is_label_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
@@ -322,5 +331,26 @@ mod tests {
         }
         let error = Selector::parse("app=web,-x=1").unwrap_err().to_string();
         assert!(error.contains("`-x=1`"), "{error}");
+    }
+
+    #[test]
+    fn dns_label_has_small_letters_digits_and_inner_dashes() {
+        for text in ["a", "process-1", "0", &"a".repeat(63)] {
+            assert!(is_dns_label(text), "{text}");
+        }
+        for text in [
+            "",
+            "-a",
+            "a-",
+            "A",
+            "a.b",
+            "a&follow=true",
+            "a b",
+            "a/b",
+            "a%26b",
+            &"a".repeat(64),
+        ] {
+            assert!(!is_dns_label(text), "{text}");
+        }
     }
 }

@@ -103,6 +103,7 @@ impl Controller {
             reads: Some(call.effects.reads),
             // After a failure the streams of the reconcile before stay: their next event may be what ends the failure.
             follows: (!failed).then_some(call.effects.streams),
+            pools: (!failed).then_some(call.effects.pools),
         }
     }
 
@@ -394,11 +395,7 @@ impl Controller {
         };
         let answer = GuestResult::Failure(failure);
         match self.write_status(plugin.name(), key, object, &answer).await {
-            Ok(_) => ReconcileOutcome {
-                next: self.requeue_waiting(plugin),
-                reads: None,
-                follows: None,
-            },
+            Ok(_) => ReconcileOutcome::of(self.requeue_waiting(plugin)),
             Err(end) => end,
         }
     }
@@ -494,11 +491,7 @@ impl Controller {
                     Box::pin(self.record_failure_event(plugin, key, newest, failure)).await;
                 }
                 let wrote = sent || !call.effects.writes.is_empty() || call.effects.written.is_some();
-                ReconcileOutcome {
-                    next: self.throttle_requeue(plugin, key, next, wrote),
-                    reads: None,
-                    follows: None,
-                }
+                ReconcileOutcome::of(self.throttle_requeue(plugin, key, next, wrote))
             }
             Err(end) => end,
         }

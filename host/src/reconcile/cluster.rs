@@ -106,9 +106,8 @@ impl Controller {
                 };
                 let next = again.map(|wait| Requeue::At(self.time_after(wait), Cause::Poll));
                 ReconcileOutcome {
-                    next: next.unwrap_or(Requeue::AwaitChange),
                     reads: Some(check.reads),
-                    follows: None,
+                    ..ReconcileOutcome::of(next.unwrap_or(Requeue::AwaitChange))
                 }
             }
             Err(end) => ReconcileOutcome {

@@ -361,9 +361,8 @@ impl Controller {
             .await
         {
             Ok(_) => ReconcileOutcome {
-                next: Requeue::Wait(self.time_after(ACTIVE_INTERVAL), Cause::Retry),
                 reads: Some(reads),
-                follows: None,
+                ..ReconcileOutcome::of(Requeue::Wait(self.time_after(ACTIVE_INTERVAL), Cause::Retry))
             },
             Err(end) => end,
         }

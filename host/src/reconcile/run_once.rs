@@ -40,7 +40,12 @@ impl Controller {
             Requeue::Retry(..) => ReconcileStep::Fails,
             Requeue::Terminal => ReconcileStep::Parked,
         };
-        dispatcher.done(&work.key, Requeue::AwaitChange, end.reads.clone());
+        dispatcher.done(
+            &work.key,
+            Requeue::AwaitChange,
+            end.reads.clone(),
+            end.pools.as_ref(),
+        );
         (step, end.reads.unwrap_or_default())
     }
 }

@@ -203,11 +203,7 @@ impl Controller {
                 self.stats.observe_status(key, &object);
             }
         }
-        ReconcileOutcome {
-            next: Requeue::Terminal,
-            reads: None,
-            follows: None,
-        }
+        ReconcileOutcome::of(Requeue::Terminal)
     }
 
     /// The outcome of a reconcile whose status could not be written.

@@ -63,11 +63,10 @@ impl Controller {
         self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => ReconcileOutcome {
-                next: again.map_or(Requeue::AwaitChange, |wait| {
-                    Requeue::At(self.time_after(wait), Cause::Poll)
-                }),
                 reads: Some(reads),
-                follows: None,
+                ..ReconcileOutcome::of(again.map_or(Requeue::AwaitChange, |wait| {
+                    Requeue::At(self.time_after(wait), Cause::Poll)
+                }))
             },
             Err(end) => ReconcileOutcome {
                 reads: Some(reads),

@@ -16,6 +16,7 @@ mod kubernetes;
 mod log;
 mod messaging;
 mod metrics;
+mod permits;
 mod protection;
 mod references;
 mod status;

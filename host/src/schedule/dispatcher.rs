@@ -1,7 +1,7 @@
 //! The dispatcher turns changes of objects into work: it wakes the changed object and its dependants.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -24,6 +24,7 @@ use crate::{
         dependencies::{Dependency, DependencyGraph},
         expected_writes::{ExpectedWrites, Fulfilment, WakeUp},
         host_lane::HostLane,
+        permits::{PermitPools, PermitRequest, PermitStatus, PoolUsage, TooManyPools},
         queue::{ItemState, ItemStatus, LaneState, Priority, Queue, Requeue, Work},
     },
 };
@@ -60,6 +61,8 @@ pub enum Cause {
     ConfigChange,
     /// An event of the named stream, which the object follows.
     Event(Arc<str>),
+    /// A permit that it waits for is free.
+    Permit,
 }
 
 impl fmt::Display for Cause {
@@ -87,6 +90,7 @@ impl Cause {
             Self::PluginChange => "plugin-change",
             Self::ConfigChange => "config-change",
             Self::Event(_) => "event",
+            Self::Permit => "permit",
         }
     }
 }
@@ -106,6 +110,8 @@ pub struct Explanation {
     pub causes: Vec<Cause>,
     /// Objects and lists that its last reconcile read: their changes wake it.
     pub reads: Vec<Dependency>,
+    /// Its permits, and those that it waits for.
+    pub permits: Vec<PermitStatus>,
 }
 
 /// The work queue and the dependency graph behind one lock, and the plugin of each kind.
@@ -132,6 +138,7 @@ struct Inner {
     history: VecDeque<(ObjectRef, Cause)>,
     /// Writes of reconciles, whose echoes wake nothing.
     writes: ExpectedWrites<Cause>,
+    permits: PermitPools,
     /// The deadline that the timer waits for.
     timer: Option<Duration>,
 }
@@ -193,6 +200,7 @@ impl Dispatcher {
                 activations: HashMap::new(),
                 history: VecDeque::new(),
                 writes: ExpectedWrites::new(),
+                permits: PermitPools::default(),
                 timer: None,
             }),
             work: Notify::new(),
@@ -254,6 +262,9 @@ impl Dispatcher {
                 inner.graph.remove_dependant(&key);
             }
         }
+        if kinds.is_empty() {
+            inner.permits.remove_plugin(plugin);
+        }
         inner.scopes.insert(plugin.clone(), scopes);
         *inner.activations.entry(plugin.clone()).or_default() += 1;
         for gvk in kinds {
@@ -302,6 +313,13 @@ impl Dispatcher {
         let changed = now.len() != of_plugin.len() || !now.iter().all(|scope| of_plugin.contains(scope));
         *of_plugin = now;
         changed
+    }
+
+    /// The watches of a kind that a plugin reconciles.
+    pub fn kind_scopes(&self, plugin: &str, gvk: &Gvk) -> Vec<Scope> {
+        let inner = self.inner.lock();
+        let of_plugin = inner.scopes.get(plugin).into_iter().flatten();
+        of_plugin.filter(|scope| scope.gvk == *gvk).cloned().collect()
     }
 
     /// Adds a watch that a plugin needs.
@@ -489,15 +507,51 @@ impl Dispatcher {
         }
     }
 
+    /// Requests a permit for an object. Returns false if it waits for one: it is queued when it gets it.
+    ///
+    /// # Errors
+    /// The plugin would have too many pools.
+    pub fn acquire_permit(&self, request: &PermitRequest<'_>) -> Result<bool, TooManyPools> {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        let Inner { permits, queue, .. } = &mut *inner;
+        let (is_granted, offered) =
+            permits.acquire(request, || queue.active_keys(request.plugin).cloned().collect())?;
+        inner.queue_offered(&offered, now);
+        self.notify(inner);
+        Ok(is_granted)
+    }
+
+    /// Releases a permit, or ends the wait for one.
+    pub fn release_permit(&self, plugin: &str, pool: &str, key: &ObjectRef) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        let offered = inner.permits.release(plugin, pool, key);
+        inner.queue_offered(&offered, now);
+        self.notify(inner);
+    }
+
+    /// The use of the pools of permits, in order of their plugins and names.
+    pub fn pool_usage(&self) -> Vec<PoolUsage> {
+        self.inner.lock().permits.list_usage()
+    }
+
     /// Ends the reconcile of an object. `reads` replaces its dependencies; none keeps them, for a reconcile that
-    /// ended before it could read.
-    pub fn done(&self, key: &ObjectRef, next: Requeue<Cause>, reads: Option<Vec<Dependency>>) {
+    /// ended before it could read. `pools` are those of which it has requested a permit; none keeps the permits that it holds.
+    pub fn done(
+        &self,
+        key: &ObjectRef,
+        next: Requeue<Cause>,
+        reads: Option<Vec<Dependency>>,
+        pools: Option<&BTreeSet<Box<str>>>,
+    ) {
         let now = self.now();
         let mut inner = self.inner.lock();
         if let Some(reads) = reads {
             inner.graph.replace_edges(key, reads);
         }
         inner.queue.done(key, next, now);
+        inner.end_permits(key, pools, now);
         self.notify(inner);
     }
 
@@ -507,17 +561,20 @@ impl Dispatcher {
         let mut inner = self.inner.lock();
         inner.graph.remove_dependant(key);
         inner.queue.done(key, Requeue::AwaitChange, now);
+        inner.end_permits(key, Some(&BTreeSet::new()), now);
         self.notify(inner);
     }
 
     /// Drops the queued work and the dependencies of an object that was deleted while this host does not lead: nothing is
     /// popped then, so they would add up with each name there ever was.
     pub fn drop_deleted(&self, key: &ObjectRef) {
+        let now = self.now();
         let mut inner = self.inner.lock();
         let is_running = |item: ItemStatus| matches!(item.state, ItemState::InFlight { .. });
         if !inner.queue.item_status(key).is_some_and(is_running) {
             inner.queue.remove(key);
             inner.graph.remove_dependant(key);
+            inner.end_permits(key, Some(&BTreeSet::new()), now);
         }
     }
 
@@ -561,6 +618,10 @@ impl Dispatcher {
             due_cause: inner.queue.due_cause(key).cloned(),
             causes,
             reads: inner.graph.reads(key).cloned().collect(),
+            permits: inner
+                .find_lane(key)
+                .map(|plugin| inner.permits.list_states(plugin, key))
+                .unwrap_or_default(),
         }
     }
 
@@ -591,6 +652,28 @@ impl Inner {
     fn find_lane(&self, key: &ObjectRef) -> Option<&Arc<str>> {
         let lane = self.lanes.get(&key.gvk)?;
         (lane.cluster == key.cluster).then_some(&lane.plugin)
+    }
+
+    /// Settles the permits of an object after its reconcile, which has requested some of these pools; none keeps what it holds.
+    fn end_permits(&mut self, key: &ObjectRef, pools: Option<&BTreeSet<Box<str>>>, now: Duration) {
+        let Some(plugin) = self
+            .find_lane(key)
+            .filter(|plugin| self.permits.has_pools(plugin))
+            .cloned()
+        else {
+            return;
+        };
+        let state = self.queue.item_status(key).map(|item| item.state);
+        let is_due = matches!(state, Some(ItemState::Queued(_)));
+        let offered = self.permits.end_reconcile(&plugin, key, pools, is_due);
+        self.queue_offered(&offered, now);
+    }
+
+    /// Queues the objects that permits are offered to.
+    fn queue_offered(&mut self, offered: &[ObjectRef], now: Duration) {
+        for key in offered {
+            self.enqueue(key, Priority::High, Cause::Permit, now);
+        }
     }
 
     /// Queues an object that a plugin reconciles.
@@ -726,7 +809,7 @@ mod tests {
             let woken = dispatcher.pop().expect("its reader is woken");
             assert_eq!(woken.key, far);
             assert_eq!(*woken.causes, [Cause::Dependency(remote.clone())]);
-            dispatcher.done(&far, Requeue::AwaitChange, None);
+            dispatcher.done(&far, Requeue::AwaitChange, None, None);
             assert!(dispatcher.pop().is_none(), "nothing else is woken");
         }
     }
@@ -749,7 +832,7 @@ mod tests {
         }
         let woken = dispatcher.pop().expect("the object of the home cluster");
         assert_eq!((&woken.key, &woken.lane), (&far.key, &plugin));
-        dispatcher.done(&far.key, Requeue::AwaitChange, None);
+        dispatcher.done(&far.key, Requeue::AwaitChange, None, None);
         assert!(
             dispatcher.pop().is_none(),
             "that of the host's own cluster is not queued"
@@ -812,7 +895,7 @@ mod tests {
             settle().await;
             assert!(popped.is_empty(), "a worker was woken that found nothing");
             let soon = dispatcher.now() + Duration::from_millis(5);
-            dispatcher.done(&key, Requeue::At(soon, Cause::Poll), None);
+            dispatcher.done(&key, Requeue::At(soon, Cause::Poll), None, None);
         }
     }
 }

@@ -328,6 +328,14 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         self.shared_limit == 0 || self.shared_in_flight + reserved < self.shared_limit
     }
 
+    /// The objects of a lane that are due or in flight.
+    pub fn active_keys(&self, lane: &str) -> impl Iterator<Item = &K> {
+        let items = self.items.iter().filter(move |(_, item)| *item.lane == *lane);
+        items
+            .filter(|(_, item)| matches!(item.state, ItemState::Queued(_) | ItemState::InFlight { .. }))
+            .map(|(key, _)| key)
+    }
+
     /// Ends work on an object.
     pub fn done(&mut self, key: &K, next: Requeue<C>, now: Duration) {
         let Some(item) = self.items.get_mut(key) else {

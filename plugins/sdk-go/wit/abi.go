@@ -903,6 +903,66 @@ func ReferencesListHolders(ref ObjectRef) ([]ObjectRef, *Error) {
 	return r.Ok, r.Err
 }
 
+func loadResultBoolOrError(p uint32) (v Result[bool, Error]) {
+	if load[uint8](p) == 0 {
+		v.Ok = load[uint8](p+8) != 0
+	} else {
+		failed := loadError(p + 8)
+		v.Err = &failed
+	}
+	return v
+}
+
+func storeResultBoolOrError(p uint32, v Result[bool, Error]) {
+	store(p, uint8(flag(v.Err != nil)))
+	if v.Err == nil {
+		store(uint32(p+8), uint8(flag(v.Ok)))
+	} else {
+		storeError(p+8, *v.Err)
+	}
+}
+
+//go:wasmimport ostler:plugin/permits@0.1.0 acquire
+func hostPermitsAcquire(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
+
+// PermitsAcquire:
+// Requests a permit of a pool for the reconciled object. False means that
+// the object waits for one: it is reconciled again when it gets it, and only
+// then, however many wait. A permit that becomes free goes to the namespace
+// with the fewest permits, and there to the oldest object that waits.
+//
+// Each reconcile requests what it needs: a permit that a successful
+// reconcile does not request again is released, as is that of an object that
+// is gone. After a failure the object keeps what it has.
+//
+// `limit` is the number of permits of the pool. With `held` the object has
+// begun already what the permit is for, and gets it in any case: permits are
+// in the memory of the host, and it is by this that they survive a restart,
+// after which none is granted before all objects have been reconciled once.
+//
+// Fails with `invalid` if the name is not a DNS label, and with
+// `limit-exceeded` if the plugin has too many pools.
+func PermitsAcquire(pool string, limit uint32, held bool) (bool, *Error) {
+	defer release()
+	address73, count74 := lowerString(pool)
+	answer := allocate(104, 8)
+	hostPermitsAcquire(address73, count74, uint32(limit), flag(held), answer)
+	r := loadResultBoolOrError(answer)
+	return r.Ok, r.Err
+}
+
+//go:wasmimport ostler:plugin/permits@0.1.0 release
+func hostPermitsRelease(a0 uint32, a1 uint32)
+
+// PermitsRelease:
+// Releases the permit of the reconciled object at once, or ends its wait for
+// one. It is for an object that cannot use its permit for now.
+func PermitsRelease(pool string) {
+	defer release()
+	address75, count76 := lowerString(pool)
+	hostPermitsRelease(address75, count76)
+}
+
 func loadUpstreamRef(p uint32) (v UpstreamRef) {
 	v.Cluster = loadOptionString(p + 0)
 	v.Namespace = loadOptionString(p + 12)
@@ -1136,9 +1196,9 @@ func hostHttpSendAll(a0 uint32, a1 uint32, a2 uint32)
 // requests are sent at once; with more, each result is `limit-exceeded`.
 func HttpSendAll(requests []HttpRequest) []Result[HttpResponse, Error] {
 	defer release()
-	address73, count74 := lowerListHttpRequest(requests)
+	address77, count78 := lowerListHttpRequest(requests)
 	answer := allocate(8, 4)
-	hostHttpSendAll(address73, count74, answer)
+	hostHttpSendAll(address77, count78, answer)
 	r := loadListResultHttpResponseOrError(answer)
 	return r
 }
@@ -1174,28 +1234,28 @@ func hostHttpSecretDigest(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32,
 // Fails with `invalid` if the reference is malformed.
 func HttpSecretDigest(secret SecretKeyRef) (*string, *Error) {
 	defer release()
-	var some77 uint32
-	var flat78 uint32
-	var flat79 uint32
-	if secret.Cluster != nil {
-		some77 = 1
-		address75, count76 := lowerString((*secret.Cluster))
-		flat78 = address75
-		flat79 = count76
-	}
-	var some82 uint32
+	var some81 uint32
+	var flat82 uint32
 	var flat83 uint32
-	var flat84 uint32
-	if secret.Namespace != nil {
-		some82 = 1
-		address80, count81 := lowerString((*secret.Namespace))
-		flat83 = address80
-		flat84 = count81
+	if secret.Cluster != nil {
+		some81 = 1
+		address79, count80 := lowerString((*secret.Cluster))
+		flat82 = address79
+		flat83 = count80
 	}
-	address85, count86 := lowerString(secret.Name)
-	address87, count88 := lowerString(secret.Key)
+	var some86 uint32
+	var flat87 uint32
+	var flat88 uint32
+	if secret.Namespace != nil {
+		some86 = 1
+		address84, count85 := lowerString((*secret.Namespace))
+		flat87 = address84
+		flat88 = count85
+	}
+	address89, count90 := lowerString(secret.Name)
+	address91, count92 := lowerString(secret.Key)
 	answer := allocate(104, 8)
-	hostHttpSecretDigest(some77, flat78, flat79, some82, flat83, flat84, address85, count86, address87, count88, answer)
+	hostHttpSecretDigest(some81, flat82, flat83, some86, flat87, flat88, address89, count90, address91, count92, answer)
 	r := loadResultOptionStringOrError(answer)
 	return r.Ok, r.Err
 }
@@ -1282,30 +1342,30 @@ func hostHttpSubscribe(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5
 // too many streams.
 func HttpSubscribe(subscription HttpSubscription) *Error {
 	defer release()
-	var some91 uint32
-	var flat92 uint32
-	var flat93 uint32
-	if subscription.Upstream.Cluster != nil {
-		some91 = 1
-		address89, count90 := lowerString((*subscription.Upstream.Cluster))
-		flat92 = address89
-		flat93 = count90
-	}
-	var some96 uint32
+	var some95 uint32
+	var flat96 uint32
 	var flat97 uint32
-	var flat98 uint32
-	if subscription.Upstream.Namespace != nil {
-		some96 = 1
-		address94, count95 := lowerString((*subscription.Upstream.Namespace))
-		flat97 = address94
-		flat98 = count95
+	if subscription.Upstream.Cluster != nil {
+		some95 = 1
+		address93, count94 := lowerString((*subscription.Upstream.Cluster))
+		flat96 = address93
+		flat97 = count94
 	}
-	address99, count100 := lowerString(subscription.Upstream.Name)
-	address101, count102 := lowerString(subscription.PathAndQuery)
-	address103, count104 := lowerListHttpEventMatch(subscription.Wake)
-	address105, count106 := lowerListHttpEventMatch(subscription.Until)
+	var some100 uint32
+	var flat101 uint32
+	var flat102 uint32
+	if subscription.Upstream.Namespace != nil {
+		some100 = 1
+		address98, count99 := lowerString((*subscription.Upstream.Namespace))
+		flat101 = address98
+		flat102 = count99
+	}
+	address103, count104 := lowerString(subscription.Upstream.Name)
+	address105, count106 := lowerString(subscription.PathAndQuery)
+	address107, count108 := lowerListHttpEventMatch(subscription.Wake)
+	address109, count110 := lowerListHttpEventMatch(subscription.Until)
 	answer := allocate(104, 8)
-	hostHttpSubscribe(some91, flat92, flat93, some96, flat97, flat98, address99, count100, address101, count102, address103, count104, address105, count106, answer)
+	hostHttpSubscribe(some95, flat96, flat97, some100, flat101, flat102, address103, count104, address105, count106, address107, count108, address109, count110, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
 }
@@ -1599,9 +1659,9 @@ func hostStatusCheckpoint(a0 uint32, a1 uint32, a2 uint32)
 // them, and with `unavailable` if the API server cannot be reached.
 func StatusCheckpoint(fields []byte) *Error {
 	defer release()
-	address107, count108 := lowerBytes(fields)
+	address111, count112 := lowerBytes(fields)
 	answer := allocate(104, 8)
-	hostStatusCheckpoint(address107, count108, answer)
+	hostStatusCheckpoint(address111, count112, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
 }
@@ -1616,9 +1676,9 @@ func hostEventsEmit(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
 // counted and dropped.
 func EventsEmit(type_ EventsEventType, reason string, note string) {
 	defer release()
-	address109, count110 := lowerString(reason)
-	address111, count112 := lowerString(note)
-	hostEventsEmit(uint32(type_), address109, count110, address111, count112)
+	address113, count114 := lowerString(reason)
+	address115, count116 := lowerString(note)
+	hostEventsEmit(uint32(type_), address113, count114, address115, count116)
 }
 
 func loadTupleStringString(p uint32) (v struct {
@@ -1686,9 +1746,9 @@ func LogWrite(level LogLevel, message string, fields []struct {
 	F1 string
 }) {
 	defer release()
-	address113, count114 := lowerString(message)
-	address115, count116 := lowerListTupleStringString(fields)
-	hostLogWrite(uint32(level), address113, count114, address115, count116)
+	address117, count118 := lowerString(message)
+	address119, count120 := lowerListTupleStringString(fields)
+	hostLogWrite(uint32(level), address117, count118, address119, count120)
 }
 
 //go:wasmimport ostler:plugin/metrics@0.1.0 counter
@@ -1698,8 +1758,8 @@ func hostMetricsCounter(a0 uint32, a1 uint32, a2 uint64)
 // Adds to a counter.
 func MetricsCounter(name string, delta uint64) {
 	defer release()
-	address117, count118 := lowerString(name)
-	hostMetricsCounter(address117, count118, delta)
+	address121, count122 := lowerString(name)
+	hostMetricsCounter(address121, count122, delta)
 }
 
 //go:wasmimport ostler:plugin/metrics@0.1.0 gauge
@@ -1709,8 +1769,8 @@ func hostMetricsGauge(a0 uint32, a1 uint32, a2 float64)
 // Sets a gauge.
 func MetricsGauge(name string, value float64) {
 	defer release()
-	address119, count120 := lowerString(name)
-	hostMetricsGauge(address119, count120, value)
+	address123, count124 := lowerString(name)
+	hostMetricsGauge(address123, count124, value)
 }
 
 //go:wasmimport ostler:plugin/clock@0.1.0 now
@@ -1757,9 +1817,9 @@ func hostCacheGet(a0 uint32, a1 uint32, a2 uint32)
 // Returns the value of a key, or none if there is none.
 func CacheGet(key string) *[]byte {
 	defer release()
-	address121, count122 := lowerString(key)
+	address125, count126 := lowerString(key)
 	answer := allocate(12, 4)
-	hostCacheGet(address121, count122, answer)
+	hostCacheGet(address125, count126, answer)
 	r := loadOptionBytes(answer)
 	return r
 }
@@ -1772,10 +1832,10 @@ func hostCacheSet(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
 // keep more bytes than its limit, which the text names.
 func CacheSet(key string, value []byte) *Error {
 	defer release()
-	address123, count124 := lowerString(key)
-	address125, count126 := lowerBytes(value)
+	address127, count128 := lowerString(key)
+	address129, count130 := lowerBytes(value)
 	answer := allocate(104, 8)
-	hostCacheSet(address123, count124, address125, count126, answer)
+	hostCacheSet(address127, count128, address129, count130, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
 }
@@ -1787,8 +1847,8 @@ func hostCacheDelete(a0 uint32, a1 uint32)
 // Removes a key.
 func CacheDelete(key string) {
 	defer release()
-	address127, count128 := lowerString(key)
-	hostCacheDelete(address127, count128)
+	address131, count132 := lowerString(key)
+	hostCacheDelete(address131, count132)
 }
 
 func loadMessagesDelivery(p uint32) (v MessagesDelivery) {

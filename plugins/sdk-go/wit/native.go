@@ -146,6 +146,34 @@ var ReferencesListHolders = func(ref ObjectRef) ([]ObjectRef, *Error) {
 	panic("wit.ReferencesListHolders is not set: outside of a host a test sets it")
 }
 
+// PermitsAcquire:
+// Requests a permit of a pool for the reconciled object. False means that
+// the object waits for one: it is reconciled again when it gets it, and only
+// then, however many wait. A permit that becomes free goes to the namespace
+// with the fewest permits, and there to the oldest object that waits.
+//
+// Each reconcile requests what it needs: a permit that a successful
+// reconcile does not request again is released, as is that of an object that
+// is gone. After a failure the object keeps what it has.
+//
+// `limit` is the number of permits of the pool. With `held` the object has
+// begun already what the permit is for, and gets it in any case: permits are
+// in the memory of the host, and it is by this that they survive a restart,
+// after which none is granted before all objects have been reconciled once.
+//
+// Fails with `invalid` if the name is not a DNS label, and with
+// `limit-exceeded` if the plugin has too many pools.
+var PermitsAcquire = func(pool string, limit uint32, held bool) (bool, *Error) {
+	panic("wit.PermitsAcquire is not set: outside of a host a test sets it")
+}
+
+// PermitsRelease:
+// Releases the permit of the reconciled object at once, or ends its wait for
+// one. It is for an object that cannot use its permit for now.
+var PermitsRelease = func(pool string) {
+	panic("wit.PermitsRelease is not set: outside of a host a test sets it")
+}
+
 // HttpSend:
 // Sends a request and returns the response. A response with any status code
 // is a success of this function. Redirects are not followed.

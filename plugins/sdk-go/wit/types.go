@@ -725,7 +725,7 @@ type ReconcilerRequest struct {
 	// The number of consecutive failures before this call.
 	Attempt uint32
 	// The causes of this reconcile, for logs: `start`, `change`,
-	// `dependency`, `poll`, `retry`, `timer`, `event`, `manual`,
+	// `dependency`, `poll`, `retry`, `timer`, `event`, `permit`, `manual`,
 	// `plugin-change` or `config-change`. The set is open; a plugin must not
 	// base decisions on it.
 	Causes []string

@@ -59,6 +59,10 @@ capabilities! {
     fn references_hold(reference: &ObjectRef) -> Result<(), Error> = references::hold;
     /// `references.list-holders`
     fn references_list_holders(reference: &ObjectRef) -> Result<Vec<ObjectRef>, Error> = references::list_holders;
+    /// `permits.acquire`
+    fn permits_acquire(pool: &str, limit: u32, held: bool) -> Result<bool, Error> = permits::acquire;
+    /// `permits.release`
+    fn permits_release(pool: &str) = permits::release;
     /// `http.send`
     fn http_send(request: &http::Request) -> Result<http::Response, Error> = http::send;
     /// `http.send-all`

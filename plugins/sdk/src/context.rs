@@ -515,6 +515,22 @@ impl Context<'_> {
             .map_err(|error| Failure::terminal("InvalidConfig", error.to_string()))
     }
 
+    /// Requests a permit of a pool of the plugin, which has `limit` of them. Returns false if the object waits for one: it is
+    /// reconciled again when it gets it. With `held` it has begun already what the permit is for, and gets it in any case.
+    ///
+    /// A permit that a successful reconcile does not request again is released.
+    ///
+    /// # Errors
+    /// `invalid` if the name is not a DNS label, `limit-exceeded` if the plugin has too many pools.
+    pub fn acquire_permit(&self, pool: &str, limit: u32, held: bool) -> Result<bool, Error> {
+        self.permits_acquire(pool, limit, held)
+    }
+
+    /// Releases the permit of the object at once, or ends its wait for one.
+    pub fn release_permit(&self, pool: &str) {
+        self.permits_release(pool);
+    }
+
     /// Returns the cached value of a key, if it is still cached.
     #[must_use]
     pub fn cache_get(&self, key: &str) -> Option<Vec<u8>> {

@@ -88,6 +88,12 @@ struct State {
     streams: BTreeMap<String, Vec<http::Event>>,
     secrets: BTreeMap<(String, String), String>,
     cache: BTreeMap<String, Vec<u8>>,
+    /// Number of permits that objects outside of the test have, by pool.
+    used_permits: BTreeMap<String, usize>,
+    /// Permits: the pool and the UID of the object.
+    permits: BTreeSet<(String, String)>,
+    /// Permits that were requested in a reconcile that has not ended.
+    requested_permits: BTreeSet<(String, String)>,
     /// Errors of host functions that fail.
     failing: BTreeMap<String, Error>,
     config: Value,
@@ -116,6 +122,12 @@ impl State {
         if let Some(owned) = self.owned.get_mut(uid) {
             owned.remove(&format_entry(&object, key));
         }
+    }
+
+    /// The permit of the object being reconciled.
+    fn permit_of(&self, pool: &str) -> (String, String) {
+        let uid = self.owner["uid"].as_str().unwrap_or_default();
+        (pool.to_owned(), uid.to_owned())
     }
 
     /// Counts an effect, after it has happened. The guard of the state is released by the panic.
@@ -170,6 +182,23 @@ impl Host {
     pub fn hide_from_cache(&self, reference: &ObjectRef) -> &Self {
         self.0.borrow_mut().uncached.insert(object_key(reference));
         self
+    }
+
+    /// Lets other objects have this many permits of a pool.
+    pub fn use_permits(&self, pool: &str, count: usize) -> &Self {
+        self.0.borrow_mut().used_permits.insert(pool.to_owned(), count);
+        self
+    }
+
+    /// Returns the number of permits of a pool that objects of the test have.
+    #[must_use]
+    pub fn permits(&self, pool: &str) -> usize {
+        self.0
+            .borrow()
+            .permits
+            .iter()
+            .filter(|(of, _)| of == pool)
+            .count()
     }
 
     /// Returns the current state of an object.
@@ -391,9 +420,15 @@ impl Host {
         let result = call_with(reconciler, &ctx, call);
         let mut state = self.0.borrow_mut();
         let before = std::mem::take(&mut state.held_before);
-        // What a successful reconcile does not hold again is released.
+        let requested = std::mem::take(&mut state.requested_permits);
+        // What a successful reconcile does not hold or request again is released.
         if result.is_err() {
             state.held.extend(before);
+        } else {
+            let uid = state.permit_of("").1;
+            state
+                .permits
+                .retain(|permit| permit.1 != uid || requested.contains(permit));
         }
         drop(state);
         result
@@ -1028,6 +1063,27 @@ impl Capabilities for Host {
             .get(&format_reference(reference))
             .cloned()
             .unwrap_or_default())
+    }
+
+    fn permits_acquire(&self, pool: &str, limit: u32, held: bool) -> Result<bool, Error> {
+        self.check_allowed("permits.acquire")?;
+        let mut state = self.0.borrow_mut();
+        let permit = state.permit_of(pool);
+        let outside = state.used_permits.get(pool).copied().unwrap_or(0);
+        let used = outside + state.permits.iter().filter(|(of, _)| of == pool).count();
+        let is_granted = held || state.permits.contains(&permit) || used < limit as usize;
+        if is_granted {
+            state.permits.insert(permit.clone());
+            state.requested_permits.insert(permit);
+        }
+        Ok(is_granted)
+    }
+
+    fn permits_release(&self, pool: &str) {
+        let mut state = self.0.borrow_mut();
+        let permit = state.permit_of(pool);
+        state.permits.remove(&permit);
+        state.requested_permits.remove(&permit);
     }
 
     fn http_send(&self, request: &http::Request) -> Result<http::Response, Error> {

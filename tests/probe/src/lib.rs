@@ -42,7 +42,7 @@ pub struct ProbeStatus {
 #[ostler_sdk::api]
 pub struct Step {
     /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `digest`, `patch`, `hold`,
-    /// `holders`, `http`, `clean`, `post-once`, `publish`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
+    /// `holders`, `http`, `clean`, `post-once`, `publish`, `permit`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
     /// API version of the object or the list.
     pub api_version: Option<String>,
@@ -52,7 +52,7 @@ pub struct Step {
     pub name: Option<String>,
     /// Cluster of the object or the list, by namespace and name.
     pub cluster: Option<String>,
-    /// For `apply` and `create` on another cluster: the probe owns the object.
+    /// For `apply` and `create` on another cluster: the probe owns the object. For `permit`: it holds one already.
     pub owned: Option<bool>,
     /// Label selector of the list.
     pub labels: Option<String>,
@@ -77,7 +77,8 @@ pub struct Step {
     pub message_id: Option<String>,
     /// Milliseconds of `poll` and `after`; in a message, of `spin`, `retry` and `throttle`.
     pub milliseconds: Option<u64>,
-    /// In a message: the step is skipped once the message has been delivered this many times before.
+    /// In a message: the step is skipped once the message has been delivered this many times before. For `permit`: the number of
+    /// permits of the pool `name`.
     pub times: Option<u32>,
 }
 
@@ -278,6 +279,14 @@ fn run_steps(ctx: &Context, steps: &[Step], probe: &Probe) -> Result<Outcome, Fa
             "checkpoint" => {
                 ctx.checkpoint(&json()?)?;
                 "saved".into()
+            }
+            "permit" => {
+                let pool = step.name.as_deref().unwrap_or_default();
+                let limit = step.times.unwrap_or(1);
+                match ctx.acquire_permit(pool, limit, step.owned.unwrap_or(false))? {
+                    true => "granted".into(),
+                    false => "waiting".into(),
+                }
             }
             "hold" => {
                 ctx.hold(&reference())?;

@@ -24,6 +24,7 @@ mod message_order;
 mod messaging;
 mod node;
 mod observability;
+mod permits;
 mod pipelines;
 mod plan;
 mod plugins;

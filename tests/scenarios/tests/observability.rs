@@ -393,7 +393,7 @@ async fn leadership_is_reported_in_metrics_and_status(mut lab: Lab) {
     drop(leads);
 }
 
-fn question(lab: &Lab, kind: &str, name: &str) -> Question {
+pub fn question(lab: &Lab, kind: &str, name: &str) -> Question {
     Question {
         kind: kind.into(),
         namespace: Some(lab.namespace.clone()),

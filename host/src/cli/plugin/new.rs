@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use ostler_builder::crds::plural_of;
 
-use crate::kube::well_known::environment;
+use crate::kube::{selector::is_dns_label, well_known::environment};
 
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]
@@ -108,7 +108,7 @@ impl FromStr for Kind {
             ));
         }
         let labels = || group.split('.');
-        if group.len() > 253 || labels().count() < 2 || !labels().all(is_label) {
+        if group.len() > 253 || labels().count() < 2 || !labels().all(is_dns_label) {
             return Err(format!("the group {group:?} is no domain: {example}"));
         }
         let known = ["k8s.io", "kubernetes.io"];
@@ -153,18 +153,9 @@ fn is_version(text: &str) -> bool {
     }
 }
 
-fn is_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !text.is_empty()
-        && text.len() <= 63
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
-
 /// Returns true for a DNS label that is also a valid package name.
 fn parse_name(text: &str) -> Result<String, String> {
-    if is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()) {
+    if is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()) {
         return Ok(text.into());
     }
     Err(

@@ -98,6 +98,12 @@ definitions! {
         "Bytes of the memory budget that running calls hold beyond their free parts";
     MEMORY_BUDGET_WAITING = gauge "ostler_memory_budget_waiting_calls" []
         "Current number of calls that wait for memory of the budget";
+    PERMITS = gauge "ostler_permits" ["plugin", "pool"]
+        "Number of permits that objects have";
+    PERMIT_LIMIT = gauge "ostler_permits_limit" ["plugin", "pool"]
+        "Maximum number of permits of a pool, as last requested";
+    PERMIT_WAITERS = gauge "ostler_permits_waiting" ["plugin", "pool"]
+        "Number of objects that wait for a permit";
     DELAYED_OBJECTS = gauge "ostler_workqueue_delayed" []
         "Current number of objects that are scheduled to be reconciled later";
     LEADER_STATUS = gauge "leader_election_master_status" ["name"]

@@ -14,7 +14,7 @@ use crate::{
             },
             log::{self, Level},
             messaging::{self, Message},
-            metrics, references, status,
+            metrics, permits, references, status,
             types::{self, ConditionStatus, Error, Gvk, ObjectRef, SecretKeyRef, UpstreamRef},
         },
         host_calls::{HostCall, host_calls},

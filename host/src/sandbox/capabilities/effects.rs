@@ -42,6 +42,8 @@ pub struct Effects {
     pub disowned: BTreeSet<ObjectRef>,
     /// Event streams that are followed.
     pub streams: HashSet<StreamKey>,
+    /// Pools of which a permit was requested.
+    pub pools: BTreeSet<Box<str>>,
     /// Upstreams and Clusters that are protected for the object, each with a claim until the call has recorded it.
     pub protected: BTreeMap<ObjectRef, UseClaim>,
     /// Leader term in which the object was found to be the API server's newest version; none if it was not compared.

@@ -269,6 +269,8 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         ("metrics.counter", Free("a series of its own, limited in number")),
         ("metrics.gauge", Free("a series of its own, limited in number")),
+        ("permits.acquire", Free("a semaphore of this plugin only")),
+        ("permits.release", Free("a semaphore of this plugin only")),
         ("clock.now", Free("returns the time")),
         ("clock.remaining", Free("returns the time")),
         (

@@ -129,11 +129,11 @@ impl Model {
             Some(object) => match self.reconcile(key, object).await {
                 Ok((saw, reads)) => {
                     self.saw.lock().expect("lock").insert(key.name.to_string(), saw);
-                    self.dispatcher.done(key, Requeue::AwaitChange, Some(reads));
+                    self.dispatcher.done(key, Requeue::AwaitChange, Some(reads), None);
                 }
                 Err(_) => self
                     .dispatcher
-                    .done(key, Requeue::Retry(Duration::ZERO, Cause::Retry), None),
+                    .done(key, Requeue::Retry(Duration::ZERO, Cause::Retry), None, None),
             },
         }
         *self.running.lock().expect("lock") -= 1;
