@@ -57,7 +57,13 @@ struct StepsLab {
 
 impl StepsLab {
     async fn start(lab: Lab) -> Self {
-        let lab = start_pack(lab, json!({ "shimImage": "registry.example.com/shim:1" })).await;
+        Self::start_with(lab, json!({})).await
+    }
+
+    /// Starts a host with further settings of the pack.
+    async fn start_with(lab: Lab, mut config: Value) -> Self {
+        config["shimImage"] = "registry.example.com/shim:1".into();
+        let lab = start_pack(lab, config).await;
         let labels = "steps.ostler.dev/pod=true";
         let stopped = Report {
             exit_code: Some(143),

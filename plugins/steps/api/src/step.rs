@@ -292,6 +292,8 @@ pub struct StepStatus {
     pub attempt: i64,
     /// Beginning of this attempt; none for the first, which begins with the step.
     pub attempt_time: Option<String>,
+    /// Time at which this attempt got one of the pods of `maxPods`; none without that limit.
+    pub permit_time: Option<String>,
     /// Exit code of the process: 128 plus the number for a signal.
     pub exit_code: Option<i64>,
     /// Creation of the pod.

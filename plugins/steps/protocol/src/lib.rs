@@ -2,6 +2,7 @@
 //! annotation, and the report as the termination message of a container.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Directory of the volume that all containers of the pod share.
 pub const ROOT_PATH: &str = "/ostler";
@@ -297,7 +298,13 @@ impl Report {
     /// the log is the last of them. Artifacts that are missing are an error.
     #[must_use]
     pub fn decode(text: &str) -> Option<Self> {
-        if let Ok(report) = serde_json::from_str(text) {
+        Self::decode_by(text, |value| serde_json::from_value(value).ok())
+    }
+
+    /// Decodes a termination message by a function that reads a report: a component has less code with that of the SDK.
+    pub fn decode_by(text: &str, read: impl Fn(Value) -> Option<Self>) -> Option<Self> {
+        let parse = |text: &str| read(serde_json::from_slice(text.as_bytes()).ok()?);
+        if let Some(report) = parse(text) {
             return Some(report);
         }
         // Fields begin with a comma and a quote; those within another field leave no JSON before them.
@@ -305,7 +312,7 @@ impl Report {
         let whole = text.trim_end_matches(',').len();
         let mut ends = std::iter::once(whole).chain(ends);
         let (end, mut report) = ends.find_map(|end| {
-            let report: Self = serde_json::from_str(&[&text[..end], "}"].concat()).ok()?;
+            let report = parse(&[&text[..end], "}"].concat())?;
             Some((end, report))
         })?;
         let lost = &text[end..];
@@ -332,8 +339,12 @@ const CUT_MESSAGE: &str = "The kubelet has cut the report of the outputs: use fe
 fn read_cut_string(text: &str) -> String {
     let ends = (text.len().saturating_sub(12)..=text.len()).rev();
     let ends = ends.filter(|end| text.is_char_boundary(*end));
-    let mut read = ends.filter_map(|end| serde_json::from_str([&text[..end], "\""].concat().as_str()).ok());
-    read.next().unwrap_or_default()
+    let parse = |end: usize| serde_json::from_slice([&text[..end], "\""].concat().as_bytes()).ok();
+    let mut strings = ends.filter_map(|end| match parse(end)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    });
+    strings.next().unwrap_or_default()
 }
 
 fn truncate_end(text: &mut String, max: usize) {

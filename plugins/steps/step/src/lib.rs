@@ -6,6 +6,7 @@ pub mod settings;
 
 mod finish;
 mod inputs;
+mod limit;
 mod log;
 mod refusal;
 mod release;
@@ -167,7 +168,7 @@ fn delete_pod(ctx: &Context, step: &Step, attempt: i64, live: &Value) -> Result<
 }
 
 /// Creates the pod once its inputs are there. Whatever else it waits for has until the process must have started.
-fn create(ctx: &Context, step: &Step, status: StepStatus) -> Result<Outcome, Failure> {
+fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome, Failure> {
     let (inputs, since) = match inputs::resolve_inputs(ctx, step)? {
         Inputs::Available(inputs) => (inputs.sources, inputs.since),
         Inputs::Pending { message } => {
@@ -184,28 +185,38 @@ fn create(ctx: &Context, step: &Step, status: StepStatus) -> Result<Outcome, Fai
         }
         Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
     };
-    let deadline = StartDeadline::of(step, &status, since);
-    match create_pod(ctx, step, status.clone(), &inputs, &deadline) {
-        Err(failure) if failure.resolution != Resolution::Terminal && deadline.has_passed(ctx) => {
-            let message = deadline.explain(&failure.message);
-            end_early(ctx, status, &failure.reason, &message)
-        }
-        created => created,
+    let settings: Settings = ctx.config()?;
+    if let Some(waiting) = limit::acquire_permit(ctx, &settings, &mut status)? {
+        return Ok(Outcome::await_change().with(waiting).status(&status));
     }
+    let deadline = StartDeadline::of(step, &status, since);
+    let failure = match create_pod(ctx, step, &settings, status.clone(), &inputs, &deadline) {
+        Ok(created) => return Ok(created),
+        Err(failure) => failure,
+    };
+    if failure.resolution != Resolution::Terminal && deadline.has_passed(ctx) {
+        let message = deadline.explain(&failure.message);
+        return end_early(ctx, status, &failure.reason, &message);
+    }
+    // Others may have better luck with it, in another namespace for example.
+    if failure.resolution == Resolution::Wait {
+        limit::release_permit(ctx, &settings);
+    }
+    Err(failure.status(&status))
 }
 
 fn create_pod(
     ctx: &Context,
     step: &Step,
+    settings: &Settings,
     mut status: StepStatus,
     sources: &[InputSource],
     deadline: &StartDeadline<'_>,
 ) -> Result<Outcome, Failure> {
-    let settings: Settings = ctx.config()?;
     if !step.spec.inputs.is_empty() || !step.spec.outputs.is_empty() {
-        require_key(ctx, &settings)?;
+        require_key(ctx, settings)?;
     }
-    let desired = build_pod(step, status.attempt, &settings, sources);
+    let desired = build_pod(step, status.attempt, settings, sources);
     let created = match ctx.create(&desired, true) {
         Ok(created) => created.json()?,
         // The pod of a reconcile whose end was lost is in the cache soon; a pod of another user has no label to read it by.
@@ -214,7 +225,7 @@ fn create_pod(
             let message = format!("Pod {name} exists already: if it is not of this step, delete it.");
             return Err(Failure::retry("PodExists", message));
         }
-        Err(error) => return Err(refusal::classify_refusal(error).status(&status)),
+        Err(error) => return Err(refusal::classify_refusal(error)),
     };
     status.pod = Some(pod_name(step, status.attempt));
     status.pod_uid = created["metadata"]["uid"].as_str().map(Into::into);
@@ -245,7 +256,7 @@ fn require_key(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// The time at which the process must have started. It counts from what the Step does not have to wait for any more: its creation,
-/// the end of the last producer, the beginning of the attempt.
+/// the end of the last producer, the beginning of the attempt, the permit for a pod.
 struct StartDeadline<'a> {
     timeout: &'a str,
     /// In seconds since the Unix epoch.
@@ -259,6 +270,7 @@ impl<'a> StartDeadline<'a> {
         let times = [
             step.metadata.creation_timestamp.as_deref(),
             status.attempt_time.as_deref(),
+            status.permit_time.as_deref(),
         ];
         let begun = times.into_iter().flatten().filter_map(from_rfc3339).max();
         let seconds = duration(timeout).map(|milliseconds| milliseconds.div_ceil(1000));
@@ -301,11 +313,12 @@ fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> R
         finish::record_end(&mut status, &step.spec, live, &observed);
         return end(ctx, step, status, &observed);
     }
+    let settings: Settings = ctx.config()?;
+    limit::keep_permit(ctx, &settings)?;
     let condition = Condition::new_false("Ready", observed.reason, &observed.message);
     if observed.phase == StepPhase::Running {
         status.pod_state = Some(PodState::Running);
         inputs::resolve_inputs(ctx, step)?;
-        let settings: Settings = ctx.config()?;
         let read = log::read_log(ctx, step, &mut status, &settings);
         // A node may be lost while it ends the pod.
         let stop = stop_deadline(live).map(|deadline| deadline * 1000);

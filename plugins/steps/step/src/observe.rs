@@ -1,6 +1,6 @@
 //! The state of a Step as its pod's status shows it. Pure: each failure that a person meets is one row of a table in the tests.
 
-use ostler_sdk::{from_rfc3339, serde_json::Value};
+use ostler_sdk::{from_rfc3339, from_value, serde_json::Value};
 use steps_api::StepPhase;
 use steps_protocol::{Artifact, ErrorReason, Report};
 
@@ -166,9 +166,14 @@ pub(crate) fn find_container<'a>(list: &'a Value, name: &str) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
+/// The report in a termination message; none if it is not of the shim.
+fn decode_report(text: &str) -> Option<Report> {
+    Report::decode_by(text, |value| from_value(&value).ok())
+}
+
 /// Returns whether a process has ended by itself, and not because its pod was being removed.
 fn is_own_end(terminated: &Value) -> bool {
-    let report = terminated["message"].as_str().and_then(Report::decode);
+    let report = terminated["message"].as_str().and_then(decode_report);
     report.is_some_and(|report| !report.stopped || report.exit_code == Some(0))
         || terminated["reason"] == "OOMKilled"
 }
@@ -230,7 +235,7 @@ fn preempt() -> Observation {
 /// The end of the process.
 fn observe_process(terminated: &Value) -> Observation {
     let text = terminated["message"].as_str().unwrap_or_default();
-    let report = Report::decode(text);
+    let report = decode_report(text);
     let mut observed = describe_end(terminated, report.as_ref(), text);
     observed.start_time = read_start(terminated);
     observed.report = report;
@@ -281,7 +286,7 @@ fn describe_end(terminated: &Value, report: Option<&Report>, text: &str) -> Obse
 /// The failure of the streamer, without which a success has no artifacts. One that was stopped with its pod has not failed.
 fn observe_streamer(streamer: &Value) -> Option<Observation> {
     let text = streamer["state"]["terminated"]["message"].as_str()?;
-    let error = Report::decode(text)?.error?;
+    let error = decode_report(text)?.error?;
     let message = format!(
         "The streamer of the artifacts failed: {} The process must not listen at its port.",
         error.message
@@ -334,7 +339,7 @@ fn observe_init(terminated: &Value) -> Option<Observation> {
         return None;
     }
     let text = terminated["message"].as_str().unwrap_or_default();
-    let error = Report::decode(text).and_then(|report| report.error);
+    let error = decode_report(text).and_then(|report| report.error);
     Some(match error {
         Some(error) => Observation::new(StepPhase::Errored, error_reason(error.reason), error.message),
         None => {

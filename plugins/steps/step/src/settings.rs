@@ -13,6 +13,8 @@ pub struct Settings {
     /// Time between two reads of the log of a process that runs; `0s` for none.
     #[serde(default = "default_log_interval")]
     pub log_interval: String,
+    /// Maximum number of pods at a time whose process has not ended, of all Steps together; none for no limit.
+    pub max_pods: Option<u32>,
 }
 
 fn default_log_interval() -> String {

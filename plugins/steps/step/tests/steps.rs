@@ -287,6 +287,50 @@ fn log_of_a_process_that_runs_is_read_at_intervals() {
 }
 
 #[test]
+fn pod_beyond_the_limit_waits_until_another_process_has_ended() {
+    let host = host();
+    host.set_config(json!({"shimImage": "shim:1", "maxPods": 1}));
+    let (mut first, mut second) = (producer(), step("unit"));
+    assert_eq!(reason(&reconcile(&host, &mut first)), "Starting");
+    host.set_now((START_TIME + 3600) * 1000);
+    let waiting = reconcile(&host, &mut second).expect("an outcome");
+    assert_eq!(waiting.next, Next::AwaitChange, "the host wakes it");
+    assert_eq!(
+        waiting.conditions[0].message,
+        "Waiting for one of the pods that Steps may have at a time (maxPods: 1)."
+    );
+    set_status(&host, "build-1", running());
+    assert_eq!(reason(&reconcile(&host, &mut first)), "Running");
+    assert_eq!(host.permits("pods"), 1);
+    // The pod stays for its artifacts, and takes the place of no other.
+    set_status(&host, "build-1", ended(&success()));
+    assert_eq!(reason(&reconcile(&host, &mut first)), "Ready");
+    assert_eq!(host.permits("pods"), 0);
+    // The hour that it has waited is not of its `startTimeout` of ten minutes.
+    let created = reconcile(&host, &mut second).expect("an outcome");
+    assert_eq!(created.next, Next::At((START_TIME + 3600 + 600) * 1000));
+    assert_eq!(second["status"]["permitTime"], "2026-01-01T01:00:00Z");
+    assert_eq!(host.permits("pods"), 1);
+}
+
+#[test]
+fn pod_that_a_quota_refuses_keeps_no_permit_and_its_time_goes_on() {
+    let (host, mut step) = (host(), step("unit"));
+    host.set_config(json!({"shimImage": "shim:1", "maxPods": 1}));
+    let refused = "pods \"unit-1\" is forbidden: exceeded quota: compute";
+    for seconds in [0, 300] {
+        host.set_now((START_TIME + seconds) * 1000);
+        host.fail("kubernetes.create", Error::Denied(refused.into()));
+        assert_eq!(reason(&reconcile(&host, &mut step)), "QuotaExceeded");
+        assert_eq!(step["status"]["permitTime"], "2026-01-01T00:00:00Z");
+        assert_eq!(host.permits("pods"), 0);
+    }
+    host.set_now((START_TIME + 600) * 1000);
+    assert_eq!(reason(&reconcile(&host, &mut step)), "QuotaExceeded");
+    assert_eq!(step["status"]["phase"], "Errored");
+}
+
+#[test]
 fn pod_of_a_reconcile_whose_end_was_lost_is_followed() {
     let (host, mut step) = (host(), step("unit"));
     // The host stops right after the creation: no status is written.
