@@ -98,6 +98,8 @@ impl Process {
             .arg(format!("lab={}", lab.namespace))
             .args(arguments)
             .env("NO_COLOR", "1")
+            // As the image has it.
+            .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::null())
             .stderr(output)
             .spawn()
@@ -121,11 +123,16 @@ impl Process {
             .await;
     }
 
-    /// Fetches a metric of the host, which has started; 0 without the series.
-    pub async fn fetch_metric(&self, series: &str) -> f64 {
+    /// Returns the URL of the admin server of the host, which has started.
+    pub fn admin_url(&self) -> String {
         let ready = std::fs::read_to_string(&self.ready).expect("the host has started");
         let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
-        let url = format!("{}/metrics", ready["admin"].as_str().unwrap_or_default());
+        ready["admin"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Fetches a metric of the host, which has started; 0 without the series.
+    pub async fn fetch_metric(&self, series: &str) -> f64 {
+        let url = format!("{}/metrics", self.admin_url());
         let response = reqwest::get(url).await.expect("the admin server answers");
         let text = response.text().await.expect("a text");
         let value = text
