@@ -45,6 +45,8 @@ use crate::{
 /// ever. Nor must one that broke before its first use: hyper's pool then leaves its request waiting for another
 /// connection to come free, which may never happen. The API server itself ends requests after a minute.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of requests that the API server passes to a kubelet, which it waits for longer itself.
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The content type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,11 +192,6 @@ impl ApiClient {
         self.get_within(path, form, self.bounds.response_bytes).await
     }
 
-    /// GETs a path, as long as the response is not larger than this many bytes.
-    pub async fn get_bounded(&self, path: &str, max_bytes: usize) -> Result<Bytes, ApiError> {
-        self.get_within(path, None, max_bytes).await
-    }
-
     /// GETs a path, as long as the response is not larger than this.
     async fn get_within(
         &self,
@@ -207,6 +204,29 @@ impl ApiClient {
         }
         let header = form.map(MetadataForm::accept_header);
         self.send("GET", path, header, Vec::new(), max_bytes).await
+    }
+
+    /// GETs a path for which the API server asks a kubelet, as long as the response is not larger than this many bytes. A kubelet
+    /// that hangs says nothing about the API server: it is no outage of that, and opens no circuit.
+    ///
+    /// # Errors
+    /// As of any request; HTTP 504 if the kubelet does not answer.
+    pub async fn get_from_kubelet(&self, path: &str, max_bytes: usize) -> Result<Bytes, ApiError> {
+        let request = async {
+            let response = self.send_request("GET", path, None, Vec::new(), None).await?;
+            collect_body(response.into_body(), max_bytes).await
+        };
+        let timeout = self.request_timeout.min(KUBELET_TIMEOUT);
+        let response = Box::pin(tokio::time::timeout(timeout, request)).await;
+        response.unwrap_or_else(|_| {
+            Err(ApiError::Status {
+                code: 504,
+                reason: "Timeout".into(),
+                message: format!("the kubelet has not answered within {timeout:?}"),
+                fields: Vec::new(),
+                retry_after: None,
+            })
+        })
     }
 
     /// GETs a path from the server even if an interceptor has it.
@@ -424,6 +444,24 @@ mod tests {
         ] {
             assert!(error.to_string().contains("no answer within 10ms"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn kubelet_that_is_silent_is_no_outage_of_the_api_server() {
+        let silent = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
+        });
+        let cluster = ApiClient {
+            request_timeout: Duration::from_millis(10),
+            ..ApiClient::new(Client::new(silent, "default"))
+        };
+        let error = cluster
+            .get_from_kubelet("/x/log", 1)
+            .await
+            .expect_err("no answer");
+        assert_eq!(error.code(), 504);
+        assert_eq!(error.to_string(), "the kubelet has not answered within 10ms");
+        assert!(!cluster.unavailable.load(Ordering::Relaxed));
     }
 
     #[derive(Clone, Default)]

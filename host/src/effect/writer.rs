@@ -555,7 +555,7 @@ impl ApiWriter {
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let client = self.client.acting_as(account);
         client
-            .get_bounded(&format!("{path}/log?{query}"), max_bytes)
+            .get_from_kubelet(&format!("{path}/log?{query}"), max_bytes)
             .await
     }
 

@@ -319,7 +319,11 @@ fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> R
     if observed.phase == StepPhase::Running {
         status.pod_state = Some(PodState::Running);
         inputs::resolve_inputs(ctx, step)?;
-        let read = log::read_log(ctx, step, &mut status, &settings);
+        // A node that does not answer has no log to read.
+        let read = match observed.reason {
+            "Running" => log::read_log(ctx, step, &mut status, &settings),
+            _ => None,
+        };
         // A node may be lost while it ends the pod.
         let stop = stop_deadline(live).map(|deadline| deadline * 1000);
         let next = [read, stop].into_iter().flatten().min();

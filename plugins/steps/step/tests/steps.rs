@@ -277,6 +277,16 @@ fn log_of_a_process_that_runs_is_read_at_intervals() {
     let unread = reconcile(&host, &mut step).expect("an outcome");
     assert_eq!(unread.next, Next::At((START_TIME + 100) * 1000));
     assert_eq!(step["status"]["logLine"], "linking");
+    // A node that does not answer is not asked.
+    let mut silent = running();
+    silent["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+    set_status(&host, "unit-1", silent);
+    host.set_log(&pod("unit-1"), "process", "more\n");
+    host.fail("kubernetes.read-log", None);
+    let unasked = reconcile(&host, &mut step).expect("an outcome");
+    assert_eq!(unasked.next, Next::AwaitChange);
+    assert_eq!(step["status"]["logLine"], "linking");
+    set_status(&host, "unit-1", running());
     // Without the permission there is no use in it.
     host.fail("kubernetes.read-log", Error::Denied("no grant".into()));
     let denied = reconcile(&host, &mut step).expect("an outcome");
@@ -304,7 +314,7 @@ fn pod_beyond_the_limit_waits_until_another_process_has_ended() {
     assert_eq!(host.permits("pods"), 1);
     // The pod stays for its artifacts, and takes the place of no other.
     set_status(&host, "build-1", ended(&success()));
-    assert_eq!(reason(&reconcile(&host, &mut first)), "Ready");
+    assert_eq!(reason(&reconcile(&host, &mut first)), "Succeeded");
     assert_eq!(host.permits("pods"), 0);
     // The hour that it has waited is not of its `startTimeout` of ten minutes.
     let created = reconcile(&host, &mut second).expect("an outcome");
