@@ -26,9 +26,11 @@ pub fn cargo_command() -> Command {
 
 /// Runs a build and shows the current crate as progress. The error is the output of the compiler.
 pub fn run_build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
+    if command.get_current_dir().is_none() {
+        command.current_dir(paths::workspace_root());
+    }
     command
         .arg("--message-format=json-render-diagnostics")
-        .current_dir(paths::workspace_root())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if console::colors_enabled_stderr() {
@@ -77,14 +79,69 @@ pub fn build_release_binary(package: &str) -> Result<PathBuf> {
 
 /// Builds a binary of a package that needs no library of the image it runs in, with a profile.
 pub fn build_static_binary(package: &str, profile: &str) -> Result<PathBuf> {
-    let target = find_host_target()?;
     let step = Step::new(format!("Building {package}, static"));
     let mut command = cargo_command();
     command
         .args(["build", "--package", package, "--profile", profile])
         // With a target, the flag does not apply to procedural macros.
-        .args(["--target", &target])
-        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+        .args(["--target", &find_host_target()?])
+        .env("RUSTFLAGS", STATIC_FLAG);
+    find_binary(command, package, step)
+}
+
+/// Flag of a binary without libraries.
+const STATIC_FLAG: &str = "-Ctarget-feature=+crt-static";
+
+/// A binary of an image. The same sources and compiler give the same bytes, wherever the checkout and cargo's folders are.
+pub struct ImageBinary<'a> {
+    /// Package with a binary of the same name.
+    pub package: &'a str,
+    /// Profile of the build.
+    pub profile: &'a str,
+    /// Without libraries.
+    pub is_static: bool,
+}
+
+impl ImageBinary<'_> {
+    /// Builds the binary in a checkout, without default features, and returns its path.
+    pub fn build(&self, checkout: &Path) -> Result<PathBuf> {
+        let step = Step::new(format!("Building {}, optimized", self.package));
+        let cargo_home = std::env::home_dir().context("no home directory")?.join(".cargo");
+        let cargo_home = std::env::var_os("CARGO_HOME").map_or(cargo_home, PathBuf::from);
+        let target = checkout.join("target/image");
+        let mut rust_flags = Vec::new();
+        let mut c_flags = Vec::new();
+        // The last one that matches is taken.
+        for (path, name) in [
+            (&*cargo_home, "/cargo"),
+            (checkout, "/ostler"),
+            (&target, "/target"),
+        ] {
+            let path = path.display();
+            rust_flags.push(format!("--remap-path-prefix={path}={name}"));
+            c_flags.push(format!("-ffile-prefix-map={path}={name}"));
+        }
+        let mut command = cargo_command();
+        command
+            .current_dir(checkout)
+            .args(["build", "--package", self.package, "--profile", self.profile])
+            .arg("--no-default-features")
+            // Its path would be a part of the names of symbols.
+            .env("RUSTC_WORKSPACE_WRAPPER", "")
+            .env("CARGO_TARGET_DIR", &target)
+            .env("CARGO_BUILD_BUILD_DIR", &target)
+            .env("CFLAGS", c_flags.join(" "));
+        if self.is_static {
+            command.args(["--target", &find_host_target()?]);
+            rust_flags.push(STATIC_FLAG.into());
+        }
+        command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\u{1f}"));
+        find_binary(command, self.package, step)
+    }
+}
+
+/// Runs a build, and returns the binary of a package.
+fn find_binary(command: Command, package: &str, step: Step) -> Result<PathBuf> {
     let mut built = find_executables(run_build(command, &step)?);
     step.finish("");
     built.remove(package).context("cargo reported no binary")

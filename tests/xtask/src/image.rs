@@ -4,16 +4,24 @@ mod archive;
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
+    fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use ostler_builder::toolchain::run_logged;
+use tempfile::TempDir;
 
 use self::archive::NON_ROOT_USER;
 pub use self::archive::{Archive, Image};
-use crate::{cargo, components, paths, progress::Step};
+use crate::{
+    cargo::{self, ImageBinary},
+    components, paths,
+    progress::Step,
+};
 
 /// Name of the image of the host: `ostler:latest`, as containerd completes it.
 pub const HOST_IMAGE: &str = "docker.io/library/ostler:latest";
@@ -52,6 +60,9 @@ pub struct Options {
     /// Name of the image [default: that of deploy/].
     #[arg(long)]
     name: Option<String>,
+    /// Build the image again from a copy of the sources in another folder, and fail unless it is the same.
+    #[arg(long, conflicts_with = "packs")]
+    reproduce: bool,
     /// File of the OCI archive [default: target/ostler-image.tar or target/steps-shim-image.tar].
     #[arg(short, long)]
     output: Option<PathBuf>,
@@ -59,11 +70,12 @@ pub struct Options {
 
 /// Builds an image, and prints its digest and size.
 pub fn build_image(options: &Options) -> Result<()> {
-    let (image, default_name, default_file) = if options.shim {
-        (shim_image()?, SHIM_IMAGE, "steps-shim-image.tar")
+    let (default_name, default_file) = if options.shim {
+        (SHIM_IMAGE, "steps-shim-image.tar")
     } else {
-        (build_host_image(options)?, HOST_IMAGE, "ostler-image.tar")
+        (HOST_IMAGE, "ostler-image.tar")
     };
+    let image = build_image_of(paths::workspace_root(), options)?;
     let output = match &options.output {
         Some(file) => file.clone(),
         None => paths::create_target_subdir("")?.join(default_file),
@@ -72,6 +84,17 @@ pub fn build_image(options: &Options) -> Result<()> {
     let step = Step::new("Building the image");
     let archive = image.write_archive(name, &output)?;
     step.finish("");
+    if options.reproduce {
+        let copy = copy_sources()?;
+        let image = build_image_of(&copy.path().join(COPY_NAME), options)?;
+        let again = image.write_archive(name, &copy.path().join("image.tar"))?;
+        let (first, second) = (&archive.digest, &again.digest);
+        ensure!(
+            first == second,
+            "from a copy of the sources in another folder, the digest of the image is {second} instead of {first}"
+        );
+        println!("the same from a copy of the sources in another folder");
+    }
     println!("{}", output.display());
     println!("{name}@{}", archive.digest);
     println!("{:.1} MB compressed", archive.compressed_bytes as f64 / 1e6);
@@ -93,14 +116,62 @@ fn check_size(archive: &Archive, limit: usize) -> Result<()> {
     Ok(())
 }
 
-fn build_host_image(options: &Options) -> Result<Image> {
+/// Name of the folder with a copy of the sources, whose path has another length than that of most checkouts.
+const COPY_NAME: &str = "a-copy-of-the-sources-of-the-image";
+
+/// Copies the sources of this checkout, as they are, to a folder that is removed with the result.
+fn copy_sources() -> Result<TempDir> {
+    let root = paths::workspace_root();
+    let folder = tempfile::tempdir()?;
+    let mut list = Command::new("git");
+    list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root);
+    let listed = list.output().context("running git")?;
+    ensure!(listed.status.success(), "git ls-files: {}", listed.status);
+    for name in listed
+        .stdout
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+    {
+        let name = Path::new(OsStr::from_bytes(name));
+        let (source, target) = (root.join(name), folder.path().join(COPY_NAME).join(name));
+        // Files that are deleted and not committed are listed, too.
+        if source.is_file() {
+            fs::create_dir_all(target.parent().context("a file in the copy")?)?;
+            fs::copy(&source, &target).with_context(|| format!("copying {}", source.display()))?;
+        }
+    }
+    Ok(folder)
+}
+
+/// Builds the image of a checkout.
+fn build_image_of(checkout: &Path, options: &Options) -> Result<Image> {
+    if options.shim {
+        let binary = ImageBinary {
+            package: "steps-shim",
+            profile: "shim",
+            is_static: true,
+        };
+        return shim_image(&binary.build(checkout)?);
+    }
+    build_host_image(checkout, options)
+}
+
+fn build_host_image(checkout: &Path, options: &Options) -> Result<Image> {
     let mut plugins = Vec::new();
     if !options.packs.is_empty() {
         let built = components::build_components(|guest| options.packs.contains(&guest.pack))?;
         plugins.extend(built.into_iter().map(|component| component.path));
     }
     let binary = match options.profile {
-        Profile::Release => cargo::build_release_binary("ostler")?,
+        Profile::Release => {
+            let binary = ImageBinary {
+                package: "ostler",
+                profile: "release",
+                is_static: false,
+            };
+            binary.build(checkout)?
+        }
         Profile::Debug => {
             let mut built = cargo::build_debug_binaries(&["ostler"])?;
             built.remove("ostler").context("cargo reported no binary")?
@@ -113,12 +184,17 @@ fn build_host_image(options: &Options) -> Result<Image> {
     Ok(image)
 }
 
-/// Returns the image of the shim, which is all that is in it.
-pub fn shim_image() -> Result<Image> {
+/// Builds the shim for tests, with the dependencies of other builds. Returns its image.
+pub fn build_shim_image() -> Result<Image> {
+    shim_image(&cargo::build_static_binary("steps-shim", "shim")?)
+}
+
+/// Returns the image of a binary of the shim, which is all that is in it.
+fn shim_image(binary: &Path) -> Result<Image> {
     let mut image = Image::new(["/shim"]);
     image.user = NON_ROOT_USER;
     image.compression = 9;
-    image.add_file("shim", &cargo::build_static_binary("steps-shim", "shim")?, 0o755)?;
+    image.add_file("shim", binary, 0o755)?;
     Ok(image)
 }
 

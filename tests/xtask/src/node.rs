@@ -261,6 +261,20 @@ impl Node {
         containerd.import_image(archive)
     }
 
+    /// Writes images to archives, and imports them under these names.
+    pub fn import_images(&self, images: Vec<(&str, Image)>) -> Result<()> {
+        let step = Step::new("Importing the images");
+        let folder = tempfile::tempdir()?;
+        for (name, image) in images {
+            step.set_status(name.to_owned());
+            let archive = folder.path().join("image.tar");
+            image.write_archive(name, &archive)?;
+            self.import_image(&archive).context(name.to_owned())?;
+        }
+        step.finish("");
+        Ok(())
+    }
+
     /// Ends the node, and fails when something of it is left on this machine.
     pub fn end(self) -> Result<()> {
         let traces = Traces {
@@ -273,7 +287,7 @@ impl Node {
     }
 
     /// Fails when a part has exited.
-    fn check_running(&mut self) -> Result<()> {
+    pub fn check_running(&mut self) -> Result<()> {
         self.namespaces.check_running()?;
         self.processes.iter_mut().try_for_each(Child::check_running)?;
         self.containerd

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::{
     image::{self, HOST_IMAGE, SHIM_IMAGE},
     node::{self, Node, SHELL_IMAGE},
-    progress::Step,
 };
 
 /// Component in the plugin directory of the host's image.
@@ -17,22 +16,13 @@ const COMPONENT: &str = "steps/steps-step.wasm";
 /// folder of all components.
 pub fn start_node(control_plane: &Path, host: &Path, components: &Path) -> Result<Node> {
     let node = Node::start(control_plane)?;
-    let images = [
+    node.import_images(vec![
         (
             HOST_IMAGE,
             image::host_image(host, &[components.join(COMPONENT)])?,
         ),
-        (SHIM_IMAGE, image::shim_image()?),
+        (SHIM_IMAGE, image::build_shim_image()?),
         (SHELL_IMAGE, node::shell_image()?),
-    ];
-    let step = Step::new("Importing the images");
-    let folder = tempfile::tempdir()?;
-    for (name, image) in images {
-        step.set_status(name.to_owned());
-        let archive = folder.path().join("image.tar");
-        image.write_archive(name, &archive)?;
-        node.import_image(&archive).context(name)?;
-    }
-    step.finish("");
+    ])?;
     Ok(node)
 }
