@@ -2,6 +2,7 @@
 //! deleted pods, as the real ones do: so the same test runs on a server with and without nodes.
 
 mod course;
+mod step;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,7 +24,10 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{sync::Notify, task::AbortHandle};
 
-pub use self::course::{Course, pod_ip};
+pub use self::{
+    course::{Course, pod_ip},
+    step::{end_with, succeed_with, succeed_with_outputs},
+};
 
 /// Name of the node.
 pub const NODE_NAME: &str = "node-1";
@@ -88,6 +92,11 @@ impl Kubelet {
     /// Sets the course of the pod of this name.
     pub fn direct(&self, pod: &str, course: Course) {
         self.shared.directed().insert(pod.to_owned(), course);
+        self.shared.changed.notify_one();
+    }
+
+    /// Looks at the courses of all pods again, since they may depend on the time.
+    pub fn refresh(&self) {
         self.shared.changed.notify_one();
     }
 

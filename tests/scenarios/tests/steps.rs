@@ -7,11 +7,11 @@ mod failures;
 mod load;
 mod restarts;
 
-use kubelet_simulator::{Course, Kubelet};
+use kubelet_simulator::{Kubelet, succeed_with_outputs};
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, find_condition};
 use serde_json::{Value, json};
-use steps_protocol::{Artifact, Report, RunConfig};
+use steps_protocol::Report;
 
 /// Component of the pack.
 const COMPONENT: &str = "steps/steps-step";
@@ -34,19 +34,44 @@ pub fn artifact_key(namespace: &str) -> Value {
         "stringData": { "key": "0123456789abcdef0123456789abcdef" } })
 }
 
-/// Starts a host with the pack, with the grants of `deploy/`, and the accounts and roles that follow from them: what is missing there
-/// fails the tests.
+/// Starts a host with the pack.
 async fn start_pack(mut lab: Lab, config: Value) -> Lab {
-    let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, &lab)).expect("YAML");
+    install_pack(&mut lab, config).await;
+    lab.start_host().await;
+    lab
+}
+
+/// Installs the pack with the grants of `deploy/`, and the accounts and roles that follow from them: what is missing there fails the
+/// tests. Returns the grants.
+async fn install_pack(lab: &mut Lab, config: Value) -> String {
+    let mut grants: Value = serde_saphyr::from_str(&localize(GRANTS, lab)).expect("YAML");
     // What is refused is tried again at this interval.
     grants["plugins"]["steps-step"]["reconcile"] = json!({ "waitInterval": "100ms" });
-    let grants = Grants::parse(&grants.to_string(), "steps-grants.yaml").expect("they parse");
+    let text = grants.to_string();
+    let grants = Grants::parse(&text, "steps-grants.yaml").expect("they parse");
     lab.use_accounts(&[COMPONENT], grants).await;
     std::fs::write(lab.settings.plugins.join("steps-step.yaml"), config.to_string()).expect("written");
     lab.install(&[COMPONENT]);
     lab.apply(artifact_key(&lab.namespace)).await;
-    lab.start_host().await;
-    lab
+    text
+}
+
+/// Starts a kubelet for the pods of Steps, whose processes succeed unless they are directed otherwise.
+fn start_kubelet(lab: &Lab) -> Kubelet {
+    let labels = "steps.ostler.dev/pod=true";
+    let stopped = Report {
+        exit_code: Some(143),
+        signal: Some(15),
+        stopped: true,
+        ..Report::default()
+    };
+    Kubelet::start(
+        lab.client.clone(),
+        &lab.namespace,
+        labels,
+        &stopped.encode(),
+        succeed_with_outputs,
+    )
 }
 
 /// A lab with a kubelet and a host with the pack.
@@ -64,15 +89,7 @@ impl StepsLab {
     async fn start_with(lab: Lab, mut config: Value) -> Self {
         config["shimImage"] = "registry.example.com/shim:1".into();
         let lab = start_pack(lab, config).await;
-        let labels = "steps.ostler.dev/pod=true";
-        let stopped = Report {
-            exit_code: Some(143),
-            signal: Some(15),
-            stopped: true,
-            ..Report::default()
-        };
-        let message = stopped.encode();
-        let kubelet = Kubelet::start(lab.client.clone(), &lab.namespace, labels, &message, succeed);
+        let kubelet = start_kubelet(&lab);
         Self { lab, kubelet }
     }
 
@@ -145,37 +162,4 @@ fn localize(text: &str, lab: &Lab) -> String {
     let namespace = &lab.namespace;
     text.replace("namespace: steps\n", &format!("namespace: {namespace}\n"))
         .replace("namespace: steps,", &format!("namespace: {namespace},"))
-}
-
-/// The course of a pod whose process succeeds, with an artifact for each of its outputs.
-fn succeed(pod: &Value) -> Course {
-    let argument = pod["spec"]["containers"][0]["args"][0]
-        .as_str()
-        .unwrap_or_default();
-    // The kubelet expands variables, which doubles the other dollar signs in the argument.
-    let config: RunConfig = serde_json::from_str(&argument.replace("$$", "$")).expect("a configuration");
-    let outputs: Vec<&str> = config.outputs.iter().map(|output| &*output.name).collect();
-    ended_with(&outputs)
-}
-
-/// The end of a process that succeeds with these artifacts.
-fn ended_with(artifacts: &[&str]) -> Course {
-    let artifact = |name: &&str| Artifact {
-        name: (*name).to_owned(),
-        digest: format!("sha256:{}", "a".repeat(64)),
-        bytes: 7,
-    };
-    end(Report {
-        exit_code: Some(0),
-        start_time: Some(1_767_225_600),
-        end_time: Some(1_767_225_609),
-        artifacts: artifacts.iter().map(artifact).collect(),
-        log: "done\n".into(),
-        ..Report::default()
-    })
-}
-
-/// The end of a process with this report.
-fn end(report: Report) -> Course {
-    Course::Ended(report.exit_code.unwrap_or(126).into(), report.encode())
 }

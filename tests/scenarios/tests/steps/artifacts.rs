@@ -1,10 +1,10 @@
 //! Artifacts: a Step takes what another one has made, from its pod of the moment.
 
-use kubelet_simulator::{Course, pod_ip};
+use kubelet_simulator::{Course, pod_ip, succeed_with};
 use ostler_test_harness::{Lab, scenario};
 use serde_json::{Value, json};
 
-use crate::steps::{StepsLab, ended_with, pods, steps};
+use crate::steps::{StepsLab, pods, steps};
 
 /// The sources in the annotation of a pod, which the kubelet passes on to the fetcher.
 fn sources(pod: &Value) -> Value {
@@ -31,12 +31,16 @@ const UNUSED_RULES: &[&str] = &[
 #[scenario(real = "RBAC and impersonation")]
 async fn samples_run_with_the_shipped_grants(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
-    let samples = include_str!("../../../../deploy/examples/steps.yaml");
-    steps_lab
-        .lab
-        .apply_yaml(&crate::steps::localize(samples, &steps_lab.lab))
-        .await;
-    for name in ["greet", "print"] {
+    for samples in [
+        include_str!("../../../../deploy/examples/steps.yaml"),
+        include_str!("../../../../deploy/examples/steps-pipeline.yaml"),
+    ] {
+        steps_lab
+            .lab
+            .apply_yaml(&crate::steps::localize(samples, &steps_lab.lab))
+            .await;
+    }
+    for name in ["greet", "print", "source", "lint", "unit", "build", "publish"] {
         steps_lab.lab.wait_ready(&steps(), name).await;
         let status = steps_lab.status(name).await;
         assert_eq!(
@@ -95,7 +99,7 @@ async fn artifact_is_fetched_from_the_pod_of_its_producer(lab: Lab) {
     steps_lab.wait_phase("build", "Running").await;
     assert!(steps_lab.pod("test-1").await.is_none());
 
-    kubelet.direct("build-1", ended_with(&["binary"]));
+    kubelet.direct("build-1", succeed_with(&["binary"]));
     let producer = lab.wait_ready(&steps(), "build").await;
     steps_lab.wait_phase("test", "Fetching").await;
     let build_pod = steps_lab.pod("build-1").await.expect("it stays");
@@ -113,7 +117,7 @@ async fn artifact_is_fetched_from_the_pod_of_its_producer(lab: Lab) {
         .await;
     let held = steps_lab.pod("build-1").await.expect("it stays");
     assert!(held["metadata"]["deletionTimestamp"].is_null());
-    kubelet.direct("test-1", ended_with(&[]));
+    kubelet.direct("test-1", succeed_with(&[]));
     lab.wait_ready(&steps(), "test").await;
     lab.wait_gone(&steps(), "build").await;
     assert!(steps_lab.pod("build-1").await.is_none());
@@ -137,7 +141,7 @@ async fn fetcher_follows_a_producer_that_runs_again(lab: Lab) {
         sources(&pod)[0]["address"] == address
     })
     .await;
-    kubelet.direct("test-1", ended_with(&[]));
+    kubelet.direct("test-1", succeed_with(&[]));
     lab.wait_ready(&steps(), "test").await;
     assert_eq!(steps_lab.status("build").await["attempt"], 2);
     assert_eq!(steps_lab.status("test").await["attempt"], 1);

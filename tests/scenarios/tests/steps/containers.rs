@@ -1,11 +1,15 @@
 //! Steps in real containers, with a host beside the node.
 
-use std::time::Instant;
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
+use tokio::task::AbortHandle;
 
 use crate::{
     observability::{ostler, serve_admin},
@@ -18,6 +22,9 @@ pub const SHIM_IMAGE: &str = "steps-shim:1";
 const SHELL_IMAGE: &str = "busybox:1.37";
 /// Finished Steps whose requests would not fit on the node together.
 const PRODUCER_COUNT: usize = 20;
+
+/// Timeout until the Steps of a node that does not answer are lost: its lease and the toleration of the pods come before.
+const NODE_LOSS_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A lab on a node, with the pack in a host.
 struct NodeLab {
@@ -554,6 +561,166 @@ async fn process_that_ends_without_a_host_is_reported_by_the_next_one(lab: Lab) 
         (&step["status"]["logTail"], &step["status"]["attempt"]),
         (&json!("done\n"), &json!(1))
     );
+}
+
+/// Hosts end at whatever phase the Steps are in: in a write, between two, while containers start, run and end.
+#[scenario(node_only = "processes and artifacts that go on without the host")]
+async fn run_of_steps_survives_hosts_that_end_again_and_again(lab: Lab) {
+    const TERMS: u64 = 12;
+    let mut node_lab = NodeLab::start(lab).await;
+    let names: Vec<String> = (0..6).map(|i| format!("step-{i}")).collect();
+    for (i, name) in names.iter().enumerate() {
+        let mut step = node_lab.script(name, "sleep 1; echo made > /work/out/file");
+        step["spec"]["outputs"] = json!([{ "name": "out", "path": "/work/out" }]);
+        if i > 0 {
+            let producer = &names[(i - 1) / 2];
+            step["spec"]["inputs"] = json!([{ "name": "out", "fromStep": producer, "path": "/work/in" }]);
+        }
+        node_lab.lab.apply(step).await;
+    }
+    for term in 0..TERMS {
+        // From less than the start of a host takes to more than a Step does.
+        tokio::time::sleep(Duration::from_millis(100 + 170 * term)).await;
+        node_lab.lab.host = None;
+        node_lab.lab.start_host().await;
+    }
+    for name in &names {
+        let step = node_lab.wait_succeeded(name).await;
+        assert_eq!(step["status"]["attempt"], 1, "{name}");
+    }
+    assert_eq!(node_lab.lab.list(&pods()).await.len(), names.len());
+}
+
+/// The kubelet of the node, stopped by a signal until this is dropped.
+struct StoppedKubelet {
+    kubelet: String,
+    /// It stops with the kubelet, since it has to tell its own parent how that is, and does not go on with it.
+    parent: String,
+}
+
+impl StoppedKubelet {
+    fn stop() -> Self {
+        let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
+        let mut kubelets = processes.filter(|process| {
+            let arguments = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let mut arguments = arguments.split(|byte| *byte == 0).skip(1);
+            arguments.next() == Some(b"kubelet")
+                && arguments.any(|argument| argument == b"--hostname-override=node")
+        });
+        let process = kubelets.next().expect("the kubelet runs");
+        assert!(kubelets.next().is_none(), "one node");
+        let status = std::fs::read_to_string(process.path().join("status")).expect("it runs");
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        let stopped = Self {
+            kubelet: process.file_name().into_string().expect("a number"),
+            parent: parent.expect("a parent").trim().to_owned(),
+        };
+        send_signal("-STOP", &stopped.kubelet);
+        stopped
+    }
+}
+
+impl Drop for StoppedKubelet {
+    fn drop(&mut self) {
+        send_signal("-CONT", &self.parent);
+        send_signal("-CONT", &self.kubelet);
+    }
+}
+
+fn send_signal(signal: &str, process: &str) {
+    let sent = Command::new("kill").args([signal, process]).status();
+    assert!(
+        sent.is_ok_and(|status| status.success()),
+        "kill {signal} {process}"
+    );
+}
+
+/// A node that is Ready and takes no pods, until this is dropped. Where all nodes of a zone are gone, Kubernetes evicts nothing: it
+/// takes the network for the cause.
+struct ReadyNode(AbortHandle);
+
+impl ReadyNode {
+    async fn start(lab: &Lab) -> Self {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "other" },
+            "spec": { "unschedulable": true } });
+        lab.apply(node).await;
+        let nodes = lab.api(&Gvk::new("", "v1", "Node"), "");
+        let mut heartbeat = tokio::time::interval(Duration::from_secs(5));
+        let task = tokio::spawn(async move {
+            loop {
+                heartbeat.tick().await;
+                let now = jiff::Timestamp::now().to_string();
+                let ready = json!({ "type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now });
+                let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+                let patched = nodes.patch_status("other", &PatchParams::default(), &patch).await;
+                patched.expect("the heartbeat");
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Drop for ReadyNode {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The node does not answer for some minutes, and comes back.
+#[scenario(
+    node_only = "the node controller, and the taints that evict",
+    campaign = "minutes until a node counts as gone",
+    alone
+)]
+async fn node_that_is_gone_ends_its_steps_or_has_them_run_again(lab: Lab) {
+    let node_lab = NodeLab::start(lab).await;
+    let lab = &node_lab.lab;
+    for name in ["lost", "again"] {
+        let mut step = node_lab.script(name, "sleep 600");
+        if name == "again" {
+            step["spec"]["onPodLost"] = "Rerun".into();
+        }
+        lab.apply(step).await;
+    }
+    for name in ["lost", "again"] {
+        lab.wait_condition(&steps(), name, "Ready", "False", "Running")
+            .await;
+    }
+    let other = ReadyNode::start(lab).await;
+    let stopped = StoppedKubelet::stop();
+    // The lease of the node expires after 40 s, and its pods are evicted some time later.
+    let began = Instant::now();
+    let is_lost = async || {
+        let (lost, again) = (node_lab.step("lost").await, node_lab.step("again").await);
+        lost["status"]["phase"] == "Errored" && again["status"]["attempt"] == 2
+    };
+    while !is_lost().await {
+        assert!(
+            began.elapsed() < NODE_LOSS_TIMEOUT,
+            "{:#}",
+            node_lab.step("lost").await
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    println!("lost after {:.0?}", began.elapsed());
+    assert_eq!(node_lab.step("lost").await["status"]["reason"], "NodeLost");
+    // The next pod waits for a node.
+    lab.wait_condition(&steps(), "again", "Ready", "False", "Unschedulable")
+        .await;
+    drop(stopped);
+    lab.wait_condition(&steps(), "again", "Ready", "False", "Running")
+        .await;
+    drop(other);
+    let nodes = lab.api(&Gvk::new("", "v1", "Node"), "");
+    nodes
+        .delete("other", &DeleteParams::default())
+        .await
+        .expect("deleted");
+    for name in ["lost", "again"] {
+        lab.delete(&steps(), name).await;
+        lab.wait_gone(&steps(), name).await;
+    }
+    assert!(lab.list(&pods()).await.is_empty());
 }
 
 /// The API server refuses the pods, and the conditions say why.

@@ -1,6 +1,6 @@
 //! Deletion: of Steps in the reverse order of use, of their pods before them, and of Steps that have expired.
 
-use kubelet_simulator::Course;
+use kubelet_simulator::{Course, succeed_with};
 use ostler_test_harness::{Lab, scenario};
 
 use crate::steps::{StepsLab, pods, steps};
@@ -36,10 +36,7 @@ async fn deleted_steps_go_in_the_reverse_order_of_use(lab: Lab) {
 #[scenario]
 async fn expired_step_goes_with_its_pod(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
-    for (name, course) in [
-        ("good", crate::steps::ended_with(&[])),
-        ("bad", Course::OomKilled),
-    ] {
+    for (name, course) in [("good", succeed_with(&[])), ("bad", Course::OomKilled)] {
         steps_lab.kubelet.direct(&format!("{name}-1"), course);
         let mut step = steps_lab.step(name);
         step["spec"]["ttlSecondsAfterFinished"] = 1.into();

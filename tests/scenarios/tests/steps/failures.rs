@@ -1,17 +1,17 @@
 //! Failures that a person meets: each ends in a condition with reason and remedy.
 
 use kube::api::{Patch, PatchParams, PostParams};
-use kubelet_simulator::Course;
+use kubelet_simulator::{Course, end_with, succeed_with};
 use ostler::testing::key::Gvk;
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
 use steps_protocol::{ErrorReason, Report};
 
-use crate::steps::{StepsLab, end, pods, steps};
+use crate::steps::{StepsLab, pods, steps};
 
 fn failed(exit_code: i32, report: Report) -> Course {
-    end(Report {
+    end_with(&Report {
         exit_code: Some(exit_code),
         ..report
     })
@@ -155,9 +155,7 @@ async fn pod_that_cannot_start_is_named_until_its_cause_is_mended(lab: Lab) {
         let message = steps_lab.wait_reason(name, reason).await;
         assert!(message.contains(remedy), "{name}: {message}");
         assert_eq!(steps_lab.status(name).await["phase"], "Pending", "{name}");
-        steps_lab
-            .kubelet
-            .direct(&format!("{name}-1"), crate::steps::ended_with(&[]));
+        steps_lab.kubelet.direct(&format!("{name}-1"), succeed_with(&[]));
         steps_lab.lab.wait_ready(&steps(), name).await;
     }
 }

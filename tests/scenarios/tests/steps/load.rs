@@ -1,11 +1,20 @@
 //! The cost of many Steps.
 
-use kubelet_simulator::Course;
+use std::time::Instant;
+
+use kubelet_simulator::{Course, succeed_with};
 use ostler::testing::scope::Scope;
-use ostler_test_harness::{Lab, scenario};
+use ostler_test_harness::{
+    Lab,
+    process::{Process, ProcessOptions, Usage},
+    scenario,
+};
 use serde_json::json;
 
-use crate::steps::{StepsLab, ended_with, pods, steps};
+use crate::{
+    observability::count_requests,
+    steps::{StepsLab, install_pack, pods, start_kubelet, steps},
+};
 
 /// Most requests of the host for a Step without inputs: its finalizer, its pod, statuses and Events.
 const MAX_REQUESTS_PER_STEP: u64 = 10;
@@ -103,11 +112,99 @@ async fn step_beyond_the_limit_of_pods_waits_for_the_end_of_another(lab: Lab) {
     steps_lab.lab.wait_idle().await;
     assert_eq!(steps_lab.lab.list(&pods()).await.len(), 2);
     // The pod of a process that has ended stays for its output, and is not counted.
-    steps_lab.kubelet.direct("b-1", ended_with(&["binary"]));
+    steps_lab.kubelet.direct("b-1", succeed_with(&["binary"]));
     steps_lab.wait_phase("c", "Running").await;
     steps_lab.lab.wait_idle().await;
     assert_eq!(steps_lab.lab.list(&pods()).await.len(), 3);
     // A pod that its Step is deleted with is counted until it is gone.
     steps_lab.lab.delete(&steps(), "a").await;
     steps_lab.wait_phase("d", "Running").await;
+}
+
+/// Steps that are created at once.
+const WAVE_STEPS: usize = 250;
+/// Waves, of which the last one runs beside all finished Steps of the others, and their pods.
+const WAVES: usize = 20;
+/// Most requests of a Step in the last wave, as a ratio to the first one.
+const MAX_GROWTH: f64 = 1.1;
+/// Metric of the Steps that have succeeded.
+const SUCCEEDED: &str = "ostler_objects{kind=\"Step.v1alpha1.steps.ostler.dev\",ready=\"true\"}";
+
+/// What a host has used so far.
+struct HostUsage {
+    requests: f64,
+    time: Instant,
+    process: Usage,
+}
+
+impl HostUsage {
+    async fn read(host: &Process) -> Self {
+        Self {
+            requests: count_requests(&host.admin_url()).await,
+            time: Instant::now(),
+            process: host.read_usage(),
+        }
+    }
+
+    /// Prints the difference to an earlier one for each of the Steps between, and returns the requests of each.
+    fn print_each(&self, before: &Self, what: &str, steps: usize) -> f64 {
+        let each = |difference: f64| difference / steps as f64;
+        let requests = each(self.requests - before.requests);
+        let memory = self.process.anonymous_bytes as f64 - before.process.anonymous_bytes as f64;
+        let cpu_time = self.process.cpu_time.saturating_sub(before.process.cpu_time);
+        println!(
+            "{what}: {requests:.2} requests, {:.1} ms, {:.1} ms of CPU time and {:.1} KiB each",
+            each((self.time - before.time).as_secs_f64() * 1000.0),
+            each(cpu_time.as_secs_f64() * 1000.0),
+            each(memory / 1024.0)
+        );
+        requests
+    }
+}
+
+/// Requests, time and memory of each of 5,000 Steps, beside a controller that lists all their pods every ten seconds.
+#[scenario(real_only = "it measures", campaign = "it measures", alone)]
+async fn last_of_five_thousand_steps_costs_as_much_as_the_first(mut lab: Lab) {
+    let config = json!({ "shimImage": "registry.example.com/shim:1" });
+    let grants = install_pack(&mut lab, config).await;
+    let options = ProcessOptions {
+        grants: Some(&grants),
+        ..ProcessOptions::default()
+    };
+    let host = Process::start_with(&lab, "host", &["--leader-elect=false"], options);
+    host.wait_started(&lab).await;
+    let kubelet = start_kubelet(&lab);
+    let steps_lab = StepsLab { lab, kubelet };
+    let lab = &steps_lab.lab;
+    let first = HostUsage::read(&host).await;
+    let (mut before, mut requests) = (HostUsage::read(&host).await, Vec::new());
+    for wave in 0..WAVES {
+        for i in 0..WAVE_STEPS {
+            lab.apply(steps_lab.step(&format!("wave-{wave}-{i}"))).await;
+        }
+        let total = (wave + 1) * WAVE_STEPS;
+        lab.wait_until("all Steps have succeeded", async || {
+            host.fetch_metric(SUCCEEDED).await >= total as f64
+        })
+        .await;
+        let now = HostUsage::read(&host).await;
+        let what = format!("Steps {:>4} to {total:>4}", total - WAVE_STEPS + 1);
+        requests.push(now.print_each(&before, &what, WAVE_STEPS));
+        before = now;
+    }
+    let total = WAVES * WAVE_STEPS;
+    before.print_each(&first, "all", total);
+    let pods = lab.list(&pods()).await;
+    assert_eq!(pods.len(), total);
+    let listed: usize = pods.iter().map(|pod| pod.to_string().len()).sum();
+    println!(
+        "a list of all their pods has {:.1} MiB: every ten seconds, {:.1} MiB per second",
+        listed as f64 / f64::from(1 << 20),
+        listed as f64 / f64::from(10 << 20)
+    );
+    let (first, last) = (requests[0], requests[WAVES - 1]);
+    assert!(
+        last <= first * MAX_GROWTH,
+        "{first:.2} requests in the first wave, {last:.2} in the last"
+    );
 }

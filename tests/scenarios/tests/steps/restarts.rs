@@ -1,10 +1,10 @@
 //! The host or the pod ends at each phase of a Step.
 
-use kubelet_simulator::Course;
+use kubelet_simulator::{Course, succeed_with};
 use ostler_test_harness::{Lab, scenario};
 use serde_json::json;
 
-use crate::steps::{StepsLab, ended_with, pods, steps};
+use crate::steps::{StepsLab, pods, steps};
 
 /// The phases before the end, with what the Step shows of each.
 fn phases() -> [(&'static str, Course, &'static str); 3] {
@@ -37,7 +37,7 @@ async fn process_that_ends_while_the_host_is_stopped_is_reported(lab: Lab) {
     for (name, ..) in phases() {
         steps_lab
             .kubelet
-            .direct(&format!("{name}-1"), ended_with(&["binary"]));
+            .direct(&format!("{name}-1"), succeed_with(&["binary"]));
         let description = format!("the process of {name} has ended");
         steps_lab
             .lab
