@@ -9,6 +9,10 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"time"
 
@@ -17,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
@@ -43,6 +48,8 @@ func main() {
 		exit(keygen(os.Args[1:]))
 	case "ready":
 		exit(ready(os.Args[1:]))
+	case "serve-proxy":
+		exit(serveProxy(os.Args[1:]))
 	case "kube-scheduler":
 		runScheduler()
 	case "kube-proxy":
@@ -145,7 +152,35 @@ func exit(err error) {
 	}
 }
 
+// serveProxy serves the API server of a kubeconfig on loopback with the
+// credentials of that, as kubectl proxy does, and prints its URL.
+func serveProxy(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want KUBECONFIG")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", args[0])
+	if err != nil {
+		return err
+	}
+	target, err := url.Parse(config.Host)
+	if err != nil {
+		return err
+	}
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("http://%s\n", listener.Addr())
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport = transport
+	return http.Serve(listener, proxy)
+}
+
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kube-proxy|kubelet|keygen|kubelet-client|ready [ARGUMENT...]")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kube-proxy|kubelet|keygen|kubelet-client|ready|serve-proxy [ARGUMENT...]")
 	os.Exit(2)
 }

@@ -6,6 +6,7 @@ pub mod devops;
 mod facts;
 mod kubernetes;
 pub mod stage;
+mod steps;
 mod swap;
 mod table;
 
@@ -49,6 +50,8 @@ pub enum Pack {
     /// Events on a real RabbitMQ become a project and a deployment with a record in a real PowerDNS, and heartbeats come
     /// back. Jenkins and Argo CD are simulators.
     Devops,
+    /// Steps of CI in the pods of a real node, where this machine can run one; as root, with a control plane that is built first.
+    Steps,
 }
 
 impl Pack {
@@ -56,6 +59,7 @@ impl Pack {
     pub fn has_guest(self, guest: &Guest) -> bool {
         match self {
             Self::Concourse => guest.pack == "concourse",
+            Self::Steps => guest.pack == "steps",
             Self::Devops => guest.pack == "devops" || devops::DNS_PLUGINS.contains(&guest.name.as_str()),
         }
     }
@@ -65,6 +69,7 @@ impl Pack {
         let servers = match self {
             Self::Concourse => "concourse-simulator",
             Self::Devops => "devops-servers",
+            Self::Steps => "kubelet-simulator",
         };
         ["ostler", "ostler-apiserver", servers]
     }
@@ -74,6 +79,7 @@ impl Pack {
         match self {
             Self::Concourse => "concourse-team",
             Self::Devops => "devops-registry",
+            Self::Steps => "steps-step",
         }
     }
 }
@@ -96,6 +102,7 @@ impl Variation {
             folder: match pack {
                 Pack::Concourse => "demo",
                 Pack::Devops => "demo-devops",
+                Pack::Steps => "demo-steps",
             },
             hold_builds: false,
             deployments: 1,
@@ -114,17 +121,22 @@ enum Output {
 pub fn run_demo(options: &Options) -> Result<ExitCode> {
     // First, because it fails within seconds where a package can't be fetched.
     let servers = match options.pack {
-        Pack::Concourse => Vec::new(),
+        Pack::Concourse | Pack::Steps => Vec::new(),
         Pack::Devops => devops::fetch_servers()?,
     };
     let built = components::build_components(|guest| options.pack.has_guest(guest))?;
     let binaries = cargo::build_debug_binaries(&options.pack.programs())?;
+    let node = match options.pack {
+        Pack::Concourse | Pack::Devops => None,
+        Pack::Steps => steps::start_node()?,
+    };
     let mut stage = Stage::start(
         options.pack,
         &Variation::of_demo(options.pack),
         &binaries,
         &servers,
         &built,
+        node,
     )?;
     if options.once {
         return run_once(&mut stage, options);
@@ -223,6 +235,7 @@ fn usage_hints(stage: &Stage, pack: Pack) -> Result<String> {
     let (category, more) = match pack {
         Pack::Concourse => ("concourse", String::new()),
         Pack::Devops => ("devops", devops::usage_hint(stage.folder())),
+        Pack::Steps => ("steps --output wide", String::new()),
     };
     Ok(format!(
         "

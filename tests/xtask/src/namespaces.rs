@@ -77,15 +77,21 @@ impl NamespacesHandle {
     }
 }
 
+/// Fails with [`NodeUnsupported`] where the kernel would refuse namespaces because of the user.
+pub fn check_root() -> Result<()> {
+    if !rustix::process::getuid().is_root() {
+        let reason = "a node needs root, since it creates namespaces, mounts and network interfaces";
+        bail!(NodeUnsupported(reason.into()));
+    }
+    Ok(())
+}
+
 impl Namespaces {
     /// Creates namespaces, and connects them: this process reaches all addresses of the subnet, and is itself at
     /// [`Subnet::gateway`]. To be called in a thread that lives as long as the process: the kernel ends the namespaces with it,
     /// also after a SIGKILL. Fails with [`NodeUnsupported`] where the kernel refuses it.
     pub fn create(folder: &Path, packages: &Path) -> Result<Self> {
-        if !rustix::process::getuid().is_root() {
-            let reason = "a node needs root, since it creates namespaces, mounts and network interfaces";
-            bail!(NodeUnsupported(reason.into()));
-        }
+        check_root()?;
         let subnet = Subnet::choose()?;
         let mut command = Command::new("setpriv");
         command

@@ -67,7 +67,7 @@ pub fn run(names: &[&str], options: &Options) -> Result<ExitCode> {
             deployments,
             ttl_seconds: 10_800,
         };
-        Stage::start(Pack::Devops, &variation, &binaries, &environment, &built)
+        Stage::start(Pack::Devops, &variation, &binaries, &environment, &built, None)
     };
     let scale = if options.quick { 10 } else { 1 };
     let (mut figures, mut passed) = (Figures::default(), true);

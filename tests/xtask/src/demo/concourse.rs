@@ -56,7 +56,7 @@ pub fn start(
         .iter()
         .filter(|object| object["apiVersion"].as_str().is_some_and(is_ours));
     Ok(super::stage::Scene {
-        servers: simulator,
+        servers: Some(simulator),
         expected: ours.map(ObjectKey::from_manifest).collect(),
         grants: paths::workspace_root().join("tests/grants.yaml"),
         script: None,

@@ -105,7 +105,7 @@ pub fn start(
             .map(|event| object_key("DeploymentRecord", &event["id"])),
     );
     Ok(Scene {
-        servers,
+        servers: Some(servers),
         expected,
         grants,
         script: Some(script),

@@ -16,12 +16,15 @@ use super::{
     Pack, Variation, concourse, devops,
     facts::{ObjectKey, ObjectStats, PluginStats, merge_stats},
     kubernetes::{ApiClient, get_json, http_agent, read_manifests},
+    steps,
     table::Surroundings,
 };
-use crate::{components::Component, paths, process::Child, progress::Step};
+use crate::{components::Component, control_plane, node::Node, paths, process::Child, progress::Step};
 
 /// Timeout for the start of a process, and until the server serves a new CRD. RabbitMQ takes the longest.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Name of the kubeconfig in the folder.
+const KUBECONFIG: &str = "kubeconfig";
 
 /// The running processes and their shared folder.
 pub struct Stage {
@@ -29,7 +32,7 @@ pub struct Stage {
     /// None while it restarts.
     host: Option<Child>,
     scene: Scene,
-    apiserver: Child,
+    apiserver: ApiServer,
     folder: PathBuf,
     program: PathBuf,
     cluster: ApiClient,
@@ -39,6 +42,45 @@ pub struct Stage {
     nothing: Surroundings,
     // Released last. The lock allows one demo at a time in this folder.
     _lock: File,
+}
+
+/// The API server, without which nothing else works.
+enum ApiServer {
+    /// The embedded one.
+    Embedded(Child),
+    /// That of a node, which the proxy serves without credentials.
+    OfNode { proxy: Child, node: Box<Node> },
+}
+
+impl ApiServer {
+    /// Starts the embedded API server, which writes the kubeconfig. Returns its URL.
+    fn start(command: Command, folder: &Path) -> Result<(Self, String)> {
+        let mut command = command;
+        command.arg("--kubeconfig").arg(folder.join(KUBECONFIG));
+        let (apiserver, url) = start_server("ostler-apiserver", command, folder)?;
+        Ok((Self::Embedded(apiserver), url))
+    }
+
+    /// Serves the API server of a node without credentials, and copies its kubeconfig. Returns the URL.
+    fn of_node(node: Node, folder: &Path) -> Result<(Self, String)> {
+        let kubeconfig = folder.join(KUBECONFIG);
+        paths::replace_file(&kubeconfig, &fs::read(node.kubeconfig()?)?)?;
+        let mut command = Command::new(control_plane::build_binary()?);
+        command.arg("serve-proxy").arg(&kubeconfig);
+        let (proxy, url) = start_server("proxy", command, folder)?;
+        let node = Box::new(node);
+        Ok((Self::OfNode { proxy, node }, url))
+    }
+
+    fn check_running(&mut self) -> Result<()> {
+        match self {
+            Self::Embedded(apiserver) => apiserver.check_running(),
+            Self::OfNode { proxy, node } => {
+                proxy.check_running()?;
+                node.check_running()
+            }
+        }
+    }
 }
 
 /// Folders of the demo.
@@ -51,8 +93,8 @@ pub struct Site<'a> {
 
 /// The part of the demo that differs between packs.
 pub struct Scene {
-    /// Process of the servers that the plugins manage.
-    pub servers: Child,
+    /// Process of the servers that the plugins manage, if there is one.
+    pub servers: Option<Child>,
     /// Objects that plugins must make Ready.
     pub expected: Vec<ObjectKey>,
     /// File with the grants of the plugins.
@@ -62,13 +104,14 @@ pub struct Scene {
 }
 
 impl Stage {
-    /// Starts everything and applies the examples.
+    /// Starts everything and applies the examples, on a node where one is given.
     pub fn start(
         pack: Pack,
         variation: &Variation,
         binaries: &BTreeMap<String, PathBuf>,
         environment: &[(&str, PathBuf)],
         built: &[Component],
+        node: Option<Node>,
     ) -> Result<Self> {
         let step = Step::new("Starting API server, servers and host");
         let folder = paths::create_target_subdir(variation.folder)?;
@@ -90,10 +133,11 @@ impl Stage {
         };
 
         step.set_status("API server");
-        let kubeconfig = folder.join("kubeconfig");
-        let mut command = program(apiserver)?;
-        command.arg("--kubeconfig").arg(&kubeconfig);
-        let (apiserver, url) = start_server("ostler-apiserver", command, &folder)?;
+        let has_node = node.is_some();
+        let (apiserver, url) = match node {
+            Some(node) => ApiServer::of_node(node, &folder)?,
+            None => ApiServer::start(program(apiserver)?, &folder)?,
+        };
         let cluster = ApiClient::new(&url);
         apply_crds(&cluster)?;
         let site = Site {
@@ -105,6 +149,7 @@ impl Stage {
         let scene = match pack {
             Pack::Concourse => concourse::start(&site, &cluster, command, &step)?,
             Pack::Devops => devops::start(&site, variation, &cluster, command, &step)?,
+            Pack::Steps => steps::start(&site, &cluster, (!has_node).then_some(command), &step)?,
         };
 
         step.set_status("host");
@@ -218,10 +263,10 @@ impl Stage {
 
     /// Fails when one of the processes has exited.
     pub fn check_processes(&mut self) -> Result<()> {
-        let others = [&mut self.apiserver, &mut self.scene.servers];
+        self.apiserver.check_running()?;
         self.host
             .iter_mut()
-            .chain(others)
+            .chain(&mut self.scene.servers)
             .try_for_each(Child::check_running)
     }
 
@@ -249,7 +294,7 @@ fn start_host(program: &Path, folder: &Path, grants: &Path) -> Result<(Child, St
     let mut command = Command::new(program);
     // No colors, because the log is a file.
     command.env("NO_COLOR", "1").arg("run");
-    command.arg("--kubeconfig").arg(folder.join("kubeconfig"));
+    command.arg("--kubeconfig").arg(folder.join(KUBECONFIG));
     command.arg("--plugin-dir").arg(folder.join("plugins"));
     command.arg("--grants").arg(grants);
     // The servers listen on loopback.
