@@ -98,21 +98,6 @@ pub fn build_image(options: &Options) -> Result<()> {
     println!("{}", output.display());
     println!("{name}@{}", archive.digest);
     println!("{:.1} MB compressed", archive.compressed_bytes as f64 / 1e6);
-    let limit = match options {
-        Options { shim: true, .. } => MAX_SHIM_BYTES,
-        Options {
-            profile: Profile::Release,
-            packs,
-            ..
-        } if packs.is_empty() => MAX_HOST_BYTES,
-        _ => return Ok(()),
-    };
-    check_size(&archive, limit)
-}
-
-fn check_size(archive: &Archive, limit: usize) -> Result<()> {
-    let bytes = archive.compressed_bytes;
-    ensure!(bytes <= limit, "the image has {bytes} bytes, more than {limit}");
     Ok(())
 }
 
@@ -180,6 +165,7 @@ fn build_host_image(checkout: &Path, options: &Options) -> Result<Image> {
     let mut image = host_image(&binary, &plugins)?;
     if options.profile == Profile::Release {
         image.compression = 9;
+        image.max_bytes = options.packs.is_empty().then_some(MAX_HOST_BYTES);
     }
     Ok(image)
 }
@@ -194,6 +180,7 @@ fn shim_image(binary: &Path) -> Result<Image> {
     let mut image = Image::new(["/shim"]);
     image.user = NON_ROOT_USER;
     image.compression = 9;
+    image.max_bytes = Some(MAX_SHIM_BYTES);
     image.add_file("shim", binary, 0o755)?;
     Ok(image)
 }

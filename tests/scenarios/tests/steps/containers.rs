@@ -33,8 +33,15 @@ struct NodeLab {
 
 impl NodeLab {
     async fn start(lab: Lab) -> Self {
+        Self::start_with(lab, json!({})).await
+    }
+
+    /// Starts a host with further settings of the pack.
+    async fn start_with(lab: Lab, mut config: Value) -> Self {
+        config["shimImage"] = SHIM_IMAGE.into();
+        config["logInterval"] = "1s".into();
         Self {
-            lab: start_pack(lab, json!({ "shimImage": SHIM_IMAGE, "logInterval": "1s" })).await,
+            lab: start_pack(lab, config).await,
         }
     }
 
@@ -419,6 +426,20 @@ async fn artifact_of_a_gibibyte_passes_through_64_mebibytes(lab: Lab) {
     node_lab.wait_succeeded("producer").await;
     let consumer = node_lab.wait_succeeded("consumer").await;
     assert_eq!(consumer["status"]["logTail"], format!("{bytes}\n"));
+    let pod = node_lab.lab.get(&pods(), "consumer-1").await.expect("it stays");
+    let init = pod["status"]["initContainerStatuses"]
+        .as_array()
+        .expect("statuses");
+    let fetch = init
+        .iter()
+        .find(|status| status["name"] == "fetch")
+        .expect("it fetches");
+    let time = |field: &str| -> jiff::Timestamp {
+        let text = fetch["state"]["terminated"][field].as_str().expect("a time");
+        text.parse().expect("RFC 3339")
+    };
+    let seconds = (time("finishedAt") - time("startedAt")).get_seconds();
+    println!("a GiB was fetched, checked and unpacked in about {seconds} s");
 }
 
 /// Pairs of a Step and a bare pod that are started one after the other.
@@ -773,17 +794,38 @@ async fn refusal_by_quota_or_pod_security_is_named_and_retried(lab: Lab) {
 /// Steps that are applied at once.
 const LOAD_COUNT: usize = 200;
 
+/// `maxPods` of the Steps that are bounded by it.
+const MAX_PODS: usize = 12;
+
 /// More Steps than the node has CPU and places for.
 #[scenario(node_only = "it measures", campaign = "it measures", alone)]
 async fn two_hundred_steps_pass_on_one_node(lab: Lab) {
     let node_lab = NodeLab::start(lab).await;
+    let most = pass_many_steps(&node_lab).await;
+    println!("bounded by the node: {most} pods at a time at most");
+}
+
+/// More Steps than the pack may have pods for.
+#[scenario(node_only = "it measures", campaign = "it measures", alone)]
+async fn two_hundred_steps_pass_within_a_limit_of_pods(lab: Lab) {
+    let node_lab = NodeLab::start_with(lab, json!({ "maxPods": MAX_PODS })).await;
+    let most = pass_many_steps(&node_lab).await;
+    println!("bounded by maxPods: {most} pods at a time at most");
+    assert_eq!(most, MAX_PODS);
+}
+
+/// Applies many Steps at once, and waits until they have succeeded. Returns how many pods whose process had not ended were seen together.
+async fn pass_many_steps(node_lab: &NodeLab) -> usize {
     let lab = &node_lab.lab;
-    let began = Instant::now();
+    let (began, mut most) = (Instant::now(), 0);
     for i in 0..LOAD_COUNT {
         lab.apply(node_lab.script(&format!("step-{i}"), "true")).await;
     }
     let applied = began.elapsed();
     for i in 0..LOAD_COUNT {
+        let pods = lab.list(&pods()).await;
+        let has_ended = |pod: &&Value| process_state(pod)["terminated"].is_object();
+        most = most.max(pods.len() - pods.iter().filter(has_ended).count());
         node_lab.wait_succeeded(&format!("step-{i}")).await;
     }
     let took = began.elapsed();
@@ -791,4 +833,5 @@ async fn two_hundred_steps_pass_on_one_node(lab: Lab) {
         "{LOAD_COUNT} Steps: applied in {applied:.1?}, ended after {took:.1?}, {:.0} per minute",
         LOAD_COUNT as f64 / took.as_secs_f64() * 60.0
     );
+    most
 }

@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ostler_builder::toolchain::run_logged;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -29,6 +29,8 @@ pub struct Image {
     pub environment: Vec<&'static str>,
     /// Level of the compression of the layer, from 1 (fast) to 9.
     pub compression: u8,
+    /// Maximum compressed size; none for any.
+    pub max_bytes: Option<usize>,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -60,6 +62,7 @@ impl Image {
             user: "0:0",
             environment: Vec::new(),
             compression: 1,
+            max_bytes: None,
             entries: BTreeMap::new(),
         }
     }
@@ -130,6 +133,13 @@ impl Image {
             digest: digest_of(&manifest),
             compressed_bytes: compressed.len() + config.len(),
         };
+        if let Some(max) = self.max_bytes {
+            let bytes = archive.compressed_bytes;
+            ensure!(
+                bytes <= max,
+                "the image {name} has {bytes} bytes, more than {max}"
+            );
+        }
         let layout = br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec();
         let mut files = BTreeMap::from([
             ("index.json".to_owned(), index),
@@ -262,6 +272,22 @@ mod tests {
                 .unwrap()
                 .digest,
             first.digest
+        );
+    }
+
+    #[test]
+    fn image_beyond_its_size_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("image.tar");
+        let mut image = sample(folder.path(), ["a", "b"]);
+        let archive = image.write_archive("localhost/x:1", &output).unwrap();
+        image.max_bytes = Some(archive.compressed_bytes);
+        image.write_archive("localhost/x:1", &output).unwrap();
+        image.max_bytes = Some(archive.compressed_bytes - 1);
+        let error = image.write_archive("localhost/x:1", &output).err().unwrap();
+        assert!(
+            error.to_string().starts_with("the image localhost/x:1 has"),
+            "{error}"
         );
     }
 
