@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 use ostler_builder::toolchain::run_logged;
 use tempfile::TempDir;
 
+pub use self::archive::Image;
 use self::archive::NON_ROOT_USER;
-pub use self::archive::{Archive, Image};
 use crate::{
     cargo::{self, ImageBinary},
     components, paths,
