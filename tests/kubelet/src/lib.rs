@@ -24,10 +24,14 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{sync::Notify, task::AbortHandle};
 
+use self::step::stopped_report;
 pub use self::{
     course::{Course, pod_ip},
     step::{end_with, succeed_with, succeed_with_outputs},
 };
+
+/// Label of the pods of Steps.
+const LABELS: &str = "steps.ostler.dev/pod=true";
 
 /// Name of the node.
 pub const NODE_NAME: &str = "node-1";
@@ -47,7 +51,6 @@ pub struct Kubelet {
 struct Shared {
     nodes: Api<DynamicObject>,
     api: Api<DynamicObject>,
-    labels: String,
     choose: ChooseCourse,
     /// Courses that a test has directed, by the pod's name.
     directed: Mutex<HashMap<String, Course>>,
@@ -64,13 +67,10 @@ impl Drop for Kubelet {
 }
 
 impl Kubelet {
-    /// Starts with the pods that have these labels. `stop_message` is the termination message of a process that is stopped
-    /// with its pod; `choose` is the course of a pod that is not directed.
+    /// Starts with the pods of Steps. `choose` is the course of a pod that is not directed.
     pub fn start(
         client: Client,
         namespace: &str,
-        labels: &str,
-        stop_message: &str,
         choose: impl Fn(&Value) -> Course + Send + Sync + 'static,
     ) -> Self {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
@@ -78,10 +78,9 @@ impl Kubelet {
         let shared = Arc::new(Shared {
             nodes: Api::all_with(client.clone(), &node_resource),
             api: Api::namespaced_with(client, namespace, &resource),
-            labels: labels.to_owned(),
             choose: Box::new(choose),
             directed: Mutex::default(),
-            stop_message: stop_message.to_owned(),
+            stop_message: stopped_report().encode(),
             is_silent: AtomicBool::new(false),
             changed: Notify::new(),
         });
@@ -161,10 +160,7 @@ async fn register_node(nodes: &Api<DynamicObject>) -> Result<(), kube::Error> {
 
 /// Lists and watches the pods until the watch ends.
 async fn follow_pods(shared: &Shared, pods: &mut Pods) -> Result<(), kube::Error> {
-    let listed = shared
-        .api
-        .list(&ListParams::default().labels(&shared.labels))
-        .await?;
+    let listed = shared.api.list(&ListParams::default().labels(LABELS)).await?;
     let version = listed.metadata.resource_version.unwrap_or_default();
     let mut present = HashSet::new();
     for pod in listed.items {
@@ -172,7 +168,7 @@ async fn follow_pods(shared: &Shared, pods: &mut Pods) -> Result<(), kube::Error
         track(pods, pod);
     }
     pods.retain(|uid, _| present.contains(uid));
-    let parameters = WatchParams::default().labels(&shared.labels);
+    let parameters = WatchParams::default().labels(LABELS);
     let mut events = shared.api.watch(&parameters, &version).await?.boxed();
     for tracked in pods.values_mut() {
         advance(shared, tracked).await?;

@@ -6,12 +6,9 @@ use std::{process::ExitCode, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
-use kubelet_simulator::{Course, Kubelet, end_with, succeed_with_outputs};
+use kubelet_simulator::{Course, Kubelet, succeed_with_outputs};
 use serde_json::Value;
-use steps_protocol::Report;
 
-/// Label of the pods of Steps.
-const LABELS: &str = "steps.ostler.dev/pod=true";
 /// Time that each process takes, from the creation of its pod, in seconds.
 const PROCESS_SECONDS: i64 = 3;
 /// Interval at which the processes are looked at.
@@ -30,16 +27,7 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let stopped = Report {
-        exit_code: Some(143),
-        signal: Some(15),
-        stopped: true,
-        ..Report::default()
-    };
-    let Course::Ended(_, stopped) = end_with(&stopped) else {
-        return ExitCode::FAILURE;
-    };
-    let kubelet = Kubelet::start(client, &namespace, LABELS, &stopped, choose_course);
+    let kubelet = Kubelet::start(client, &namespace, choose_course);
     println!("without containers");
     let mut interval = tokio::time::interval(REFRESH_INTERVAL);
     loop {

@@ -36,6 +36,16 @@ pub fn succeed_with(artifacts: &[&str]) -> Course {
     })
 }
 
+/// The report of a process that is stopped with its pod.
+pub fn stopped_report() -> Report {
+    Report {
+        exit_code: Some(143),
+        signal: Some(15),
+        stopped: true,
+        ..Report::default()
+    }
+}
+
 /// The end of a process with this report.
 pub fn end_with(report: &Report) -> Course {
     Course::Ended(report.exit_code.unwrap_or(126).into(), report.encode())

@@ -11,7 +11,6 @@ use kubelet_simulator::{Kubelet, succeed_with_outputs};
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, find_condition};
 use serde_json::{Value, json};
-use steps_protocol::Report;
 
 /// Component of the pack.
 const COMPONENT: &str = "steps/steps-step";
@@ -58,20 +57,7 @@ async fn install_pack(lab: &mut Lab, config: Value) -> String {
 
 /// Starts a kubelet for the pods of Steps, whose processes succeed unless they are directed otherwise.
 fn start_kubelet(lab: &Lab) -> Kubelet {
-    let labels = "steps.ostler.dev/pod=true";
-    let stopped = Report {
-        exit_code: Some(143),
-        signal: Some(15),
-        stopped: true,
-        ..Report::default()
-    };
-    Kubelet::start(
-        lab.client.clone(),
-        &lab.namespace,
-        labels,
-        &stopped.encode(),
-        succeed_with_outputs,
-    )
+    Kubelet::start(lab.client.clone(), &lab.namespace, succeed_with_outputs)
 }
 
 /// A lab with a kubelet and a host with the pack.
