@@ -221,7 +221,7 @@ impl ApiClient {
         response.unwrap_or_else(|_| {
             Err(ApiError::Status {
                 code: 504,
-                reason: "Timeout".into(),
+                reason: String::new(),
                 message: format!("the kubelet has not answered within {timeout:?}"),
                 fields: Vec::new(),
                 retry_after: None,
