@@ -665,10 +665,12 @@ impl Informer {
             Err(e) if e.is_gone() => return Ok(State::Listing),
             Err(e) => return Err(e),
         };
+        let events = self.client.watch_events(&self.ingest.scope.gvk);
         let mut version = from.to_owned();
         while let Some(line) = lines.next_line().await? {
             match self.ingest.apply_event(line, Source::Watch)? {
                 WatchEvent::Object { version: newer, .. } => {
+                    events.inc();
                     version = newer;
                     self.check_cached_objects()?;
                 }

@@ -20,6 +20,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use kube::{Client, client::Body};
+use prometheus_client::metrics::counter::Counter;
 
 pub(crate) use self::error::warn_api_error;
 pub use self::{
@@ -37,6 +38,7 @@ use crate::{
         fence::WriteFence,
         gate::{AdmittedRequest, RequestGate},
     },
+    kube::key::Gvk,
     observe::metrics::RestClient,
     policy::grants::ServiceAccount,
 };
@@ -121,6 +123,14 @@ impl ApiClient {
             metrics: Some((metrics, host.into())),
             ..self
         }
+    }
+
+    /// The counter of the events of watches of a kind. Without metrics it is one that nobody reads.
+    pub fn watch_events(&self, gvk: &Gvk) -> Counter {
+        let metrics = self.metrics.as_ref();
+        metrics.map_or_else(Counter::default, |(metrics, host)| {
+            metrics.watch_events(gvk, host)
+        })
     }
 
     /// Sends writes only while this fence is open.

@@ -27,6 +27,7 @@ pub use self::{
     plugin::{PluginMetrics, ReconcileResult, RunningReconcile, Suppressed},
 };
 pub use crate::contract::host_calls::HostCall;
+use crate::kube::key::Gvk;
 
 /// Labels of a series. The `controller` of controller-runtime is a plugin here.
 pub type Labels = Vec<(&'static str, Arc<str>)>;
@@ -95,11 +96,12 @@ pub enum PublishResult {
     Failed,
 }
 
-/// Counts requests to the API server.
+/// Counts requests to the API server, and the events of its watches.
 #[derive(Clone)]
 pub struct RestClient {
     requests: Family<Request, Counter>,
     seconds: Family<Verb, Histogram, fn() -> Histogram>,
+    watch_events: Family<Labels, Counter>,
 }
 
 impl RestClient {
@@ -128,6 +130,13 @@ impl RestClient {
             })
             .inc();
     }
+
+    /// The counter of the events of watches of a kind.
+    pub fn watch_events(&self, gvk: &Gvk, host: &Arc<str>) -> Counter {
+        let values = [gvk.to_string().into(), host.clone()];
+        self.watch_events
+            .get_or_create_owned(&definitions::WATCH_EVENTS.with_values(values))
+    }
 }
 
 impl Default for Metrics {
@@ -140,6 +149,7 @@ impl Default for Metrics {
                 &mut registry,
                 Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
             ),
+            watch_events: definitions::WATCH_EVENTS.register(&mut registry, Family::default()),
         };
         let upstreams = definitions::UPSTREAM_REQUESTS.register(&mut registry, Family::default());
         let upstream_seconds: Histograms = definitions::UPSTREAM_REQUEST_SECONDS.register(

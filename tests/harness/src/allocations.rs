@@ -7,9 +7,18 @@ use std::{
     collections::BTreeMap,
     fmt::Write,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
+use ostler::testing::{
+    key::Gvk,
+    object::Object,
+    scope::Projection,
+    store::{Put, Source, Store},
+};
 use serde::Deserialize;
 
 use crate::workspace_root;
@@ -60,14 +69,14 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Allocations of one repetition of something.
+/// Allocations of one repetition of something, or what one object keeps of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocations {
     /// Blocks and bytes by file, or by function where no file of the host is in the backtrace.
     by_site: BTreeMap<String, Count>,
 }
 
-/// Blocks and bytes that were allocated.
+/// Blocks and bytes of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
     /// Number of blocks.
@@ -87,10 +96,14 @@ struct Profile {
 
 #[derive(Deserialize)]
 struct Point {
-    /// Bytes.
+    /// Bytes that were allocated.
     tb: f64,
-    /// Blocks.
+    /// Blocks that were allocated.
     tbk: f64,
+    /// Bytes that were not freed.
+    eb: f64,
+    /// Blocks that were not freed.
+    ebk: f64,
     /// Indexes of the frames, innermost first.
     fs: Vec<usize>,
 }
@@ -100,6 +113,47 @@ struct Point {
 /// # Panics
 /// Where the executable has another allocator, or something else is counted at the same time.
 pub async fn count_allocations(repetitions: usize, work: impl Future<Output = ()>) -> Allocations {
+    let profile = profile_heap(work).await;
+    Allocations::sum(&profile, repetitions, &list_sources(), |point| Count {
+        blocks: point.tbk,
+        bytes: point.tb,
+    })
+}
+
+/// Counts what `work` allocates and leaves behind, for one of the `objects` that it makes: the memory that each of them takes.
+///
+/// # Panics
+/// As [`count_allocations`].
+pub async fn count_kept_memory(objects: usize, work: impl Future<Output = ()>) -> Allocations {
+    let profile = profile_heap(work).await;
+    Allocations::sum(&profile, objects, &list_sources(), |point| Count {
+        blocks: point.ebk,
+        bytes: point.eb,
+    })
+}
+
+/// Counts the memory that a cached object takes: puts these into a store.
+///
+/// # Panics
+/// As [`count_allocations`]; where an object cannot be parsed, or its kind has no collection in the store.
+pub async fn count_cached_objects(store: &Arc<Store>, gvk: &Gvk, objects: &[Vec<u8>]) -> Allocations {
+    let (store, gvk, list) = (store.clone(), gvk.clone(), objects.to_vec());
+    let put_all = move || {
+        for json in list {
+            let (key, object) = Object::parse(&gvk, &json).expect("an object");
+            let put = store.put(&key, object, Projection::Full, Source::InitialList);
+            assert!(matches!(put, Put::Changed(_)), "{key} is cached");
+        }
+    };
+    count_kept_memory(objects.len(), async {
+        // On a thread of its own there is no frame of a test in the backtraces.
+        let thread = std::thread::spawn(put_all);
+        thread.join().expect("all objects are cached");
+    })
+    .await
+}
+
+async fn profile_heap(work: impl Future<Output = ()>) -> Profile {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("heap.json");
     let profiler = dhat::Profiler::builder()
@@ -112,12 +166,17 @@ pub async fn count_allocations(repetitions: usize, work: impl Future<Output = ()
     IS_PROFILING.store(false, Ordering::Relaxed);
     drop(profiler);
     let profile = std::fs::read(&path).expect("the profile");
-    let profile: Profile = serde_json::from_slice(&profile).expect("a profile");
-    Allocations::of(&profile, repetitions as f64, &list_sources())
+    serde_json::from_slice(&profile).expect("a profile")
 }
 
 impl Allocations {
-    fn of(profile: &Profile, repetitions: f64, sources: &[String]) -> Self {
+    /// Sums a count of all points by site, divided by a number.
+    fn sum(
+        profile: &Profile,
+        divisor: usize,
+        sources: &[String],
+        count_point: impl Fn(&Point) -> Count,
+    ) -> Self {
         let sites: Vec<Site> = profile
             .ftbl
             .iter()
@@ -139,8 +198,9 @@ impl Allocations {
             };
             let site = of_host.or_else(outermost).unwrap_or("unknown");
             let count = by_site.entry(site.to_owned()).or_default();
-            count.blocks += point.tbk / repetitions;
-            count.bytes += point.tb / repetitions;
+            let of_point = count_point(point);
+            count.blocks += of_point.blocks / divisor as f64;
+            count.bytes += of_point.bytes / divisor as f64;
         }
         Self { by_site }
     }
@@ -212,7 +272,8 @@ impl Allocations {
         let mut sites: Vec<_> = self.by_site.iter().collect();
         sites.sort_by(|a, b| b.1.bytes.total_cmp(&a.1.bytes).then(a.0.cmp(b.0)));
         let mut text =
-            "# Allocations of one repetition: blocks, bytes, file. UPDATE_COUNTS=1 writes it.\n".to_owned();
+            "# Memory of one repetition or object: blocks, bytes, file. UPDATE_COUNTS=1 writes it.\n"
+                .to_owned();
         for (name, count) in sites {
             if count.bytes >= 0.5 {
                 let _ = writeln!(text, "{:.1} {:.0} {name}", count.blocks, count.bytes);
@@ -306,27 +367,38 @@ mod tests {
                 Point {
                     tb: 20.0,
                     tbk: 2.0,
+                    eb: 0.0,
+                    ebk: 0.0,
                     fs: vec![0, 1, 2],
                 },
                 Point {
                     tb: 30.0,
                     tbk: 1.0,
+                    eb: 0.0,
+                    ebk: 0.0,
                     fs: vec![0, 2],
                 },
                 Point {
                     tb: 99.0,
                     tbk: 9.0,
+                    eb: 0.0,
+                    ebk: 0.0,
                     fs: vec![0, 2, 3],
                 },
                 Point {
                     tb: 8.0,
                     tbk: 1.0,
+                    eb: 0.0,
+                    ebk: 0.0,
                     fs: vec![0, 4],
                 },
             ],
         };
         let sources = ["kube/key.rs", "sandbox/capabilities/kubernetes.rs"].map(str::to_owned);
-        let counts = Allocations::of(&profile, 2.0, &sources);
+        let counts = Allocations::sum(&profile, 2, &sources, |point| Count {
+            blocks: point.tbk,
+            bytes: point.tb,
+        });
         assert_eq!(
             counts.to_text().lines().skip(1).collect::<Vec<_>>(),
             [

@@ -53,10 +53,10 @@ async fn fetch(url: &str, accept: &str) -> (String, String) {
 }
 
 /// The samples of a metrics text, by name and labels in their text form.
-struct Samples(BTreeMap<String, f64>);
+pub(crate) struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
-    async fn of(admin: &str) -> Self {
+    pub(crate) async fn of(admin: &str) -> Self {
         let (_, text) = fetch(&format!("{admin}/metrics"), "text/plain").await;
         let samples = text.lines().filter(|l| !l.starts_with('#'));
         let parsed = samples.map(|l| {
@@ -78,7 +78,7 @@ impl Samples {
     }
 
     /// The sum of the samples whose name and labels contain all of these parts.
-    fn sum(&self, parts: &[&str]) -> f64 {
+    pub(crate) fn sum(&self, parts: &[&str]) -> f64 {
         let of = self
             .0
             .iter()

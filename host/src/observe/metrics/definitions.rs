@@ -124,6 +124,8 @@ definitions! {
         "Current number of indexes by label or field in the cache";
     WATCHES = gauge "ostler_watches" ["state"]
         "Current number of watches, by state: synced, listing or failing";
+    WATCH_EVENTS = counter "ostler_watch_events" ["kind", "host"]
+        "Total number of watch events of objects received, by kind and host";
     CALL_SECONDS = histogram "ostler_wasm_call_duration_seconds" ["plugin"]
         "Duration of a call into a component in seconds, host calls included";
     CPU_SECONDS = counter "ostler_wasm_cpu_seconds" ["plugin"]
