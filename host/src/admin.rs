@@ -1,18 +1,28 @@
 //! The admin server: health for the kubelet, metrics for Prometheus, status for the CLI.
+//!
+//! | address | serves | to |
+//! |---|---|---|
+//! | health | `/healthz`, `/readyz` | anybody |
+//! | local | everything | processes that reach the loopback interface |
+//! | secure | everything but health | users that the API server authenticates, by their rights |
 
+mod access;
+pub mod certificate;
 pub mod explain;
 mod logs;
 pub mod question;
 mod recordings;
 pub mod scrape;
+mod secure;
 pub mod status;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Query, State},
+    extract::{Extension, Query, State},
     http::{HeaderMap, StatusCode, header},
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -21,11 +31,22 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::{
+    access::{Refusal, Requester, Reviewers},
+    certificate::ServerCertificate,
+    explain::Explanation,
     question::Question,
     scrape::{Format, Scraped},
 };
 use crate::{
-    cache::informer::SyncState, kube::scope::Scope, plugin::Registry, reconcile::stats::ReconcileStats,
+    cache::informer::SyncState,
+    client::api::ApiClient,
+    host::Host,
+    kube::{
+        key::{Gvk, ObjectRef},
+        scope::Scope,
+    },
+    plugin::Registry,
+    reconcile::stats::ReconcileStats,
     sandbox::services::Services,
 };
 
@@ -42,43 +63,132 @@ pub struct Admin {
     pub lease: Option<Arc<str>>,
     /// Maximum number of concurrent reconciles of one plugin.
     pub workers: u32,
+    /// Authenticate and authorize the users of the secure address.
+    reviewers: Arc<Reviewers>,
 }
 
 impl Admin {
-    /// Binds and serves in the background; gives the address it got.
-    pub async fn serve(self, address: SocketAddr) -> std::io::Result<SocketAddr> {
-        let listener = TcpListener::bind(address).await?;
-        let bound = listener.local_addr()?;
-        let routes = Router::new()
+    /// Exposes a host with this maximum of concurrent reconciles per plugin. The client authenticates and authorizes users.
+    pub fn new(host: &Host, workers: u32, client: ApiClient) -> Self {
+        Self {
+            services: host.services().clone(),
+            registry: host.registry().clone(),
+            stats: host.stats().clone(),
+            lease: host.lease().cloned(),
+            workers,
+            reviewers: Arc::new(Reviewers::new(client)),
+        }
+    }
+
+    /// Serves everything without authentication, in the background. Returns the address that it listens on.
+    ///
+    /// # Errors
+    /// The address can't be bound, or others than processes of this machine could reach it.
+    pub async fn serve_local(self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+        anyhow::ensure!(
+            address.ip().is_loopback(),
+            "it is no loopback address, and nobody is authenticated there: health is served by --health-bind-address, all else \
+             by --secure-bind-address"
+        );
+        let routes = Self::health_routes().merge(Self::routes());
+        let routes = routes.layer(Extension(Requester::Local)).with_state(self);
+        serve_plain(routes, address).await
+    }
+
+    /// Serves health, in the background. Returns the address that it listens on.
+    ///
+    /// # Errors
+    /// The address can't be bound.
+    pub async fn serve_health(self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+        serve_plain(Self::health_routes().with_state(self), address).await
+    }
+
+    /// Serves everything but health by TLS, to users with a token that the API server accepts, in the background. Returns the
+    /// address that it listens on.
+    ///
+    /// # Errors
+    /// The address can't be bound.
+    pub async fn serve_secure(
+        self,
+        address: SocketAddr,
+        certificate: Arc<ServerCertificate>,
+    ) -> anyhow::Result<SocketAddr> {
+        let reviewers = self.reviewers.clone();
+        let routes = Self::routes().with_state(self);
+        secure::serve(routes, address, certificate, reviewers).await
+    }
+
+    fn health_routes() -> Router<Self> {
+        Router::new()
             .route("/healthz", get(async || "ok"))
             .route("/readyz", get(get_readiness))
-            .route(
-                "/objects",
-                get(async |State(admin): State<Self>| {
-                    run_blocking(move || Json(admin.stats.all_objects())).await
-                }),
-            )
+    }
+
+    fn routes() -> Router<Self> {
+        let of_host = Router::new()
+            .route("/metrics", get(metrics))
             .route(
                 "/plugins",
                 get(async |State(admin): State<Self>| Json(admin.registry.reports())),
             )
-            .route("/store", get(store))
             .route("/reconciles", get(reconciles))
-            .route("/metrics", get(metrics))
             .route(
                 "/status",
                 get(async |State(admin): State<Self>| run_blocking(move || Json(admin.status())).await),
             )
+            .route("/store", get(store))
+            .route_layer(middleware::from_fn(access::check_host_path));
+        Router::new()
             .route("/explain", get(explain))
             .route("/logs", get(logs::logs))
-            .route("/recordings", get(recordings::recordings))
-            .route("/recording", get(recordings::recording))
+            .route("/objects", get(objects))
             .route("/record", get(recordings::record).post(recordings::record))
+            .route("/recording", get(recordings::recording))
+            .route("/recordings", get(recordings::recordings))
             .route("/trace", get(recordings::trace))
-            .with_state(self);
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        Ok(bound)
+            .merge(of_host)
     }
+
+    /// Finds the object of a question among those that the requester has a verb on. An object that he may not see is refused in
+    /// the same words whether it is there or not.
+    async fn find_visible(
+        &self,
+        requester: &Requester,
+        verb: &'static str,
+        question: &Question,
+        mut keys: Vec<ObjectRef>,
+    ) -> Result<ObjectRef, Refusal> {
+        let not_found = |message| Refusal(StatusCode::NOT_FOUND, message);
+        if matches!(requester, Requester::Local) {
+            return question.find(&keys).map_err(not_found);
+        }
+        keys.retain(|key| question.is_kind(key));
+        let kinds: BTreeSet<Gvk> = keys.iter().map(|key| key.gvk.clone()).collect();
+        let visible = requester.retain_visible(verb, keys.clone()).await?;
+        let message = match question.find(&visible) {
+            Ok(key) => return Ok(key),
+            Err(message) => message,
+        };
+        let mut refused = None;
+        for gvk in kinds {
+            // A role may name the object alone.
+            let namespace = question.namespace.as_deref().unwrap_or_default();
+            let named = ObjectRef::new(gvk, namespace, &question.name);
+            match requester.check_object(verb, &named).await {
+                Ok(()) if keys.contains(&named) => return Ok(named),
+                Ok(()) => {}
+                Err(refusal) => refused = Some(refusal),
+            }
+        }
+        Err(refused.unwrap_or(not_found(message)))
+    }
+}
+
+async fn serve_plain(routes: Router, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind(address).await?;
+    let bound = listener.local_addr()?;
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    Ok(bound)
 }
 
 /// Ready when the plugins have been loaded and the kinds that they reconcile listed; names those that have not. What else is
@@ -155,10 +265,30 @@ fn encode_metrics(admin: &Admin, format: Format) -> Response {
     }
 }
 
-async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    match admin.explain(&question) {
-        Ok(explanation) => Json(explanation).into_response(),
-        Err(message) => (StatusCode::NOT_FOUND, Json(json!({ "message": message }))).into_response(),
+async fn explain(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(question): Query<Question>,
+) -> Result<Json<Explanation>, Refusal> {
+    let keys = admin.stats.keys();
+    let key = admin.find_visible(&requester, "get", &question, keys).await?;
+    let explained = admin.explain_object(&key);
+    explained
+        .map(Json)
+        .map_err(|message| Refusal(StatusCode::NOT_FOUND, message))
+}
+
+/// The objects that are reconciled and that the requester may list.
+async fn objects(State(admin): State<Admin>, Extension(requester): Extension<Requester>) -> Response {
+    match requester.retain_visible("list", admin.stats.keys()).await {
+        Ok(keys) => {
+            let describe = move || {
+                let objects = keys.iter().filter_map(|key| admin.stats.object(key));
+                Json(objects.collect::<Vec<_>>())
+            };
+            run_blocking(describe).await
+        }
+        Err(refusal) => refusal.into_response(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod addresses;
 #[cfg(all(test, feature = "dev"))]
 mod api_reference;
 mod ask;
@@ -22,7 +23,6 @@ mod table;
 mod trace;
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -34,10 +34,13 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tracing::info;
 
-use self::shutdown::ShutdownSignals;
+use self::{
+    addresses::{AdminAddresses, ServedAddresses},
+    shutdown::ShutdownSignals,
+};
 use crate::{
     admin::Admin,
-    client::connection::connect,
+    client::{api::ApiClient, connection::connect},
     contract::limits::{Bytes, Time},
     host::{Host, Settings},
     leader::lease,
@@ -65,7 +68,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a host: reconcile objects of a cluster with the installed plugins.
-    Run(run::Run),
+    Run(Box<run::Run>),
     /// Run a host with an embedded API server, for development without a cluster.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
@@ -168,10 +171,9 @@ struct Common {
     /// Maximum size of all stored recordings in bytes. One recording may have an eighth of it.
     #[arg(long, default_value_t = 32 << 20)]
     max_recording_bytes: usize,
-    /// Address that the admin server (health, metrics, status) binds to.
-    #[arg(long, default_value = "127.0.0.1:8081", value_name = "ADDRESS")]
-    admin_bind_address: SocketAddr,
-    /// File to write when the host has started: JSON with the URL of the admin server and the process ID.
+    #[command(flatten)]
+    addresses: AdminAddresses,
+    /// File to write when the host has started: JSON with the URLs of the admin server and the process ID.
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
     /// Format of log lines.
@@ -308,17 +310,15 @@ async fn serve_host(
         ..Settings::default()
     };
     let client = connect(config)?;
+    let api_server = settings.api_server.clone();
     let mut signals = ShutdownSignals::install()?;
-    let mut host = Host::start(client, settings)?;
+    let mut host = Host::start(client.clone(), settings)?;
     // Before the plugins are compiled, which may take minutes: the kubelet restarts a container that is not alive.
-    let admin = admin_server(&host, common.workers.max(1))
-        .serve(common.admin_bind_address)
-        .await
-        .with_context(|| format!("binding the admin address {}", common.admin_bind_address))?;
-    let admin = format!("http://{admin}");
-    info!(%admin, "serving health and metrics");
+    let users = ApiClient::new(client).with_metrics(host.services().metrics.rest_client(), &api_server);
+    let admin = Admin::new(&host, common.workers.max(1), users);
+    let addresses = common.addresses.serve(&admin).await?;
     let signal = tokio::select! {
-        failed = run_until_failure(&mut host, &admin, common.ready_file.as_deref()) => return failed,
+        failed = run_until_failure(&mut host, &addresses, common.ready_file.as_deref()) => return failed,
         signal = signals.recv() => signal,
     };
     info!(signal, "shutting down");
@@ -329,28 +329,22 @@ async fn serve_host(
 }
 
 /// Writes the ready file once the plugins are loaded, and returns when a part of the host fails.
-async fn run_until_failure(host: &mut Host, admin: &str, ready_file: Option<&Path>) -> anyhow::Result<()> {
+async fn run_until_failure(
+    host: &mut Host,
+    addresses: &ServedAddresses,
+    ready_file: Option<&Path>,
+) -> anyhow::Result<()> {
     host.wait_loaded().await?;
-    info!(admin, "started");
+    info!(admin = addresses.admin, "started");
     if let Some(path) = ready_file {
-        let facts = json!({"admin": admin, "pid": std::process::id()});
+        let mut facts = json!(addresses);
+        facts["pid"] = std::process::id().into();
         let partial = path.with_extension("partial");
         std::fs::write(&partial, facts.to_string())
             .and_then(|()| std::fs::rename(&partial, path))
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Err(host.wait_failed().await)
-}
-
-/// The admin server of a host.
-fn admin_server(host: &Host, workers: u32) -> Admin {
-    Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        stats: host.stats().clone(),
-        lease: host.lease().cloned(),
-        workers,
-    }
 }
 
 /// A client of the cluster, with TLS by rustls and ring.

@@ -77,7 +77,7 @@ mod observe {
     pub mod telemetry;
 }
 
-/// Access to the API server: requests, the fence of the leader's writes, access reviews.
+/// Access to the API server: requests, the fence of the leader's writes, reviews of access and tokens.
 mod client {
     pub mod access_review;
     pub mod api;
@@ -85,6 +85,7 @@ mod client {
     pub mod connection;
     pub mod fence;
     pub mod gate;
+    pub mod token_review;
 }
 
 /// The shared cache: informers fill the store.

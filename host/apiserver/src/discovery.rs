@@ -145,6 +145,10 @@ fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
     }
     if (group, version) == ("", "v1") {
         list.push(json!({"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]}));
+        list.push(json!({
+            "name": "serviceaccounts/token", "singularName": "", "namespaced": true, "group": "authentication.k8s.io", "version": "v1",
+            "kind": "TokenRequest", "verbs": ["create"],
+        }));
         list.push(json!({"name": "pods/resize", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get", "patch", "update"]}));
     }
     for (_, plural, kind, namespaced) in REVIEW_RESOURCES.iter().filter(|(name, ..)| *name == group) {

@@ -15,7 +15,7 @@ use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected_error};
 use crate::kind::{Kind, Version};
 use crate::pod::{check_log_container, is_pod_kind};
-use crate::rbac::{self, AccessRequest, User};
+use crate::rbac::{self, AccessRequest};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
 use crate::response::{
     Answer, Body, build_response, empty_response, full_body, into_response, json_response, text_response,
@@ -23,7 +23,7 @@ use crate::response::{
 use crate::state::State;
 use crate::status::ApiError;
 use crate::storage::{ObjectKey, StoredObject};
-use crate::{control, discovery, protobuf, review, table};
+use crate::{control, discovery, protobuf, review, table, token};
 
 /// Answers a request; an error closes the connection without a response.
 pub async fn handle_request(
@@ -155,6 +155,11 @@ impl ResourceRequest<'_> {
                 let bound = self.state.api.bind_pod(&kind, &key, &self.decode_object()?)?;
                 return Ok(json_response(201, &bound));
             }
+            Some("token") if kind.kind == "ServiceAccount" && self.verb == Verb::Create => {
+                let account = self.find_object(&kind)?;
+                let issued = token::issue_token(&account.value, &self.decode_object()?);
+                return Ok(json_response(201, &issued));
+            }
             Some(_) => return Err(ApiError::no_such_path()),
         }
         match self.verb {
@@ -196,9 +201,9 @@ impl ResourceRequest<'_> {
         }
     }
 
-    /// Checks the rights of an impersonated user. An apply that creates the object also needs the verb `create`.
+    /// Checks the rights of an impersonated user, or of that of a token. An apply that creates the object also needs the verb `create`.
     fn check_authorization(&self) -> Result<(), ApiError> {
-        let Some(user) = User::from_impersonation(&self.parts.headers) else {
+        let Some(user) = token::find_requester(&self.state.api, &self.parts.headers) else {
             return Ok(());
         };
         let api = &self.state.api;

@@ -36,6 +36,7 @@ mod status;
 mod storage;
 mod table;
 mod tls;
+mod token;
 mod watch;
 
 pub use faults::{Counters, Effect, Fault, Faults, Match, Seen};

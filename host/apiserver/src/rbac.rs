@@ -1,7 +1,7 @@
-//! RBAC for impersonated users and access reviews. A request without impersonation has all rights.
+//! RBAC for impersonated users, service accounts and access reviews. A request of nobody in particular has all rights.
 
 use http::HeaderMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::request::{PatchKind, Target, Verb};
@@ -16,11 +16,44 @@ const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 pub struct User {
     /// The user name.
     pub name: String,
+    /// Its identity over time; empty if it has none.
+    pub uid: String,
     /// The groups.
     pub groups: Vec<String>,
 }
 
 impl User {
+    /// Whoever sends a request without a user.
+    pub fn admin() -> Self {
+        Self {
+            name: "ostler:admin".into(),
+            uid: String::new(),
+            groups: vec!["system:masters".into(), "system:authenticated".into()],
+        }
+    }
+
+    /// A service account, in its standard groups.
+    pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
+        Self {
+            name: format!("{ACCOUNT_PREFIX}{namespace}:{name}"),
+            uid: uid.to_owned(),
+            groups: vec![
+                "system:serviceaccounts".into(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".into(),
+            ],
+        }
+    }
+
+    /// The user as in the status of a review.
+    pub fn to_user_info(&self) -> Value {
+        let mut info = json!({ "username": self.name, "groups": self.groups });
+        if !self.uid.is_empty() {
+            info["uid"] = self.uid.as_str().into();
+        }
+        info
+    }
+
     /// The user that the headers impersonate. A service account without explicit groups has its standard groups.
     pub fn from_impersonation(headers: &HeaderMap) -> Option<Self> {
         let text = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
@@ -35,7 +68,8 @@ impl User {
             groups.push(format!("system:serviceaccounts:{namespace}"));
         }
         groups.push("system:authenticated".into());
-        Some(Self { name, groups })
+        let uid = String::new();
+        Some(Self { name, uid, groups })
     }
 
     /// The user of a SubjectAccessReview.
@@ -43,8 +77,13 @@ impl User {
         let groups = spec["groups"].as_array().into_iter().flatten();
         Self {
             name: spec["user"].as_str().unwrap_or_default().into(),
+            uid: spec["uid"].as_str().unwrap_or_default().into(),
             groups: groups.filter_map(|g| g.as_str().map(Into::into)).collect(),
         }
+    }
+
+    fn is_master(&self) -> bool {
+        self.groups.iter().any(|group| group == "system:masters")
     }
 
     fn is_subject(&self, subject: &Value, namespace: &str) -> bool {
@@ -139,35 +178,56 @@ impl AccessRequest {
 
 /// Returns true if a role bound to the user allows the access.
 pub fn is_allowed(api: &Api, user: &User, access: &AccessRequest) -> bool {
-    if access.is_about_oneself() || user.groups.iter().any(|group| group == "system:masters") {
-        return true;
-    }
-    let bound = |plural: &str, namespace: Option<&str>| {
-        let (bindings, _) = api.storage.list(&Resource::new(RBAC_GROUP, plural), namespace);
-        let of_user = move |binding: &Value, place: &str| {
-            let mut subjects = binding["subjects"].as_array().into_iter().flatten();
-            subjects.any(|subject| user.is_subject(subject, place))
-        };
-        let place = namespace.unwrap_or_default();
-        bindings.into_iter().any(|binding| {
-            of_user(&binding.value, place) && role_allows(api, &binding.value["roleRef"], place, access)
-        })
-    };
-    bound("clusterrolebindings", None)
-        || (!access.namespace.is_empty() && bound("rolebindings", Some(&access.namespace)))
+    let allows = |rule: &Value| access.is_covered_by(rule);
+    access.is_about_oneself()
+        || user.is_master()
+        || has_rule(api, user, None, allows)
+        || (!access.namespace.is_empty() && has_rule(api, user, Some(&access.namespace), allows))
 }
 
-fn role_allows(api: &Api, role: &Value, namespace: &str, access: &AccessRequest) -> bool {
+/// Returns true if a ClusterRole bound to the user allows requests with this verb to a path that stands for no resource.
+pub fn is_path_allowed(api: &Api, user: &User, verb: &str, path: &str) -> bool {
+    let has = |rule: &Value, field: &str, matches: &dyn Fn(&str) -> bool| {
+        let mut all = rule[field].as_array().into_iter().flatten();
+        all.any(|item| item.as_str().is_some_and(matches))
+    };
+    let is_path = |pattern: &str| match pattern.strip_suffix('*') {
+        Some(prefix) => path.starts_with(prefix),
+        None => path == pattern,
+    };
+    let allows = |rule: &Value| {
+        has(rule, "verbs", &|item| item == verb || item == "*") && has(rule, "nonResourceURLs", &is_path)
+    };
+    user.is_master() || has_rule(api, user, None, allows)
+}
+
+/// Returns true if a rule of a role fits that is bound to the user in a namespace, or in all of them.
+fn has_rule(api: &Api, user: &User, namespace: Option<&str>, fits: impl Fn(&Value) -> bool) -> bool {
+    let plural = match namespace {
+        Some(_) => "rolebindings",
+        None => "clusterrolebindings",
+    };
+    let (bindings, _) = api.storage.list(&Resource::new(RBAC_GROUP, plural), namespace);
+    let place = namespace.unwrap_or_default();
+    bindings.iter().any(|binding| {
+        let mut subjects = binding.value["subjects"].as_array().into_iter().flatten();
+        let is_bound = subjects.any(|subject| user.is_subject(subject, place));
+        is_bound
+            && list_rules(api, &binding.value["roleRef"], place)
+                .iter()
+                .any(&fits)
+    })
+}
+
+fn list_rules(api: &Api, role: &Value, namespace: &str) -> Vec<Value> {
     let (plural, namespace) = match role["kind"].as_str() {
         Some("Role") => ("roles", namespace),
         _ => ("clusterroles", ""),
     };
     let key = ObjectKey::new(namespace, role["name"].as_str().unwrap_or_default());
-    let Some(role) = api.storage.get(&Resource::new(RBAC_GROUP, plural), &key) else {
-        return false;
-    };
-    let mut rules = role.value["rules"].as_array().into_iter().flatten();
-    rules.any(|rule| access.is_covered_by(rule))
+    let role = api.storage.get(&Resource::new(RBAC_GROUP, plural), &key);
+    let rules = role.and_then(|role| role.value["rules"].as_array().cloned());
+    rules.unwrap_or_default()
 }
 
 /// Fails with 403 Forbidden and Kubernetes' message if no role allows the access.
@@ -204,8 +264,6 @@ pub fn check_access(api: &Api, user: &User, access: &AccessRequest) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn access_request(verb: &str, resource: &str, name: &str) -> AccessRequest {

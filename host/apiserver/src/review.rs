@@ -5,35 +5,40 @@ use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::rbac::{self, AccessRequest, User};
+use crate::token;
 
 /// Answers a review of the given kind.
 pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Value) -> Value {
     if !object.is_object() {
         object = json!({});
     }
-    let impersonated = User::from_impersonation(headers);
-    let user = match &impersonated {
-        Some(user) => json!({"username": user.name, "groups": user.groups}),
-        None => json!({"username": "ostler:admin", "groups": ["system:masters", "system:authenticated"]}),
-    };
+    let requester = token::find_requester(api, headers);
+    let spec = &object["spec"];
     object["status"] = match kind {
-        "SelfSubjectReview" => json!({"userInfo": user}),
-        "TokenReview" => json!({"authenticated": true, "user": user}),
+        "SelfSubjectReview" => {
+            json!({"userInfo": requester.unwrap_or_else(User::admin).to_user_info()})
+        }
+        "TokenReview" => match token::find_user(api, spec["token"].as_str().unwrap_or_default()) {
+            Some(user) => json!({
+                "authenticated": true,
+                "user": user.to_user_info(),
+                "audiences": ["https://kubernetes.default.svc"],
+            }),
+            None => json!({"user": {}, "error": "invalid bearer token"}),
+        },
         "SelfSubjectRulesReview" => json!({
             "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
             "incomplete": false,
         }),
         _ => {
-            let spec = &object["spec"];
-            let about = if spec["user"].is_string() {
+            let user = if spec["user"].is_string() {
                 Some(User::from_review(spec))
             } else {
-                impersonated
+                requester
             };
-            let access = AccessRequest::from_review(&spec["resourceAttributes"]);
-            match about {
-                Some(user) if !rbac::is_allowed(api, &user, &access) => {
+            match user {
+                Some(user) if !is_allowed(api, &user, spec) => {
                     json!({"allowed": false, "reason": "no role that is bound allows it"})
                 }
                 _ => json!({"allowed": true, "reason": "allowed"}),
@@ -41,4 +46,14 @@ pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Val
         }
     };
     object
+}
+
+fn is_allowed(api: &Api, user: &User, spec: &Value) -> bool {
+    let path = &spec["nonResourceAttributes"];
+    if path.is_object() {
+        let text = |field: &str| path[field].as_str().unwrap_or_default();
+        return rbac::is_path_allowed(api, user, text("verb"), text("path"));
+    }
+    let access = AccessRequest::from_review(&spec["resourceAttributes"]);
+    rbac::is_allowed(api, user, &access)
 }

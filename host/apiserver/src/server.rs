@@ -22,7 +22,7 @@ use crate::response::Body;
 use crate::state::State;
 use crate::storage::Storage;
 use crate::tls::Tls;
-use crate::{garbage, handler};
+use crate::{garbage, handler, token};
 
 /// Options of a server.
 #[derive(Debug, Clone)]
@@ -130,9 +130,10 @@ impl Server {
             format!("    certificate-authority-data: {encoded}\n")
         });
         format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\n{}users:\n- name: ostler\n  user:\n    token: anybody\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
+            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\n{}users:\n- name: ostler\n  user:\n    token: {}\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
             self.url(),
-            trusted.unwrap_or_default()
+            trusted.unwrap_or_default(),
+            token::ADMIN_TOKEN
         )
     }
 

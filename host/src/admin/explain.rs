@@ -223,15 +223,20 @@ impl Admin {
     /// Explains an object. The error lists similar objects.
     pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
         let key = question.find(&self.stats.keys())?;
+        self.explain_object(&key)
+    }
+
+    /// Explains an object that is reconciled. The error says that it was deleted meanwhile.
+    pub(super) fn explain_object(&self, key: &ObjectRef) -> Result<Explanation, String> {
         let gone = || format!("{key} was deleted a moment ago");
-        let facts = self.stats.object(&key).ok_or_else(gone)?;
+        let facts = self.stats.object(key).ok_or_else(gone)?;
         let object = self
             .services
             .cache
             .store
-            .get(&key, Projection::Full)
+            .get(key, Projection::Full)
             .ok_or_else(gone)?;
-        let mut turn = self.services.dispatcher.explain(&key);
+        let mut turn = self.services.dispatcher.explain(key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(HostLane::Upstreams.name().to_owned()),
             gvk if *gvk == cluster::cluster_gvk() => Some(HostLane::Clusters.name().to_owned()),
@@ -257,7 +262,7 @@ impl Admin {
             .services
             .upstreams
             .streams
-            .streams_of(&key)
+            .streams_of(key)
             .into_iter()
             .map(Into::into);
         let upstream = format!("{}/{}", key.namespace, key.name);
@@ -275,7 +280,7 @@ impl Admin {
             subscriptions: subscriptions
                 .map(|(key, stats)| Subscribed::new(key, stats))
                 .collect(),
-            ..build_explanation(&key, &object, facts, turn, plugin, held, found)
+            ..build_explanation(key, &object, facts, turn, plugin, held, found)
         })
     }
 

@@ -3,18 +3,20 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Json,
     body::Body,
-    extract::{Query, State},
+    extract::{Extension, Query, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::json;
 use tokio::sync::watch;
 
-use super::{Admin, question::Question};
+use super::{
+    Admin,
+    access::{Refusal, Requester},
+    question::Question,
+};
 use crate::observe::log_ring::{LogBatch, LogLevel, LogLine, LogRing, LogSubject};
 
 /// Interval of empty lines, by which a closed connection is noticed.
@@ -46,10 +48,14 @@ fn default_level() -> LogLevel {
 }
 
 /// The lines as JSON, one per line, oldest first.
-pub async fn logs(State(admin): State<Admin>, Query(query): Query<LogQuery>) -> Response {
-    let subject = match find_subject(&admin, &query) {
+pub async fn logs(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(query): Query<LogQuery>,
+) -> Response {
+    let subject = match find_subject(&admin, &requester, &query).await {
         Ok(subject) => subject,
-        Err((status, message)) => return (status, Json(json!({ "message": message }))).into_response(),
+        Err(refusal) => return refusal.into_response(),
     };
     let ring = admin.services.logs.clone();
     // Before the first read, so that no line is missed in between.
@@ -82,9 +88,10 @@ pub async fn logs(State(admin): State<Admin>, Query(query): Query<LogQuery>) -> 
     (kind, Body::from_stream(Box::pin(lines))).into_response()
 }
 
-/// The object or plugin of a query.
-fn find_subject(admin: &Admin, query: &LogQuery) -> Result<LogSubject, (StatusCode, String)> {
+/// The object or plugin of a query. The lines of a plugin are about objects of anybody.
+async fn find_subject(admin: &Admin, requester: &Requester, query: &LogQuery) -> Result<LogSubject, Refusal> {
     if let Some(plugin) = &query.plugin {
+        requester.check_path("/logs").await?;
         let serving = admin.registry.serving();
         let mut known: Vec<Arc<str>> = serving.iter().map(|plugin| plugin.name().clone()).collect();
         known.extend(admin.services.logs.list_plugins());
@@ -97,11 +104,11 @@ fn find_subject(admin: &Admin, query: &LogQuery) -> Result<LogSubject, (StatusCo
             true => format!("there is no plugin `{plugin}`: this host serves none"),
             false => format!("there is no plugin `{plugin}`; there are {}", known.join(", ")),
         };
-        return Err((StatusCode::NOT_FOUND, message));
+        return Err(Refusal(StatusCode::NOT_FOUND, message));
     }
     let (Some(kind), Some(name)) = (query.kind.clone(), query.name.clone()) else {
         let message = "the query needs `kind` and `name`, or `plugin`";
-        return Err((StatusCode::BAD_REQUEST, message.into()));
+        return Err(Refusal(StatusCode::BAD_REQUEST, message.into()));
     };
     let question = Question {
         kind,
@@ -114,8 +121,8 @@ fn find_subject(admin: &Admin, query: &LogQuery) -> Result<LogSubject, (StatusCo
     keys.extend(logged.into_iter().filter(|key| key.is_home()));
     keys.sort();
     keys.dedup();
-    let found = question.find(&keys).map(LogSubject::Object);
-    found.map_err(|message| (StatusCode::NOT_FOUND, message))
+    let found = admin.find_visible(requester, "get", &question, keys).await;
+    found.map(LogSubject::Object)
 }
 
 /// A connection that follows the lines.

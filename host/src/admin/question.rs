@@ -18,6 +18,13 @@ pub struct Question {
 }
 
 impl Question {
+    /// Returns true for an object of the kind: `team`, `Team`, `Team.concourse-ci.org`, `Team.v1alpha1.concourse-ci.org`.
+    pub fn is_kind(&self, key: &ObjectRef) -> bool {
+        let gvk = &key.gvk;
+        let same = |full: &str| full.eq_ignore_ascii_case(&self.kind);
+        same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
+    }
+
     /// Finds the matching object among all reconciled ones.
     pub fn find(&self, keys: &[ObjectRef]) -> Result<ObjectRef, String> {
         let Question {
@@ -25,7 +32,7 @@ impl Question {
             namespace,
             name,
         } = self;
-        let of_kind: Vec<_> = keys.iter().filter(|k| is_kind(k, kind)).collect();
+        let of_kind: Vec<_> = keys.iter().filter(|k| self.is_kind(k)).collect();
         if of_kind.is_empty() {
             let kinds: BTreeSet<_> = keys.iter().map(|k| k.gvk.to_string()).collect();
             return Err(if kinds.is_empty() {
@@ -81,13 +88,6 @@ impl Question {
             }
         }
     }
-}
-
-/// Compares a kind with its notations: `team`, `Team`, `Team.concourse-ci.org`, `Team.v1alpha1.concourse-ci.org`.
-fn is_kind(key: &ObjectRef, kind: &str) -> bool {
-    let gvk = &key.gvk;
-    let same = |full: &str| full.eq_ignore_ascii_case(kind);
-    same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
 }
 
 fn format_names(items: BTreeSet<String>) -> String {

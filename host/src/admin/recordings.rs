@@ -1,19 +1,22 @@
 //! Recordings and traces, for `ostler record` and `ostler trace`.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::HashSet, convert::Infallible, time::Duration};
 
 use axum::{
     Json,
     body::Body,
-    extract::{Query, State},
+    extract::{Extension, Query, State},
     http::{Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::json;
 
-use super::{Admin, question::Question};
+use super::{
+    Admin,
+    access::{RECORD, Refusal, Requester},
+    question::Question,
+};
 use crate::{
     kube::key::ObjectRef,
     plugin,
@@ -31,53 +34,68 @@ pub struct StreamQuery {
     count: Option<usize>,
 }
 
-/// The recordings, newest first.
-pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
+/// The recordings of objects that the requester may record, newest first.
+pub async fn recordings(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+) -> Result<Json<Vec<Summary>>, Refusal> {
     let recordings = admin.services.recordings.list();
-    Json(recordings.iter().map(|recorded| recorded.summary()).collect())
+    let keys = recordings.iter().map(|recorded| recorded.key().clone()).collect();
+    let visible: HashSet<ObjectRef> = requester
+        .retain_visible(RECORD, keys)
+        .await?
+        .into_iter()
+        .collect();
+    let visible = recordings
+        .iter()
+        .filter(|recorded| visible.contains(recorded.key()));
+    Ok(Json(visible.map(|recorded| recorded.summary()).collect()))
 }
 
 /// The last recording of an object.
-pub async fn recording(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    let found = question.find(&list_targets(&admin)).and_then(|key| {
-        let last = admin.services.recordings.last(&key);
-        last.ok_or_else(|| {
-            format!("there is no recording of {key}: without --last the command waits for its next reconcile")
-        })
-    });
-    match found {
-        Ok(recorded) => Json(recorded.to_recording()).into_response(),
-        Err(message) => error_response(StatusCode::NOT_FOUND, &message),
-    }
+pub async fn recording(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(question): Query<Question>,
+) -> Result<Response, Refusal> {
+    let key = find_target(&admin, &requester, &question).await?;
+    let last = admin.services.recordings.last(&key).ok_or_else(|| {
+        let message = format!(
+            "there is no recording of {key}: without --last the command waits for its next reconcile"
+        );
+        Refusal(StatusCode::NOT_FOUND, message)
+    })?;
+    Ok(Json(last.to_recording()).into_response())
 }
 
-/// The next reconciles of an object as recordings, one per line. A POST also triggers a reconcile.
+/// The next reconciles of an object as recordings, one per line. A POST also triggers a reconcile, as a change of the object would.
 pub async fn record(
     method: Method,
     State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
     Query(question): Query<Question>,
     Query(stream): Query<StreamQuery>,
-) -> Response {
-    let (key, following) = match start_following(&admin, &question, FollowKind::Recordings) {
-        Ok(following) => following,
-        Err(refused) => return refused,
-    };
+) -> Result<Response, Refusal> {
+    let (key, following) = start_following(&admin, &requester, &question, FollowKind::Recordings).await?;
     // A plugin without an object has messages only, which come by themselves.
     if method == Method::POST && admin.stats.object(&key).is_some() {
+        requester.check_object("patch", &key).await?;
         admin
             .services
             .dispatcher
             .enqueue(&key, Priority::High, Cause::Manual);
     }
-    stream_response(following, stream.count.unwrap_or(usize::MAX))
+    Ok(stream_response(following, stream.count.unwrap_or(usize::MAX)))
 }
 
 /// The reconciles of an object live, one host call per line.
-pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    match start_following(&admin, &question, FollowKind::Lines) {
-        Ok((_, following)) => stream_response(following, usize::MAX),
-        Err(refused) => refused,
-    }
+pub async fn trace(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(question): Query<Question>,
+) -> Result<Response, Refusal> {
+    let (_, following) = start_following(&admin, &requester, &question, FollowKind::Lines).await?;
+    Ok(stream_response(following, usize::MAX))
 }
 
 /// The objects whose calls are recorded: those that are reconciled, and the plugins, for whose messages there is no other. A
@@ -93,24 +111,30 @@ fn list_targets(admin: &Admin) -> Vec<ObjectRef> {
     targets
 }
 
-fn start_following(
+/// Finds the object or plugin of a question, which the requester must be allowed to record.
+async fn find_target(
     admin: &Admin,
+    requester: &Requester,
+    question: &Question,
+) -> Result<ObjectRef, Refusal> {
+    admin
+        .find_visible(requester, RECORD, question, list_targets(admin))
+        .await
+}
+
+async fn start_following(
+    admin: &Admin,
+    requester: &Requester,
     question: &Question,
     kind: FollowKind,
-) -> Result<(ObjectRef, FollowStream), Response> {
-    let key = question
-        .find(&list_targets(admin))
-        .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
+) -> Result<(ObjectRef, FollowStream), Refusal> {
+    let key = find_target(admin, requester, question).await?;
     if admin.services.fence.term().is_none() {
         let message = "this host is a standby and reconciles nothing: query the leader";
-        return Err(error_response(StatusCode::CONFLICT, message));
+        return Err(Refusal(StatusCode::CONFLICT, message.into()));
     }
     let following = admin.services.recordings.follow(&key, kind);
     Ok((key, following))
-}
-
-fn error_response(status: StatusCode, message: &str) -> Response {
-    (status, Json(json!({ "message": message }))).into_response()
 }
 
 /// Streams events as JSON lines until the given number of recordings.

@@ -1,15 +1,16 @@
-//! RBAC for cached reads: the shared cache holds more than a plugin may see, so the API server is asked by
-//! SubjectAccessReview if the plugin's service account may read an object. Writes and uncached reads are sent as that
-//! account and authorized by the API server itself.
+//! RBAC for what the host answers from memory: the shared cache holds more than a plugin may see, so the API server is asked by
+//! SubjectAccessReview if the plugin's service account may read an object, and so it is for users of the admin server. Writes and
+//! uncached reads of plugins are sent as their account and authorized by the API server itself.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -26,10 +27,42 @@ const DENIED_TTL: Duration = Duration::from_secs(5);
 /// Maximum number of cached decisions.
 const MAX_DECISIONS: usize = 10_000;
 
-/// A read to be authorized.
+/// A user as the API server knows it, from a TokenReview.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// Its name.
+    pub username: String,
+    /// Its identity over time; empty if the authenticator has none.
+    pub uid: String,
+    /// Its groups.
+    pub groups: Vec<String>,
+    /// What else the authenticator says of it.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The user whose access is reviewed.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadAccess<'a> {
-    /// `get`, `list` or `watch`.
+pub enum Subject<'a> {
+    /// The service account of a plugin.
+    Account(&'a ServiceAccount),
+    /// A user of the admin server.
+    User(&'a Arc<User>),
+}
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Account(account) => write!(f, "service account {account}"),
+            Self::User(user) => write!(f, "user {:?}", user.username),
+        }
+    }
+}
+
+/// An access to objects that is to be authorized.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectAccess<'a> {
+    /// The verb, such as `get`, `list` or `watch`.
     pub verb: &'static str,
     /// The kind.
     pub gvk: &'a Gvk,
@@ -39,9 +72,9 @@ pub struct ReadAccess<'a> {
     pub name: &'a str,
 }
 
-impl<'a> ReadAccess<'a> {
-    /// A read of one object.
-    pub fn for_object(verb: &'static str, key: &'a ObjectRef) -> Self {
+impl<'a> ObjectAccess<'a> {
+    /// An access to one object.
+    pub fn to_object(verb: &'static str, key: &'a ObjectRef) -> Self {
         Self {
             verb,
             gvk: &key.gvk,
@@ -51,7 +84,7 @@ impl<'a> ReadAccess<'a> {
     }
 }
 
-/// The error of a read that is not known to be allowed.
+/// The error of an access that is not known to be allowed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AccessError {
     /// RBAC does not allow it.
@@ -65,11 +98,36 @@ pub enum AccessError {
 /// The parameters of a SubjectAccessReview, the key of cached decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ReviewKey {
-    account: ServiceAccount,
+    subject: OwnedSubject,
     verb: &'static str,
-    gvk: Gvk,
-    namespace: Box<str>,
-    name: Box<str>,
+    target: ReviewTarget,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum OwnedSubject {
+    Account(ServiceAccount),
+    User(Arc<User>),
+}
+
+impl From<Subject<'_>> for OwnedSubject {
+    fn from(subject: Subject<'_>) -> Self {
+        match subject {
+            Subject::Account(account) => Self::Account(account.clone()),
+            Subject::User(user) => Self::User(user.clone()),
+        }
+    }
+}
+
+/// What is accessed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ReviewTarget {
+    Object {
+        gvk: Gvk,
+        namespace: Box<str>,
+        name: Box<str>,
+    },
+    /// A `nonResourceURL` of RBAC.
+    Path(&'static str),
 }
 
 #[derive(Clone, Copy)]
@@ -167,46 +225,75 @@ impl AccessReviewer {
         self.own_user.get_or_try_init(asking).await.cloned()
     }
 
-    /// Succeeds if an account may read all objects of a kind in a namespace, or at least this one.
+    /// Succeeds if a subject has access to all objects of a kind in a namespace, or at least to this one.
     pub async fn check_access(
         &self,
-        account: &ServiceAccount,
-        read: ReadAccess<'_>,
+        subject: Subject<'_>,
+        access: ObjectAccess<'_>,
     ) -> Result<(), AccessError> {
         // Most roles name no objects, so one cached decision without a name serves all objects.
-        for name in ["", read.name] {
-            if self.is_allowed(account, ReadAccess { name, ..read }).await? {
+        for name in ["", access.name] {
+            if self.may_access(subject, ObjectAccess { name, ..access }).await? {
                 return Ok(());
             }
-            if read.name.is_empty() {
+            if access.name.is_empty() {
                 break;
             }
         }
-        let ReadAccess {
+        let ObjectAccess {
             verb,
             gvk,
             namespace,
             name,
-        } = read;
+        } = access;
         let place = match namespace {
             "" => String::new(),
             namespace => format!(" in namespace {namespace}"),
         };
         Err(AccessError::Forbidden(format!(
-            "RBAC: service account {account} may not {verb} {}{}{name}{place}: bind a role to it that allows it",
+            "RBAC: {subject} may not {verb} {}{}{name}{place}: bind a role to it that allows it",
             gvk.kind,
             if name.is_empty() { "" } else { " " },
         )))
     }
 
+    /// Returns true if a subject has this access.
+    pub async fn may_access(&self, subject: Subject<'_>, access: ObjectAccess<'_>) -> Result<bool, ApiError> {
+        let target = ReviewTarget::Object {
+            gvk: access.gvk.clone(),
+            namespace: access.namespace.into(),
+            name: access.name.into(),
+        };
+        self.is_allowed(subject, access.verb, target).await
+    }
+
+    /// Succeeds if a subject may send requests with this verb to a path that stands for no object.
+    pub async fn check_path(
+        &self,
+        subject: Subject<'_>,
+        verb: &'static str,
+        path: &'static str,
+    ) -> Result<(), AccessError> {
+        if self.is_allowed(subject, verb, ReviewTarget::Path(path)).await? {
+            return Ok(());
+        }
+        Err(AccessError::Forbidden(format!(
+            "RBAC: {subject} may not {verb} {path}: bind a ClusterRole to it with this verb of the nonResourceURL {path}"
+        )))
+    }
+
     /// Returns the cached decision, or reviews the access and caches the result.
-    async fn is_allowed(&self, account: &ServiceAccount, read: ReadAccess<'_>) -> Result<bool, ApiError> {
+    async fn is_allowed(
+        &self,
+        subject: Subject<'_>,
+        verb: &'static str,
+        target: ReviewTarget,
+    ) -> Result<bool, ApiError> {
+        let subject = subject.into();
         let key = ReviewKey {
-            account: account.clone(),
-            verb: read.verb,
-            gvk: read.gvk.clone(),
-            namespace: read.namespace.into(),
-            name: read.name.into(),
+            subject,
+            verb,
+            target,
         };
         let entry = self.decisions.lock().entry(&key, Instant::now());
         let waiting_since = Instant::now();
@@ -245,18 +332,8 @@ impl AccessReviewer {
             #[serde(default)]
             allowed: bool,
         }
-        let ReviewKey {
-            account,
-            verb,
-            gvk,
-            namespace,
-            name,
-        } = key;
-        let resource = self.client.discover_resource(gvk).await?;
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
+        let mut spec = match &key.subject {
+            OwnedSubject::Account(account) => json!({
                 "user": account.user_name(),
                 // The groups that the API server itself adds to an impersonated service account.
                 "groups": [
@@ -264,15 +341,35 @@ impl AccessReviewer {
                     format!("system:serviceaccounts:{}", account.namespace),
                     "system:authenticated",
                 ],
-                "resourceAttributes": {
+            }),
+            OwnedSubject::User(user) => json!({
+                "user": user.username,
+                "uid": user.uid,
+                "groups": user.groups,
+                "extra": user.extra,
+            }),
+        };
+        let verb = key.verb;
+        match &key.target {
+            ReviewTarget::Object { gvk, namespace, name } => {
+                let resource = self.client.discover_resource(gvk).await?;
+                spec["resourceAttributes"] = json!({
                     "verb": verb,
                     "group": &*gvk.group,
                     "version": &*gvk.version,
                     "resource": &*resource.plural,
                     "namespace": if resource.namespaced { namespace } else { "" },
                     "name": name,
-                },
-            },
+                });
+            }
+            ReviewTarget::Path(path) => {
+                spec["nonResourceAttributes"] = json!({ "verb": verb, "path": path });
+            }
+        }
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
         });
         let response = self
             .client
@@ -300,11 +397,13 @@ mod tests {
 
     fn review_key(name: &str) -> ReviewKey {
         ReviewKey {
-            account: account(),
+            subject: OwnedSubject::Account(account()),
             verb: "get",
-            gvk: Gvk::new("", "v1", "Pod"),
-            namespace: "n".into(),
-            name: name.into(),
+            target: ReviewTarget::Object {
+                gvk: Gvk::new("", "v1", "Pod"),
+                namespace: "n".into(),
+                name: name.into(),
+            },
         }
     }
 
@@ -333,13 +432,13 @@ mod tests {
 
     async fn check_concurrently(reviewer: &AccessReviewer) -> Vec<Result<(), AccessError>> {
         let (account, gvk) = (account(), Gvk::new("", "v1", "Pod"));
-        let read = ReadAccess {
+        let read = ObjectAccess {
             verb: "get",
             gvk: &gvk,
             namespace: "n",
             name: "",
         };
-        let checks = (0..16).map(|_| reviewer.check_access(&account, read));
+        let checks = (0..16).map(|_| reviewer.check_access(Subject::Account(&account), read));
         futures::future::join_all(checks).await
     }
 

@@ -7,7 +7,7 @@ use tracing::{Span, debug, info, warn};
 use super::{Controller, GuestResult, ReconcileOutcome, activation::activate};
 use crate::{
     client::{
-        access_review::{AccessError, ReadAccess},
+        access_review::{AccessError, ObjectAccess, Subject},
         api::warn_api_error,
     },
     contract::{
@@ -317,14 +317,14 @@ impl Controller {
         let Some(account) = plugin.policy.grants.service_account() else {
             return Ok(());
         };
-        let read = ReadAccess::for_object("get", key);
+        let read = ObjectAccess::to_object("get", key);
         let Ok(api) = self.find_api(key) else {
             return Err(ReconcileOutcome::retry());
         };
         if !api.acts_as_plugins {
             return Ok(());
         }
-        match api.reviewer.check_access(account, read).await {
+        match api.reviewer.check_access(Subject::Account(account), read).await {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");

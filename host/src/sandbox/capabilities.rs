@@ -41,7 +41,7 @@ pub use self::{
 use crate::{
     cache::informer::{Reader, SyncError},
     client::{
-        access_review::{AccessError, ReadAccess},
+        access_review::{AccessError, ObjectAccess, Subject},
         api::ApiError,
     },
     cluster::{ClusterAccess, ClusterObject, Connection, CurrentWait, cluster_gvk},
@@ -227,12 +227,17 @@ impl Call {
 
     /// Checks that the service account of the plugin may read from the shared cache what the API server would let it
     /// read.
-    async fn check_rbac(&mut self, access: &ClusterAccess, reads: &[ReadAccess<'_>]) -> Result<(), Error> {
+    async fn check_rbac(&mut self, access: &ClusterAccess, reads: &[ObjectAccess<'_>]) -> Result<(), Error> {
         let Some(account) = self.context.service_account_on(access) else {
             return Ok(());
         };
         for read in reads {
-            match access.api.reviewer.check_access(account, *read).await {
+            match access
+                .api
+                .reviewer
+                .check_access(Subject::Account(account), *read)
+                .await
+            {
                 Ok(()) => {}
                 Err(AccessError::Forbidden(why)) => {
                     self.effects.forbidden = true;

@@ -13,6 +13,7 @@ use std::{
 use kube::Client;
 use ostler::testing::{
     admin::Admin,
+    api::ApiClient,
     dispatcher::Cause,
     engine::CompileCache,
     grants::Grants,
@@ -221,14 +222,8 @@ impl Lab {
 
     /// Returns the admin service of the running host.
     pub fn admin(&self) -> Admin {
-        let host = self.host();
-        Admin {
-            services: host.services().clone(),
-            registry: host.registry().clone(),
-            stats: host.stats().clone(),
-            lease: host.lease().cloned(),
-            workers: self.settings.workers,
-        }
+        let client = ApiClient::new(self.client.clone());
+        Admin::new(self.host(), self.settings.workers, client)
     }
 
     /// Returns the key of an object in this test's namespace.

@@ -125,9 +125,13 @@ impl Process {
 
     /// Returns the URL of the admin server of the host, which has started.
     pub fn admin_url(&self) -> String {
+        self.read_facts()["admin"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Reads the ready file of the host, which has started: its URLs and process ID.
+    pub fn read_facts(&self) -> serde_json::Value {
         let ready = std::fs::read_to_string(&self.ready).expect("the host has started");
-        let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
-        ready["admin"].as_str().unwrap_or_default().to_owned()
+        serde_json::from_str(&ready).expect("JSON")
     }
 
     /// Fetches a metric of the host, which has started; 0 without the series.

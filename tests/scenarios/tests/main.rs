@@ -1,5 +1,6 @@
 //! All scenarios in one test binary, so that they share one link, the fixtures and the test threads.
 
+mod admin;
 mod author;
 mod bad_input;
 mod builds;

@@ -1,11 +1,14 @@
 //! The host in pods of a real node, installed as the documentation says.
 
-use std::process::Command;
+use std::{net::IpAddr, process::Command};
 
+use futures::{StreamExt, stream};
 use kube::api::DeleteParams;
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, component_path, process::host_binary, scenario, workspace_root};
+use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use crate::steps::{artifact_key, containers::SHIM_IMAGE, pods, steps};
 
@@ -96,6 +99,41 @@ impl Installation {
         names.find(|name| holder.starts_with(name.as_str()))
     }
 
+    /// Fails unless all that is open in the pods of the host are the probes of the kubelet and what asks for a token.
+    async fn check_ports(&self) {
+        let pods = self.lab.api(&pods(), &self.namespace);
+        let pods = pods.list(&Default::default()).await.expect("pods");
+        let client = Client::builder().no_proxy().danger_accept_invalid_certs(true);
+        let client = client.build().expect("a client");
+        let get = async |url: String| client.get(url).send().await.expect("a response").status();
+        for pod in &pods.items {
+            let address: IpAddr = pod.data["status"]["podIP"]
+                .as_str()
+                .and_then(|address| address.parse().ok())
+                .expect("an address");
+            assert_eq!(list_open_ports(address).await, [8080, 8443]);
+            assert_eq!(
+                get(format!("http://{address}:8080/healthz")).await,
+                StatusCode::OK
+            );
+            for path in [
+                "/metrics",
+                "/objects",
+                "/recordings",
+                "/status",
+                "/record?kind=step&name=greet",
+            ] {
+                assert_eq!(
+                    get(format!("http://{address}:8080{path}")).await,
+                    StatusCode::NOT_FOUND,
+                    "{path}"
+                );
+                let secure = get(format!("https://{address}:8443{path}")).await;
+                assert_eq!(secure, StatusCode::UNAUTHORIZED, "{path}");
+            }
+        }
+    }
+
     /// Waits until a Step has ended well. Returns its status.
     async fn wait_succeeded(&self, name: &str) -> Value {
         let step = self.lab.wait_ready(&steps(), name).await;
@@ -109,6 +147,19 @@ impl Installation {
     }
 }
 
+/// Lists the TCP ports of an address that accept connections.
+async fn list_open_ports(address: IpAddr) -> Vec<u16> {
+    let connect = async |port| TcpStream::connect((address, port)).await.is_ok().then_some(port);
+    let mut open: Vec<u16> = stream::iter(1..=u16::MAX)
+        .map(connect)
+        .buffer_unordered(256)
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    open.sort_unstable();
+    open
+}
+
 /// Installed by the manifests of `deploy/` and `ostler plugin install`, under restricted pod security. The examples run in
 /// containers, and one takes what the other has made. When the pod of the leader is killed, the other replica goes on.
 #[scenario(node_only = "installation, and containers")]
@@ -116,6 +167,7 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
     let _plugin = lab.lock_plugin("steps-step").await;
     let installation = Installation::start(lab).await;
     let lab = &installation.lab;
+    installation.check_ports().await;
     installation.install_steps().await;
     lab.apply(artifact_key(&lab.namespace)).await;
     let samples = installation.read_manifest("examples/steps.yaml");

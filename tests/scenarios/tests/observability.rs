@@ -31,7 +31,7 @@ pub(crate) async fn serve_admin(lab: &Lab) -> (Admin, String) {
     let admin = lab.admin();
     let address = admin
         .clone()
-        .serve("127.0.0.1:0".parse().expect("an address"))
+        .serve_local("127.0.0.1:0".parse().expect("an address"))
         .await
         .expect("it binds");
     (admin, format!("http://{address}"))

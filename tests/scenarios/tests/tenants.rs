@@ -390,7 +390,7 @@ async fn tenant_that_floods_does_not_delay_its_neighbours(mut lab: Lab) {
     assert!(within * 2 > ATTEMPT_COUNT, "calm {calm:.1?}, ratios {ratios:.2?}");
     // The flood has not made the host unready, and each object says why it is not Ready.
     let address = "127.0.0.1:0".parse().expect("an address");
-    let admin = lab.admin().serve(address).await.expect("it binds");
+    let admin = lab.admin().serve_local(address).await.expect("it binds");
     let readiness = reqwest::get(format!("http://{admin}/readyz"))
         .await
         .expect("a response");

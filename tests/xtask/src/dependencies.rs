@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cargo;
 
 /// Crates that only the development commands need.
-const DEVELOPMENT_CRATES: &[&str] = &["ostler-apiserver", "ostler-builder", "kube-cel", "rcgen", "wat"];
+const DEVELOPMENT_CRATES: &[&str] = &["ostler-apiserver", "ostler-builder", "kube-cel", "wat"];
 /// Crates that are large and released often, so that a second version easily comes in unnoticed.
 const SINGLE_VERSION_CRATES: &[&str] = &[
     "json-patch",

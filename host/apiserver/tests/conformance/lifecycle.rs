@@ -338,6 +338,96 @@ pub async fn log_of_a_pod_without_a_node_is_empty(target: &Target) {
     target.get(&format!("{pods}/absent/log")).await.expect(404);
 }
 
+pub async fn token_of_a_service_account_is_reviewed_with_its_rights(target: &Target) {
+    let place = Place::new(target).await;
+    let accounts = place.core("serviceaccounts");
+    let account = target
+        .post(&accounts, &json!({"metadata": {"name": "reader"}}))
+        .await
+        .expect(201);
+    target
+        .post(&format!("{accounts}/absent/token"), &json!({}))
+        .await
+        .expect(404);
+    let issued = target
+        .post(&format!("{accounts}/reader/token"), &json!({}))
+        .await
+        .expect(201);
+    assert_eq!(
+        (&issued["kind"], &issued["apiVersion"]),
+        (&json!("TokenRequest"), &json!("authentication.k8s.io/v1"))
+    );
+    assert!(issued["status"]["expirationTimestamp"].is_string());
+    let review = async |token: &Value| {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        let reviewed = target
+            .post("/apis/authentication.k8s.io/v1/tokenreviews", &review)
+            .await;
+        reviewed.expect(201)["status"].clone()
+    };
+    let known = review(&issued["status"]["token"]).await;
+    let (user, namespace) = (&known["user"], &place.namespace);
+    assert_eq!(known["authenticated"], true);
+    assert_eq!(
+        user["username"],
+        format!("system:serviceaccount:{namespace}:reader")
+    );
+    assert_eq!(user["uid"], account["metadata"]["uid"]);
+    let own = format!("system:serviceaccounts:{namespace}");
+    assert_eq!(
+        user["groups"],
+        json!(["system:serviceaccounts", own, "system:authenticated"])
+    );
+    let unknown = review(&json!("nobody")).await;
+    assert_eq!(
+        (&unknown["authenticated"], &unknown["user"]),
+        (&Value::Null, &json!({}))
+    );
+    assert!(unknown["error"].is_string());
+
+    let may_get = async |path: &str| {
+        let spec = json!({"user": user["username"], "groups": user["groups"],
+            "nonResourceAttributes": {"verb": "get", "path": path}});
+        let review =
+            json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
+        let reviewed = target
+            .post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review)
+            .await;
+        reviewed.expect(201)["status"]["allowed"] == true
+    };
+    assert!(!may_get("/metrics").await);
+    let role = json!({"metadata": {"name": namespace},
+        "rules": [{"verbs": ["get"], "nonResourceURLs": ["/metrics", "/debug/*"]}]});
+    let binding = json!({"metadata": {"name": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": namespace},
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    target
+        .post(&format!("{rbac}/clusterroles"), &role)
+        .await
+        .expect(201);
+    target
+        .post(&format!("{rbac}/clusterrolebindings"), &binding)
+        .await
+        .expect(201);
+    // The real server's authorizer learns of the binding by a watch.
+    let began = std::time::Instant::now();
+    while !may_get("/metrics").await {
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(30),
+            "the binding has no effect"
+        );
+    }
+    assert!(may_get("/debug/pprof").await);
+    assert!(!may_get("/metricsx").await);
+    for kind in ["clusterrolebindings", "clusterroles"] {
+        target
+            .delete(&format!("{rbac}/{kind}/{namespace}"), &json!({}))
+            .await
+            .expect(200);
+    }
+}
+
 pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &Target) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);

@@ -46,6 +46,7 @@ conformance! {
     lifecycle::pod_on_a_node_stays_until_its_kubelet_removes_it,
     lifecycle::resize_of_a_pod_takes_resources_alone,
     lifecycle::log_of_a_pod_without_a_node_is_empty,
+    lifecycle::token_of_a_service_account_is_reviewed_with_its_rights,
     lifecycle::pod_without_a_node_is_removed_at_once,
     lists::selectors_filter_lists,
     lists::pages_show_one_snapshot,

@@ -266,10 +266,7 @@ impl Dev {
         let mut stage = Stage::prepare(self.kubeconfig.clone()).await?;
         stage.install_crds(&project.crds).await?;
         stage.start_host().await?;
-        let workers = 4;
-        let address = crate::cli::admin_server(stage.host()?, workers)
-            .serve(self.admin_bind_address)
-            .await;
+        let address = stage.admin()?.serve_local(self.admin_bind_address).await;
         let address = address.with_context(|| {
             format!(
                 "the admin address {}: try --admin 127.0.0.1:0",

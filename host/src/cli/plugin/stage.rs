@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::project::{Document, Project};
 use crate::{
+    admin::Admin,
     client::api::{ApiClient, ApiError, PatchType},
     host::{Host, Settings},
     kube::{
@@ -31,6 +32,8 @@ const SERVE_TIMEOUT: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Polling interval of rollbacks, which the registry does not announce.
 const ROLLBACK_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of concurrent reconciles.
+const WORKERS: u32 = 4;
 /// The field manager of applied objects.
 const FIELD_MANAGER: &str = "ostler-plugin";
 
@@ -45,6 +48,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// The admin server of the running host.
+    pub fn admin(&self) -> anyhow::Result<Admin> {
+        Ok(Admin::new(self.host()?, WORKERS, self.cluster.clone()))
+    }
+
     /// Connects to a cluster, or starts an embedded API server.
     pub async fn prepare(kubeconfig: Option<PathBuf>) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("a temporary directory")?;
@@ -227,7 +235,7 @@ impl Stage {
             network: loopback.to_vec(),
             // Digests of secrets are the same after a restart, so that no object of the cluster changes.
             own_namespace: Some(self.config.default_namespace.clone()),
-            workers: 4,
+            workers: WORKERS,
             ..Settings::default()
         };
         let client = kube::Client::try_from(self.config.clone())?;

@@ -86,13 +86,14 @@ impl RuleSet {
         rules
     }
 
-    /// The rules of the host for cluster-scoped kinds: Plugins, whose finalizer is metadata, and the review of the access of
-    /// service accounts.
+    /// The rules of the host for cluster-scoped kinds: Plugins, whose finalizer is metadata, and reviews of the access of service
+    /// accounts, and of users of the admin server.
     pub fn of_host_in_cluster() -> Self {
         let mut rules = Self::default();
         rules.add(HOST_GROUP, "plugins", Verbs::LIST | Verbs::WATCH | Verbs::PATCH);
         rules.add(HOST_GROUP, "plugins/status", Verbs::PATCH);
         rules.add("authorization.k8s.io", "subjectaccessreviews", Verbs::CREATE);
+        rules.add("authentication.k8s.io", "tokenreviews", Verbs::CREATE);
         rules
     }
 

@@ -25,7 +25,7 @@ use super::{
     protection::Usage,
 };
 use crate::{
-    client::{access_review::ReadAccess, api::ApiError},
+    client::{access_review::ObjectAccess, api::ApiError},
     cluster::cluster_gvk,
     contract::bindings::{
         kubernetes::{
@@ -642,7 +642,7 @@ impl Call {
         verb: &'static str,
         key: &ObjectRef,
     ) -> Result<(), Error> {
-        let read = ReadAccess::for_object(verb, key);
+        let read = ObjectAccess::to_object(verb, key);
         self.check_rbac(access, &[read]).await
     }
 

@@ -158,7 +158,9 @@ async fn metrics_traces_and_explanations_name_the_cluster(mut lab: Lab) {
     lab.wait_ready(&kind(), "p").await;
     lab.wait_idle().await;
     let admin = lab.admin();
-    let address = admin.serve("127.0.0.1:0".parse().expect("an address")).await;
+    let address = admin
+        .serve_local("127.0.0.1:0".parse().expect("an address"))
+        .await;
     let url = format!("http://{}", address.expect("it binds"));
 
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");

@@ -109,7 +109,7 @@ async fn calls_of_a_message_handler_are_traced_by_its_plugin(mut lab: Lab) {
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     let address = lab
         .admin()
-        .serve("127.0.0.1:0".parse().expect("an address"))
+        .serve_local("127.0.0.1:0".parse().expect("an address"))
         .await;
     let url = format!(
         "http://{}/trace?kind=plugin&name=probe",

@@ -23,7 +23,9 @@ fn text_of(bytes: Vec<u8>) -> String {
 /// The admin server of the lab's host.
 async fn serve_admin(lab: &Lab) -> String {
     let admin = lab.admin();
-    let address = admin.serve("127.0.0.1:0".parse().expect("an address")).await;
+    let address = admin
+        .serve_local("127.0.0.1:0".parse().expect("an address"))
+        .await;
     format!("http://{}", address.expect("it binds"))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::Call;
 use crate::{
     cache::store::{NamespacedName, Query},
-    client::access_review::ReadAccess,
+    client::access_review::ObjectAccess,
     contract::bindings::types::Error,
     kube::{key::ObjectRef, object::Object, scope::NamespaceScope},
     sandbox::services::ClusterAccess,
@@ -116,7 +116,7 @@ impl Call {
     /// Checks the access of the service account to a list. The dependency wakes the object on changes, so the account needs
     /// `watch` too.
     async fn check_list(&mut self, access: &ClusterAccess, list: &List) -> Result<(), Error> {
-        let read = |verb| ReadAccess {
+        let read = |verb| ObjectAccess {
             verb,
             gvk: &list.gvk,
             namespace: &list.namespace,
