@@ -7,11 +7,15 @@ use ostler::testing::{admin::certificate::ServerCertificate, key::Gvk, recording
 use ostler_test_harness::{Lab, process::Process, scenario};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::observability::ostler;
 
 /// Paths about the host as a whole.
 const HOST_PATHS: [&str; 5] = ["/metrics", "/plugins", "/reconciles", "/status", "/store"];
+
+/// Connections that send nothing.
+const SILENT_CONNECTION_COUNT: usize = 300;
 
 fn greetings() -> Gvk {
     Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
@@ -324,4 +328,20 @@ async fn host_process_refuses_to_serve_everything_beyond_loopback(lab: Lab) {
         "{text}"
     );
     assert!(text.contains("--secure-bind-address"), "{text}");
+}
+
+/// Connections that send nothing, more than the server keeps open: they are closed, and then the user is served.
+#[scenario]
+async fn silent_connections_are_closed_and_keep_no_user_out(mut lab: Lab) {
+    lab.start_host().await;
+    let url = serve_secure(&lab).await;
+    let address = url.trim_start_matches("https://");
+    let mut silent = Vec::new();
+    for _ in 0..SILENT_CONNECTION_COUNT {
+        silent.push(TcpStream::connect(address).await.expect("connected"));
+    }
+    let response = https_client().get(format!("{url}/objects")).send().await;
+    assert_eq!(response.expect("a response").status(), StatusCode::UNAUTHORIZED);
+    let first = silent[0].read(&mut [0]).await;
+    assert_eq!(first.unwrap_or_default(), 0, "it is closed");
 }
