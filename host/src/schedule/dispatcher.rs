@@ -22,7 +22,7 @@ use crate::{
     },
     schedule::{
         dependencies::{Dependency, DependencyGraph},
-        expected_writes::{ExpectedWrites, Fulfilment, WakeUp},
+        expected_writes::{ChangeId, ExpectedWrites, Fulfilment, WakeUp},
         host_lane::HostLane,
         permits::{PermitPools, PermitRequest, PermitStatus, PoolUsage, TooManyPools},
         queue::{ItemState, ItemStatus, LaneState, Priority, Queue, Requeue, Work},
@@ -163,13 +163,19 @@ impl Expectation {
     /// versions are delivered on drop. If a watch has stored the version before (`is_stored`), its wake-up may also come
     /// later.
     pub fn fulfil(mut self, version: u64, is_stored: bool) {
-        self.fulfilment.version = Some(version);
-        self.fulfilment.is_stored = is_stored;
+        self.fulfilment = Fulfilment {
+            change: Some(ChangeId::Version(version)),
+            is_stored,
+        };
     }
 
-    /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing.
-    pub fn fulfil_deletion(mut self, uid: &str) {
-        self.fulfilment.deleted = Some(uid.into());
+    /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing. If a watch has removed it
+    /// before (`is_stored`), its wake-up may also come later.
+    pub fn fulfil_deletion(mut self, uid: &str, is_stored: bool) {
+        self.fulfilment = Fulfilment {
+            change: Some(ChangeId::Deletion(uid.into())),
+            is_stored,
+        };
     }
 }
 
@@ -177,7 +183,11 @@ impl Drop for Expectation {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
         let mut inner = self.dispatcher.inner.lock();
-        let Some((by, held)) = inner.writes.remove(&self.object, self.id, &self.fulfilment) else {
+        let Some((by, held)) =
+            inner
+                .writes
+                .remove(&self.object, self.id, std::mem::take(&mut self.fulfilment))
+        else {
             return;
         };
         for wake_up in held {
@@ -346,12 +356,10 @@ impl Dispatcher {
         // (another watch may still owe the predecessor's deletion): a held wake-up is then always delivered.
         let version = change.new.as_ref().map(|o| o.resource_version);
         let version = version.filter(|_| !source.skips_versions() && !change.is_replacement());
-        let deleted = || {
-            change
-                .old
-                .as_ref()
-                .filter(|_| change.new.is_none())
-                .map(|old| old.uid.clone())
+        let deleted = change.old.as_ref().filter(|_| change.new.is_none());
+        let id = match deleted {
+            Some(old) => Some(ChangeId::Deletion(old.uid.clone())),
+            None => version.map(ChangeId::Version),
         };
         let intent_changed = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
@@ -364,8 +372,7 @@ impl Dispatcher {
                 _ => (Priority::High, Cause::Change),
             };
             let wake_up = WakeUp {
-                version,
-                deleted: deleted(),
+                change: id.clone(),
                 priority,
                 cause,
             };
@@ -398,8 +405,7 @@ impl Dispatcher {
             for dependant in dependants {
                 if Some(&dependant) != by && dependant != change.key {
                     let wake_up = WakeUp {
-                        version,
-                        deleted: deleted(),
+                        change: id.clone(),
                         priority,
                         cause: Cause::Dependency(change.key.clone()),
                     };
@@ -857,7 +863,7 @@ mod tests {
             };
             dispatcher.on_change(&deletion, Source::Watch, None);
             assert!(dispatcher.pop().is_none(), "held until the response arrives");
-            expectation.fulfil_deletion(uid);
+            expectation.fulfil_deletion(uid, true);
             assert_eq!(dispatcher.pop().is_some(), woken, "{uid}");
         }
     }

@@ -9,12 +9,19 @@ use crate::{kube::key::ObjectRef, schedule::queue::Priority};
 /// Maximum number of fulfilled expectations whose wake-up is still awaited.
 const MAX_LATE_ECHOES: usize = 64;
 
+/// The identity of a change of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ChangeId {
+    /// The version that it has made.
+    Version(u64),
+    /// The uid of the object that it has deleted.
+    Deletion(Box<str>),
+}
+
 /// One reason to queue an object.
 pub(super) struct WakeUp<C> {
-    /// Version of the changed object; none if it does not identify the change alone.
-    pub(super) version: Option<u64>,
-    /// Uid of the object, if the change is its deletion.
-    pub(super) deleted: Option<Box<str>>,
+    /// The change; none if nothing identifies it alone.
+    pub(super) change: Option<ChangeId>,
     pub(super) priority: Priority,
     pub(super) cause: C,
 }
@@ -22,27 +29,17 @@ pub(super) struct WakeUp<C> {
 /// What the response to a write has shown of it.
 #[derive(Debug, Default)]
 pub(super) struct Fulfilment {
-    /// Version that the write has made.
-    pub(super) version: Option<u64>,
-    /// Uid of the object that it has deleted.
-    pub(super) deleted: Option<Box<str>>,
-    /// True if a watch has stored that version before the response.
+    /// The change that it has made.
+    pub(super) change: Option<ChangeId>,
+    /// True if a watch has stored that change before the response.
     pub(super) is_stored: bool,
-}
-
-impl Fulfilment {
-    /// Returns true if a wake-up is the echo of the write.
-    fn is_echo<C>(&self, wake_up: &WakeUp<C>) -> bool {
-        let same_version = wake_up.version.is_some() && wake_up.version == self.version;
-        same_version || (wake_up.deleted.is_some() && wake_up.deleted == self.deleted)
-    }
 }
 
 /// An own write that a watch stored before its response arrived, and has not reported yet: storing and reporting a
 /// change is not one step.
 struct LateEcho {
     object: ObjectRef,
-    version: u64,
+    change: ChangeId,
     /// The object whose reconcile has written.
     by: ObjectRef,
 }
@@ -96,7 +93,7 @@ impl<C> ExpectedWrites<C> {
         wake_up: WakeUp<C>,
     ) -> Option<WakeUp<C>> {
         let is_late_echo = |echo: &LateEcho| {
-            Some(echo.version) == wake_up.version && echo.by == *key && echo.object == *changed
+            Some(&echo.change) == wake_up.change.as_ref() && echo.by == *key && echo.object == *changed
         };
         if let Some(at) = self.late_echoes.iter().position(is_late_echo) {
             self.late_echoes.remove(at);
@@ -116,12 +113,12 @@ impl<C> ExpectedWrites<C> {
     }
 
     /// Removes a write whose response has arrived, or never will. Returns the object that has written, and the held wake-ups that
-    /// are no echo of it. If a watch has stored the version before and has not reported it, its wake-up is still to come.
+    /// are no echo of it. If a watch has stored the change before and has not reported it, its wake-up is still to come.
     pub(super) fn remove(
         &mut self,
         object: &ObjectRef,
         id: u64,
-        fulfilment: &Fulfilment,
+        fulfilment: Fulfilment,
     ) -> Option<(ObjectRef, Vec<WakeUp<C>>)> {
         let writes = self.pending.get_mut(object)?;
         let at = writes.iter().position(|write| write.id == id)?;
@@ -130,15 +127,15 @@ impl<C> ExpectedWrites<C> {
             self.pending.remove(object);
         }
         let count = held.len();
-        held.retain(|wake_up| !fulfilment.is_echo(wake_up));
+        held.retain(|wake_up| fulfilment.change.is_none() || wake_up.change != fulfilment.change);
         let is_reported = held.len() < count;
-        if let Some(version) = fulfilment.version
+        if let Some(change) = fulfilment.change
             && fulfilment.is_stored
             && !is_reported
         {
             self.late_echoes.push_back(LateEcho {
                 object: object.clone(),
-                version,
+                change,
                 by: by.clone(),
             });
             if self.late_echoes.len() > MAX_LATE_ECHOES {
@@ -160,8 +157,7 @@ mod tests {
 
     fn change(version: u64) -> WakeUp<u64> {
         WakeUp {
-            version: Some(version),
-            deleted: None,
+            change: Some(ChangeId::Version(version)),
             priority: Priority::High,
             cause: version,
         }
@@ -169,17 +165,15 @@ mod tests {
 
     fn deletion(uid: &str) -> WakeUp<u64> {
         WakeUp {
-            version: None,
-            deleted: Some(uid.into()),
+            change: Some(ChangeId::Deletion(uid.into())),
             ..change(0)
         }
     }
 
     fn fulfilled(version: u64, is_stored: bool) -> Fulfilment {
         Fulfilment {
-            version: Some(version),
+            change: Some(ChangeId::Version(version)),
             is_stored,
-            ..Fulfilment::default()
         }
     }
 
@@ -206,9 +200,9 @@ mod tests {
                     "of another object"
                 );
             }
-            let (by, held) = writes.remove(&child, id, &fulfilled(7, true)).expect("pending");
+            let (by, held) = writes.remove(&child, id, fulfilled(7, true)).expect("pending");
             assert_eq!((by, causes(held)), (owner.clone(), delivered), "{seen:?}");
-            assert!(writes.remove(&child, id, &fulfilled(7, true)).is_none(), "once");
+            assert!(writes.remove(&child, id, fulfilled(7, true)).is_none(), "once");
         }
     }
 
@@ -218,9 +212,7 @@ mod tests {
         let mut writes = ExpectedWrites::new();
         let id = writes.add(&child, &owner);
         assert!(writes.admit(&owner, &child, change(7)).is_none());
-        let (_, held) = writes
-            .remove(&child, id, &Fulfilment::default())
-            .expect("pending");
+        let (_, held) = writes.remove(&child, id, Fulfilment::default()).expect("pending");
         assert_eq!(causes(held), [7]);
         assert!(
             writes.admit(&owner, &child, change(8)).is_some(),
@@ -236,10 +228,10 @@ mod tests {
             let id = writes.add(&child, &owner);
             assert!(writes.admit(&owner, &child, deletion("u")).is_none());
             let fulfilment = Fulfilment {
-                deleted: Some(uid.into()),
-                ..Fulfilment::default()
+                change: Some(ChangeId::Deletion(uid.into())),
+                is_stored: true,
             };
-            let (_, held) = writes.remove(&child, id, &fulfilment).expect("pending");
+            let (_, held) = writes.remove(&child, id, fulfilment).expect("pending");
             assert_eq!(held.is_empty(), is_echo, "{uid}");
         }
     }
@@ -250,16 +242,34 @@ mod tests {
         for (is_stored, reported, is_echo) in [(true, 7, true), (true, 8, false), (false, 7, false)] {
             let mut writes = ExpectedWrites::new();
             let id = writes.add(&child, &owner);
-            let _ = writes.remove(&child, id, &fulfilled(7, is_stored));
+            let _ = writes.remove(&child, id, fulfilled(7, is_stored));
             // The next write is pending by then, which holds what is no echo.
             let next = writes.add(&child, &owner);
             for _ in 0..2 {
                 assert!(writes.admit(&owner, &child, change(reported)).is_none());
             }
             let (_, held) = writes
-                .remove(&child, next, &Fulfilment::default())
+                .remove(&child, next, Fulfilment::default())
                 .expect("pending");
             assert_eq!(held.len(), 2 - usize::from(is_echo), "{reported}");
+        }
+    }
+
+    /// The watch removes an object from the store and reports that in two steps, and the response may come in between.
+    #[test]
+    fn deletion_that_is_reported_after_the_response_is_an_echo() {
+        let (owner, child) = (object("Owner"), object("Child"));
+        for (is_stored, reported, is_echo) in [(true, "u", true), (true, "other", false), (false, "u", false)]
+        {
+            let mut writes = ExpectedWrites::new();
+            let id = writes.add(&child, &owner);
+            let deleted = Fulfilment {
+                change: Some(ChangeId::Deletion("u".into())),
+                is_stored,
+            };
+            let _ = writes.remove(&child, id, deleted);
+            let woken = writes.admit(&owner, &child, deletion(reported));
+            assert_eq!(woken.is_none(), is_echo, "{is_stored} {reported}");
         }
     }
 
@@ -269,7 +279,7 @@ mod tests {
         let mut writes = ExpectedWrites::<u64>::new();
         for version in 1..1_000 {
             let id = writes.add(&child, &owner);
-            let _ = writes.remove(&child, id, &fulfilled(version, true));
+            let _ = writes.remove(&child, id, fulfilled(version, true));
         }
         assert_eq!(writes.late_echoes.len(), MAX_LATE_ECHOES);
         assert!(writes.pending.is_empty());

@@ -162,11 +162,12 @@ impl PendingResponse<'_> {
             return;
         }
         let by = Some(self.by).filter(|by| *by != self.key);
-        if let Some(change) = self.responses.store.remove_deleted(self.key, uid) {
-            self.responses.report_change(&change, by);
+        let removed = self.responses.store.remove_deleted(self.key, uid);
+        if let Some(change) = &removed {
+            self.responses.report_change(change, by);
         }
         if by.is_some() {
-            self.expectation.fulfil_deletion(uid);
+            self.expectation.fulfil_deletion(uid, removed.is_none());
         }
     }
 }
