@@ -162,8 +162,13 @@ impl Admin {
         if matches!(requester, Requester::Local) {
             return question.find(&keys).map_err(not_found);
         }
+        let is_here = |key: &ObjectRef| {
+            let namespace = question.namespace.as_deref();
+            namespace.is_none_or(|namespace| key.namespace.is_empty() || *key.namespace == *namespace)
+        };
         keys.retain(|key| question.is_kind(key));
         let kinds: BTreeSet<Gvk> = keys.iter().map(|key| key.gvk.clone()).collect();
+        keys.retain(is_here);
         let visible = requester.retain_visible(verb, keys.clone()).await?;
         let message = match question.find(&visible) {
             Ok(key) => return Ok(key),
@@ -278,9 +283,23 @@ async fn explain(
         .map_err(|message| Refusal(StatusCode::NOT_FOUND, message))
 }
 
+#[derive(Deserialize)]
+struct ObjectQuery {
+    /// The namespace of the objects; without it, all of them.
+    namespace: Option<String>,
+}
+
 /// The objects that are reconciled and that the requester may list.
-async fn objects(State(admin): State<Admin>, Extension(requester): Extension<Requester>) -> Response {
-    match requester.retain_visible("list", admin.stats.keys()).await {
+async fn objects(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(query): Query<ObjectQuery>,
+) -> Response {
+    let mut keys = admin.stats.keys();
+    if let Some(namespace) = &query.namespace {
+        keys.retain(|key| *key.namespace == **namespace);
+    }
+    match requester.retain_visible("list", keys).await {
         Ok(keys) => {
             let describe = move || {
                 let objects = keys.iter().filter_map(|key| admin.stats.object(key));

@@ -38,6 +38,9 @@ const HOST_PATHS: [&str; 6] = [
     "/store",
 ];
 
+/// Maximum number of namespaces that one request asks the API server about.
+const MAX_REVIEWED_NAMESPACES: usize = 200;
+
 /// Ask the API server who a user is and what he may see. Not those of the leader's writes: a standby has users, too.
 pub struct Reviewers {
     pub(super) tokens: TokenReviewer,
@@ -115,6 +118,9 @@ impl Requester {
     }
 
     /// Keeps the objects that the requester has a verb on: all of a kind, or those of some namespaces.
+    ///
+    /// # Errors
+    /// The API server can't be asked, or would have to be asked about too many namespaces.
     pub async fn retain_visible(
         &self,
         verb: &'static str,
@@ -125,6 +131,7 @@ impl Requester {
         };
         // Whether all objects of the kind are visible, and those of each namespace.
         let mut kinds: BTreeMap<Gvk, (bool, BTreeMap<Arc<str>, bool>)> = BTreeMap::new();
+        let mut reviewed = 0;
         for key in &keys {
             let access = |namespace| ObjectAccess {
                 verb,
@@ -140,6 +147,15 @@ impl Requester {
                 continue;
             };
             if !key.namespace.is_empty() && !namespaces.contains_key(&key.namespace) {
+                reviewed += 1;
+                if reviewed > MAX_REVIEWED_NAMESPACES {
+                    let message = format!(
+                        "RBAC: {subject} may not {verb} {} in all namespaces, and there are too many to ask for each: name one by \
+                         the parameter `namespace`",
+                        key.gvk.kind
+                    );
+                    return Err(Refusal(StatusCode::FORBIDDEN, message));
+                }
                 let here = reviewer.may_access(subject, access(&key.namespace)).await?;
                 namespaces.insert(key.namespace.clone(), here);
             }
@@ -174,5 +190,72 @@ pub async fn check_host_path(
     match requester.check_path(path).await {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A user who may read greetings in the namespace `n-0`, and the number of reviews.
+    fn user() -> (Requester, Arc<AtomicUsize>) {
+        let reviews = Arc::new(AtomicUsize::new(0));
+        let counted = reviews.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let counted = counted.clone();
+            async move {
+                let answer = if request.method() == "POST" {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    let review = request.into_body().collect_bytes().await.expect("a body");
+                    let review: serde_json::Value = serde_json::from_slice(&review).expect("JSON");
+                    let is_own = review["spec"]["resourceAttributes"]["namespace"] == "n-0";
+                    json!({"status": {"allowed": is_own}})
+                } else {
+                    let pods = json!({"name": "greetings", "kind": "Greeting", "namespaced": true});
+                    json!({ "resources": [pods] })
+                };
+                http::Response::builder().body(axum::body::Body::from(answer.to_string()))
+            }
+        });
+        let client = ApiClient::new(kube::Client::new(service, "default"));
+        let requester = Requester::User {
+            user: Arc::default(),
+            reviewers: Arc::new(Reviewers::new(client)),
+        };
+        (requester, reviews)
+    }
+
+    fn greetings(namespaces: usize) -> Vec<ObjectRef> {
+        let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+        let names = (0..namespaces).flat_map(|n| ["a", "b"].map(|name| (format!("n-{n}"), name)));
+        names
+            .map(|(namespace, name)| ObjectRef::new(gvk.clone(), &namespace, name))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn objects_of_other_namespaces_are_left_out_by_one_review_each() {
+        let (user, reviews) = user();
+        let visible = user.retain_visible("get", greetings(3)).await.expect("reviewed");
+        assert_eq!(visible, greetings(1));
+        assert_eq!(
+            reviews.load(Ordering::Relaxed),
+            4,
+            "all namespaces, and each of three"
+        );
+    }
+
+    #[tokio::test]
+    async fn request_about_too_many_namespaces_is_refused_with_the_remedy() {
+        let (user, reviews) = user();
+        let refused = user
+            .retain_visible("get", greetings(MAX_REVIEWED_NAMESPACES + 50))
+            .await
+            .expect_err("refused");
+        assert_eq!(refused.0, StatusCode::FORBIDDEN);
+        assert!(refused.1.contains("the parameter `namespace`"), "{}", refused.1);
+        assert_eq!(reviews.load(Ordering::Relaxed), MAX_REVIEWED_NAMESPACES + 1);
     }
 }
