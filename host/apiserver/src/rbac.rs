@@ -37,11 +37,11 @@ impl User {
         Self {
             name: format!("{ACCOUNT_PREFIX}{namespace}:{name}"),
             uid: uid.to_owned(),
-            groups: vec![
-                "system:serviceaccounts".into(),
-                format!("system:serviceaccounts:{namespace}"),
-                "system:authenticated".into(),
-            ],
+            groups: [
+                account_groups(namespace).as_slice(),
+                &["system:authenticated".into()],
+            ]
+            .concat(),
         }
     }
 
@@ -64,8 +64,7 @@ impl User {
                 .strip_prefix(ACCOUNT_PREFIX)
                 .and_then(|rest| rest.split_once(':'))
         {
-            groups.push("system:serviceaccounts".into());
-            groups.push(format!("system:serviceaccounts:{namespace}"));
+            groups.extend(account_groups(namespace));
         }
         groups.push("system:authenticated".into());
         let uid = String::new();
@@ -98,6 +97,14 @@ impl User {
             _ => false,
         }
     }
+}
+
+/// The groups of the service accounts of a namespace.
+fn account_groups(namespace: &str) -> [String; 2] {
+    [
+        "system:serviceaccounts".into(),
+        format!("system:serviceaccounts:{namespace}"),
+    ]
 }
 
 /// The attributes of a request that RBAC decides on.
