@@ -8,8 +8,10 @@
 
 mod access;
 pub mod certificate;
+mod client_certificate;
 pub mod explain;
 mod logs;
+pub mod objects;
 pub mod question;
 mod recordings;
 pub mod scrape;
@@ -24,7 +26,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     middleware,
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -141,12 +143,25 @@ impl Admin {
         Router::new()
             .route("/explain", get(explain))
             .route("/logs", get(logs::logs))
-            .route("/objects", get(objects))
+            .route("/objects", get(list_statistics))
+            .route("/states", get(objects::states))
+            .route("/reconcile", post(objects::reconcile))
             .route("/record", get(recordings::record).post(recordings::record))
             .route("/recording", get(recordings::recording))
             .route("/recordings", get(recordings::recordings))
             .route("/trace", get(recordings::trace))
             .merge(of_host)
+    }
+
+    /// Refuses what only the leader can do.
+    fn check_leads(&self) -> Result<(), Refusal> {
+        match self.services.fence.term() {
+            Some(_) => Ok(()),
+            None => Err(Refusal(
+                StatusCode::CONFLICT,
+                "this host is a standby and reconciles nothing: query the leader".into(),
+            )),
+        }
     }
 
     /// Finds the object of a question among those that the requester has a verb on. An object that he may not see is refused in
@@ -162,13 +177,9 @@ impl Admin {
         if matches!(requester, Requester::Local) {
             return question.find(&keys).map_err(not_found);
         }
-        let is_here = |key: &ObjectRef| {
-            let namespace = question.namespace.as_deref();
-            namespace.is_none_or(|namespace| key.namespace.is_empty() || *key.namespace == *namespace)
-        };
-        keys.retain(|key| question.is_kind(key));
+        keys = question.filter_kind(&keys).unwrap_or_default();
         let kinds: BTreeSet<Gvk> = keys.iter().map(|key| key.gvk.clone()).collect();
-        keys.retain(is_here);
+        keys.retain(|key| question.is_in_namespace(key));
         let visible = requester.retain_visible(verb, keys.clone()).await?;
         let message = match question.find(&visible) {
             Ok(key) => return Ok(key),
@@ -290,7 +301,7 @@ struct ObjectQuery {
 }
 
 /// The objects that are reconciled and that the requester may list.
-async fn objects(
+async fn list_statistics(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
     Query(query): Query<ObjectQuery>,

@@ -6,20 +6,26 @@ mod api_reference;
 mod ask;
 mod compile;
 mod completion;
+mod connection;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
+mod get;
 mod logs;
+mod object_api;
 mod plan;
 mod plugin;
 mod pod_logs;
 mod proxy;
+mod reconcile;
 mod record;
 mod replay;
 mod run;
 mod shutdown;
 mod status;
+mod suspend;
 mod table;
+mod top;
 mod trace;
 
 use std::{
@@ -29,7 +35,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tracing::info;
@@ -74,10 +80,20 @@ enum Command {
     Dev(dev::Dev),
     /// Show the status of a running host: what is not Ready, and why.
     Status(status::Status),
+    /// Show the objects that a host reconciles, with their states.
+    Get(get::Get),
     /// Explain the state of an object: why it is not Ready, what it waits for, and when it is reconciled next.
     Explain(explain::Explain),
     /// Show the recent log lines of an object or a plugin.
     Logs(logs::Logs),
+    /// Reconcile objects now, as a change of them would.
+    Reconcile(reconcile::Reconcile),
+    /// Suspend the reconciliation of an object, or of all objects of a plugin.
+    Suspend(suspend::Suspend),
+    /// Resume the reconciliation of an object, or of all objects of a plugin.
+    Resume(suspend::Suspend),
+    /// Show what plugins use: reconciles, CPU time, memory and host calls.
+    Top(top::Top),
     /// Show what reconciling would change, as a diff. Nothing is written.
     Plan(plan::Plan),
     /// Stream the host calls of an object's reconciles.
@@ -200,7 +216,7 @@ pub fn main() -> ExitCode {
         }
         complain(panic);
     }));
-    let cli = Cli::parse();
+    let cli = parse_arguments();
     let failure = cli.command.failure_code();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -233,6 +249,22 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Returns true if the command was called as `kubectl ostler`: it is about the cluster of the kubeconfig then.
+fn is_kubectl_plugin() -> bool {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    let name = program.as_deref().and_then(Path::file_stem);
+    name.is_some_and(|name| name == "kubectl-ostler")
+}
+
+/// Parses the arguments. In usage and errors the command has the name by which it was called.
+fn parse_arguments() -> Cli {
+    let mut command = Cli::command();
+    if is_kubectl_plugin() {
+        command = command.bin_name("kubectl ostler");
+    }
+    Cli::from_arg_matches_mut(&mut command.get_matches()).unwrap_or_else(|e| e.exit())
+}
+
 async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Plan(plan) => return plan.run().await,
@@ -242,6 +274,11 @@ async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Dev(dev) => dev.run().await?,
         Command::Status(status) => status.run().await?,
         Command::Explain(explain) => explain.run().await?,
+        Command::Get(get) => get.run().await?,
+        Command::Reconcile(reconcile) => reconcile.run().await?,
+        Command::Suspend(suspend) => suspend.run(true).await?,
+        Command::Resume(resume) => resume.run(false).await?,
+        Command::Top(top) => top.run().await?,
         Command::Logs(logs) => logs.run().await?,
         Command::Trace(trace) => trace.run().await?,
         Command::Record(record) => record.run().await?,
@@ -309,6 +346,11 @@ async fn serve_host(
         },
         ..Settings::default()
     };
+    let pod_namespace = config.default_namespace.clone();
+    let endpoint = settings
+        .election
+        .as_ref()
+        .map(|election| election.endpoint.clone());
     let client = connect(config)?;
     let api_server = settings.api_server.clone();
     let mut signals = ShutdownSignals::install()?;
@@ -316,7 +358,8 @@ async fn serve_host(
     // Before the plugins are compiled, which may take minutes: the kubelet restarts a container that is not alive.
     let users = ApiClient::new(client).with_metrics(host.services().metrics.rest_client(), &api_server);
     let admin = Admin::new(&host, common.workers.max(1), users);
-    let addresses = common.addresses.serve(&admin).await?;
+    let endpoint = endpoint.unwrap_or_default();
+    let addresses = common.addresses.serve(&admin, &pod_namespace, &endpoint).await?;
     let signal = tokio::select! {
         failed = run_until_failure(&mut host, &addresses, common.ready_file.as_deref()) => return failed,
         signal = signals.recv() => signal,
@@ -354,6 +397,11 @@ pub async fn create_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::
 
 /// The client configuration of the cluster.
 async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+    load_context(kubeconfig, None).await
+}
+
+/// The client configuration of a context of the kubeconfig, its current one by default.
+async fn load_context(kubeconfig: Option<PathBuf>, context: Option<String>) -> anyhow::Result<kube::Config> {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let no_cluster = if cfg!(feature = "dev") {
@@ -369,11 +417,15 @@ async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Co
     };
     let configured = read
         .as_ref()
-        .and_then(proxy::find_configured_proxy)
+        .and_then(|read| proxy::find_configured_proxy(read, context.as_deref()))
         .map(str::to_owned);
     let mut config = match read {
-        Some(read) if kubeconfig.is_some() => {
-            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
+        Some(read) if kubeconfig.is_some() || context.is_some() => {
+            let options = KubeConfigOptions {
+                context,
+                ..KubeConfigOptions::default()
+            };
+            kube::Config::from_custom_kubeconfig(read, &options).await?
         }
         _ => kube::Config::infer().await.context(no_cluster)?,
     };

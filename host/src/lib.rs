@@ -97,6 +97,7 @@ mod cache {
 /// Leader election by a Lease.
 mod leader {
     pub mod election;
+    pub mod endpoint;
     pub mod lease;
 }
 

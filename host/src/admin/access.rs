@@ -43,6 +43,8 @@ const MAX_REVIEWED_NAMESPACES: usize = 200;
 
 /// Ask the API server who a user is and what he may see. Not those of the leader's writes: a standby has users, too.
 pub struct Reviewers {
+    /// Reads the authority of client certificates.
+    pub(super) client: ApiClient,
     pub(super) tokens: TokenReviewer,
     access: AccessReviewer,
 }
@@ -52,7 +54,8 @@ impl Reviewers {
     pub fn new(client: ApiClient) -> Self {
         Self {
             tokens: TokenReviewer::new(client.clone()),
-            access: AccessReviewer::new(client),
+            access: AccessReviewer::new(client.clone()),
+            client,
         }
     }
 }

@@ -14,9 +14,10 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert},
+    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::CertifiedKey,
 };
+use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
 /// Lifetime of a certificate that the host has made.
@@ -127,15 +128,26 @@ impl ServerCertificate {
         }
     }
 
-    /// The TLS configuration of a server with this certificate.
+    /// SHA-256 of the current certificate in DER, in hexadecimal digits.
+    pub fn digest(&self) -> String {
+        let current = self.current.load();
+        let leaf = current.cert.first().map_or(&[][..], |leaf| leaf);
+        format!("{:x}", Sha256::digest(leaf))
+    }
+
+    /// The TLS configuration of a server with this certificate. The verifier is that of client certificates.
     ///
     /// # Errors
     /// No protocol version is supported.
-    pub fn server_config(self: &Arc<Self>) -> anyhow::Result<ServerConfig> {
+    pub fn server_config(
+        self: &Arc<Self>,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> anyhow::Result<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clients = clients.unwrap_or_else(WebPkiClientVerifier::no_client_auth);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients)
             .with_cert_resolver(self.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)

@@ -9,7 +9,7 @@ use crate::{
     cache::{informer::SyncState, store::Query},
     cluster,
     kube::{
-        key::ObjectRef,
+        key::{Gvk, ObjectRef},
         object::Object,
         owned, references,
         scope::{Projection, Scope},
@@ -44,8 +44,8 @@ pub struct Explanation {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// `Ready`, `NotReady`, `Paused`, `Terminating`, or `New` before its first reconcile.
-    pub state: String,
+    /// Its state.
+    pub state: ObjectState,
     /// Reason of its Ready condition.
     pub reason: String,
     /// Message of its Ready condition.
@@ -92,6 +92,36 @@ pub struct Explanation {
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
     pub errors: Vec<RecordedError>,
+}
+
+/// The state of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ObjectState {
+    /// It is Ready.
+    Ready,
+    /// It is not Ready.
+    NotReady,
+    /// The annotation `ostler.dev/paused` suspends it.
+    Paused,
+    /// It is being deleted.
+    Terminating,
+    /// It was not reconciled yet.
+    New,
+}
+
+/// The state of an object with these statistics.
+pub fn find_object_state(object: &Object, stats: &ObjectStats) -> ObjectState {
+    match () {
+        () if object.is_deleting() => ObjectState::Terminating,
+        () if is_paused(object) => ObjectState::Paused,
+        () if stats.ready => ObjectState::Ready,
+        () if stats.reason.is_empty() && stats.reconciles == 0 => ObjectState::New,
+        () => ObjectState::NotReady,
+    }
+}
+
+fn is_paused(object: &Object) -> bool {
+    object.annotation(annotation::PAUSED) == Some("true")
 }
 
 /// A read of a reconcile, with the current state of its target.
@@ -237,21 +267,7 @@ impl Admin {
             .get(key, Projection::Full)
             .ok_or_else(gone)?;
         let mut turn = self.services.dispatcher.explain(key);
-        let own = match &key.gvk {
-            gvk if *gvk == upstream::upstream_gvk() => Some(HostLane::Upstreams.name().to_owned()),
-            gvk if *gvk == cluster::cluster_gvk() => Some(HostLane::Clusters.name().to_owned()),
-            gvk if *gvk == crate::plugin::kind() => Some(HostLane::Plugins.name().to_owned()),
-            _ => None,
-        };
-        let serving = self.registry.find_by_kind(&key.gvk);
-        let held = serving.as_ref().and_then(|p| {
-            let reports = self.registry.reports();
-            // Of what serves: an object of that name may still be loading its own.
-            let ours = |r: &crate::plugin::Report| *r.name == **p.name() && !r.digest.is_empty();
-            let report = reports.into_iter().find(ours);
-            pause_reason(p.suspended, &report.unwrap_or_default().hooks)
-        });
-        let plugin = serving.map(|p| p.name().to_string()).or(own);
+        let (plugin, held) = self.find_plugin(&key.gvk);
         let scopes = self.services.list_watches();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads
@@ -282,6 +298,26 @@ impl Admin {
                 .collect(),
             ..build_explanation(key, &object, facts, turn, plugin, held, found)
         })
+    }
+
+    /// The plugin of a kind, or the lane of the host for one of its own, and why it holds all objects.
+    pub(super) fn find_plugin(&self, gvk: &Gvk) -> (Option<String>, Option<String>) {
+        let own = match gvk {
+            gvk if *gvk == upstream::upstream_gvk() => Some(HostLane::Upstreams.name().to_owned()),
+            gvk if *gvk == cluster::cluster_gvk() => Some(HostLane::Clusters.name().to_owned()),
+            gvk if *gvk == crate::plugin::kind() => Some(HostLane::Plugins.name().to_owned()),
+            _ => None,
+        };
+        let serving = self.registry.find_by_kind(gvk);
+        let held = serving.as_ref().and_then(|p| {
+            let reports = self.registry.reports();
+            // Of what serves: an object of that name may still be loading its own.
+            let ours = |r: &crate::plugin::Report| *r.name == **p.name() && !r.digest.is_empty();
+            let report = reports.into_iter().find(ours);
+            pause_reason(p.suspended, &report.unwrap_or_default().hooks)
+        });
+        let plugin = serving.map(|p| p.name().to_string()).or(own);
+        (plugin, held)
     }
 
     /// The current state of the target of a read, from the cache. No watch is started for it.
@@ -338,14 +374,7 @@ fn build_explanation(
     held: Option<String>,
     found: Vec<Found>,
 ) -> Explanation {
-    let paused = object.annotation(annotation::PAUSED) == Some("true");
-    let state = match () {
-        () if object.is_deleting() => "Terminating",
-        () if paused => "Paused",
-        () if facts.ready => "Ready",
-        () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
-        () => "NotReady",
-    };
+    let state = find_object_state(object, &facts);
     let mut reads: Vec<_> = found.iter().map(describe_read).collect();
     reads.sort_by(|a, b| a.what.cmp(&b.what));
     let mut waits_for = Vec::new();
@@ -363,7 +392,7 @@ fn build_explanation(
         kind: key.gvk.to_string(),
         namespace: facts.namespace,
         name: facts.name,
-        state: state.into(),
+        state,
         reason: facts.reason,
         message: facts.message,
         waits_for,
@@ -371,7 +400,7 @@ fn build_explanation(
         follows: Vec::new(),
         subscriptions: Vec::new(),
         permits: turn.permits.iter().map(ToString::to_string).collect(),
-        next: next_run(&turn, plugin.is_some(), held),
+        next: NextRun::of_turn(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::list_holders(object)
             .iter()
@@ -386,7 +415,7 @@ fn build_explanation(
             .map(ToString::to_string)
             .collect(),
         finalizers: finalizers().filter(|_| object.is_deleting()).collect(),
-        paused,
+        paused: is_paused(object),
         plugin: plugin.unwrap_or(facts.plugin),
         plugin_digest: facts.plugin_digest,
         reconciles: facts.reconciles,
@@ -500,50 +529,52 @@ fn pause_reason(suspended: bool, hooks: &HookState) -> Option<String> {
     })
 }
 
-fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
-    if let (Some(ItemState::Queued(_) | ItemState::Delayed(_)), Some(why)) = (turn.state, held) {
-        return NextRun {
-            place: "held".into(),
-            in_seconds: None,
-            why,
+impl NextRun {
+    /// The next run by the turn in the queue, whether a plugin serves the kind, and why that holds all its objects.
+    pub(super) fn of_turn(turn: &Turn, served: bool, held: Option<String>) -> Self {
+        if let (Some(ItemState::Queued(_) | ItemState::Delayed(_)), Some(why)) = (turn.state, held) {
+            return Self {
+                place: "held".into(),
+                in_seconds: None,
+                why,
+            };
+        }
+        let (place, why) = match turn.state {
+            _ if !served => ("settled", "no running plugin reconciles its kind".to_owned()),
+            Some(ItemState::InFlight { requeue: false }) => ("running", "it runs now".to_owned()),
+            Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and again right after: something changed meanwhile".to_owned()),
+            Some(ItemState::Queued(priority)) => {
+                let word = match priority {
+                    Priority::High => "high",
+                    Priority::Normal => "normal",
+                    Priority::Low => "low",
+                };
+                ("queued", format!("as soon as a worker is free ({word} priority)"))
+            }
+            Some(ItemState::Delayed(_)) => {
+                let why = match &turn.due_cause {
+                    Some(Cause::Poll) => "next poll",
+                    Some(Cause::Timer) => "requested by its plugin",
+                    Some(Cause::Retry) if turn.failures > 0 => "retry after a failure",
+                    Some(Cause::Retry) => "next check of what it waits for",
+                    _ => "scheduled",
+                };
+                ("delayed", format!("{why}; sooner if it or an object it read changes"))
+            }
+            Some(ItemState::Parked) => ("parked", "no retry, since it would not help; a change of it, of an object it read, or of its plugin wakes it".to_owned()),
+            None => ("settled", "when it or an object it read changes".to_owned()),
         };
-    }
-    let (place, why) = match turn.state {
-        _ if !served => ("settled", "no running plugin reconciles its kind".to_owned()),
-        Some(ItemState::InFlight { requeue: false }) => ("running", "it runs now".to_owned()),
-        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and again right after: something changed meanwhile".to_owned()),
-        Some(ItemState::Queued(priority)) => {
-            let word = match priority {
-                Priority::High => "high",
-                Priority::Normal => "normal",
-                Priority::Low => "low",
-            };
-            ("queued", format!("as soon as a worker is free ({word} priority)"))
+        Self {
+            place: place.into(),
+            in_seconds: turn.due_in.map(|d| d.as_millis() as f64 / 1000.0),
+            why,
         }
-        Some(ItemState::Delayed(_)) => {
-            let why = match &turn.due_cause {
-                Some(Cause::Poll) => "next poll",
-                Some(Cause::Timer) => "requested by its plugin",
-                Some(Cause::Retry) if turn.failures > 0 => "retry after a failure",
-                Some(Cause::Retry) => "next check of what it waits for",
-                _ => "scheduled",
-            };
-            ("delayed", format!("{why}; sooner if it or an object it read changes"))
-        }
-        Some(ItemState::Parked) => ("parked", "no retry, since it would not help; a change of it, of an object it read, or of its plugin wakes it".to_owned()),
-        None => ("settled", "when it or an object it read changes".to_owned()),
-    };
-    NextRun {
-        place: place.into(),
-        in_seconds: turn.due_in.map(|d| d.as_millis() as f64 / 1000.0),
-        why,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::key::Gvk;
 
     fn object(name: &str, extra: &str, rest: &str) -> (ObjectRef, Arc<Object>) {
         let json = format!(
@@ -630,11 +661,11 @@ mod tests {
         assert_eq!(explanation.owns, ["ConfigMap/fleet/east:apps/c"]);
         assert_eq!(
             (
-                &*explanation.state,
+                explanation.state,
                 explanation.paused,
                 explanation.woken_by.len()
             ),
-            ("Paused", true, MAX_CAUSES)
+            (ObjectState::Paused, true, MAX_CAUSES)
         );
         assert_eq!(
             (&*explanation.next.place, explanation.next.in_seconds),
@@ -681,7 +712,7 @@ mod tests {
                 reads: Vec::new(),
                 permits: Vec::new(),
             };
-            let next = next_run(&turn, true, pause_reason(true, &HookState::None));
+            let next = NextRun::of_turn(&turn, true, pause_reason(true, &HookState::None));
             assert_eq!(next.place, expected);
             assert_eq!(next.in_seconds.is_none(), expected == "held");
         }

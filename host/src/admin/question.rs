@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kube::key::ObjectRef;
+use crate::{
+    kube::key::{Gvk, ObjectRef},
+    policy::rbac::ApiResource,
+};
 
 /// The query for an object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -18,11 +21,42 @@ pub struct Question {
 }
 
 impl Question {
-    /// Returns true for an object of the kind: `team`, `Team`, `Team.concourse-ci.org`, `Team.v1alpha1.concourse-ci.org`.
-    pub fn is_kind(&self, key: &ObjectRef) -> bool {
-        let gvk = &key.gvk;
+    /// Returns true for the kind: `team`, `Team`, `Team.concourse-ci.org`, `Team.v1alpha1.concourse-ci.org`, or `teams` and
+    /// `teams.concourse-ci.org` as kubectl has it.
+    fn is_kind(&self, gvk: &Gvk) -> bool {
         let same = |full: &str| full.eq_ignore_ascii_case(&self.kind);
-        same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
+        let plural = ApiResource::guess(&gvk.group, &gvk.kind).plural;
+        let names = [&*gvk.kind, &plural];
+        names
+            .iter()
+            .any(|name| same(name) || same(&format!("{name}.{}", gvk.group)))
+            || same(&gvk.to_string())
+    }
+
+    /// Returns true for an object of the namespace, if there is one, or of no namespace.
+    pub fn is_in_namespace(&self, key: &ObjectRef) -> bool {
+        let namespace = self.namespace.as_deref();
+        namespace.is_none_or(|namespace| key.namespace.is_empty() || *key.namespace == *namespace)
+    }
+
+    /// Keeps the objects of the kind. The error lists the kinds that there are.
+    pub fn filter_kind(&self, keys: &[ObjectRef]) -> Result<Vec<ObjectRef>, String> {
+        let kinds: BTreeSet<&Gvk> = keys.iter().map(|key| &key.gvk).collect();
+        let matching: BTreeSet<&Gvk> = kinds.iter().copied().filter(|gvk| self.is_kind(gvk)).collect();
+        if !matching.is_empty() {
+            let of_kind = keys.iter().filter(|key| matching.contains(&key.gvk));
+            return Ok(of_kind.cloned().collect());
+        }
+        let kinds: BTreeSet<String> = kinds.iter().map(ToString::to_string).collect();
+        Err(if kinds.is_empty() {
+            "there are no objects that this host reconciles".into()
+        } else {
+            format!(
+                "there are no objects of kind `{}` that this host reconciles; there are {}",
+                self.kind,
+                format_names(kinds)
+            )
+        })
     }
 
     /// Finds the matching object among all reconciled ones.
@@ -32,27 +66,9 @@ impl Question {
             namespace,
             name,
         } = self;
-        let of_kind: Vec<_> = keys.iter().filter(|k| self.is_kind(k)).collect();
-        if of_kind.is_empty() {
-            let kinds: BTreeSet<_> = keys.iter().map(|k| k.gvk.to_string()).collect();
-            return Err(if kinds.is_empty() {
-                "there are no objects that this host reconciles".into()
-            } else {
-                format!(
-                    "there are no objects of kind `{kind}` that this host reconciles; there are {}",
-                    format_names(kinds)
-                )
-            });
-        }
+        let of_kind = self.filter_kind(keys)?;
         let named: Vec<_> = of_kind.iter().filter(|k| *k.name == **name).collect();
-        let here: Vec<_> = named
-            .iter()
-            .filter(|k| {
-                namespace
-                    .as_ref()
-                    .is_none_or(|n| k.namespace.is_empty() || *k.namespace == **n)
-            })
-            .collect();
+        let here: Vec<_> = named.iter().filter(|k| self.is_in_namespace(k)).collect();
         match here.as_slice() {
             [one] => Ok((***one).clone()),
             [first, second, ..] if first.gvk != second.gvk => {
@@ -107,7 +123,6 @@ fn format_names(items: BTreeSet<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::key::Gvk;
 
     fn question(kind: &str, namespace: Option<&str>, name: &str) -> Question {
         Question {
@@ -134,6 +149,8 @@ mod tests {
         assert_eq!(ask("team", None, "one"), Ok(keys[0].clone()));
         assert_eq!(ask("Team.v1.a.dev", Some("y"), "two"), Ok(keys[2].clone()));
         assert_eq!(ask("Team.b.dev", None, "three"), Ok(keys[3].clone()));
+        assert_eq!(ask("teams.b.dev", None, "three"), Ok(keys[3].clone()));
+        assert_eq!(ask("teams", None, "one"), Ok(keys[0].clone()));
         for (kind, namespace, name, words) in [
             ("teem", None, "one", "there are Team.v1.a.dev, Team.v1.b.dev"),
             ("team", None, "two", "choose one of x, y"),

@@ -129,10 +129,7 @@ async fn start_following(
     kind: FollowKind,
 ) -> Result<(ObjectRef, FollowStream), Refusal> {
     let key = find_target(admin, requester, question).await?;
-    if admin.services.fence.term().is_none() {
-        let message = "this host is a standby and reconciles nothing: query the leader";
-        return Err(Refusal(StatusCode::CONFLICT, message.into()));
-    }
+    admin.check_leads()?;
     let following = admin.services.recordings.follow(&key, kind);
     Ok((key, following))
 }

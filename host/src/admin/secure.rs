@@ -1,4 +1,4 @@
-//! The secure address of the admin server: HTTPS for users with a bearer token that the API server accepts.
+//! The secure address of the admin server: HTTPS for users with a bearer token or a client certificate that the API server accepts.
 
 use std::{
     net::SocketAddr,
@@ -6,10 +6,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use arc_swap::ArcSwap;
 use axum::{
     Router,
-    extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    extract::{Extension, Request, State},
+    http::{HeaderMap, HeaderName, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     serve::Listener,
@@ -19,18 +20,21 @@ use hyper_util::{
     server::conn::auto,
     service::TowerToHyperService,
 };
+use rustls::ServerConfig;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
-use tracing::debug;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tracing::{debug, warn};
 
 use super::{
     access::{Refusal, Requester, Reviewers},
     certificate::{CHECK_INTERVAL, ServerCertificate},
+    client_certificate::{build_verifier, read_client_authority, read_user},
 };
+use crate::client::{access_review::User, api::ApiClient};
 
 /// Time in which a client must have finished the handshake, or have sent the next request.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,51 +53,110 @@ pub async fn serve(
 ) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
-    let acceptor = TlsAcceptor::from(Arc::new(certificate.server_config()?));
+    let config = ArcSwap::from_pointee(certificate.server_config(None)?);
+    let tls = Arc::new(TlsSettings { certificate, config });
+    let refreshed = (tls.clone(), reviewers.client.clone());
+    tokio::spawn(async move { refreshed.0.refresh(&refreshed.1).await });
     let routes = routes.layer(middleware::from_fn_with_state(reviewers, authenticate));
-    tokio::spawn(async move {
-        loop {
-            sleep(CHECK_INTERVAL).await;
-            certificate.renew(SystemTime::now());
-        }
-    });
-    tokio::spawn(accept_connections(listener, acceptor, routes));
+    tokio::spawn(accept_connections(listener, tls, routes));
     Ok(bound)
 }
 
+/// What new connections are encrypted with.
+struct TlsSettings {
+    certificate: Arc<ServerCertificate>,
+    /// With the authority of client certificates once it is known.
+    config: ArcSwap<ServerConfig>,
+}
+
+impl TlsSettings {
+    /// Replaces the certificate and the authority of client certificates whenever they change.
+    async fn refresh(&self, client: &ApiClient) {
+        let mut known: Option<Result<Option<String>, String>> = None;
+        loop {
+            self.certificate.renew(SystemTime::now());
+            let read = read_client_authority(client).await;
+            let read = read.map_err(|e| e.to_string());
+            if known.as_ref() != Some(&read) {
+                if let Err(e) = read
+                    .clone()
+                    .map_err(anyhow::Error::msg)
+                    .and_then(|read| self.use_authority(read.as_deref()))
+                {
+                    warn!(
+                        error = %format!("{e:#}"),
+                        "the authority of client certificates can't be read, so users of the secure address need tokens"
+                    );
+                }
+                known = Some(read);
+            }
+            sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    fn use_authority(&self, authority: Option<&str>) -> anyhow::Result<()> {
+        let verifier = authority.map(build_verifier).transpose()?;
+        self.config
+            .store(Arc::new(self.certificate.server_config(verifier)?));
+        Ok(())
+    }
+}
+
 /// Serves connections side by side: a client that sends nothing holds up no other, and is disconnected.
-async fn accept_connections(mut listener: TcpListener, acceptor: TlsAcceptor, routes: Router) {
+async fn accept_connections(mut listener: TcpListener, tls: Arc<TlsSettings>, routes: Router) {
     let open = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Ok(permit) = open.clone().acquire_owned().await {
         // That of axum waits while there are no file descriptors left.
         let (stream, _) = Listener::accept(&mut listener).await;
-        let (acceptor, routes) = (acceptor.clone(), routes.clone());
+        let acceptor = TlsAcceptor::from(tls.config.load_full());
+        let routes = routes.clone();
         tokio::spawn(async move {
             let _permit = permit;
             // Scanners, probes and clients that do not trust the certificate end here: nothing to report.
             if let Ok(Ok(stream)) = timeout(CLIENT_TIMEOUT, acceptor.accept(stream)).await {
-                let mut http = auto::Builder::new(TokioExecutor::new());
-                http.http1()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(CLIENT_TIMEOUT);
-                http.http2()
-                    .timer(TokioTimer::new())
-                    .keep_alive_interval(CLIENT_TIMEOUT)
-                    .keep_alive_timeout(CLIENT_TIMEOUT);
-                let service = TowerToHyperService::new(routes);
-                if let Err(e) = http.serve_connection(TokioIo::new(stream), service).await {
-                    debug!(error = %e, "connection to the secure address broke");
-                }
+                serve_connection(stream, routes).await;
             }
         });
     }
 }
 
-/// Finds the user of a request, who stands in its extensions from then on.
-async fn authenticate(State(reviewers): State<Arc<Reviewers>>, mut request: Request, next: Next) -> Response {
-    let user = match read_token(request.headers()) {
-        Some(token) => reviewers.tokens.authenticate(token).await,
-        None => Ok(None),
+async fn serve_connection(stream: TlsStream<TcpStream>, routes: Router) {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(CLIENT_TIMEOUT);
+    http.http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(CLIENT_TIMEOUT)
+        .keep_alive_timeout(CLIENT_TIMEOUT);
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let user = CertificateUser(certificate.and_then(read_user).map(Arc::new));
+    let service = TowerToHyperService::new(routes.layer(Extension(user)));
+    if let Err(e) = http.serve_connection(TokioIo::new(stream), service).await {
+        debug!(error = %e, "connection to the secure address broke");
+    }
+}
+
+/// The user of the client certificate of a connection; none without one.
+#[derive(Clone)]
+struct CertificateUser(Option<Arc<User>>);
+
+/// Finds the user of a request, who stands in its extensions from then on. A certificate is asked first, as by the API server.
+async fn authenticate(
+    State(reviewers): State<Arc<Reviewers>>,
+    Extension(CertificateUser(certified)): Extension<CertificateUser>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let is_impersonation = |name: &HeaderName| name.as_str().starts_with("impersonate-");
+    if request.headers().keys().any(is_impersonation) {
+        let message = "a user can't be impersonated here: ask with credentials of its own";
+        return Refusal(StatusCode::BAD_REQUEST, message.into()).into_response();
+    }
+    let user = match (certified, read_token(request.headers())) {
+        (Some(user), _) => Ok(Some(user)),
+        (None, Some(token)) => reviewers.tokens.authenticate(token).await,
+        (None, None) => Ok(None),
     };
     match user {
         Ok(Some(user)) => {
@@ -103,7 +166,7 @@ async fn authenticate(State(reviewers): State<Arc<Reviewers>>, mut request: Requ
             next.run(request).await
         }
         Ok(None) => {
-            let message = "a bearer token that the API server accepts is needed";
+            let message = "a bearer token or a client certificate that the API server accepts is needed";
             let refusal = Refusal(StatusCode::UNAUTHORIZED, message.into());
             ([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response()
         }

@@ -1,13 +1,16 @@
 //! Arguments and the HTTP client of commands that query a running host.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use reqwest::Method;
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use kube::client::Body;
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::timeout;
 
-use crate::kube::well_known::environment;
+use super::connection::{HostClient, Server, root_cause};
 
 /// Address of the host and output format.
 #[derive(Args)]
@@ -16,20 +19,7 @@ pub struct Ask {
     pub server: Server,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    pub output: Output,
-}
-
-/// Address of the host.
-#[derive(Args)]
-pub struct Server {
-    /// URL of the host's admin server.
-    #[arg(
-        long,
-        env = environment::OSTLER_ADMIN,
-        default_value = "127.0.0.1:8081",
-        value_name = "URL"
-    )]
-    admin: String,
+    pub output: AnswerFormat,
 }
 
 /// Identity of an object.
@@ -61,7 +51,27 @@ pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<
     Ok(query)
 }
 
-/// Output format of a command.
+/// Output format of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AnswerFormat {
+    /// Human-readable text.
+    Table,
+    /// Text with more columns, where there are more.
+    Wide,
+    /// JSON for programs.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+impl AnswerFormat {
+    /// Returns true for text that a human reads.
+    pub fn is_text(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+/// Output format of other commands. Streams have one JSON object per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// Human-readable text.
@@ -70,13 +80,13 @@ pub enum Output {
     Json,
 }
 
-/// Timeout of a request to the admin server, which answers from memory.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time until the admin server begins to answer, which it does from memory.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Ask {
     /// Queries the admin server.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        self.server.get(path, query).await
+        self.server.connect().await?.get(path, query).await
     }
 
     /// Prints a response as JSON or as text.
@@ -86,23 +96,82 @@ impl Ask {
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(answer)?),
-            Output::Table => print!("{}", table(answer)),
+            AnswerFormat::Json => println!("{}", serde_json::to_string_pretty(answer)?),
+            AnswerFormat::Yaml => print!("{}", serde_saphyr::to_string(answer)?),
+            AnswerFormat::Table | AnswerFormat::Wide => print!("{}", table(answer)),
         }
         Ok(())
     }
 }
 
+/// Time in which a further leader must be found for a command that goes on: leases last 15 s.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval of looking for it.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Server {
+    /// Sends a GET request and parses the response. A host that does not answer any more is looked for again, since there may be
+    /// another leader.
+    pub async fn get_again<T: DeserializeOwned>(
+        &self,
+        host: &mut HostClient,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<T> {
+        let until = Instant::now() + RECONNECT_TIMEOUT;
+        loop {
+            let error = match host.get(path, query).await {
+                Ok(answer) => return Ok(answer),
+                // What the host says itself would be said again.
+                Err(e) if e.is::<HostError>() => return Err(e),
+                Err(e) => e,
+            };
+            if Instant::now() > until {
+                return Err(error);
+            }
+            tokio::time::sleep(RECONNECT_INTERVAL).await;
+            if let Ok(connected) = self.connect().await {
+                *host = connected;
+            }
+        }
+    }
+}
+
+/// An error that the host has answered with.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct HostError(String);
+
+impl HostClient {
     /// Sends a GET request and parses the response.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(REQUEST_TIMEOUT)
-            .build()?;
-        let answer = self.send(&client, Method::GET, path, query).await?;
-        let body = answer.bytes().await.context("the admin server's answer")?;
-        serde_json::from_slice(&body).with_context(|| format!("{} is not an Ostler admin server", self.admin))
+        self.fetch(Method::GET, path, query).await
+    }
+
+    /// Sends a request and parses the response.
+    pub async fn fetch<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<T> {
+        let text = self.fetch_text(method, path, query).await?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not an Ostler admin server", self.place))
+    }
+
+    /// Sends a request and reads the response.
+    pub async fn fetch_text(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<String> {
+        let answer = self.send(method, path, query).await?;
+        let body = answer
+            .collect_bytes()
+            .await
+            .context("the admin server's answer")?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
     /// Opens a stream of JSON lines.
@@ -112,54 +181,50 @@ impl Server {
         path: &str,
         query: &[(&str, &str)],
     ) -> anyhow::Result<Lines> {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .connect_timeout(REQUEST_TIMEOUT)
-            .build()?;
         Ok(Lines {
-            answer: self.send(&client, method, path, query).await?,
+            answer: self.send(method, path, query).await?,
             begun: Vec::new(),
         })
     }
 
-    async fn send(
-        &self,
-        client: &reqwest::Client,
-        method: Method,
-        path: &str,
-        query: &[(&str, &str)],
-    ) -> anyhow::Result<reqwest::Response> {
-        let base = self.admin.trim_end_matches('/');
-        let base = if base.contains("://") {
-            base.to_owned()
-        } else {
-            format!("http://{base}")
-        };
-        let url = reqwest::Url::parse_with_params(&format!("{base}{path}"), query)
-            .with_context(|| format!("--admin {:?} is no URL", self.admin))?;
-        let answer = client.request(method, url).send().await.map_err(|e| {
-            let why = crate::upstream::root_cause(&e);
-            anyhow::anyhow!(
-                "no admin server at {base} ({why}). Does a host run there? One in a cluster is reached with \
-                 `kubectl -n NAMESPACE port-forward deployment/ostler 8081`; one elsewhere with --admin URL or OSTLER_ADMIN"
-            )
-        })?;
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(answer);
+    /// Sends a request, and returns the body of its successful response.
+    async fn send(&self, method: Method, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Body> {
+        let place = &self.place;
+        let mut parameters = form_urlencoded::Serializer::new(String::new());
+        parameters.extend_pairs(query);
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{path}?{}", parameters.finish()))
+            .body(Body::empty())?;
+        let sent = timeout(RESPONSE_TIMEOUT, self.client.send(request)).await;
+        let sent = sent.map_err(|_| anyhow::anyhow!("{place} gives no answer"))?;
+        let (head, body) = sent.map_err(|e| self.explain_failure(&e))?.into_parts();
+        if head.status.is_success() {
+            return Ok(body);
         }
-        let body = answer.bytes().await.context("the admin server's answer")?;
+        let body = body.collect_bytes().await.context("the admin server's answer")?;
         let message: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
         match message.as_ref().and_then(|m| m["message"].as_str()) {
-            Some(message) => bail!("{message}"),
-            None => bail!("{base}{path}: HTTP {status}; is it an Ostler admin server?"),
+            Some(message) => Err(HostError(message.to_owned()).into()),
+            None => bail!(
+                "{place}{path}: HTTP {}; is it an Ostler admin server?",
+                head.status
+            ),
         }
+    }
+
+    fn explain_failure(&self, error: &kube::Error) -> anyhow::Error {
+        let (place, why) = (&self.place, root_cause(error));
+        anyhow::anyhow!(
+            "no admin server at {place} ({why}). Does a host run there? One in a cluster is asked by `kubectl ostler`, one elsewhere \
+             with --admin URL or OSTLER_ADMIN"
+        )
     }
 }
 
 /// JSON lines of a streamed response.
 pub struct Lines {
-    answer: reqwest::Response,
+    answer: Body,
     begun: Vec<u8>,
 }
 
@@ -177,10 +242,12 @@ impl Lines {
                     serde_json::from_slice(&line).context("the admin server's line")?,
                 ));
             }
-            match self.answer.chunk().await.context("the admin server's answer")? {
-                Some(chunk) => self.begun.extend_from_slice(&chunk),
-                None => return Ok(None),
-            }
+            let Some(frame) = self.answer.frame().await else {
+                return Ok(None);
+            };
+            let frame = frame.context("the admin server's answer")?;
+            self.begun
+                .extend_from_slice(frame.data_ref().map_or(&[], |chunk| chunk));
         }
     }
 }

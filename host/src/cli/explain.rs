@@ -8,10 +8,10 @@ use std::{
 use clap::Args;
 
 use super::{
-    ask::{Ask, Object, Output},
-    table::{Shade, cell, join_reason, section, table},
+    ask::{AnswerFormat, Ask, Object},
+    table::{Shade, cell, format_seconds, join_reason, section, table},
 };
-use crate::admin::explain::{Explanation, Followed, Read, State, Subscribed};
+use crate::admin::explain::{Explanation, Followed, NextRun, ObjectState, Read, State, Subscribed};
 
 /// Arguments of `ostler explain`.
 #[derive(Args)]
@@ -43,20 +43,22 @@ impl Explain {
     async fn watch_changes(&self, query: &[(&str, &str)]) -> anyhow::Result<()> {
         let mut interval = tokio::time::interval(WATCH_INTERVAL);
         let mut last = None;
+        let mut host = self.ask.server.connect().await?;
         loop {
             interval.tick().await;
-            let explanation: Explanation = self.ask.get("/explain", query).await?;
+            let explanation: Explanation = self.ask.server.get_again(&mut host, "/explain", query).await?;
             let facts = Some(strip_countdown(&explanation)?);
             if facts == last {
                 continue;
             }
             let text = match self.ask.output {
-                Output::Json => format!("{}\n", serde_json::to_string(&explanation)?),
-                Output::Table => format_explanation(&explanation),
+                AnswerFormat::Json => format!("{}\n", serde_json::to_string(&explanation)?),
+                AnswerFormat::Yaml => format!("---\n{}", serde_saphyr::to_string(&explanation)?),
+                AnswerFormat::Table | AnswerFormat::Wide => format_explanation(&explanation),
             };
             let separator = match self.ask.output {
-                Output::Table if std::io::stdout().is_terminal() => CLEAR_SCREEN,
-                Output::Table if last.is_some() => "\n",
+                output if output.is_text() && std::io::stdout().is_terminal() => CLEAR_SCREEN,
+                output if output.is_text() && last.is_some() => "\n",
                 _ => "",
             };
             print!("{separator}{text}");
@@ -78,36 +80,50 @@ fn strip_countdown(explanation: &Explanation) -> anyhow::Result<serde_json::Valu
 /// Clears a terminal and moves the cursor to its beginning.
 const CLEAR_SCREEN: &str = "\x1b[2J\x1b[H";
 
+/// The next run in words.
+pub fn format_next(next: &NextRun) -> String {
+    match next.in_seconds {
+        Some(seconds) => format!("in {}: {}", format_seconds(seconds), next.why),
+        None => next.why.clone(),
+    }
+}
+
+impl ObjectState {
+    /// The colour of the state.
+    pub fn shade(self) -> Shade {
+        match self {
+            Self::Ready => Shade::Good,
+            Self::NotReady => Shade::Bad,
+            Self::Paused | Self::Terminating | Self::New => Shade::Waiting,
+        }
+    }
+}
+
 /// The explanation as text, the most important facts first.
 fn format_explanation(explanation: &Explanation) -> String {
-    let shade = match &*explanation.state {
-        "Ready" => Shade::Good,
-        "NotReady" => Shade::Bad,
-        _ => Shade::Waiting,
-    };
     let name = if explanation.namespace.is_empty() {
         explanation.name.clone()
     } else {
         format!("{}/{}", explanation.namespace, explanation.name)
     };
-    let because = match (explanation.reason.is_empty(), &*explanation.state) {
-        (true, _) | (_, "Ready") => String::new(),
+    let because = match (explanation.reason.is_empty(), explanation.state) {
+        (true, _) | (_, ObjectState::Ready) => String::new(),
         _ => join_reason(&explanation.reason, &explanation.message),
     };
-    let next = match explanation.next.in_seconds {
-        Some(seconds) => format!("in {}: {}", format_duration(seconds), explanation.next.why),
-        None => explanation.next.why.clone(),
-    };
     let last = match (&explanation.last_reconcile, explanation.last_ms) {
-        (Some(at), Some(ms)) => format!("{at}, took {}", format_duration(ms / 1000.0)),
+        (Some(at), Some(ms)) => format!("{at}, took {}", format_seconds(ms / 1000.0)),
         _ => "never".into(),
     };
     let digest = explanation.plugin_digest.get(..12).unwrap_or_default();
     let mut rows = vec![
         ("Object", format!("{} {name}", explanation.kind), Shade::Plain),
-        ("State", explanation.state.clone(), shade),
+        (
+            "State",
+            format!("{:?}", explanation.state),
+            explanation.state.shade(),
+        ),
         ("Why", because, Shade::Plain),
-        ("Next run", next, Shade::Plain),
+        ("Next run", format_next(&explanation.next), Shade::Plain),
         ("Last run", last, Shade::Plain),
         ("Woken by", format_causes(&explanation.woken_by), Shade::Plain),
         (
@@ -266,17 +282,6 @@ fn format_causes(causes: &[String]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats a duration with a suitable unit.
-fn format_duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
-        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
-        s if s < 120.0 => format!("{s:.1} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,7 +298,7 @@ mod tests {
             kind: "Team.v1alpha1.concourse-ci.org".into(),
             namespace: "demo".into(),
             name: "platform".into(),
-            state: "NotReady".into(),
+            state: ObjectState::NotReady,
             reason: "InstanceNotReady".into(),
             message: "ci is not there".into(),
             permits: vec!["waits for one of `pods` (3 of 3 in use, 12 waiting)".into()],

@@ -1,19 +1,17 @@
 //! `ostler logs`: the recent log lines of an object or a plugin, or those of the pods that an object owns.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, bail};
 use clap::Args;
-use reqwest::Method;
+use http::Method;
 
 use super::{
-    ask::{self, Ask, Output},
+    ask::{self, Output},
+    connection::Server,
     pod_logs::{LineSelection, print_pod_logs},
     table::{Shade, shade_text},
 };
 use crate::{
     admin::explain::Explanation,
-    kube::well_known::environment,
     observe::log_ring::{LogLevel, LogLine},
 };
 
@@ -49,11 +47,11 @@ pub struct Logs {
     /// cluster, with the rights of its user.
     #[arg(long, conflicts_with_all = ["plugin", "level"])]
     pods: bool,
-    /// Kubeconfig of the cluster, for `--pods`. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
     #[command(flatten)]
-    ask: Ask,
+    server: Server,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
 }
 
 impl Logs {
@@ -74,11 +72,16 @@ impl Logs {
         if self.follow {
             query.push(("follow", "true"));
         }
-        let mut lines = self.ask.server.open_lines(Method::GET, "/logs", &query).await?;
+        let mut lines = self
+            .server
+            .connect()
+            .await?
+            .open_lines(Method::GET, "/logs", &query)
+            .await?;
         let mut shown = 0_usize;
         while let Some(line) = lines.next_line::<LogLine>().await? {
             shown += 1;
-            match self.ask.output {
+            match self.output {
                 Output::Json => println!("{}", serde_json::to_string(&line)?),
                 Output::Table => println!("{}", format_line(&line, self.plugin.is_some())),
             }
@@ -93,13 +96,13 @@ impl Logs {
     async fn print_pods(self) -> anyhow::Result<()> {
         let object = self.object.context("--pods needs KIND/NAME")?;
         let query = ask::query(&object, self.namespace.as_deref())?;
-        let explained: Explanation = self.ask.get("/explain", &query).await?;
+        let explained: Explanation = self.server.connect().await?.get("/explain", &query).await?;
         let selection = LineSelection {
             tail: self.tail,
             follow: self.follow,
-            output: self.ask.output,
+            output: self.output,
         };
-        print_pod_logs(self.kubeconfig, &explained, &selection).await
+        print_pod_logs(&self.server.cluster, &explained, &selection).await
     }
 }
 

@@ -10,18 +10,15 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{load_kubeconfig, read_grants, table::supports_colours};
+use super::{load_context, read_grants, table::supports_colours};
 use crate::{
     client::{api::ApiClient, connection::connect},
     host::Settings,
-    kube::well_known::environment,
     plan::{PlanRequest, Report, plan},
+    policy::rbac::HOST_NAMESPACE,
     sandbox::engine::CompileCache,
     upstream::DigestKey,
 };
-
-/// Namespace of the manifests and the chart.
-const DEFAULT_HOST_NAMESPACE: &str = "ostler-system";
 
 /// Arguments of `ostler plan`.
 #[derive(Args)]
@@ -67,9 +64,12 @@ pub struct Plan {
     /// Directory for compiled components. Only this user may have write access to it.
     #[arg(long, value_name = "DIRECTORY")]
     cache_dir: Option<PathBuf>,
-    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
+    /// Kubeconfig of the cluster. Defaults to the files of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
+    #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Defaults to its current one.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
     /// Namespace of the running host. The plan reads the key of digests there, so that only secrets that changed show as
     /// changes. Defaults to `ostler-system`, or to the namespace of the kubeconfig if only that has the key, as with `ostler
     /// dev`.
@@ -92,7 +92,7 @@ enum Output {
 impl Plan {
     /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let config = load_kubeconfig(self.kubeconfig).await?;
+        let config = load_context(self.kubeconfig, self.context).await?;
         let mut files = Vec::new();
         for path in &self.files {
             read_objects(path, &mut files)?;
@@ -114,7 +114,7 @@ impl Plan {
         let own_namespace = match self.host_namespace {
             Some(namespace) => namespace,
             None => {
-                let candidates = [DEFAULT_HOST_NAMESPACE, &kubeconfig_namespace];
+                let candidates = [HOST_NAMESPACE, &kubeconfig_namespace];
                 let reader = ApiClient::new(client.clone());
                 DigestKey::find_namespace(&reader, &candidates).await.to_owned()
             }

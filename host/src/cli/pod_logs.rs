@@ -1,26 +1,21 @@
 //! The logs of the pods that an object owns. They are found by the label of owned objects, and read with the rights of the user.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
 use futures::{AsyncBufReadExt, Stream, StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
-    api::{DynamicObject, ListParams, LogParams},
-    core::GroupVersionKind,
+    api::{ListParams, LogParams},
 };
 use serde::Serialize;
 
 use super::{
     ask::Output,
-    load_kubeconfig,
+    connection::Cluster,
+    object_api::find_api,
     table::{Shade, shade_text},
 };
-use crate::{
-    admin::explain::Explanation,
-    kube::{key::Gvk, well_known::bookkeeping::OWNER_UID},
-};
+use crate::{admin::explain::Explanation, kube::well_known::bookkeeping::OWNER_UID};
 
 /// A line of the log of a container.
 #[derive(Serialize)]
@@ -46,11 +41,11 @@ pub struct LineSelection {
 /// The cluster cannot be reached, the object does not exist, or the user may not list pods. A log that cannot be read, as that of a
 /// container that waits, is reported on standard error.
 pub async fn print_pod_logs(
-    kubeconfig: Option<PathBuf>,
+    cluster: &Cluster,
     owner: &Explanation,
     selection: &LineSelection,
 ) -> anyhow::Result<()> {
-    let client = kube::Client::try_from(load_kubeconfig(kubeconfig).await?)?;
+    let client = kube::Client::try_from(cluster.load().await?)?;
     let uid = read_uid(&client, owner).await?;
     let api: Api<Pod> = match &*owner.namespace {
         "" => Api::all(client.clone()),
@@ -89,15 +84,9 @@ pub async fn print_pod_logs(
     Ok(())
 }
 
-/// The UID of an object, by the resource that serves its kind.
+/// The UID of an object.
 async fn read_uid(client: &kube::Client, owner: &Explanation) -> anyhow::Result<String> {
-    let gvk = Gvk::parse(&owner.kind).with_context(|| format!("{} is no kind", owner.kind))?;
-    let gvk = GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind);
-    let (resource, _) = kube::discovery::pinned_kind(client, &gvk).await?;
-    let api: Api<DynamicObject> = match &*owner.namespace {
-        "" => Api::all_with(client.clone(), &resource),
-        namespace => Api::namespaced_with(client.clone(), namespace, &resource),
-    };
+    let api = find_api(client, &owner.kind, &owner.namespace).await?;
     let object = api.get(&owner.name).await?;
     object.uid().context("the object has no UID")
 }

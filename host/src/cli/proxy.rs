@@ -9,10 +9,10 @@ use kube::config::Kubeconfig;
 
 use crate::kube::well_known::environment;
 
-/// The `proxy-url` of the current context's cluster.
-pub fn find_configured_proxy(config: &Kubeconfig) -> Option<&str> {
-    let context = config.current_context.as_ref()?;
-    let context = config.contexts.iter().find(|c| c.name == *context)?;
+/// The `proxy-url` of the cluster of a context, the current one by default.
+pub fn find_configured_proxy<'a>(config: &'a Kubeconfig, context: Option<&str>) -> Option<&'a str> {
+    let context = context.or(config.current_context.as_deref())?;
+    let context = config.contexts.iter().find(|c| c.name == context)?;
     let name = &context.context.as_ref()?.cluster;
     let cluster = config.clusters.iter().find(|c| c.name == *name)?;
     cluster

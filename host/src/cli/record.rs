@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use reqwest::Method;
+use http::Method;
 
 use super::{
-    ask::{Output, Server, query},
+    ask::{Output, query},
+    connection::Server,
     table::{Shade, cell, table},
 };
 use crate::recording::{
@@ -55,13 +56,18 @@ impl Record {
         };
         let mut query = query(object, self.namespace.as_deref())?;
         if self.last {
-            let recording: Recording = self.server.get("/recording", &query).await?;
+            let recording: Recording = self.server.connect().await?.get("/recording", &query).await?;
             return self.write_recording(&recording, 1);
         }
         let count = self.count.to_string();
         query.push(("count", &count));
         let method = if self.now { Method::POST } else { Method::GET };
-        let mut recordings = self.server.open_lines(method, "/record", &query).await?;
+        let mut recordings = self
+            .server
+            .connect()
+            .await?
+            .open_lines(method, "/record", &query)
+            .await?;
         if self.now {
             eprintln!("waiting for the reconcile of {object}")
         } else {
@@ -77,7 +83,7 @@ impl Record {
     }
 
     async fn list_recordings(&self) -> anyhow::Result<()> {
-        let kept: Vec<Summary> = self.server.get("/recordings", &[]).await?;
+        let kept: Vec<Summary> = self.server.connect().await?.get("/recordings", &[]).await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&kept)?),
             Output::Table if kept.is_empty() => println!("nothing is recorded: no reconcile has failed"),

@@ -8,10 +8,10 @@ use std::{
 
 use clap::{ArgAction, Args};
 
-use super::{Common, load_kubeconfig, parse_duration, serve_host};
+use super::{Common, addresses::read_host_name, load_kubeconfig, parse_duration, serve_host};
 use crate::{
     kube::well_known::environment,
-    leader::{election::Timing, lease},
+    leader::{election::Timing, endpoint::OwnEndpoint, lease},
     policy::rbac::LEASE_NAME,
 };
 
@@ -65,10 +65,9 @@ struct Election {
 impl Election {
     fn lease_settings(self, config: &kube::Config) -> Option<lease::Settings> {
         let identity = || {
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             format!(
                 "{}_{:016x}",
-                host.trim(),
+                read_host_name(),
                 RandomState::new().hash_one(std::process::id())
             )
         };
@@ -84,6 +83,7 @@ impl Election {
                 renew: self.renew_deadline,
                 retry: self.retry_period,
             },
+            endpoint: OwnEndpoint::default(),
         })
     }
 }

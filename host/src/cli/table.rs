@@ -110,3 +110,24 @@ pub fn join_reason(reason: &str, message: &str) -> String {
 pub fn supports_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os(environment::NO_COLOR).is_none_or(|v| v.is_empty())
 }
+
+/// Formats seconds with a unit that leaves one to three digits before the point.
+pub fn format_seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// Formats an age as kubectl does: `42s`, `5m`, `3h`, `2d`.
+pub fn format_age(seconds: u64) -> String {
+    match seconds {
+        s if s < 120 => format!("{s}s"),
+        s if s < 7200 => format!("{}m", s / 60),
+        s if s < 48 * 3600 => format!("{}h", s / 3600),
+        s => format!("{}d", s / (24 * 3600)),
+    }
+}

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::Method;
+use http::Method;
 
 use super::{
-    ask::{Ask, Object, Output},
+    ask::{Object, Output},
+    connection::Server,
     table::{Shade, shade_text},
 };
 use crate::recording::trace::TraceLine;
@@ -23,14 +24,22 @@ pub struct Trace {
     #[arg(long)]
     count: Option<usize>,
     #[command(flatten)]
-    ask: Ask,
+    server: Server,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
 }
 
 impl Trace {
     /// Follows the reconciles and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
-        let mut lines = self.ask.server.open_lines(Method::GET, "/trace", &query).await?;
+        let mut lines = self
+            .server
+            .connect()
+            .await?
+            .open_lines(Method::GET, "/trace", &query)
+            .await?;
         eprintln!(
             "following {}; the next reconcile is shown as it happens",
             self.object.object
@@ -40,7 +49,7 @@ impl Trace {
             && let Some(line) = lines.next_line::<TraceLine>().await?
         {
             left -= usize::from(matches!(line, TraceLine::End { .. }));
-            match self.ask.output {
+            match self.output {
                 Output::Json => println!("{}", serde_json::to_string(&line)?),
                 Output::Table => println!("{}", format_line(&line)),
             }

@@ -9,6 +9,8 @@
 
 /// Field manager of the host's own writes. A plugin writes as `ostler-NAME`.
 pub const HOST_FIELD_MANAGER: &str = "ostler";
+/// Field manager of what `ostler suspend` and `resume` write for their user.
+pub const COMMAND_FIELD_MANAGER: &str = "ostler-command";
 
 /// A documented name.
 #[cfg(test)]
@@ -107,6 +109,9 @@ well_known! {
         /// Annotation of a Secret into which the host has inserted secrets for a plugin, with a digest of the key in `data`
         /// behind the slash. The value is the key, whose value no plugin reads.
         SUBSTITUTED = "substituted.ostler.dev/", "annotation";
+        /// Annotation of the Lease: namespace, pod, port and certificate of the leader's secure address, by which `kubectl ostler` reaches
+        /// it.
+        SECURE_ENDPOINT = "ostler.dev/secure-endpoint", "annotation";
         /// Label of the service account, roles and bindings that `ostler plugin install` applies for a plugin, with its name.
         PLUGIN_LABEL = "ostler.dev/plugin-name", "label";
     }

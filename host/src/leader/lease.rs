@@ -23,8 +23,11 @@ use crate::{
         connection::connect,
         fence::WriteFence,
     },
-    kube::well_known::HOST_FIELD_MANAGER,
-    leader::election::{ElectionMachine, Lease, LeaseRecord, Request, Response, Step, Timing},
+    kube::well_known::{HOST_FIELD_MANAGER, bookkeeping::SECURE_ENDPOINT},
+    leader::{
+        election::{ElectionMachine, Lease, LeaseRecord, Request, Response, Step, Timing},
+        endpoint::OwnEndpoint,
+    },
 };
 
 /// Settings of leader election.
@@ -40,6 +43,8 @@ pub struct Settings {
     pub identity: String,
     /// Durations of the election.
     pub timing: Timing,
+    /// The secure address of this process, which the Lease tells of while it leads.
+    pub endpoint: OwnEndpoint,
 }
 
 /// A running leader elector. On drop it stops without releasing the lease, which then expires as after a crash.
@@ -187,6 +192,7 @@ struct LeaseClient<'a> {
     client: &'a ApiClient,
     namespace: &'a str,
     name: &'a str,
+    endpoint: &'a OwnEndpoint,
     collection: String,
     object: String,
 }
@@ -199,6 +205,7 @@ impl<'a> LeaseClient<'a> {
             client,
             namespace,
             name,
+            endpoint: &settings.endpoint,
             object: format!("{collection}/{name}"),
             collection,
         }
@@ -208,18 +215,23 @@ impl<'a> LeaseClient<'a> {
         let response = match request {
             Request::Read => self.client.get(&self.object).await,
             Request::Create(record) => {
+                let annotations = self
+                    .endpoint(record)
+                    .map(|endpoint| json!({SECURE_ENDPOINT: endpoint}));
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
-                    "metadata": {"name": self.name, "namespace": self.namespace},
+                    "metadata": {"name": self.name, "namespace": self.namespace, "annotations": annotations},
                     "spec": lease_spec(record),
                 });
                 let path = format!("{}?fieldManager={HOST_FIELD_MANAGER}", self.collection);
                 self.client.create(&path, lease.to_string().into_bytes()).await
             }
             Request::Update(lease) => {
+                // Null removes that of a former holder.
+                let annotations = json!({SECURE_ENDPOINT: self.endpoint(&lease.record)});
                 let patch = json!({
-                    "metadata": {"resourceVersion": &*lease.version},
+                    "metadata": {"resourceVersion": &*lease.version, "annotations": annotations},
                     "spec": lease_spec(&lease.record),
                 });
                 let path = format!("{}?fieldManager={HOST_FIELD_MANAGER}", self.object);
@@ -238,6 +250,14 @@ impl<'a> LeaseClient<'a> {
                 Response::Failed
             }
         }
+    }
+
+    /// The endpoint that a Lease with this record tells of, as JSON.
+    fn endpoint(&self, record: &LeaseRecord) -> Option<String> {
+        let held = (!record.holder.is_empty())
+            .then(|| self.endpoint.describe())
+            .flatten();
+        held.map(|endpoint| json!(endpoint).to_string())
     }
 
     /// Waits until the Lease changes, or for ever if it cannot be watched. A broken watch is opened again on the next

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use kube::api::DeleteParams;
 use ostler::testing::{admin::certificate::ServerCertificate, key::Gvk, recording::Retention};
 use ostler_test_harness::{Lab, process::Process, scenario};
-use reqwest::{Client, Method, StatusCode};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair,
+};
+use reqwest::{Client, Identity, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
@@ -36,18 +40,11 @@ impl<'a> User<'a> {
         lab.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "viewer", "namespace": lab.namespace}}))
             .await;
-        let path = format!(
-            "/api/v1/namespaces/{}/serviceaccounts/viewer/token",
-            lab.namespace
-        );
-        let request = axum::http::Request::post(path).header("content-type", "application/json");
-        let request = request.body(b"{}".to_vec()).expect("a request");
-        let issued: Value = lab.client.request(request).await.expect("a token");
         Self {
             lab,
             url,
             client: https_client(),
-            token: issued["status"]["token"].as_str().expect("a token").to_owned(),
+            token: create_token(lab, "viewer").await,
         }
     }
 
@@ -154,7 +151,9 @@ async fn user_of_secure_address_sees_what_he_may_read_and_nothing_else(mut lab: 
     );
 
     // Authenticated, without a right.
-    assert_eq!(user.get("/objects").await, (StatusCode::OK, "[]".into()));
+    for path in ["/objects", "/states", "/states?kind=greeting"] {
+        assert_eq!(user.get(path).await, (StatusCode::OK, "[]".into()), "{path}");
+    }
     assert_eq!(user.get("/recordings").await, (StatusCode::OK, "[]".into()));
     for path in HOST_PATHS {
         let (code, text) = user.get(path).await;
@@ -188,6 +187,8 @@ async fn user_of_secure_address_sees_what_he_may_read_and_nothing_else(mut lab: 
     .await;
     let objects = user.get("/objects").await.1;
     assert!(!objects.contains("theirs"), "{objects}");
+    let states = user.get("/states").await.1;
+    assert!(states.contains("mine") && !states.contains("theirs"), "{states}");
     let anywhere = user.get("/explain?kind=greeting&name=mine").await;
     assert_eq!(anywhere.0, StatusCode::OK, "{}", anywhere.1);
 
@@ -223,14 +224,18 @@ async fn user_of_secure_address_sees_what_he_may_read_and_nothing_else(mut lab: 
         recordings.contains("mine") && !recordings.contains("theirs"),
         "{recordings}"
     );
-    let (code, text) = user
-        .send(
-            Method::POST,
-            &format!("/record?count=1&{}", question(&own, "mine")),
-        )
-        .await;
-    assert_eq!(code, StatusCode::FORBIDDEN);
-    assert!(text.contains("may not patch Greeting mine"), "{text}");
+    for path in ["/record?count=1&", "/reconcile?"] {
+        let path = format!("{path}{}", question(&own, "mine"));
+        let (code, text) = user.send(Method::POST, &path).await;
+        assert_eq!(code, StatusCode::FORBIDDEN);
+        assert!(text.contains("may not patch Greeting mine"), "{path}: {text}");
+    }
+    let impersonating = user.client.get(format!("{url}/objects")).bearer_auth(&user.token);
+    let impersonating = impersonating.header("impersonate-user", "admin").send().await;
+    assert_eq!(
+        impersonating.expect("a response").status(),
+        StatusCode::BAD_REQUEST
+    );
 
     let urls: Vec<&str> = HOST_PATHS.to_vec();
     user.allow(
@@ -308,6 +313,172 @@ async fn host_process_serves_health_and_users_at_addresses_of_their_own(lab: Lab
         let user = User::create(&lab, at("secure", "")).await;
         assert_eq!(user.get("/objects").await, (StatusCode::OK, "[]".into()));
     }
+}
+
+/// Two hosts, of which one leads. The user has the right to read the Lease, and then those to read greetings and the host's status.
+#[scenario]
+async fn command_finds_leader_by_its_lease_and_has_the_rights_of_its_user(lab: Lab) {
+    let election = ["--leader-elect", "--lease-namespace", &lab.namespace];
+    let arguments = [&["--secure-bind-address", "127.0.0.1:0"][..], &election].concat();
+    lab.install(&["examples/greeting"]);
+    let leader = Process::start(&lab, "leader", &arguments);
+    leader.wait_started(&lab).await;
+    let standby = Process::start(&lab, "standby", &arguments);
+    standby.wait_started(&lab).await;
+    let namespace = lab.namespace.clone();
+    apply_greeting(&lab, &namespace, "mine").await;
+    let secure = |host: &Process| host.read_facts()["secure"].as_str().expect("a URL").to_owned();
+    let user = User::create(&lab, secure(&leader)).await;
+    let kubeconfig = write_kubeconfig(&lab, "viewer", &json!({ "token": user.token }));
+    let run = async |arguments: &[&str], url: &str| {
+        let place = ["--kubeconfig", &kubeconfig, "--host-namespace", &namespace];
+        let admin = ["--admin", url];
+        let admin = if url.is_empty() { &[][..] } else { &admin };
+        let output = ostler(&[arguments, &place[..], admin].concat()).await;
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let explain = ["explain", "greeting/mine", "-n", &namespace];
+
+    let (good, _, error) = run(&explain, &user.url).await;
+    assert!(!good, "the Lease can't be read");
+    assert!(
+        error.contains("cannot get resource \"leases\"") && error.contains("ostler:user"),
+        "{error}"
+    );
+    let lease = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]}]);
+    user.allow("Role", "user", lease).await;
+    lab.wait_until("the user may read the Lease", async || {
+        let (_, _, error) = run(&explain, &user.url).await;
+        error.contains("may not get")
+    })
+    .await;
+    let greetings =
+        json!([{"apiGroups": ["examples.ostler.dev"], "resources": ["greetings"], "verbs": ["get", "list"]}]);
+    user.allow("Role", "greetings", greetings).await;
+    user.wait_allowed("/explain?kind=greeting&name=mine").await;
+    let (good, text, error) = run(&explain, &user.url).await;
+    assert!(good && text.contains("Ready"), "{text}{error}");
+    let (good, _, error) = run(&["status"], &user.url).await;
+    assert!(!good && error.contains("may not get /status"), "{error}");
+
+    let (good, _, error) = run(&explain, &secure(&standby)).await;
+    assert!(
+        !good && error.contains("certificate"),
+        "it is not the leader's: {error}"
+    );
+    // No API server has a pod of that name.
+    let (good, _, error) = run(&explain, "").await;
+    assert!(!good && error.contains("port-forward to the pod"), "{error}");
+}
+
+/// An authority of client certificates, as an API server with `--client-ca-file` publishes it.
+#[scenario(embedded = "the control plane of the tests authenticates by tokens only")]
+async fn user_with_client_certificate_has_its_rights(mut lab: Lab) {
+    let authority_key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, authority_key).expect("signed");
+    lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": {"client-ca-file": authority.pem()}}))
+        .await;
+    lab.start_host().await;
+    let url = serve_secure(&lab).await;
+    let issue = |subject: &[(DnType, &str)], usage| {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, value) in subject {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        params.extended_key_usages = vec![usage];
+        let certificate = params.signed_by(&key, &authority).expect("signed");
+        Identity::from_pem(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes())
+            .expect("an identity")
+    };
+    let get = async |identity: Option<Identity>, path: &str| {
+        let client = Client::builder().no_proxy().danger_accept_invalid_certs(true);
+        let client = match identity {
+            Some(identity) => client.identity(identity),
+            None => client,
+        };
+        let request = client.build().expect("a client").get(format!("{url}{path}"));
+        request.send().await.map(|response| response.status())
+    };
+    let ada = [
+        (DnType::CommonName, "ada"),
+        (DnType::OrganizationName, "operators"),
+    ];
+    let client_auth = ExtendedKeyUsagePurpose::ClientAuth;
+    lab.wait_until("the authority is known", async || {
+        let ada = issue(&ada, client_auth.clone());
+        get(Some(ada), "/objects").await.ok() == Some(StatusCode::OK)
+    })
+    .await;
+    let ada = issue(&ada, client_auth.clone());
+    assert_eq!(
+        get(Some(ada.clone()), "/status").await.expect("a response"),
+        StatusCode::FORBIDDEN
+    );
+    lab.apply(
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "certified"}, "rules": [{"nonResourceURLs": ["/status"], "verbs": ["get"]}]}),
+    )
+    .await;
+    lab.apply(
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "certified"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "certified"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "operators"}]}),
+    )
+    .await;
+    lab.wait_until("the group is allowed", async || {
+        get(Some(ada.clone()), "/status").await.ok() == Some(StatusCode::OK)
+    })
+    .await;
+    assert_eq!(
+        get(None, "/status").await.expect("a response"),
+        StatusCode::UNAUTHORIZED
+    );
+    let nobody = issue(&[(DnType::OrganizationName, "operators")], client_auth);
+    assert_eq!(
+        get(Some(nobody), "/status").await.expect("a response"),
+        StatusCode::UNAUTHORIZED,
+        "a certificate without a common name"
+    );
+    let server = [
+        (DnType::CommonName, "ada"),
+        (DnType::OrganizationName, "operators"),
+    ];
+    let server = issue(&server, ExtendedKeyUsagePurpose::ServerAuth);
+    assert!(
+        get(Some(server), "/status").await.is_err(),
+        "a certificate of a server"
+    );
+}
+
+/// Creates a token of a service account in the namespace of the test.
+pub(crate) async fn create_token(lab: &Lab, account: &str) -> String {
+    let path = format!(
+        "/api/v1/namespaces/{}/serviceaccounts/{account}/token",
+        lab.namespace
+    );
+    let request = axum::http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(b"{}".to_vec()).expect("a request");
+    let issued: Value = lab.client.request(request).await.expect("a token");
+    issued["status"]["token"].as_str().expect("a token").to_owned()
+}
+
+/// Writes a kubeconfig for a user with these credentials. Returns its path.
+pub(crate) fn write_kubeconfig(lab: &Lab, name: &str, credentials: &Value) -> String {
+    let text = std::fs::read_to_string(&lab.kubeconfig).expect("a kubeconfig");
+    let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
+    let context = config["contexts"][0].clone();
+    config["users"] = json!([{"name": context["context"]["user"], "user": credentials}]);
+    let path = lab.path().join(format!("{name}.kubeconfig"));
+    std::fs::write(&path, config.to_string()).expect("written");
+    path.to_str().expect("a path").to_owned()
 }
 
 #[scenario]

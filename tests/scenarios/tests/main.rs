@@ -7,6 +7,7 @@ mod builds;
 mod chain;
 mod chaos;
 mod clusters;
+mod commands;
 mod counts;
 mod crash;
 mod deletion;

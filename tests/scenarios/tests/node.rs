@@ -1,6 +1,9 @@
 //! The host in pods of a real node, installed as the documentation says.
 
-use std::{net::IpAddr, process::Command};
+use std::{
+    net::IpAddr,
+    process::{Command, Output},
+};
 
 use futures::{StreamExt, stream};
 use kube::api::DeleteParams;
@@ -10,7 +13,10 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::steps::{artifact_key, containers::SHIM_IMAGE, pods, steps};
+use crate::{
+    admin::{create_token, write_kubeconfig},
+    steps::{artifact_key, containers::SHIM_IMAGE, pods, steps},
+};
 
 /// An installation of the host in a namespace of its own, for objects in that of the test.
 struct Installation {
@@ -134,6 +140,73 @@ impl Installation {
         }
     }
 
+    /// Runs `kubectl ostler` for a service account of the test's namespace, whose rights are those of the documentation.
+    async fn run_kubectl_plugin(&self, kubeconfig: &str, arguments: &[&str]) -> Output {
+        let plugin = self.lab.path().join("kubectl-ostler");
+        if !plugin.exists() {
+            std::os::unix::fs::symlink(host_binary(), &plugin).expect("a link");
+        }
+        let mut command = Command::new("kubectl");
+        command
+            .args(["ostler"])
+            .args(arguments)
+            .args(["--host-namespace", &self.namespace, "--kubeconfig", kubeconfig])
+            .env(
+                "PATH",
+                format!(
+                    "{}:{}",
+                    self.lab.path().display(),
+                    std::env::var("PATH").expect("a path")
+                ),
+            )
+            .env_remove("OSTLER_ADMIN");
+        tokio::task::spawn_blocking(move || command.output().expect("kubectl runs"))
+            .await
+            .expect("it ends")
+    }
+
+    /// Creates a service account that may use the command and see Steps. Returns its kubeconfig.
+    async fn create_user(&self) -> String {
+        let (lab, name) = (&self.lab, "viewer");
+        let namespace = &lab.namespace;
+        lab.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}))
+            .await;
+        let group = "rbac.authorization.k8s.io";
+        let rules = json!([{"apiGroups": ["steps.ostler.dev"], "resources": ["steps"], "verbs": ["get", "list", "patch"]}]);
+        lab.apply(json!({"apiVersion": format!("{group}/v1"), "kind": "Role",
+            "metadata": {"name": "viewer", "namespace": namespace}, "rules": rules}))
+            .await;
+        for (place, role) in [(namespace, "viewer"), (&self.namespace, "ostler:user")] {
+            lab.apply(json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding",
+                "metadata": {"name": "viewer", "namespace": place},
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]}))
+                .await;
+        }
+        write_kubeconfig(lab, name, &json!({ "token": create_token(lab, name).await }))
+    }
+
+    /// The command finds the leader by its Lease and reaches it through the API server, with the rights of its user.
+    async fn check_kubectl_plugin(&self, user: &str) {
+        let namespace = &self.lab.namespace;
+        let run = async |arguments: &[&str]| {
+            let output = self.run_kubectl_plugin(user, arguments).await;
+            let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+            (output.status.success(), text(output.stdout), text(output.stderr))
+        };
+        let (good, table, error) = run(&["get", "steps", "-n", namespace]).await;
+        assert!(
+            good && table.contains("step/greet") && table.contains("Ready"),
+            "{table}{error}"
+        );
+        let (good, text, error) = run(&["explain", "step/greet", "-n", namespace]).await;
+        assert!(good && text.contains("steps-step"), "{text}{error}");
+        let (good, _, error) = run(&["status"]).await;
+        assert!(!good && error.contains("may not get /status"), "{error}");
+        let (good, _, error) = run(&["record", "step/greet", "--last", "-n", namespace]).await;
+        assert!(!good && error.contains("may not record"), "{error}");
+    }
+
     /// Waits until a Step has ended well. Returns its status.
     async fn wait_succeeded(&self, name: &str) -> Value {
         let step = self.lab.wait_ready(&steps(), name).await;
@@ -178,6 +251,9 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
         assert_eq!(status["attempt"], 1, "{status:#}");
     }
 
+    let user = installation.create_user().await;
+    installation.check_kubectl_plugin(&user).await;
+
     let leader = installation.find_leader().await.expect("a pod leads");
     lab.api(&pods(), &installation.namespace)
         .delete(&leader, &DeleteParams::default().grace_period(0))
@@ -189,6 +265,7 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
     assert_eq!(status["logTail"], "Hello\n");
     let next = installation.find_leader().await.expect("a pod leads");
     assert_ne!(next, leader);
+    installation.check_kubectl_plugin(&user).await;
     // What had ended before ran once.
     for name in ["greet", "print"] {
         assert_eq!(installation.wait_succeeded(name).await["attempt"], 1);

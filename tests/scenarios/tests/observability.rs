@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use ostler::testing::{
     admin::{
         Admin,
-        explain::{Explanation, State},
+        explain::{Explanation, ObjectState, State},
         question::Question,
         status::Status,
     },
@@ -313,7 +313,7 @@ async fn traps_and_plugin_metrics_are_counted(mut lab: Lab) {
         .explain(&question(&lab, "hostile", "loop"))
         .expect("explained");
     assert!(
-        explained.attempts >= 1 && explained.state == "NotReady",
+        explained.attempts >= 1 && explained.state == ObjectState::NotReady,
         "{explained:?}"
     );
     let error = explained.errors.last().expect("an error");
@@ -355,6 +355,7 @@ async fn leadership_is_reported_in_metrics_and_status(mut lab: Lab) {
         name: "observed".into(),
         identity: identity.into(),
         timing: Timing::default(),
+        endpoint: Default::default(),
     };
     let (first, second) = (lease("first"), lease("second"));
     lab.settings.election = Some(first);
@@ -413,8 +414,8 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     let explained = ask().expect("explained");
     let instance = lab.key(&kind("Instance"), "ci").to_string();
     assert_eq!(
-        (&*explained.state, &*explained.reason),
-        ("NotReady", "InstanceNotReady")
+        (explained.state, &*explained.reason),
+        (ObjectState::NotReady, "InstanceNotReady")
     );
     assert!(
         explained
@@ -455,8 +456,8 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     lab.wait_idle().await;
     let explained = ask().expect("explained");
     assert_eq!(
-        (&*explained.state, explained.waits_for.len()),
-        ("Ready", 0),
+        (explained.state, explained.waits_for.len()),
+        (ObjectState::Ready, 0),
         "{explained:?}"
     );
     assert!(
@@ -492,7 +493,7 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     );
     lab.delete(&kind("Team"), "platform").await;
     lab.wait_until("it is reported as held", async || {
-        ask().is_ok_and(|t| t.state == "Terminating" && t.reason == "Held")
+        ask().is_ok_and(|t| t.state == ObjectState::Terminating && t.reason == "Held")
     })
     .await;
     let finalizers = json!(["example.org/other", "concourse-ci.org/team-finalizer"]);
@@ -503,7 +504,7 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     )
     .await;
     lab.wait_until("its remaining finalizers are reported", async || {
-        ask().is_ok_and(|t| t.state == "Terminating" && t.finalizers == ["example.org/other"])
+        ask().is_ok_and(|t| t.state == ObjectState::Terminating && t.finalizers == ["example.org/other"])
     })
     .await;
     lab.patch(&kind("Team"), "platform", json!({"metadata": {"finalizers": []}}))
@@ -534,13 +535,13 @@ pub(crate) async fn ostler(arguments: &[&str]) -> Output {
 }
 
 /// A command that prints lines until it is killed, when this is dropped.
-struct Follower {
+pub(crate) struct Follower {
     child: Child,
     lines: Option<Receiver<String>>,
 }
 
 impl Follower {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(process::host_binary());
         command
             .args(arguments)
@@ -561,7 +562,7 @@ impl Follower {
     }
 
     /// Waits for a line with these words.
-    async fn wait_line(&mut self, words: &str) -> String {
+    pub(crate) async fn wait_line(&mut self, words: &str) -> String {
         let lines = self.lines.take().expect("lines");
         let words = words.to_owned();
         let read = move || {
@@ -714,7 +715,7 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
     let output = ostler(&["status", "--admin", &unused]).await;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        !output.status.success() && error.contains("port-forward") && error.contains(&unused),
+        !output.status.success() && error.contains("kubectl ostler") && error.contains(&unused),
         "{error}"
     );
 }

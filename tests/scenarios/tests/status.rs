@@ -166,6 +166,7 @@ async fn elect(lab: &Lab, identity: &str) -> Settings {
             renew: Duration::from_secs(2),
             retry: Duration::from_millis(500),
         },
+        endpoint: Default::default(),
     };
     Settings {
         election: Some(election),

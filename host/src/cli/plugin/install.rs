@@ -40,6 +40,7 @@ use crate::{
     policy::{
         grants::{Grants, ServiceAccount},
         origin::OriginPattern,
+        rbac::HOST_NAMESPACE,
     },
     sandbox::engine::Engine,
     supply::{
@@ -117,7 +118,7 @@ pub struct Uninstall {
 #[derive(Args)]
 struct HostAccount {
     /// Namespace of the host.
-    #[arg(long, value_name = "NAMESPACE", default_value = "ostler-system")]
+    #[arg(long, value_name = "NAMESPACE", default_value = HOST_NAMESPACE)]
     host_namespace: String,
     /// Service account of the host.
     #[arg(long, value_name = "NAME", default_value = "ostler")]

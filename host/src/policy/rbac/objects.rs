@@ -23,12 +23,18 @@ use crate::{
 
 /// Default name of the Lease of the host.
 pub const LEASE_NAME: &str = "ostler";
+/// Namespace of the host unless another one is given: that of the manifests and the chart.
+pub const HOST_NAMESPACE: &str = "ostler-system";
 /// Name of the ClusterRole with the rules of the host in a namespace.
 const HOST_NAMESPACE_ROLE: &str = "ostler:namespace";
 /// Name of the ClusterRole with the rules of the host for cluster-scoped kinds, and of its binding.
 const HOST_CLUSTER_ROLE: &str = "ostler:cluster";
 /// Name of the Role with the rules of the host in its own namespace, and of its binding.
 const HOST_OWN_ROLE: &str = "ostler:leadership";
+/// Name of the RoleBinding that lets the host read the authority of client certificates.
+const HOST_AUTHENTICATION_BINDING: &str = "ostler:authentication-reader";
+/// Name of the Role for it, which every cluster has in `kube-system`.
+const AUTHENTICATION_READER_ROLE: &str = "extension-apiserver-authentication-reader";
 
 /// The rights of a plugin and their subjects.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +107,13 @@ pub fn host_objects(host: &ServiceAccount) -> Vec<Value> {
         writer.binding(HOST_CLUSTER_ROLE, "ClusterRole", HOST_CLUSTER_ROLE, None, host),
         writer.role(HOST_OWN_ROLE, Some(&host.namespace), own.to_vec()),
         writer.binding(HOST_OWN_ROLE, "Role", HOST_OWN_ROLE, Some(&host.namespace), host),
+        writer.binding(
+            HOST_AUTHENTICATION_BINDING,
+            "Role",
+            AUTHENTICATION_READER_ROLE,
+            Some("kube-system"),
+            host,
+        ),
     ]
 }
 

@@ -1,0 +1,149 @@
+//! Objects and their states in short, and reconciles on demand: for `ostler get` and `ostler reconcile`.
+
+use std::collections::HashMap;
+
+use axum::{
+    Json,
+    extract::{Extension, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Admin,
+    access::{Refusal, Requester},
+    explain::{NextRun, ObjectState, find_object_state},
+    question::Question,
+    run_blocking,
+};
+use crate::{
+    kube::{
+        key::{Gvk, ObjectRef},
+        scope::Projection,
+        selector::Selector,
+    },
+    schedule::{dispatcher::Cause, queue::Priority},
+};
+
+/// Query parameters of `/states`.
+#[derive(Deserialize)]
+pub struct Selection {
+    /// Kind as in a [`Question`]; all by default.
+    kind: Option<String>,
+    /// Name; all by default.
+    name: Option<String>,
+    /// Namespace; all by default. Cluster-scoped objects are in each.
+    namespace: Option<String>,
+    /// Label selector.
+    selector: Option<String>,
+}
+
+/// An object in the response of `/states`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObjectSummary {
+    /// Its kind, with version and group.
+    pub kind: String,
+    /// Its namespace; empty for cluster-scoped ones.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: ObjectState,
+    /// Reason of its Ready condition.
+    pub reason: String,
+    /// Message of its Ready condition.
+    pub message: String,
+    /// Its creation (RFC 3339).
+    pub created: String,
+    /// Time and reason of the next reconcile.
+    pub next: NextRun,
+    /// The plugin that reconciles it; empty if none does.
+    pub plugin: String,
+    /// Reconciles so far.
+    pub reconciles: u64,
+    /// Reconciles that ended in a failure or a trap.
+    pub failures: u64,
+    /// End of the last reconcile (RFC 3339).
+    pub last_reconcile: Option<String>,
+}
+
+/// The states of the selected objects that the requester may list, in order of kind, namespace and name.
+pub async fn states(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(selection): Query<Selection>,
+) -> Result<Response, Refusal> {
+    let bad_request = |message| Refusal(StatusCode::BAD_REQUEST, message);
+    let selector = selection.selector.as_deref().map(Selector::parse).transpose();
+    let selector = selector.map_err(|e| bad_request(format!("the label selector: {e}")))?;
+    let mut keys = admin.stats.keys();
+    let question = Question {
+        kind: selection.kind.clone().unwrap_or_default(),
+        namespace: selection.namespace,
+        name: selection.name.unwrap_or_default(),
+    };
+    if selection.kind.is_some() {
+        keys = question.filter_kind(&keys).map_err(bad_request)?;
+    }
+    let is_named = |key: &ObjectRef| question.name.is_empty() || *key.name == *question.name;
+    keys.retain(|key| question.is_in_namespace(key) && is_named(key));
+    let visible = requester.retain_visible("list", keys).await?;
+    let describe = move || Json(admin.summarize_objects(&visible, selector.as_ref()));
+    Ok(run_blocking(describe).await)
+}
+
+impl Admin {
+    fn summarize_objects(&self, keys: &[ObjectRef], selector: Option<&Selector>) -> Vec<ObjectSummary> {
+        // The plugin of a kind, and why it holds all objects.
+        let mut plugins: HashMap<Gvk, (Option<String>, Option<String>)> = HashMap::new();
+        let mut summaries = Vec::new();
+        for key in keys {
+            let object = self.services.cache.store.get(key, Projection::Full);
+            let (Some(object), Some(stats)) = (object, self.stats.object(key)) else {
+                continue;
+            };
+            if selector.is_some_and(|selector| !selector.matches(&object.labels)) {
+                continue;
+            }
+            let (plugin, held) = plugins
+                .entry(key.gvk.clone())
+                .or_insert_with(|| self.find_plugin(&key.gvk));
+            let turn = self.services.dispatcher.explain(key);
+            summaries.push(ObjectSummary {
+                kind: key.gvk.to_string(),
+                state: find_object_state(&object, &stats),
+                created: object.field_text("metadata.creationTimestamp"),
+                next: NextRun::of_turn(&turn, plugin.is_some(), held.clone()),
+                plugin: plugin.clone().unwrap_or_default(),
+                namespace: stats.namespace,
+                name: stats.name,
+                reason: stats.reason,
+                message: stats.message,
+                reconciles: stats.reconciles,
+                failures: stats.failures,
+                last_reconcile: stats.last_reconcile,
+            });
+        }
+        summaries
+    }
+}
+
+/// Queues an object as a change of it would. The response is its next run.
+pub async fn reconcile(
+    State(admin): State<Admin>,
+    Extension(requester): Extension<Requester>,
+    Query(question): Query<Question>,
+) -> Result<Response, Refusal> {
+    let keys = admin.stats.keys();
+    let key = admin.find_visible(&requester, "get", &question, keys).await?;
+    requester.check_object("patch", &key).await?;
+    admin.check_leads()?;
+    admin
+        .services
+        .dispatcher
+        .enqueue(&key, Priority::High, Cause::Manual);
+    let explained = admin.explain_object(&key);
+    let explained = explained.map_err(|message| Refusal(StatusCode::NOT_FOUND, message))?;
+    Ok(Json(explained).into_response())
+}
