@@ -3,6 +3,7 @@
 mod addresses;
 #[cfg(all(test, feature = "dev"))]
 mod api_reference;
+mod apply;
 mod ask;
 mod compile;
 mod completion;
@@ -11,6 +12,7 @@ mod connection;
 mod dev;
 mod explain;
 mod get;
+mod install;
 mod logs;
 mod object_api;
 mod plan;
@@ -29,6 +31,7 @@ mod top;
 mod trace;
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -78,6 +81,12 @@ enum Command {
     /// Run a host with an embedded API server, for development without a cluster.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
+    /// Install the host in a cluster, or upgrade it.
+    Install(Box<install::HostInstall>),
+    /// Check what an installation needs, before and after it.
+    Check(install::Check),
+    /// Uninstall the host and its plugins from a cluster.
+    Uninstall(install::HostUninstall),
     /// Show the status of a running host: what is not Ready, and why.
     Status(status::Status),
     /// Show the objects that a host reconciles, with their states.
@@ -216,6 +225,16 @@ pub fn main() -> ExitCode {
         }
         complain(panic);
     }));
+    // An error means that a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match completion::complete_command_line() {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(e) => {
+            eprintln!("ostler: {e:#}");
+            return ExitCode::FAILURE;
+        }
+    }
     let cli = parse_arguments();
     let failure = cli.command.failure_code();
     let runtime = match tokio::runtime::Runtime::new() {
@@ -225,8 +244,6 @@ pub fn main() -> ExitCode {
             return failure;
         }
     };
-    // An error means that a provider is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let telemetry = cli
         .command
         .log_format()
@@ -251,9 +268,13 @@ pub fn main() -> ExitCode {
 
 /// Returns true if the command was called as `kubectl ostler`: it is about the cluster of the kubeconfig then.
 fn is_kubectl_plugin() -> bool {
-    let program = std::env::args_os().next().map(PathBuf::from);
-    let name = program.as_deref().and_then(Path::file_stem);
-    name.is_some_and(|name| name == "kubectl-ostler")
+    program_name().is_some_and(|name| name == "kubectl-ostler" || name == completion::KUBECTL_COMPLETER)
+}
+
+/// The name by which this process was called, without its folder and extension.
+fn program_name() -> Option<OsString> {
+    let program = std::env::args_os().next().map(PathBuf::from)?;
+    Some(program.file_stem()?.to_owned())
 }
 
 /// Parses the arguments. In usage and errors the command has the name by which it was called.
@@ -274,6 +295,9 @@ async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Dev(dev) => dev.run().await?,
         Command::Status(status) => status.run().await?,
         Command::Explain(explain) => explain.run().await?,
+        Command::Install(install) => install.run().await?,
+        Command::Check(check) => check.run().await?,
+        Command::Uninstall(uninstall) => uninstall.run().await?,
         Command::Get(get) => get.run().await?,
         Command::Reconcile(reconcile) => reconcile.run().await?,
         Command::Suspend(suspend) => suspend.run(true).await?,

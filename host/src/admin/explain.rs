@@ -660,11 +660,7 @@ mod tests {
         assert_eq!(explanation.holders, ["Thing/n/x"]);
         assert_eq!(explanation.owns, ["ConfigMap/fleet/east:apps/c"]);
         assert_eq!(
-            (
-                explanation.state,
-                explanation.paused,
-                explanation.woken_by.len()
-            ),
+            (explanation.state, explanation.paused, explanation.woken_by.len()),
             (ObjectState::Paused, true, MAX_CAUSES)
         );
         assert_eq!(

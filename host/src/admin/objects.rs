@@ -68,6 +68,13 @@ pub struct ObjectSummary {
     pub last_reconcile: Option<String>,
 }
 
+impl ObjectSummary {
+    /// Its kind as commands take it: `team`.
+    pub fn short_kind(&self) -> String {
+        self.kind.split('.').next().unwrap_or_default().to_lowercase()
+    }
+}
+
 /// The states of the selected objects that the requester may list, in order of kind, namespace and name.
 pub async fn states(
     State(admin): State<Admin>,

@@ -630,8 +630,9 @@ const METRIC_PREFIXES: [&str; 5] = [
 ];
 
 /// Words in CamelCase that the host's sources contain as literals and that are no reasons.
-const OTHER_WORDS: [&str; 9] = [
+const OTHER_WORDS: [&str; 10] = [
     "ConfigMap",
+    "CustomResourceDefinition",
     "DeleteOptions",
     "PascalCase",
     "PluginObject",

@@ -10,7 +10,10 @@ use kube::client::Body;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
-use super::connection::{HostClient, Server, root_cause};
+use super::{
+    completion::{namespace_completer, object_completer},
+    connection::{HostClient, Server, root_cause},
+};
 
 /// Address of the host and output format.
 #[derive(Args)]
@@ -26,10 +29,10 @@ pub struct Ask {
 #[derive(Args)]
 pub struct Object {
     /// Object, such as `team/platform`, or `Team.concourse-ci.org/platform` if several groups have the kind.
-    #[arg(value_name = "KIND/NAME")]
+    #[arg(value_name = "KIND/NAME", add = object_completer())]
     pub object: String,
     /// Namespace of the object. Required if the name is ambiguous.
-    #[arg(short, long)]
+    #[arg(short, long, add = namespace_completer())]
     pub namespace: Option<String>,
 }
 

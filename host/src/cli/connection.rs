@@ -104,6 +104,19 @@ pub struct HostClient {
 }
 
 impl Server {
+    /// The host that a command without options asks.
+    pub fn from_environment() -> Self {
+        Self {
+            admin: std::env::var(environment::OSTLER_ADMIN).ok(),
+            cluster: Cluster {
+                kubeconfig: None,
+                context: None,
+                host_namespace: None,
+                lease_name: LEASE_NAME.to_owned(),
+            },
+        }
+    }
+
     /// Connects to the host.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use comfy_table::Cell;
 
 use super::{
     ask::{AnswerFormat, Ask},
+    completion::{namespace_completer, target_completer},
     connection::HostClient,
     table::{Shade, cell, format_age, format_seconds, join_reason, shade_text, table},
 };
@@ -26,10 +27,10 @@ use crate::{
 )]
 pub struct Get {
     /// Kind, such as `team` or `Team.concourse-ci.org`, or object, such as `team/platform`. Defaults to all kinds.
-    #[arg(value_name = "KIND[/NAME]")]
+    #[arg(value_name = "KIND[/NAME]", add = target_completer())]
     target: Option<String>,
     /// Namespace of the objects. Defaults to that of the kubeconfig for a host in a cluster, and otherwise to all.
-    #[arg(short, long)]
+    #[arg(short, long, add = namespace_completer())]
     namespace: Option<String>,
     /// Show the objects of all namespaces.
     #[arg(short = 'A', long, conflicts_with = "namespace")]
@@ -169,8 +170,7 @@ fn describe(object: &ObjectSummary) -> String {
 
 /// The object as other commands take it: `team/platform`.
 fn short_name(object: &ObjectSummary) -> String {
-    let kind = object.kind.split('.').next().unwrap_or_default().to_lowercase();
-    format!("{kind}/{}", object.name)
+    format!("{}/{}", object.short_kind(), object.name)
 }
 
 /// The columns of the table.

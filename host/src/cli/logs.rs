@@ -6,6 +6,7 @@ use http::Method;
 
 use super::{
     ask::{self, Output},
+    completion::{namespace_completer, object_completer, plugin_completer},
     connection::Server,
     pod_logs::{LineSelection, print_pod_logs},
     table::{Shade, shade_text},
@@ -25,14 +26,15 @@ pub struct Logs {
     #[arg(
         value_name = "KIND/NAME",
         required_unless_present = "plugin",
-        conflicts_with = "plugin"
+        conflicts_with = "plugin",
+        add = object_completer()
     )]
     object: Option<String>,
     /// Namespace of the object. Required if the name is ambiguous.
-    #[arg(short, long, conflicts_with = "plugin")]
+    #[arg(short, long, conflicts_with = "plugin", add = namespace_completer())]
     namespace: Option<String>,
     /// Plugin whose lines to show, of all its objects.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = plugin_completer())]
     plugin: Option<String>,
     /// Show further lines as they are written, until interrupted.
     #[arg(short, long)]

@@ -22,6 +22,8 @@ mod stage;
 mod test;
 mod verify;
 
+pub use self::install::uninstall_plugin;
+
 use clap::Subcommand;
 
 #[cfg(feature = "dev")]

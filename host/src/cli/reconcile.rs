@@ -3,7 +3,12 @@
 use clap::Args;
 use http::Method;
 
-use super::{ask, connection::Server, explain::format_next};
+use super::{
+    ask,
+    completion::{namespace_completer, object_completer},
+    connection::Server,
+    explain::format_next,
+};
 use crate::admin::explain::Explanation;
 
 /// Arguments of `ostler reconcile`.
@@ -13,10 +18,10 @@ use crate::admin::explain::Explanation;
 )]
 pub struct Reconcile {
     /// Objects, such as `team/platform`.
-    #[arg(value_name = "KIND/NAME", required = true)]
+    #[arg(value_name = "KIND/NAME", required = true, add = object_completer())]
     objects: Vec<String>,
     /// Namespace of the objects. Required if a name is ambiguous.
-    #[arg(short, long)]
+    #[arg(short, long, add = namespace_completer())]
     namespace: Option<String>,
     #[command(flatten)]
     server: Server,

@@ -8,6 +8,7 @@ use http::Method;
 
 use super::{
     ask::{Output, query},
+    completion::{namespace_completer, object_completer},
     connection::Server,
     table::{Shade, cell, table},
 };
@@ -24,10 +25,10 @@ use crate::recording::{
 #[command(after_help = "Exit codes:\n  0  recorded or listed\n  1  object or host not found")]
 pub struct Record {
     /// Object, such as `team/platform`. Without it, the stored recordings are listed.
-    #[arg(value_name = "KIND/NAME")]
+    #[arg(value_name = "KIND/NAME", add = object_completer())]
     object: Option<String>,
     /// Namespace of the object. Required if the name is ambiguous.
-    #[arg(short, long)]
+    #[arg(short, long, add = namespace_completer())]
     namespace: Option<String>,
     /// Take the latest stored recording instead of waiting for the next reconcile.
     #[arg(long, conflicts_with_all = ["now", "count"])]

@@ -4,7 +4,12 @@ use clap::Args;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{ask, connection::Server, object_api::find_api};
+use super::{
+    ask,
+    completion::{namespace_completer, object_completer},
+    connection::Server,
+    object_api::find_api,
+};
 use crate::{
     admin::explain::Explanation,
     kube::well_known::{COMMAND_FIELD_MANAGER, annotation},
@@ -21,10 +26,10 @@ use crate::{
 )]
 pub struct Suspend {
     /// Objects, such as `team/platform`, or `plugin/greeting` for all objects of a plugin.
-    #[arg(value_name = "KIND/NAME", required = true)]
+    #[arg(value_name = "KIND/NAME", required = true, add = object_completer())]
     objects: Vec<String>,
     /// Namespace of the objects. Required if a name is ambiguous.
-    #[arg(short, long)]
+    #[arg(short, long, add = namespace_completer())]
     namespace: Option<String>,
     #[command(flatten)]
     server: Server,

@@ -360,6 +360,8 @@ well_known! {
     environment {
         /// URL of the host's admin server, for the commands that query a host. The flag `--admin` takes precedence.
         OSTLER_ADMIN = "OSTLER_ADMIN";
+        /// Shell whose completions are printed. The scripts of `ostler completion` set it.
+        OSTLER_COMPLETE = "OSTLER_COMPLETE";
         /// Log filter in the form of `RUST_LOG`, such as `info,ostler=debug,plugin=trace`. Defaults to `info`.
         OSTLER_LOG = "OSTLER_LOG";
         /// Directory of the SDK or of an Ostler checkout, for `ostler plugin new`.

@@ -98,7 +98,7 @@ impl Lab {
             namespace: self.namespace.clone(),
             name: "ostler".into(),
         };
-        let mut documents = self.host_rights(&account);
+        let mut documents = host_objects(&account);
         documents.extend(render_rights(components, &grants, &self.namespace, &account).await);
         for document in &documents {
             self.apply(document.clone()).await;
@@ -110,18 +110,6 @@ impl Lab {
             documents,
             rights: Arc::default(),
         });
-    }
-
-    /// Returns the rights of a host that has this account. The name of their cluster-scoped binding is the test's own, since other tests
-    /// use the same cluster.
-    pub fn host_rights(&self, account: &ServiceAccount) -> Vec<Value> {
-        let mut objects = host_objects(account);
-        for object in &mut objects {
-            if object["kind"] == "ClusterRoleBinding" {
-                object["metadata"]["name"] = format!("ostler:cluster:{}", self.namespace).into();
-            }
-        }
-        objects
     }
 
     /// Asserts that the host, which has an account, and its plugins needed exactly their rights, but for `unused`: no request was
@@ -149,7 +137,9 @@ pub fn bound_rules(documents: &[Value]) -> BTreeSet<String> {
             .filter(move |d| kinds.iter().any(|k| d["kind"] == *k))
     };
     let mut rules = BTreeSet::new();
-    for binding in of_kind(["RoleBinding", "ClusterRoleBinding"]) {
+    // Those of the cluster bind roles that it has itself.
+    let is_own = |binding: &&Value| binding["metadata"]["namespace"] != "kube-system";
+    for binding in of_kind(["RoleBinding", "ClusterRoleBinding"]).filter(is_own) {
         let role = of_kind(["Role", "ClusterRole"])
             .find(|role| {
                 role["kind"] == binding["roleRef"]["kind"]

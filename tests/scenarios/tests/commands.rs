@@ -1,7 +1,9 @@
 //! `ostler get`, `reconcile`, `suspend`, `resume` and `top` as their users call them.
 
+use std::process::Command;
+
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, scenario};
+use ostler_test_harness::{Lab, process::host_binary, scenario};
 use serde_json::{Value, json};
 
 use crate::observability::{Follower, ostler, serve_admin};
@@ -102,6 +104,21 @@ async fn objects_are_listed_reconciled_suspended_and_resumed_by_commands(mut lab
     watched.wait_line("greeting/a Ready").await;
     lab.delete(&greetings(), "b").await;
     watched.wait_line("greeting/b deleted").await;
+
+    let completer = lab.path().join("kubectl_complete-ostler");
+    std::os::unix::fs::symlink(host_binary(), &completer).expect("a link");
+    let complete = async |words: &[&str]| {
+        let mut command = Command::new(&completer);
+        command.args(words).env("OSTLER_ADMIN", &url);
+        let output = tokio::task::spawn_blocking(move || command.output().expect("it runs")).await;
+        String::from_utf8(output.expect("it ends").stdout).expect("UTF-8")
+    };
+    assert_eq!(complete(&["get", "gr"]).await, "greeting\n:4\n");
+    assert_eq!(complete(&["explain", "gr"]).await, "greeting/\n:4\n");
+    assert_eq!(complete(&["explain", "greeting/"]).await, "greeting/a\n:4\n");
+    assert_eq!(complete(&["logs", "--plugin", "g"]).await, "greeting\n:4\n");
+    assert_eq!(complete(&["get", "-n", ""]).await, format!("{namespace}\n:4\n"));
+    assert!(complete(&["sus"]).await.starts_with("suspend\n"));
 
     let (good, table, error) = run(&lab, &url, &["top", "--interval", "100ms", "-o", "wide"]).await;
     assert!(good && table.starts_with("PLUGIN"), "{table}{error}");

@@ -17,6 +17,7 @@ mod effects;
 mod faults;
 mod grants;
 mod hostile;
+mod install;
 mod kinds;
 mod languages;
 mod leadership;

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     admin::{create_token, write_kubeconfig},
+    observability::ostler,
     steps::{artifact_key, containers::SHIM_IMAGE, pods, steps},
 };
 
@@ -25,46 +26,62 @@ struct Installation {
 }
 
 impl Installation {
-    /// Applies the manifests of `deploy/` and waits until both replicas are available.
+    /// Installs the host with the command of the documentation, which ends when both replicas are available.
     async fn start(lab: Lab) -> Self {
         let namespace = format!("{}-system", lab.namespace);
         let installation = Self { lab, namespace };
         let lab = &installation.lab;
-        for name in [&installation.namespace, &lab.namespace] {
-            let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
-            lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
-                .await;
-        }
-        let grants = installation.read_manifest("grants.yaml");
-        lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "ostler-grants", "namespace": installation.namespace},
-            "data": {"grants.yaml": grants}}))
+        let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+        lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace, "labels": labels}}))
             .await;
-        for file in ["rbac.yaml", "ostler.yaml"] {
-            lab.apply_yaml(&installation.read_manifest(file)).await;
+        let installed = installation
+            .run_command(&[
+                "install",
+                "--image",
+                "ostler:latest",
+                "--values",
+                &installation.write_values(),
+            ])
+            .await;
+        let text = String::from_utf8_lossy(&installed.stdout).into_owned();
+        let error = String::from_utf8_lossy(&installed.stderr).into_owned();
+        assert!(installed.status.success(), "{text}{error}");
+        assert!(
+            text.contains(&format!("runs in {}", installation.namespace)),
+            "{text}"
+        );
+        let checked = installation.run_command(&["check"]).await;
+        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+        for words in [
+            "✔ API server",
+            "✔ host         2 of 2 replicas are ready",
+            "✔ leader",
+        ] {
+            assert!(text.contains(words), "{words} in\n{text}");
         }
-        let deployments = lab.api(&Gvk::new("apps", "v1", "Deployment"), &installation.namespace);
-        lab.wait_until("both replicas of the host are available", async || {
-            let deployment = deployments.get("ostler").await.expect("the Deployment");
-            deployment.data["status"]["availableReplicas"] == 2
-        })
-        .await;
         installation
     }
 
-    /// Reads a file of `deploy/`, with the namespaces of the test in place of those of the documentation. The name of the
-    /// cluster-scoped binding is the test's own, too.
+    /// The values of the test: the kinds are those of all tests, and stay.
+    fn write_values(&self) -> String {
+        let values = json!({"crds": {"install": false}, "watchNamespaces": [self.lab.namespace]});
+        let path = self.lab.path().join("values.yaml");
+        std::fs::write(&path, values.to_string()).expect("written");
+        path.to_str().expect("a path").to_owned()
+    }
+
+    /// Runs a command of `ostler` about the host of the test.
+    async fn run_command(&self, arguments: &[&str]) -> Output {
+        let kubeconfig = self.lab.kubeconfig.to_str().expect("a path");
+        let place = ["--namespace", &self.namespace, "--kubeconfig", kubeconfig];
+        ostler(&[arguments, &place].concat()).await
+    }
+
+    /// Reads a file of `deploy/`, with the namespace of the test in place of that of the documentation.
     fn read_manifest(&self, file: &str) -> String {
         let path = workspace_root().join("deploy").join(file);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let own = &self.lab.namespace;
-        text.replace("ostler-system", &self.namespace)
-            .replace("--watch-namespace=ci", &format!("--watch-namespace={own}"))
-            .replace("namespace: steps", &format!("namespace: {own}"))
-            .replace(
-                "kind: ClusterRoleBinding\nmetadata:\n  name: ostler:cluster\n",
-                &format!("kind: ClusterRoleBinding\nmetadata:\n  name: ostler:cluster:{own}\n"),
-            )
+        text.replace("namespace: steps", &format!("namespace: {}", self.lab.namespace))
     }
 
     /// Installs the steps pack with the command of the documentation, which ends when a host in a pod serves it.
@@ -146,19 +163,11 @@ impl Installation {
         if !plugin.exists() {
             std::os::unix::fs::symlink(host_binary(), &plugin).expect("a link");
         }
-        let mut command = Command::new("kubectl");
+        // kubectl runs it so.
+        let mut command = Command::new(plugin);
         command
-            .args(["ostler"])
             .args(arguments)
             .args(["--host-namespace", &self.namespace, "--kubeconfig", kubeconfig])
-            .env(
-                "PATH",
-                format!(
-                    "{}:{}",
-                    self.lab.path().display(),
-                    std::env::var("PATH").expect("a path")
-                ),
-            )
             .env_remove("OSTLER_ADMIN");
         tokio::task::spawn_blocking(move || command.output().expect("kubectl runs"))
             .await
@@ -205,6 +214,23 @@ impl Installation {
         assert!(!good && error.contains("may not get /status"), "{error}");
         let (good, _, error) = run(&["record", "step/greet", "--last", "-n", namespace]).await;
         assert!(!good && error.contains("may not record"), "{error}");
+    }
+
+    /// The host goes with its pods, and with what it has made for itself.
+    async fn check_uninstallation(&self) {
+        let removed = self.run_command(&["uninstall", "--orphan"]).await;
+        let text = String::from_utf8_lossy(&removed.stdout).into_owned();
+        let error = String::from_utf8_lossy(&removed.stderr).into_owned();
+        assert!(removed.status.success(), "{text}{error}");
+        for words in ["Deployment", "Lease", "Secret", "ConfigMap", "Role"] {
+            assert!(
+                text.contains(&format!("{words} {}/", self.namespace)),
+                "{words} in {text}{error}"
+            );
+        }
+        let pods = self.lab.api(&pods(), &self.namespace);
+        let pods = pods.list(&Default::default()).await.expect("pods");
+        assert!(pods.items.is_empty(), "{:?}", pods.items);
     }
 
     /// Waits until a Step has ended well. Returns its status.
@@ -270,4 +296,5 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
     for name in ["greet", "print"] {
         assert_eq!(installation.wait_succeeded(name).await["attempt"], 1);
     }
+    installation.check_uninstallation().await;
 }

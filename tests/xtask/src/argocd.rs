@@ -34,6 +34,7 @@ pub fn build_programs() -> Result<PathBuf> {
         name: "argocd-controller",
         title: "Building the real Argo CD (8 minutes the first time)",
         linker_flags: "-s -w",
+        package: ".",
     };
     let binary = program.build(|folder| install(&find_module(&program.source())?, folder, program.name))?;
     let folder = binary.parent().context("a binary is in a folder")?;

@@ -31,6 +31,7 @@ pub fn build_binary() -> Result<PathBuf> {
         name: "control-plane",
         title: "Building the real control plane (8 minutes the first time)",
         linker_flags: "",
+        package: ".",
     };
     let version = parse_kubernetes_version(&fs::read_to_string(program.source().join("go.mod"))?)?;
     let flags = linker_flags(&version)?;

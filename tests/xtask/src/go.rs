@@ -23,6 +23,8 @@ pub struct GoProgram<'a> {
     pub title: &'a str,
     /// Flags of the linker.
     pub linker_flags: &'a str,
+    /// Package that is built: `.`, or that of a tool which the module names.
+    pub package: &'a str,
 }
 
 impl GoProgram<'_> {
@@ -83,7 +85,7 @@ impl GoProgram<'_> {
             .args(["-n", "10", "go", "build", "-trimpath"])
             .args(["-ldflags", self.linker_flags, "-o"])
             .arg(output)
-            .arg(".")
+            .arg(self.package)
             .current_dir(self.source())
             .env("CGO_ENABLED", "0")
             .env("GOFLAGS", "-mod=readonly");

@@ -13,10 +13,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ostler_builder::toolchain::run_logged;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
-pub use self::archive::Image;
 use self::archive::NON_ROOT_USER;
+pub use self::archive::{Image, machine_architecture};
 use crate::{
     cargo::{self, ImageBinary},
     components, paths,
@@ -142,26 +142,40 @@ fn build_image_of(checkout: &Path, options: &Options) -> Result<Image> {
     build_host_image(checkout, options)
 }
 
-fn build_host_image(checkout: &Path, options: &Options) -> Result<Image> {
-    let mut plugins = Vec::new();
-    if !options.packs.is_empty() {
-        let built = components::build_components(|guest| options.packs.contains(&guest.pack))?;
-        plugins.extend(built.into_iter().map(|component| component.path));
-    }
-    let binary = match options.profile {
+/// Builds the binary of the host, which has all commands of administrators and users.
+pub fn build_host_binary(checkout: &Path, profile: Profile) -> Result<PathBuf> {
+    match profile {
         Profile::Release => {
             let binary = ImageBinary {
                 package: "ostler",
                 profile: "release",
                 is_static: false,
             };
-            binary.build(checkout)?
+            binary.build(checkout)
         }
         Profile::Debug => {
             let mut built = cargo::build_debug_binaries(&["ostler"])?;
-            built.remove("ostler").context("cargo reported no binary")?
+            built.remove("ostler").context("cargo reported no binary")
         }
-    };
+    }
+}
+
+/// Copies a binary without its debug information.
+pub fn strip_binary(binary: &Path) -> Result<NamedTempFile> {
+    let stripped = NamedTempFile::new()?;
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(stripped.path()).arg(binary);
+    run_logged("strip", strip).context("the image needs binutils")?;
+    Ok(stripped)
+}
+
+fn build_host_image(checkout: &Path, options: &Options) -> Result<Image> {
+    let mut plugins = Vec::new();
+    if !options.packs.is_empty() {
+        let built = components::build_components(|guest| options.packs.contains(&guest.pack))?;
+        plugins.extend(built.into_iter().map(|component| component.path));
+    }
+    let binary = build_host_binary(checkout, options.profile)?;
     let mut image = host_image(&binary, &plugins)?;
     if options.profile == Profile::Release {
         image.compression = 9;
@@ -192,10 +206,7 @@ pub fn host_image(binary: &Path, components: &[PathBuf]) -> Result<Image> {
     image.user = NON_ROOT_USER;
     // Long-running calls start threads, and an arena of glibc's allocator for each would keep the memory they freed.
     image.environment.push("MALLOC_ARENA_MAX=2");
-    let stripped = tempfile::NamedTempFile::new()?;
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(stripped.path()).arg(binary);
-    run_logged("strip", strip).context("the image needs binutils")?;
+    let stripped = strip_binary(binary)?;
     image.add_file("usr/local/bin/ostler", stripped.path(), 0o755)?;
     for library in list_libraries(binary)? {
         let path = library.strip_prefix("/").context("an absolute path")?;

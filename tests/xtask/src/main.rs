@@ -16,12 +16,15 @@ mod deny;
 mod dependencies;
 mod docs;
 mod go;
+mod helm;
 mod image;
+mod krew;
 mod namespaces;
 mod node;
 mod paths;
 mod powerdns;
 mod process;
+mod prometheus;
 mod rabbitmq;
 mod registry;
 mod suite;
@@ -64,6 +67,8 @@ enum Command {
     Node(node::Options),
     /// Build an image of the host from scratch, as an OCI archive.
     Image(image::Options),
+    /// Build the archive of `kubectl ostler` and its manifest for krew, in target/krew.
+    Krew(krew::Options),
     /// Write crds/*.yaml from the Rust types.
     Crds {
         /// Write nothing, and fail if a file is out of date.
@@ -117,6 +122,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Node(options) => node::run_node(&options)?,
         Command::Image(options) => image::build_image(&options)?,
+        Command::Krew(options) => krew::build_archive(&options)?,
         Command::Crds { check } => cargo::write_crds(check)?,
         Command::Deny => deny::check_dependencies()?,
         Command::Docs => docs::build_book()?,

@@ -20,8 +20,8 @@ use ostler_test_placement::Placement;
 pub use self::environment::SECOND_KUBECONFIG_VARIABLE;
 use self::{
     environment::{
-        ARGO_CD_VARIABLE, COMPONENTS_VARIABLE, HOST_VARIABLE, KUBECONFIG_VARIABLE, NODE_KUBECONFIG_VARIABLE,
-        Variables,
+        ARGO_CD_VARIABLE, COMPONENTS_VARIABLE, HELM_VARIABLE, HOST_VARIABLE, KUBECONFIG_VARIABLE,
+        KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, PROMTOOL_VARIABLE, Variables,
     },
     report::{Output, Report, Results},
     selection::{Selection, Tier},
@@ -30,9 +30,11 @@ use crate::{
     argocd,
     cargo::{self, Lints, TestExecutable},
     control_plane::{self, ControlPlane},
+    helm,
     namespaces::NodeUnsupported,
     paths,
     progress::{print_result, print_status},
+    prometheus,
 };
 
 /// Options of `cargo xtask test`.
@@ -186,6 +188,11 @@ impl Suite<'_> {
         if self.select(&[Tier::Node]).is_empty() {
             return Ok(());
         }
+        self.variables.insert(HELM_VARIABLE, helm::build_helm()?);
+        self.variables
+            .insert(KUSTOMIZE_VARIABLE, helm::build_kustomize()?);
+        self.variables
+            .insert(PROMTOOL_VARIABLE, prometheus::find_or_fetch()?);
         let host = self.variables.get(HOST_VARIABLE);
         let (host, components) = host
             .zip(self.variables.get(COMPONENTS_VARIABLE))

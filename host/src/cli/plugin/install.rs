@@ -16,16 +16,14 @@ use kube::Client;
 use serde_json::{Map, Value};
 
 use self::{
-    cluster::{
-        apply_objects, check_ownership, delete_objects, delete_plugin, discover_catalog, find_obsolete,
-        read_plugin,
-    },
+    cluster::{check_ownership, delete_plugin, discover_catalog, find_obsolete, read_plugin},
     upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy},
     wait::PluginWait,
 };
 use super::registry::{Registry, read_text};
 use crate::{
     cli::{
+        apply::{apply_objects, delete_objects},
         create_client, parse_duration,
         table::{Shade, shade_text},
     },
@@ -357,18 +355,24 @@ impl Uninstall {
     /// Deletes the `Plugin` object, and when it is gone the service account and the roles.
     pub async fn run(self) -> anyhow::Result<()> {
         let client = create_client(self.kubeconfig).await?;
-        let shown = format!("Plugin {}", escape_controls(&self.name));
-        if delete_plugin(&client, &self.name).await? {
-            PluginWait::new(&client, &self.name, self.timeout)
-                .until_gone()
-                .await?;
-            println!("{shown} deleted");
-        } else {
-            println!("{shown} does not exist");
-        }
-        let obsolete = find_obsolete(&client, &self.name, &[]).await?;
-        delete_objects(&client, &obsolete).await
+        uninstall_plugin(&client, &self.name, self.timeout).await
     }
+}
+
+/// Deletes a `Plugin` object, and when it is gone the service account and the roles.
+///
+/// # Errors
+/// Objects need the plugin for their cleanup for longer than the timeout.
+pub async fn uninstall_plugin(client: &Client, name: &str, timeout: Duration) -> anyhow::Result<()> {
+    let shown = format!("Plugin {}", escape_controls(name));
+    if delete_plugin(client, name).await? {
+        PluginWait::new(client, name, timeout).until_gone().await?;
+        println!("{shown} deleted");
+    } else {
+        println!("{shown} does not exist");
+    }
+    let obsolete = find_obsolete(client, name, &[]).await?;
+    delete_objects(client, &obsolete).await
 }
 
 /// Checks configuration and grants as the host does when it loads the plugin.

@@ -193,3 +193,36 @@ definitions! {
     LOG_LINES_DROPPED = counter "ostler_log_lines_dropped" ["source"]
         "Total number of log lines dropped because standard error did not accept them, by source: host or plugin";
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const ALERTS: &str = include_str!("../../../../deploy/alerts.yaml");
+    const RUNBOOK: &str = include_str!("../../../../docs/alerts.md");
+
+    #[test]
+    fn alerts_use_metrics_of_the_host_and_have_a_section_each() {
+        let is_name = |word: &&str| {
+            let prefixes = ["ostler_", "controller_runtime_", "workqueue_", "leader_election_"];
+            prefixes.iter().any(|prefix| word.starts_with(prefix))
+        };
+        let words = ALERTS.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let used: BTreeSet<&str> = words.filter(is_name).collect();
+        assert!(used.len() > 10, "{used:?}");
+        for name in used {
+            let base = ["_total", "_bucket"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix));
+            let base = base.unwrap_or(name);
+            assert!(ALL.iter().any(|family| family.0 == base), "{name} is no metric");
+        }
+        let alerts = ALERTS
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("- alert: "));
+        let sections = RUNBOOK.lines().filter_map(|line| line.strip_prefix("## "));
+        assert_eq!(alerts.collect::<Vec<_>>(), sections.collect::<Vec<_>>());
+    }
+}

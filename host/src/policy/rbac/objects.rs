@@ -25,13 +25,15 @@ use crate::{
 pub const LEASE_NAME: &str = "ostler";
 /// Namespace of the host unless another one is given: that of the manifests and the chart.
 pub const HOST_NAMESPACE: &str = "ostler-system";
+/// Label with the name of the application that an object belongs to.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
 /// Name of the ClusterRole with the rules of the host in a namespace.
 const HOST_NAMESPACE_ROLE: &str = "ostler:namespace";
 /// Name of the ClusterRole with the rules of the host for cluster-scoped kinds, and of its binding.
 const HOST_CLUSTER_ROLE: &str = "ostler:cluster";
 /// Name of the Role with the rules of the host in its own namespace, and of its binding.
 const HOST_OWN_ROLE: &str = "ostler:leadership";
-/// Name of the RoleBinding that lets the host read the authority of client certificates.
+/// Name of the RoleBinding that lets the host read the authority of client certificates, without the namespace of the host.
 const HOST_AUTHENTICATION_BINDING: &str = "ostler:authentication-reader";
 /// Name of the Role for it, which every cluster has in `kube-system`.
 const AUTHENTICATION_READER_ROLE: &str = "extension-apiserver-authentication-reader";
@@ -79,7 +81,11 @@ pub fn rights_objects(of: &RightsObjects<'_>) -> Vec<Value> {
 
 /// The objects that give the host its rights, without those for its plugins.
 pub fn host_objects(host: &ServiceAccount) -> Vec<Value> {
-    let writer = ObjectWriter { labels: None };
+    let writer = ObjectWriter {
+        labels: Some(BTreeMap::from([(NAME_LABEL.to_owned(), LEASE_NAME.to_owned())])),
+    };
+    // Bindings outside of the namespace of the host: another host of the cluster has its own.
+    let bound_in = |name: &str| format!("{name}:{}", host.namespace);
     let own = [
         named_rule("coordination.k8s.io", "leases", None, &["create"]),
         named_rule(
@@ -104,11 +110,17 @@ pub fn host_objects(host: &ServiceAccount) -> Vec<Value> {
             None,
             RuleSet::of_host_in_cluster().to_policy_rules(),
         ),
-        writer.binding(HOST_CLUSTER_ROLE, "ClusterRole", HOST_CLUSTER_ROLE, None, host),
+        writer.binding(
+            &bound_in(HOST_CLUSTER_ROLE),
+            "ClusterRole",
+            HOST_CLUSTER_ROLE,
+            None,
+            host,
+        ),
         writer.role(HOST_OWN_ROLE, Some(&host.namespace), own.to_vec()),
         writer.binding(HOST_OWN_ROLE, "Role", HOST_OWN_ROLE, Some(&host.namespace), host),
         writer.binding(
-            HOST_AUTHENTICATION_BINDING,
+            &bound_in(HOST_AUTHENTICATION_BINDING),
             "Role",
             AUTHENTICATION_READER_ROLE,
             Some("kube-system"),

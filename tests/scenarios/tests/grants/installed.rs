@@ -12,6 +12,7 @@ use ostler::testing::{
     grants::{Grants, ServiceAccount},
     key::Gvk,
     manifest::{self, Manifest},
+    plugin::install::host_objects,
 };
 use ostler_test_harness::{
     Lab, find_condition,
@@ -49,13 +50,12 @@ fn host_account(lab: &Lab) -> ServiceAccount {
     }
 }
 
-/// Applies the rights of the host. Its cluster-scoped binding has a name of the test's own, since other tests use the same
-/// cluster.
+/// Applies the rights of the host.
 async fn apply_host_rights(lab: &Lab) {
     let host = host_account(lab);
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": host.namespace}}))
         .await;
-    for object in lab.host_rights(&host) {
+    for object in host_objects(&host) {
         lab.apply(object).await;
     }
 }

@@ -7,7 +7,9 @@ use ostler::testing::{
     plugin::install::{host_objects, render_yaml},
 };
 use ostler_test_harness::{deploy::render_rights, scenario, workspace_root};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::observability::ostler;
 
 const UPDATE_COMMAND: &str = "UPDATE_DEPLOY=1 cargo test -p ostler-scenarios grants::manifests";
 
@@ -57,11 +59,15 @@ fn deploy_path(file: &str) -> PathBuf {
     workspace_root().join("deploy").join(file)
 }
 
-fn check_file(file: &str, title: &str, objects: &[Value]) {
+fn check_rights(file: &str, title: &str, objects: &[Value]) {
     let expected = format!(
         "# {title}\n# Generated: `{UPDATE_COMMAND}`. The rights follow from the manifests of the components and the grants.\n{}",
         render_yaml(objects)
     );
+    check_file(file, &expected);
+}
+
+fn check_file(file: &str, expected: &str) {
     let path = deploy_path(file);
     if std::env::var_os("UPDATE_DEPLOY").is_some() {
         std::fs::write(&path, expected).expect("deploy/ is writable");
@@ -76,11 +82,6 @@ fn check_file(file: &str, title: &str, objects: &[Value]) {
 
 #[scenario(embedded = "it needs no API server")]
 async fn manifests_have_the_derived_rights() {
-    check_file(
-        "rbac.yaml",
-        "The rights of the host, without those for its plugins.",
-        &host_objects(&host()),
-    );
     for pack in PACKS {
         let text = std::fs::read_to_string(deploy_path(pack.grants)).expect("grants");
         let grants = Grants::parse(&text, pack.grants).expect("grants");
@@ -92,6 +93,93 @@ async fn manifests_have_the_derived_rights() {
             .collect();
         let components: Vec<&str> = components.iter().map(String::as_str).collect();
         let objects = render_rights(&components, &grants, pack.namespace, &host()).await;
-        check_file(pack.file, &format!("The rights of the {}.", pack.title), &objects);
+        check_rights(pack.file, &format!("The rights of the {}.", pack.title), &objects);
     }
+}
+
+/// A template of objects of the chart, which have its labels and are left out unless a value is true.
+fn render_template(objects: &[Value], condition: Option<&str>) -> String {
+    let yaml = render_yaml(objects);
+    assert!(!yaml.contains("{{"), "Helm would take it for an action");
+    let own_label = "    app.kubernetes.io/name: ostler\n";
+    let mut text = yaml
+        .replace(&host().namespace, "{{ .Release.Namespace }}")
+        .replace(
+            own_label,
+            &format!("{own_label}    app.kubernetes.io/managed-by: {{{{ .Release.Service }}}}\n"),
+        );
+    if let Some(condition) = condition {
+        text = format!("{{{{- if .Values.{condition} }}}}\n---\n{text}{{{{- end }}}}\n");
+    }
+    text
+}
+
+/// The templates of the chart that follow from the code: the rights of the host, and the kinds of `ostler.dev`.
+#[scenario(embedded = "it needs no API server")]
+async fn chart_has_the_derived_rights_and_the_kinds() {
+    let (cluster_roles, others): (Vec<Value>, Vec<Value>) = host_objects(&host())
+        .into_iter()
+        .partition(|object| object["kind"] == "ClusterRole");
+    let rights = format!(
+        "# The rights of the host, without those for its plugins.\n# Generated: `{UPDATE_COMMAND}`.\n{}{}",
+        render_template(&others, None),
+        render_template(&cluster_roles, Some("clusterRoles.create"))
+    );
+    check_file("chart/templates/rbac.yaml", &rights);
+    let kinds = ["upstreams", "clusters", "plugins"].map(|kind| {
+        let path = workspace_root().join(format!("crds/ostler.dev_{kind}.yaml"));
+        let text = std::fs::read_to_string(&path).expect("a CustomResourceDefinition");
+        let mut object: Value = serde_saphyr::from_str(&text).expect("YAML");
+        object["metadata"]["labels"] = json!({"app.kubernetes.io/name": "ostler"});
+        // Helm would delete all objects of the kind with the release.
+        object["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+        object
+    });
+    let text = format!(
+        "# The kinds of ostler.dev.\n# Generated: `{UPDATE_COMMAND}`.\n{}",
+        render_template(&kinds, Some("crds.install"))
+    );
+    check_file("chart/templates/crds.yaml", &text);
+    let path = workspace_root().join("deploy/alerts.yaml");
+    let alerts = std::fs::read_to_string(path).expect("alerts");
+    let groups = alerts.lines().filter(|line| !line.starts_with('#'));
+    // The alerts have templates of their own.
+    let groups = groups.map(|line| format!("  {}\n", line.replace("{{", "{{ \"{{\" }}")));
+    let rule = format!(
+        "# The alerts of deploy/alerts.yaml.\n# Generated: `{UPDATE_COMMAND}`.\n{PROMETHEUS_RULE}{}{{{{- end }}}}\n",
+        groups.collect::<String>()
+    );
+    check_file("chart/templates/prometheusrule.yaml", &rule);
+}
+
+/// The template of the PrometheusRule up to its groups.
+const PROMETHEUS_RULE: &str = r#"{{- if .Values.prometheusRule.create }}
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: ostler
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- template "ostler.labels" . }}
+    {{- with .Values.prometheusRule.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+"#;
+
+/// The kustomize base is what the chart renders with its default values.
+#[scenario(embedded = "it needs no API server")]
+async fn kustomize_base_is_the_chart_with_default_values() {
+    let output = ostler(&["install", "--dry-run"]).await;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let rendered = String::from_utf8(output.stdout).expect("UTF-8");
+    let text = format!(
+        "# The host and the kinds of ostler.dev, for `kubectl apply -k`.\n# Generated from deploy/chart: `{UPDATE_COMMAND}`.\n{}",
+        rendered.replace("managed-by: ostler", "managed-by: kustomize")
+    );
+    check_file("base/ostler.yaml", &text);
 }

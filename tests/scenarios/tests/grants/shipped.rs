@@ -17,7 +17,7 @@ use crate::deletion::{
 
 /// The rights of the host, and those of the plugins.
 const RIGHTS: [&str; 2] = [
-    include_str!("../../../../deploy/rbac.yaml"),
+    include_str!("../../../../deploy/base/ostler.yaml"),
     include_str!("../../../../deploy/concourse.yaml"),
 ];
 const GRANTS: &str = include_str!("../../../../deploy/grants.yaml");
@@ -73,7 +73,14 @@ fn parse_documents(text: &str) -> Vec<Value> {
 /// The documents of `deploy/` that are about rights, in the namespaces of this test.
 fn localize(lab: &Lab) -> Vec<Value> {
     let system = format!("{}-system", lab.namespace);
-    let mut documents: Vec<Value> = RIGHTS.into_iter().flat_map(parse_documents).collect();
+    let is_right = |document: &Value| {
+        let kind = document["kind"].as_str().unwrap_or_default();
+        let is_right = kind == "ServiceAccount" || kind.contains("Role");
+        // Those of the cluster bind roles that it has itself.
+        is_right && document["metadata"]["namespace"] != "kube-system"
+    };
+    let documents = RIGHTS.into_iter().flat_map(parse_documents);
+    let mut documents: Vec<Value> = documents.filter(is_right).collect();
     let move_namespace = |value: &mut Value| {
         if let Some(namespace) = value.get_mut("namespace") {
             *namespace = if *namespace == "ci" {

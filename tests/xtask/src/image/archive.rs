@@ -95,15 +95,24 @@ impl Image {
             .or_insert(Entry { mode, content });
     }
 
+    /// Packs the entries as a compressed tar archive, a layer.
+    pub fn pack_layer(&self) -> Result<Vec<u8>> {
+        compress(&self.pack_entries()?, self.compression)
+    }
+
+    fn pack_entries(&self) -> Result<Vec<u8>> {
+        pack_entries(self.entries.iter().map(|(path, entry)| (path.as_str(), entry)))
+    }
+
     /// Writes an OCI image layout as a tar archive, as `ctr images import`, `podman load` and `skopeo` read it.
     ///
     /// Specification: <https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md>.
     pub fn write_archive(&self, name: &str, output: &Path) -> Result<Archive> {
-        let layer = pack_entries(self.entries.iter().map(|(path, entry)| (path.as_str(), entry)))?;
+        let layer = self.pack_entries()?;
         check_interrupt()?;
         let compressed = compress(&layer, self.compression)?;
         let config = serde_json::to_vec(&json!({
-            "architecture": oci_architecture(),
+            "architecture": machine_architecture(),
             "os": "linux",
             "config": {
                 "User": self.user,
@@ -123,7 +132,7 @@ impl Image {
             "layers": [descriptor(LAYER_TYPE, &compressed)],
         }))?;
         let mut reference = descriptor(MANIFEST_TYPE, &manifest);
-        reference["platform"] = json!({"architecture": oci_architecture(), "os": "linux"});
+        reference["platform"] = json!({"architecture": machine_architecture(), "os": "linux"});
         reference["annotations"] = json!({
             "io.containerd.image.name": name,
             "org.opencontainers.image.ref.name": name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
@@ -210,7 +219,7 @@ fn digest_of(bytes: &[u8]) -> String {
 }
 
 /// Returns the architecture of this machine as images name it.
-fn oci_architecture() -> &'static str {
+pub fn machine_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -22,6 +22,12 @@ pub const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
 pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
 /// Environment variable of the kubeconfig of a cluster with a node.
 pub const NODE_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_NODE_KUBECONFIG";
+/// Environment variable of the binary of Helm.
+pub const HELM_VARIABLE: &str = "OSTLER_TEST_HELM";
+/// Environment variable of the rule tester of Prometheus.
+pub const PROMTOOL_VARIABLE: &str = "OSTLER_TEST_PROMTOOL";
+/// Environment variable of the binary of kustomize.
+pub const KUSTOMIZE_VARIABLE: &str = "OSTLER_TEST_KUSTOMIZE";
 /// Environment variable of the folder with the real Argo CD.
 pub const ARGO_CD_VARIABLE: &str = "OSTLER_TEST_ARGOCD";
 

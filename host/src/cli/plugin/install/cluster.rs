@@ -1,27 +1,23 @@
-//! The cluster's side of an installation: discovery, server-side apply, and the deletion of what is not needed any more.
+//! The cluster's side of the installation of a plugin: discovery, the Plugin object, and what is not needed any more.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, bail};
 use http::Request;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams},
 };
 use serde_json::Value;
 
-use crate::{kube::well_known::bookkeeping, plugin::spec::PluginObject, policy::rbac::ResourceCatalog};
+use crate::{
+    cli::apply::{FIELD_MANAGER, InstalledObject, describe_object, read_live},
+    kube::well_known::bookkeeping,
+    plugin::spec::PluginObject,
+    policy::rbac::ResourceCatalog,
+};
 
-/// Field manager of the objects.
-const FIELD_MANAGER: &str = "ostler-install";
-/// Interval between checks if a deleted object is gone.
-const DELETION_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Limit of the time for the release of bindings and roles.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Kinds of the objects that an installation labels, in the order in which they are deleted: a binding before its role.
 const LABELLED_KINDS: [(&str, &str); 5] = [
     ("rbac.authorization.k8s.io", "RoleBinding"),
@@ -119,97 +115,6 @@ pub async fn check_ownership(client: &Client, plugin: &str, objects: &[Value]) -
     Ok(())
 }
 
-/// Reads the live version of an object.
-pub async fn read_live(client: &Client, value: &Value) -> anyhow::Result<Option<DynamicObject>> {
-    let object: DynamicObject = serde_json::from_value(value.clone())?;
-    let types = object.types.clone().context("an object without a kind")?;
-    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-    let (namespace, name) = (object.namespace(), object.name_any());
-    let live = api_of(client, &resource, namespace.as_deref())
-        .get_opt(&name)
-        .await;
-    let shown = describe_object(&types.kind, namespace.as_deref(), &name);
-    live.with_context(|| format!("reading {shown}"))
-}
-
-/// Applies objects in their order, prints the name of each, and returns the generation of the last one.
-pub async fn apply_objects(client: &Client, objects: &[Value], force: bool) -> anyhow::Result<i64> {
-    let mut generation = None;
-    for value in objects {
-        generation = apply_object(client, value, force).await?.metadata.generation;
-    }
-    Ok(generation.unwrap_or_default())
-}
-
-/// Applies an object, prints its name, and returns it.
-async fn apply_object(client: &Client, value: &Value, force: bool) -> anyhow::Result<DynamicObject> {
-    let mut params = PatchParams::apply(FIELD_MANAGER);
-    params.force = force;
-    let object: DynamicObject = serde_json::from_value(value.clone())?;
-    let types = object.types.clone().context("an object without a kind")?;
-    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-    let api = api_of(client, &resource, object.namespace().as_deref());
-    let name = object.name_any();
-    let shown = describe_object(&types.kind, object.namespace().as_deref(), &name);
-    match api.patch(&name, &params, &Patch::Apply(value)).await {
-        Ok(applied) => {
-            println!("{shown} applied");
-            Ok(applied)
-        }
-        Err(kube::Error::Api(status)) if status.code == 409 => bail!(
-            "applying {shown}: {}; --force-conflicts takes these fields over",
-            status.message
-        ),
-        Err(e) => Err(e).with_context(|| format!("applying {shown}")),
-    }
-}
-
-/// A labelled object that an installation has applied.
-pub struct InstalledObject {
-    resource: ApiResource,
-    namespace: Option<String>,
-    name: String,
-}
-
-/// Deletes objects.
-pub async fn delete_objects(client: &Client, objects: &[InstalledObject]) -> anyhow::Result<()> {
-    for object in objects {
-        delete_object(
-            client,
-            &object.resource,
-            object.namespace.as_deref(),
-            &object.name,
-        )
-        .await?;
-    }
-    // The host keeps bindings and roles that objects need for their cleanup.
-    let deadline = Instant::now() + RELEASE_TIMEOUT;
-    for object in objects {
-        let InstalledObject {
-            resource,
-            namespace,
-            name,
-        } = object;
-        let shown = describe_object(&resource.kind, namespace.as_deref(), name);
-        let api = api_of(client, resource, namespace.as_deref());
-        while let Some(left) = api
-            .get_opt(name)
-            .await
-            .with_context(|| format!("reading {shown}"))?
-        {
-            if left.metadata.deletion_timestamp.is_none() {
-                break;
-            }
-            if Instant::now() > deadline {
-                println!("{shown} stays until the host releases it: `kubectl describe` names what needs it");
-                break;
-            }
-            tokio::time::sleep(DELETION_POLL_INTERVAL).await;
-        }
-    }
-    Ok(())
-}
-
 /// Finds the labelled objects of a plugin that are not among those to keep, if an installation has applied them: the manifests of
 /// `deploy/` have the label, too, for plugins without a Plugin object.
 pub async fn find_obsolete(
@@ -254,32 +159,6 @@ pub async fn delete_plugin(client: &Client, name: &str) -> anyhow::Result<bool> 
     }
 }
 
-async fn delete_object(
-    client: &Client,
-    resource: &ApiResource,
-    namespace: Option<&str>,
-    name: &str,
-) -> anyhow::Result<()> {
-    let shown = describe_object(&resource.kind, namespace, name);
-    match api_of(client, resource, namespace)
-        .delete(name, &DeleteParams::default())
-        .await
-    {
-        Ok(_) => println!("{shown} deleted"),
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
-        Err(e) => return Err(e).with_context(|| format!("deleting {shown}")),
-    }
-    Ok(())
-}
-
-/// The API of a resource in a namespace, or in all.
-pub fn api_of(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
-        None => Api::all_with(client.clone(), resource),
-    }
-}
-
 /// Kind, namespace and name of an object.
 fn object_key(object: &Value) -> (String, String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -291,14 +170,6 @@ fn object_key(object: &Value) -> (String, String, String) {
     )
 }
 
-/// Kind, namespace and name, for messages.
-pub fn describe_object(kind: &str, namespace: Option<&str>, name: &str) -> String {
-    match namespace {
-        Some(namespace) => format!("{kind} {namespace}/{name}"),
-        None => format!("{kind} {name}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -307,6 +178,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::apply::delete_objects;
 
     /// A client of an API server with these objects, by their paths.
     fn client_of(objects: Value) -> Client {

@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::cluster::{api_of, describe_object, read_live};
+use crate::cli::apply::{api_of, describe_object, read_live};
 use crate::{
     kube::key::Gvk,
     plugin::{
