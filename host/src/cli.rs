@@ -13,6 +13,7 @@ mod dev;
 mod explain;
 mod get;
 mod install;
+mod kubeconfig;
 mod logs;
 mod object_api;
 mod plan;
@@ -39,10 +40,10 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tracing::info;
 
+pub use self::kubeconfig::create_client;
 use self::{
     addresses::{AdminAddresses, ServedAddresses},
     shutdown::ShutdownSignals,
@@ -412,52 +413,4 @@ async fn run_until_failure(
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Err(host.wait_failed().await)
-}
-
-/// A client of the cluster, with TLS by rustls and ring.
-pub async fn create_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    connect(load_kubeconfig(kubeconfig).await?)
-}
-
-/// The client configuration of the cluster.
-async fn load_kubeconfig(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
-    load_context(kubeconfig, None).await
-}
-
-/// The client configuration of a context of the kubeconfig, its current one by default.
-async fn load_context(kubeconfig: Option<PathBuf>, context: Option<String>) -> anyhow::Result<kube::Config> {
-    // An error means that a provider is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let no_cluster = if cfg!(feature = "dev") {
-        "no cluster: give --kubeconfig, or use `ostler dev`"
-    } else {
-        "no cluster: give --kubeconfig"
-    };
-    let read = match &kubeconfig {
-        Some(path) => {
-            Some(Kubeconfig::read_from(path).with_context(|| format!("the kubeconfig {}", path.display()))?)
-        }
-        None => Kubeconfig::read().ok(),
-    };
-    let configured = read
-        .as_ref()
-        .and_then(|read| proxy::find_configured_proxy(read, context.as_deref()))
-        .map(str::to_owned);
-    let mut config = match read {
-        Some(read) if kubeconfig.is_some() || context.is_some() => {
-            let options = KubeConfigOptions {
-                context,
-                ..KubeConfigOptions::default()
-            };
-            kube::Config::from_custom_kubeconfig(read, &options).await?
-        }
-        _ => kube::Config::infer().await.context(no_cluster)?,
-    };
-    let variable = |name: &str| std::env::var(name).ok();
-    config.proxy_url = proxy::choose_proxy(configured.as_deref(), &config.cluster_url, variable)?;
-    // A watch without events sends nothing until its own timeout.
-    config.read_timeout = Some(Duration::from_secs(320));
-    // The client's retries would block a worker for minutes; the queue has a backoff for each object.
-    config.default_retry = false;
-    Ok(config)
 }

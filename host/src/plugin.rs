@@ -1,6 +1,7 @@
 //! Plugins: builds made from components, and the registry of those that serve.
 
 pub mod canary_selector;
+pub mod carried;
 pub mod config;
 mod from_object;
 pub mod health;

@@ -218,6 +218,9 @@ impl HostClient {
 
     fn explain_failure(&self, error: &kube::Error) -> anyhow::Error {
         let (place, why) = (&self.place, root_cause(error));
+        if self.default_namespace.is_some() {
+            return anyhow::anyhow!("the leader, {place}, can't be reached: {why}");
+        }
         anyhow::anyhow!(
             "no admin server at {place} ({why}). Does a host run there? One in a cluster is asked by `kubectl ostler`, one elsewhere \
              with --admin URL or OSTLER_ADMIN"

@@ -5,7 +5,6 @@
 
 use std::{
     error::Error,
-    path::PathBuf,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -40,7 +39,7 @@ use tokio::{
 };
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::{addresses::DEFAULT_ADMIN_ADDRESS, is_kubectl_plugin, load_context};
+use super::{addresses::DEFAULT_ADMIN_ADDRESS, is_kubectl_plugin, kubeconfig::KubeContext};
 use crate::{
     kube::well_known::{bookkeeping::SECURE_ENDPOINT, environment},
     leader::endpoint::SecureEndpoint,
@@ -53,12 +52,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The cluster and the host in it.
 #[derive(Args, Clone)]
 pub struct Cluster {
-    /// Kubeconfig of the cluster. Defaults to the files of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Defaults to its current one.
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    #[command(flatten)]
+    pub context: KubeContext,
     /// Namespace of the host. Defaults to `ostler-system`.
     #[arg(long, value_name = "NAMESPACE")]
     pub host_namespace: Option<String>,
@@ -68,16 +63,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The client configuration of the cluster.
-    ///
-    /// # Errors
-    /// There is no kubeconfig, or it has no such context.
-    pub async fn load(&self) -> anyhow::Result<kube::Config> {
-        load_context(self.kubeconfig.clone(), self.context.clone()).await
-    }
-
     fn is_named(&self) -> bool {
-        self.kubeconfig.is_some() || self.context.is_some() || self.host_namespace.is_some()
+        self.context.is_named() || self.host_namespace.is_some()
     }
 }
 
@@ -109,8 +96,7 @@ impl Server {
         Self {
             admin: std::env::var(environment::OSTLER_ADMIN).ok(),
             cluster: Cluster {
-                kubeconfig: None,
-                context: None,
+                context: KubeContext::default(),
                 host_namespace: None,
                 lease_name: LEASE_NAME.to_owned(),
             },
@@ -124,7 +110,7 @@ impl Server {
     pub async fn connect(&self) -> anyhow::Result<HostClient> {
         match &self.admin {
             Some(url) if url.starts_with("https://") => {
-                let config = self.cluster.load().await?;
+                let config = self.cluster.context.load().await?;
                 let endpoint = find_leader(&config, &self.cluster).await?;
                 let mut http = HttpConnector::new();
                 http.enforce_http(false);
@@ -133,16 +119,17 @@ impl Server {
             Some(url) => connect_plainly(url),
             None if self.is_local().await => connect_plainly(&DEFAULT_ADMIN_ADDRESS.to_string()),
             None => {
-                let config = self
-                    .cluster
-                    .load()
-                    .await
-                    .map_err(|e| match self.cluster.is_named() {
-                        true => e,
-                        false => e.context(format!(
-                            "no process listens at {DEFAULT_ADMIN_ADDRESS}, and no cluster is known"
-                        )),
-                    })?;
+                let config =
+                    self.cluster
+                        .context
+                        .load()
+                        .await
+                        .map_err(|e| match self.cluster.is_named() {
+                            true => e,
+                            false => e.context(format!(
+                                "no process listens at {DEFAULT_ADMIN_ADDRESS}, and no cluster is known"
+                            )),
+                        })?;
                 let endpoint = find_leader(&config, &self.cluster).await?;
                 let pods = Api::namespaced(kube::Client::try_from(config.clone())?, &endpoint.namespace);
                 let connector = PodConnector {

@@ -10,7 +10,7 @@ use clap::Args;
 use ipnet::IpNet;
 use tracing::info;
 
-use super::{Common, load_kubeconfig, serve_host};
+use super::{Common, kubeconfig::load_kubeconfig, serve_host};
 
 /// Arguments of `ostler dev`.
 #[derive(Args)]

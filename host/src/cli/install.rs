@@ -21,9 +21,10 @@ use self::{
 };
 use super::{
     apply::{apply_objects, read_live},
-    load_context, parse_duration,
+    kubeconfig::KubeContext,
+    parse_duration,
 };
-use crate::{client::connection::connect, plugin::install::render_yaml, policy::rbac::HOST_NAMESPACE};
+use crate::{plugin::install::render_yaml, policy::rbac::HOST_NAMESPACE};
 
 pub use self::{check::Check, uninstall::HostUninstall};
 
@@ -66,12 +67,8 @@ pub struct HostInstall {
     /// End when the objects are applied.
     #[arg(long)]
     no_wait: bool,
-    /// Kubeconfig of the cluster. Defaults to the files of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Defaults to its current one.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    context: KubeContext,
 }
 
 impl HostInstall {
@@ -91,7 +88,7 @@ impl HostInstall {
             print!("{}", render_yaml(&objects));
             return Ok(());
         }
-        let client = connect(load_context(self.kubeconfig.clone(), self.context.clone()).await?)?;
+        let client = self.context.connect().await?;
         for object in &objects {
             check_manager(&client, object).await?;
         }

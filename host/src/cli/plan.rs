@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{load_context, read_grants, table::supports_colours};
+use super::{kubeconfig::KubeContext, read_grants, table::supports_colours};
 use crate::{
     client::{api::ApiClient, connection::connect},
     host::Settings,
@@ -64,12 +64,8 @@ pub struct Plan {
     /// Directory for compiled components. Only this user may have write access to it.
     #[arg(long, value_name = "DIRECTORY")]
     cache_dir: Option<PathBuf>,
-    /// Kubeconfig of the cluster. Defaults to the files of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Defaults to its current one.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    context: KubeContext,
     /// Namespace of the running host. The plan reads the key of digests there, so that only secrets that changed show as
     /// changes. Defaults to `ostler-system`, or to the namespace of the kubeconfig if only that has the key, as with `ostler
     /// dev`.
@@ -92,7 +88,7 @@ enum Output {
 impl Plan {
     /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let config = load_context(self.kubeconfig, self.context).await?;
+        let config = self.context.load().await?;
         let mut files = Vec::new();
         for path in &self.files {
             read_objects(path, &mut files)?;

@@ -45,7 +45,7 @@ pub async fn print_pod_logs(
     owner: &Explanation,
     selection: &LineSelection,
 ) -> anyhow::Result<()> {
-    let client = kube::Client::try_from(cluster.load().await?)?;
+    let client = kube::Client::try_from(cluster.context.load().await?)?;
     let uid = read_uid(&client, owner).await?;
     let api: Api<Pod> = match &*owner.namespace {
         "" => Api::all(client.clone()),

@@ -8,7 +8,7 @@ use std::{
 
 use clap::{ArgAction, Args};
 
-use super::{Common, addresses::read_host_name, load_kubeconfig, parse_duration, serve_host};
+use super::{Common, addresses::read_host_name, kubeconfig::load_kubeconfig, parse_duration, serve_host};
 use crate::{
     kube::well_known::environment,
     leader::{election::Timing, endpoint::OwnEndpoint, lease},

@@ -39,7 +39,7 @@ impl Suspend {
     /// Suspends or resumes the objects.
     pub async fn run(self, suspend: bool) -> anyhow::Result<()> {
         let host = self.server.connect().await?;
-        let client = kube::Client::try_from(self.server.cluster.load().await?)?;
+        let client = kube::Client::try_from(self.server.cluster.context.load().await?)?;
         let parameters = PatchParams {
             field_manager: Some(COMMAND_FIELD_MANAGER.into()),
             ..PatchParams::default()

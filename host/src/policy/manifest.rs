@@ -44,9 +44,9 @@ pub enum ManifestError {
     /// The bytes are not a component.
     #[error("it is not a component: {0}")]
     NotAComponent(String),
-    /// The component has several manifests.
-    #[error("it has {0} custom sections `{SECTION_NAME}`: one is allowed")]
-    Duplicate(usize),
+    /// The component has several sections of a name.
+    #[error("it has {0} custom sections `{1}`: one is allowed")]
+    Duplicate(usize, &'static str),
     /// The manifest exceeds the maximum size.
     #[error("its manifest has {0} bytes: {MAX_MANIFEST_BYTES} at most")]
     TooLarge(usize),
@@ -119,13 +119,8 @@ fn check_types(schema: &Value, field: &str) -> Result<(), String> {
 
 /// Reads the manifest of a component; `None` if it has none.
 pub fn read_manifest(wasm: &[u8]) -> Result<Option<Manifest>, ManifestError> {
-    let sections = read_sections(wasm)?;
-    let found: Vec<_> = sections.iter().filter_map(|section| section.manifest).collect();
-    let [contents] = found[..] else {
-        return match found.len() {
-            0 => Ok(None),
-            several => Err(ManifestError::Duplicate(several)),
-        };
+    let Some(contents) = find_section(wasm, SECTION_NAME)? else {
+        return Ok(None);
     };
     if contents.len() > MAX_MANIFEST_BYTES {
         return Err(ManifestError::TooLarge(contents.len()));
@@ -136,12 +131,27 @@ pub fn read_manifest(wasm: &[u8]) -> Result<Option<Manifest>, ManifestError> {
     Ok(Some(manifest))
 }
 
+/// Finds the contents of a custom section at the top level of a component; `None` if it has none.
+///
+/// # Errors
+/// The bytes are not a component, or have several sections of this name.
+pub fn find_section<'a>(wasm: &'a [u8], name: &'static str) -> Result<Option<&'a [u8]>, ManifestError> {
+    let sections = read_sections(wasm)?;
+    let found = sections.iter().filter_map(|section| section.custom);
+    let found: Vec<_> = found.filter(|(found, _)| *found == name).collect();
+    match found[..] {
+        [] => Ok(None),
+        [(_, contents)] => Ok(Some(contents)),
+        _ => Err(ManifestError::Duplicate(found.len(), name)),
+    }
+}
+
 /// Embeds a manifest into a component, in place of an earlier one.
 pub fn embed_manifest(wasm: &[u8], manifest: &Manifest) -> Result<Vec<u8>, ManifestError> {
     let contents = serde_json::to_vec(manifest).map_err(|e| ManifestError::Invalid(e.to_string()))?;
     let mut component = Component::new();
     for section in read_sections(wasm)? {
-        if section.manifest.is_none() {
+        if section.custom.is_none_or(|(name, _)| name != SECTION_NAME) {
             component.section(&RawSection {
                 id: section.id,
                 data: section.data,
@@ -159,11 +169,11 @@ pub fn embed_manifest(wasm: &[u8], manifest: &Manifest) -> Result<Vec<u8>, Manif
 struct Section<'a> {
     id: u8,
     data: &'a [u8],
-    /// The contents, if it is a manifest.
-    manifest: Option<&'a [u8]>,
+    /// Name and contents of a custom section.
+    custom: Option<(&'a str, &'a [u8])>,
 }
 
-/// The sections at the top level. Manifests of nested modules and components belong to them.
+/// The sections at the top level. Those of nested modules and components belong to them.
 fn read_sections(wasm: &[u8]) -> Result<Vec<Section<'_>>, ManifestError> {
     if !Parser::is_component(wasm) {
         return Err(ManifestError::NotAComponent(
@@ -177,15 +187,15 @@ fn read_sections(wasm: &[u8]) -> Result<Vec<Section<'_>>, ManifestError> {
         if depth == 0
             && let Some((id, range)) = payload.as_section()
         {
-            let manifest = match &payload {
-                Payload::CustomSection(custom) if custom.name() == SECTION_NAME => Some(custom.data()),
+            let custom = match &payload {
+                Payload::CustomSection(custom) => Some((custom.name(), custom.data())),
                 _ => None,
             };
             // The parser announces a nested module before its bytes, so a truncated file may end before the range.
             let data = wasm
                 .get(range)
                 .ok_or_else(|| ManifestError::NotAComponent("the file ends within a section".into()))?;
-            sections.push(Section { id, data, manifest });
+            sections.push(Section { id, data, custom });
         }
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
@@ -254,7 +264,10 @@ config:
         ));
         let section = embed_manifest(EMPTY, &manifest()).expect("embedded")[EMPTY.len()..].to_vec();
         let twice = [EMPTY, &section, &section].concat();
-        assert_eq!(read_manifest(&twice), Err(ManifestError::Duplicate(2)));
+        assert_eq!(
+            read_manifest(&twice),
+            Err(ManifestError::Duplicate(2, SECTION_NAME))
+        );
         for (text, words) in [
             ("aks: {}", "aks"),
             ("permissions: {kubernets: []}", "kubernets"),

@@ -9,6 +9,7 @@ pub mod fingerprint;
 pub mod go;
 pub mod javascript;
 pub mod manifest;
+pub mod objects;
 pub mod progress;
 pub mod python;
 pub mod rust;
@@ -140,6 +141,7 @@ pub fn build_plugin(
     let language = detect_language(folder)?;
     // First, because a wrong manifest should not cost minutes of compilation.
     let manifest = manifest::read_manifest(folder)?;
+    let sections = objects::read_sections(folder)?;
     let built = match language {
         Language::Rust => rust::build_component(folder, options, progress)?,
         Language::JavaScript => javascript::build_component(folder, options, progress)?,
@@ -149,6 +151,9 @@ pub fn build_plugin(
     let mut wasm = built.wasm;
     if let Some(manifest) = manifest {
         component::append_section(&mut wasm, manifest::MANIFEST_SECTION, &manifest);
+    }
+    for (section, documents) in sections {
+        component::append_section(&mut wasm, section, &documents);
     }
     let path = options
         .out

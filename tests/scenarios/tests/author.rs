@@ -425,7 +425,7 @@ fn invalid_arguments_are_reported_with_file_and_remedy() {
     for shell in ["bash", "zsh", "fish"] {
         let output = terminal.ostler(&["completion", shell]);
         assert!(
-            output.status.success() && output_text(&output).contains("inspect"),
+            output.status.success() && output_text(&output).contains("OSTLER_COMPLETE"),
             "{shell}"
         );
     }

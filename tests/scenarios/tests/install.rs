@@ -482,3 +482,121 @@ async fn alerts_fire_by_the_series_of_faults_and_resolve(_lab: Lab) {
         assert!(fires && resolves, "{} has no test", rule["alert"]);
     }
 }
+
+/// The component carries the kind that it reconciles, and an upgrade keeps the versions in which objects are stored.
+#[scenario(embedded = "it deletes a kind that other tests use")]
+async fn kinds_that_a_component_carries_are_installed_with_it(lab: Lab) {
+    let definitions = lab.api(
+        &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+        "",
+    );
+    let name = "greetings.examples.ostler.dev";
+    definitions
+        .delete(name, &DeleteParams::default())
+        .await
+        .expect("deleted");
+    let wasm = read_component("examples/greeting");
+    lab.install_bytes("greeting", &wasm);
+    let file = lab.settings.plugins.join("greeting.wasm");
+    let file = file.to_str().expect("a path");
+    let system = format!("{}-system", lab.namespace);
+    lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}))
+        .await;
+    let install = [
+        "plugin",
+        "install",
+        file,
+        "--no-wait",
+        "--namespace",
+        &lab.namespace,
+        "--host-namespace",
+        &system,
+    ];
+    let (good, _, error) = run(&lab, &[&install[..], &["--no-crds"]].concat()).await;
+    assert!(
+        !good && error.contains("the API server does not serve Greeting"),
+        "{error}"
+    );
+    let (good, text, error) = run(&lab, &[&install[..], &["--dry-run"]].concat()).await;
+    assert!(good && text.contains("kind: CustomResourceDefinition"), "{error}");
+    assert!(definitions.get_opt(name).await.expect("an answer").is_none());
+    let (good, text, error) = run(&lab, &install).await;
+    assert!(
+        good && error.contains(&format!("  new CustomResourceDefinition {name}")),
+        "{text}{error}"
+    );
+    assert!(
+        text.starts_with(&format!("CustomResourceDefinition {name} applied")),
+        "{text}"
+    );
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": "a", "namespace": lab.namespace}, "spec": {"name": "Ada"}}),
+    )
+    .await;
+    let (good, text, error) = run(&lab, &install).await;
+    assert!(
+        good && !text.contains("CustomResourceDefinition") && !error.contains(name),
+        "it is the same: {text}{error}"
+    );
+    let printed = {
+        let output = ostler(&["plugin", "inspect", file]).await;
+        text_of(&output.stdout)
+    };
+    assert!(printed.contains(name), "{printed}");
+
+    // Components that carry something else.
+    let asks = "permissions: {reconciles: [{group: tests.ostler.dev, kinds: [Probe]}]}";
+    let asks = Manifest::parse(asks, "plugin.yaml").expect("a manifest");
+    let probe = manifest::embed_manifest(&read_component("tests/probe"), &asks).expect("a component");
+    let served = definitions
+        .get("probes.tests.ostler.dev")
+        .await
+        .expect("the kind");
+    let mut renamed = served.data["spec"].clone();
+    renamed["versions"][0]["name"] = "v1beta1".into();
+    let definition = |name: &str, spec: &Value| json!([{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name}, "spec": spec}]);
+    let foreign = json!({"group": "example.org", "scope": "Cluster", "names": {"kind": "Secret", "plural": "secrets"},
+        "versions": [{"name": "v1"}]});
+    let file = lab.settings.plugins.join("probe.wasm");
+    let install = [
+        "plugin",
+        "install",
+        file.to_str().expect("a path"),
+        "--no-wait",
+        "--host-namespace",
+        &system,
+    ];
+    for (carried, words) in [
+        (
+            definition("probes.tests.ostler.dev", &renamed),
+            "no longer has the version v1alpha1 of probes.tests.ostler.dev",
+        ),
+        (
+            definition("secrets.example.org", &foreign),
+            "secrets.example.org, whose kind its manifest does not request",
+        ),
+        (
+            json!([{"kind": "Secret", "metadata": {"name": "a"}}]),
+            "it carries a, which is no CustomResourceDefinition",
+        ),
+    ] {
+        lab.install_bytes("probe", &append_section(&probe, b"ostler:crds", &carried));
+        let (good, text, error) = run(&lab, &install).await;
+        assert!(!good && text.is_empty() && error.contains(words), "{text}{error}");
+    }
+}
+
+/// The component with a further custom section: id 0, the size in LEB128, the name with its length, and the contents.
+fn append_section(wasm: &[u8], name: &[u8], contents: &Value) -> Vec<u8> {
+    let contents = contents.to_string();
+    let mut size = 1 + name.len() + contents.len();
+    let mut changed = [wasm, &[0]].concat();
+    while size >= 0x80 {
+        changed.push(u8::try_from(size & 0x7f).expect("seven bits") | 0x80);
+        size >>= 7;
+    }
+    changed.push(u8::try_from(size).expect("seven bits"));
+    changed.push(u8::try_from(name.len()).expect("a short name"));
+    [&changed, name, contents.as_bytes()].concat()
+}

@@ -13,10 +13,11 @@ use ostler_builder::{fingerprint::Fingerprint, replace_file};
 use crate::paths;
 
 /// What components are made of, below the root of the workspace. A folder counts with all of its files.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     ".cargo/config.toml",
     "Cargo.lock",
     "Cargo.toml",
+    "crds",
     "host/readiness",
     "host/schema",
     "plugins",

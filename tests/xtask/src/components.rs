@@ -10,10 +10,12 @@ use anyhow::{Context, Result, bail};
 use ostler_builder::{
     Language, Options, component,
     fingerprint::Fingerprint,
-    manifest,
+    manifest, objects,
     rust::{self, Optimize},
     toolchain::Toolchain,
 };
+
+use serde_json::Value;
 
 use crate::{cargo, component_cache::ComponentCache, paths, progress, progress::Step};
 
@@ -242,9 +244,11 @@ fn build_command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -
 fn finish_unless_current(guest: Guest, module: &Path) -> Result<Component> {
     let path = component_path(&guest.pack, &guest.name)?;
     let manifest = manifest::read_manifest(&guest.folder)?;
+    let definitions = manifest.as_deref().map(find_definitions).transpose()?.flatten();
     let mut inputs = Fingerprint::default();
     inputs.add(&fs::read(module).with_context(|| format!("reading {}", module.display()))?);
     inputs.add(manifest.as_deref().unwrap_or_default());
+    inputs.add(definitions.as_deref().unwrap_or_default());
     inputs.add(format!("{:?}", guest.optimize).as_bytes());
     inputs.add(program_version()?.as_bytes());
     let changed = inputs.make_unless_current(&path, || {
@@ -253,15 +257,44 @@ fn finish_unless_current(guest: Guest, module: &Path) -> Result<Component> {
         if let Some(manifest) = &manifest {
             component::append_section(&mut component, manifest::MANIFEST_SECTION, manifest);
         }
+        if let Some(definitions) = &definitions {
+            component::append_section(&mut component, objects::CRDS_SECTION, definitions);
+        }
         Ok(component)
     })?;
+    let definitions = definitions.map_or(0, |definitions| definitions.len());
     Ok(Component {
-        bytes: usize::try_from(fs::metadata(&path)?.len())?,
+        // Of code, which the limit is about.
+        bytes: usize::try_from(fs::metadata(&path)?.len())?.saturating_sub(definitions),
         name: guest.name,
         pack: guest.pack,
         path,
         changed,
     })
+}
+
+/// Finds the CustomResourceDefinitions in crds/ of the kinds that a manifest asks to reconcile, as a JSON array. None if there are none.
+fn find_definitions(manifest: &[u8]) -> Result<Option<Vec<u8>>> {
+    let manifest: Value = serde_json::from_slice(manifest)?;
+    let reconciles = manifest["permissions"]["reconciles"].as_array();
+    let is_reconciled = |definition: &Value| {
+        let spec = &definition["spec"];
+        reconciles.into_iter().flatten().any(|entry| {
+            let kinds = entry["kinds"].as_array();
+            entry["group"] == spec["group"]
+                && kinds
+                    .into_iter()
+                    .flatten()
+                    .any(|kind| *kind == spec["names"]["kind"] || kind == "*")
+        })
+    };
+    let root = paths::workspace_root().join("crds");
+    let mut found = Vec::new();
+    for folder in ["", "examples", "providers"] {
+        let documents = objects::read_documents(&root.join(folder))?;
+        found.extend(documents.into_iter().filter(is_reconciled));
+    }
+    Ok((!found.is_empty()).then(|| Value::Array(found).to_string().into_bytes()))
 }
 
 /// Returns a text that changes whenever this program does, which encodes the components.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
@@ -40,7 +39,7 @@ use crate::{
     cli::{
         ask::Output,
         connection::root_cause,
-        load_context,
+        kubeconfig::KubeContext,
         table::{Shade, shade_text},
     },
     client::connection::connect,
@@ -65,12 +64,8 @@ pub struct Check {
     /// Namespace of the host.
     #[arg(short, long, value_name = "NAMESPACE", default_value = HOST_NAMESPACE)]
     namespace: String,
-    /// Kubeconfig of the cluster. Defaults to the files of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Defaults to its current one.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    context: KubeContext,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
@@ -113,7 +108,7 @@ use CheckResult::{Failed, Passed, Warned};
 impl Check {
     /// Runs the checks and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
-        let config = load_context(self.kubeconfig.clone(), self.context.clone()).await?;
+        let config = self.context.load().await?;
         let server = config.cluster_url.to_string();
         let client = connect(config)?;
         let mut findings = check_server(&client, &server).await?;

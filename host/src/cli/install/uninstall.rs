@@ -1,9 +1,6 @@
 //! `ostler uninstall`: the host, its plugins and their rights, until the cluster is as it was before.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -30,10 +27,10 @@ use super::{
 use crate::{
     cli::{
         apply::{FIELD_MANAGER, InstalledObject, delete_objects, read_live},
-        load_context, parse_duration,
+        kubeconfig::KubeContext,
+        parse_duration,
         plugin::uninstall_plugin,
     },
-    client::connection::connect,
     kube::{
         key::Gvk,
         secret_view::DIGEST_KEY_SECRET,
@@ -66,18 +63,14 @@ pub struct HostUninstall {
     /// Time to wait for each plugin, and for the pods of the host, to end.
     #[arg(long, default_value = "2m", value_parser = parse_duration)]
     timeout: Duration,
-    /// Kubeconfig of the cluster. Defaults to the files of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Defaults to its current one.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    context: KubeContext,
 }
 
 impl HostUninstall {
     /// Deletes the plugins while the host can still clean up, then the host, and what it leaves.
     pub async fn run(self) -> anyhow::Result<()> {
-        let client = connect(load_context(self.kubeconfig.clone(), self.context.clone()).await?)?;
+        let client = self.context.connect().await?;
         let release = Release {
             namespace: &self.namespace,
             service: MANAGER,

@@ -17,8 +17,14 @@ use crate::{
         table::{Shade, cell, section, table},
     },
     contract::{inspection, limits::Limits},
-    plugin::load,
-    policy::{grants::Grants, manifest},
+    plugin::{
+        carried::{read_kinds, read_samples},
+        load,
+    },
+    policy::{
+        grants::{Grants, Permissions},
+        manifest,
+    },
     sandbox::engine::Engine,
 };
 
@@ -58,6 +64,10 @@ struct Inspection {
     asks: Option<Value>,
     /// The JSON schema of its configuration.
     config_schema: Option<Value>,
+    /// Names of the CustomResourceDefinitions that it carries.
+    crds: Vec<String>,
+    /// The samples that it carries.
+    samples: Vec<Value>,
     /// Sizes in bytes, by section.
     sections: BTreeMap<String, usize>,
 }
@@ -103,6 +113,13 @@ async fn inspect_component(file: String, wasm: Vec<u8>) -> Inspection {
     found.capabilities = list_imports(&wasm).unwrap_or_default();
     match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
+            let asks = manifest.as_ref().map(|manifest| &manifest.permissions);
+            match read_kinds(&wasm, asks.unwrap_or(&Permissions::default())) {
+                Ok(kinds) => found.crds = kinds.into_iter().map(|kind| kind.name).collect(),
+                Err(e) if found.unfit.is_empty() => found.unfit = e.to_string(),
+                Err(_) => {}
+            }
+            found.samples = read_samples(&wasm).unwrap_or_default();
             found.asks = manifest
                 .as_ref()
                 .and_then(|m| serde_json::to_value(&m.permissions).ok());
@@ -203,6 +220,20 @@ fn format_inspection(found: &Inspection) -> String {
     ];
     if found.name.is_empty() {
         rows.truncate(2);
+    }
+    if !found.crds.is_empty() {
+        rows.push(("CRDs", found.crds.join(", "), Shade::Plain));
+    }
+    if !found.samples.is_empty() {
+        let names = found.samples.iter().map(|sample| {
+            let (kind, name) = (&sample["kind"], &sample["metadata"]["name"]);
+            format!(
+                "{}/{}",
+                kind.as_str().unwrap_or_default(),
+                name.as_str().unwrap_or_default()
+            )
+        });
+        rows.push(("Samples", names.collect::<Vec<_>>().join(", "), Shade::Plain));
     }
     if found.max_concurrent > 0 {
         rows.push(("At once", found.max_concurrent.to_string(), Shade::Plain));

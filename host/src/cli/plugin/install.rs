@@ -1,6 +1,7 @@
 //! `ostler plugin install` and `uninstall`: a plugin with its service account and roles.
 
 mod cluster;
+mod kinds;
 mod upgrade;
 mod wait;
 
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 
 use self::{
     cluster::{check_ownership, delete_plugin, discover_catalog, find_obsolete, read_plugin},
+    kinds::{KindChange, PlannedKind, apply_kinds, plan_kinds},
     upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy},
     wait::PluginWait,
 };
@@ -24,13 +26,15 @@ use super::registry::{Registry, read_text};
 use crate::{
     cli::{
         apply::{apply_objects, delete_objects},
-        create_client, parse_duration,
+        kubeconfig::KubeContext,
+        parse_duration,
         table::{Shade, shade_text},
     },
     contract::limits::Limits,
-    kube::well_known::environment,
     plugin::{
-        Plugin as Build, config_of_spec,
+        Plugin as Build,
+        carried::read_kinds,
+        config_of_spec,
         install::{InstallOptions, Installation, escape_controls, list_groups, render_yaml},
         load,
         spec::{Oci, Source, Verify},
@@ -73,6 +77,9 @@ pub struct Install {
     /// File with the configuration of the plugin (YAML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Leave the CustomResourceDefinitions that the component carries to others.
+    #[arg(long)]
+    no_crds: bool,
     /// Print the objects as YAML, and apply nothing.
     #[arg(long)]
     dry_run: bool,
@@ -107,9 +114,8 @@ pub struct Uninstall {
     /// Time to wait until no object needs the plugin any more. After it the deletion goes on without the command.
     #[arg(long, default_value = "1m", value_parser = parse_duration)]
     timeout: Duration,
-    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    context: KubeContext,
 }
 
 /// The cluster and the service account of its host.
@@ -121,9 +127,8 @@ struct HostAccount {
     /// Service account of the host.
     #[arg(long, value_name = "NAME", default_value = "ostler")]
     host_service_account: String,
-    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
-    #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    context: KubeContext,
 }
 
 impl HostAccount {
@@ -135,7 +140,7 @@ impl HostAccount {
     }
 
     async fn connect(&self) -> anyhow::Result<Client> {
-        create_client(self.kubeconfig.clone()).await
+        self.context.connect().await
     }
 }
 
@@ -148,7 +153,14 @@ impl Install {
         let subject = &self.subject;
         let engine = Engine::new(4, Limits::default().memory, None, None);
         let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}"))?);
-        let build = load(&engine, wasm, None, &Grants::default(), &Limits::default()).await;
+        let build = load(
+            &engine,
+            wasm.clone(),
+            None,
+            &Grants::default(),
+            &Limits::default(),
+        )
+        .await;
         let build = build.map_err(|e| anyhow::anyhow!("{subject}: {e}"))?;
         if let Some(file) = &source.file {
             build.check_file_name(file).map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -169,7 +181,17 @@ impl Install {
                 "warning: {group} cannot be discovered: roles have no rules for its kinds until the command is repeated"
             );
         }
-        let catalog = discovery.catalog;
+        let mut catalog = discovery.catalog;
+        let kinds = match asks {
+            Some(asks) if !self.no_crds => read_kinds(&wasm, asks).with_context(|| subject.clone())?,
+            _ => Vec::new(),
+        };
+        for kind in &kinds {
+            if catalog.find(&kind.resource.group, &kind.resource.kind).is_none() {
+                catalog.add(kind.resource.clone());
+            }
+        }
+        let kinds = plan_kinds(&client, kinds).await?;
         let options = InstallOptions {
             namespaces: self.namespaces.clone(),
             origins: self.origins.clone(),
@@ -185,7 +207,7 @@ impl Install {
             let roles = find_new_roles(&client, build.name(), &planned.rights_objects).await?;
             planned.new_permissions.extend(roles);
         }
-        self.report(&build, &planned, is_upgrade);
+        self.report(&build, &planned, &kinds, is_upgrade);
         let mut objects = planned.rights_objects.clone();
         // The roles come first, so that the plugin has its permissions when it starts.
         objects.push(serde_json::to_value(&planned.plugin)?);
@@ -194,13 +216,15 @@ impl Install {
             check_finalizers(&client, &build.kinds, &catalog, &before.grants, grants).await?;
         }
         if self.dry_run {
-            print!("{}", render_yaml(&objects));
+            let definitions = kinds.iter().map(|planned| planned.kind.definition.clone());
+            print!("{}", render_yaml(&definitions.chain(objects).collect::<Vec<_>>()));
             return Ok(());
         }
         if is_upgrade && !planned.new_permissions.is_empty() && !self.yes {
             bail!("nothing was changed, since the permissions above are new: grant them with --yes");
         }
         check_ownership(&client, build.name(), &objects).await?;
+        apply_kinds(&client, &kinds, self.force_conflicts).await?;
         let obsolete = find_obsolete(&client, build.name(), &objects).await?;
         let is_running = installed.is_some_and(|object| object.status.is_some_and(|s| s.running.is_some()));
         if is_running {
@@ -327,7 +351,7 @@ impl Install {
     }
 
     /// Prints what the plugin may do, or what it may do in addition, to standard error.
-    fn report(&self, build: &Build, planned: &Installation, is_upgrade: bool) {
+    fn report(&self, build: &Build, planned: &Installation, kinds: &[PlannedKind], is_upgrade: bool) {
         let place = match self.namespaces.as_slice() {
             [] => "in all namespaces".to_owned(),
             names => format!("in {}", names.join(", ")),
@@ -344,6 +368,17 @@ impl Install {
                 shade_text(line, if is_upgrade { Shade::Waiting } else { Shade::Plain })
             );
         }
+        for planned in kinds {
+            let word = match planned.change {
+                KindChange::New => "new",
+                KindChange::Changed => "changed",
+                KindChange::Same => continue,
+            };
+            eprintln!(
+                "  {word} CustomResourceDefinition {}",
+                escape_controls(&planned.kind.name)
+            );
+        }
         for kind in &planned.rights.unserved {
             let kind = escape_controls(kind);
             eprintln!("warning: the API server does not serve {kind}; the name of its resource is a guess");
@@ -354,7 +389,7 @@ impl Install {
 impl Uninstall {
     /// Deletes the `Plugin` object, and when it is gone the service account and the roles.
     pub async fn run(self) -> anyhow::Result<()> {
-        let client = create_client(self.kubeconfig).await?;
+        let client = self.context.connect().await?;
         uninstall_plugin(&client, &self.name, self.timeout).await
     }
 }

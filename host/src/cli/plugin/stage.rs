@@ -59,7 +59,7 @@ impl Stage {
         std::fs::create_dir(directory.path().join("plugins"))?;
         let mut server = None;
         let config = match kubeconfig {
-            Some(path) => crate::cli::load_kubeconfig(Some(path)).await?,
+            Some(path) => crate::cli::kubeconfig::load_kubeconfig(Some(path)).await?,
             None => {
                 let options = ostler_apiserver::Options {
                     controllers: true,
@@ -69,7 +69,7 @@ impl Stage {
                 let path = directory.path().join("kubeconfig");
                 std::fs::write(&path, started.kubeconfig())?;
                 server = Some(started);
-                crate::cli::load_kubeconfig(Some(path)).await?
+                crate::cli::kubeconfig::load_kubeconfig(Some(path)).await?
             }
         };
         let cluster = ApiClient::new(kube::Client::try_from(config.clone())?);

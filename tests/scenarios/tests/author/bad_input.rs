@@ -110,7 +110,7 @@ fn invalid_project_is_reported_with_file_field_and_remedy() {
             "no admin server at",
             &terminal.admin,
             "--admin URL",
-            "port-forward",
+            "kubectl ostler",
         ];
         check_message(&terminal, &[command, "team/platform"], &words);
     }
