@@ -352,8 +352,10 @@ fn build_change_observer(
     let observe_users = observe_users.clone();
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
+    // The host looks after some bindings, and nobody waits for them to be Ready.
+    let bindings = role_binding_gvk();
     Arc::new(move |change| {
-        if dispatcher.is_reconciled(&change.key) {
+        if dispatcher.is_reconciled(&change.key) && change.key.gvk != bindings {
             stats.observe_change(&change.key, change.new.as_deref());
         }
         let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);

@@ -12,8 +12,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use super::status::find_watch_state;
 use crate::{
-    cache::informer::SyncState,
     contract::limits::Limit,
     observe::{
         metrics::{
@@ -313,17 +313,13 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     register_subscriptions(r, &services.upstreams.subscriptions);
     register_limits(r, scraped.registry);
     let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());
-    for state in ["synced", "listing", "failing"] {
+    for state in ["synced", "listing", "narrowed", "failing"] {
         watches
             .get_or_create(&definitions::WATCHES.with_values([state.into()]))
             .set(0);
     }
-    for (_, synced) in services.list_watches() {
-        let state = match synced {
-            SyncState::Synced => "synced",
-            SyncState::Pending => "listing",
-            SyncState::Failed(_) | SyncState::Refused(_) => "failing",
-        };
+    for (scope, synced) in services.list_watches() {
+        let state = find_watch_state(&scope, &synced, services, scraped.registry);
         watches
             .get_or_create(&definitions::WATCHES.with_values([state.into()]))
             .inc();

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::Admin;
 use crate::{
     cache::informer::SyncState,
-    kube::scope::Projection,
-    plugin::{CanaryReport, HookState, LoadState, Report},
+    kube::scope::{Projection, Scope},
+    plugin::{CanaryReport, HookState, LoadState, Registry, Report},
     reconcile::stats::{ObjectStats, RecordedError},
+    sandbox::services::Services,
 };
 
 /// Maximum number of listed objects that are not Ready; all are counted.
@@ -106,7 +107,7 @@ pub struct Watch {
     pub selector: String,
     /// True if only metadata is cached.
     pub metadata: bool,
-    /// `synced`, `listing` or `failing`.
+    /// See [`find_watch_state`].
     pub state: String,
     /// Error of a failing watch.
     pub message: String,
@@ -174,6 +175,30 @@ impl From<ObjectStats> for NotReady {
     }
 }
 
+/// The state of a watch: `synced`, `listing`, `failing`, or `narrowed` where RBAC allows the kind in some namespaces only, no plugin
+/// reconciles it in all of them, and it is watched in those that are read.
+pub fn find_watch_state(
+    scope: &Scope,
+    synced: &SyncState,
+    services: &Services,
+    registry: &Registry,
+) -> &'static str {
+    let is_of_all_namespaces = || {
+        let plugin = registry.find_by_kind(&scope.gvk);
+        let kinds = plugin.iter().flat_map(|plugin| &plugin.kinds);
+        let mut kinds = kinds.filter(|kind| kind.gvk == scope.gvk);
+        kinds.any(|kind| kind.namespaces.is_none())
+    };
+    match synced {
+        SyncState::Synced => "synced",
+        SyncState::Pending => "listing",
+        SyncState::Refused(_) if services.cache.namespaces.is_narrowed(scope) && !is_of_all_namespaces() => {
+            "narrowed"
+        }
+        SyncState::Failed(_) | SyncState::Refused(_) => "failing",
+    }
+}
+
 impl Admin {
     /// The current status of the host.
     pub fn status(&self) -> Status {
@@ -201,14 +226,13 @@ impl Admin {
                         "" => scope.namespace.to_string(),
                         cluster => format!("{cluster}:{}", scope.namespace),
                     },
-                    selector: scope.selector.map(|s| s.to_string()).unwrap_or_default(),
+                    selector: scope
+                        .selector
+                        .as_ref()
+                        .map(ToString::to_string)
+                        .unwrap_or_default(),
                     metadata: scope.projection == Projection::Metadata,
-                    state: match synced {
-                        SyncState::Synced => "synced",
-                        SyncState::Pending => "listing",
-                        SyncState::Failed(_) | SyncState::Refused(_) => "failing",
-                    }
-                    .into(),
+                    state: find_watch_state(&scope, &synced, services, &self.registry).into(),
                     message: match synced {
                         SyncState::Failed(why) | SyncState::Refused(why) => why,
                         _ => String::new(),

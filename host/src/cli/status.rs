@@ -7,7 +7,7 @@ use super::{
     table::{Shade, cell, join_reason, section, table},
 };
 use crate::{
-    admin::status::{Plugin, Status as HostStatus},
+    admin::status::{Plugin, Status as HostStatus, Watch},
     plugin::{HookState, LoadState},
 };
 
@@ -81,7 +81,9 @@ fn format_status(status: &HostStatus) -> String {
         &["KIND", "READY"],
         objects.collect(),
     ));
-    let watches = status.watches.iter().filter(|w| w.state != "synced").map(|w| {
+    // A kind that is narrowed is watched in the namespaces where it is needed.
+    let is_pending = |w: &&Watch| w.state != "synced" && w.state != "narrowed";
+    let watches = status.watches.iter().filter(is_pending).map(|w| {
         let shade = if w.state == "failing" {
             Shade::Bad
         } else {

@@ -117,6 +117,12 @@ impl NamespaceScope {
         self.forbidden.write().insert(gvk.clone());
     }
 
+    /// Returns true for the watch of all namespaces of a kind that RBAC allows in some only: the kind is watched in those that are
+    /// read.
+    pub fn is_narrowed(&self, scope: &Scope) -> bool {
+        scope.cluster.is_empty() && scope.namespace.is_empty() && self.forbidden.read().contains(&scope.gvk)
+    }
+
     /// Returns true if the host may watch a kind in all namespaces at once. Secrets it never does.
     pub fn may_watch_all(&self, gvk: &Gvk) -> bool {
         self.namespaces.is_empty() && !gvk.is_secret()

@@ -287,17 +287,17 @@ impl ReconcileStats {
         self.update_entry(key, |entry| entry.running = false);
     }
 
-    /// Adds the requests of a reconcile.
+    /// Adds the requests of a reconcile. An object that has no statistics gets none by it: a write may concern one that is not known.
     pub fn add_counts(&self, key: &ObjectRef, counts: Counts) {
         if counts == Counts::default() {
             return;
         }
         let add = |to: &mut u32, n: u64| *to = to.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        self.update_entry(key, |entry| {
+        if let Some(entry) = self.objects.lock().by_key.get_mut(key) {
             add(&mut entry.api_writes, counts.api_writes);
             add(&mut entry.upstream_reads, counts.upstream_reads);
             add(&mut entry.upstream_writes, counts.upstream_writes);
-        });
+        }
     }
 
     /// Records an error. A repetition of the last one is counted.

@@ -1,6 +1,9 @@
 //! Waits until the replicas of the host run, and says meanwhile what keeps them.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::{
@@ -29,7 +32,8 @@ pub async fn wait_rollout(
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let deadline = Instant::now() + timeout;
-    let mut reported = String::new();
+    // A pod alternates between the reasons of a failed pull.
+    let mut reported = BTreeSet::new();
     loop {
         let deployment = deployments.get(NAME).await.context("reading the Deployment")?;
         let replicas = deployment
@@ -49,9 +53,8 @@ pub async fn wait_rollout(
         if Instant::now() > deadline {
             bail!("the host does not run after {} s: {obstacle}", timeout.as_secs());
         }
-        if obstacle != reported {
+        if reported.insert(obstacle.clone()) {
             eprintln!("waiting for Deployment {namespace}/{NAME}: {obstacle}");
-            reported = obstacle;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -123,7 +123,7 @@ definitions! {
     CACHE_INDEXES = gauge "ostler_cache_indexes" []
         "Current number of indexes by label or field in the cache";
     WATCHES = gauge "ostler_watches" ["state"]
-        "Current number of watches, by state: synced, listing or failing";
+        "Current number of watches, by state: synced, listing, failing, or narrowed to namespaces by RBAC";
     WATCH_EVENTS = counter "ostler_watch_events" ["kind", "host"]
         "Total number of watch events of objects received, by kind and host";
     CALL_SECONDS = histogram "ostler_wasm_call_duration_seconds" ["plugin"]
