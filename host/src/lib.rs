@@ -85,6 +85,7 @@ mod client {
     pub mod connection;
     pub mod fence;
     pub mod gate;
+    pub mod server_verifier;
     pub mod token_review;
 }
 

@@ -8,7 +8,7 @@ mod call;
 pub mod cluster;
 pub mod conditions;
 mod deletion;
-mod former_builds;
+pub mod former_builds;
 mod holds;
 mod home;
 pub mod lifecycle;

@@ -19,7 +19,7 @@ use crate::{
     reconcile::stats::{ObjectStats, RecordedError},
     schedule::{
         dependencies::{Dependency, List},
-        dispatcher::{Cause, Explanation as Turn},
+        dispatcher::{Cause, Explanation as Scheduled, Turn},
         host_lane::HostLane,
         queue::{ItemState, Priority},
     },
@@ -259,17 +259,13 @@ impl Admin {
     /// Explains an object that is reconciled. The error says that it was deleted meanwhile.
     pub(super) fn explain_object(&self, key: &ObjectRef) -> Result<Explanation, String> {
         let gone = || format!("{key} was deleted a moment ago");
-        let facts = self.stats.object(key).ok_or_else(gone)?;
-        let object = self
-            .services
-            .cache
-            .store
-            .get(key, Projection::Full)
-            .ok_or_else(gone)?;
-        let mut turn = self.services.dispatcher.explain(key);
+        let store = &self.services.cache.store;
+        let object = store.get(key, Projection::Full).ok_or_else(gone)?;
+        let facts = self.stats.describe(key, Some(&object)).ok_or_else(gone)?;
+        let mut scheduled = self.services.dispatcher.explain(key);
         let (plugin, held) = self.find_plugin(&key.gvk);
         let scopes = self.services.list_watches();
-        let reads = std::mem::take(&mut turn.reads);
+        let reads = std::mem::take(&mut scheduled.reads);
         let found = reads
             .into_iter()
             .map(|d| self.find_dependency(d, &scopes))
@@ -296,7 +292,7 @@ impl Admin {
             subscriptions: subscriptions
                 .map(|(key, stats)| Subscribed::new(key, stats))
                 .collect(),
-            ..build_explanation(key, &object, facts, turn, plugin, held, found)
+            ..build_explanation(key, &object, facts, scheduled, plugin, held, found)
         })
     }
 
@@ -369,7 +365,7 @@ fn build_explanation(
     key: &ObjectRef,
     object: &Object,
     facts: ObjectStats,
-    turn: Turn,
+    scheduled: Scheduled,
     plugin: Option<String>,
     held: Option<String>,
     found: Vec<Found>,
@@ -383,10 +379,10 @@ fn build_explanation(
         waits_for.extend(found.iter().flat_map(|f| list_missing(f, key)));
     }
     reads.truncate(MAX_READS);
-    let causes = turn
+    let causes = scheduled
         .causes
         .iter()
-        .skip(turn.causes.len().saturating_sub(MAX_CAUSES));
+        .skip(scheduled.causes.len().saturating_sub(MAX_CAUSES));
     let finalizers = || object.finalizers.iter().map(ToString::to_string);
     Explanation {
         kind: key.gvk.to_string(),
@@ -399,8 +395,8 @@ fn build_explanation(
         reads,
         follows: Vec::new(),
         subscriptions: Vec::new(),
-        permits: turn.permits.iter().map(ToString::to_string).collect(),
-        next: NextRun::of_turn(&turn, plugin.is_some(), held),
+        permits: scheduled.permits.iter().map(ToString::to_string).collect(),
+        next: NextRun::of_turn(&scheduled.turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::list_holders(object)
             .iter()
@@ -419,7 +415,7 @@ fn build_explanation(
         plugin: plugin.unwrap_or(facts.plugin),
         plugin_digest: facts.plugin_digest,
         reconciles: facts.reconciles,
-        attempts: turn.failures,
+        attempts: scheduled.turn.failures,
         last_reconcile: facts.last_reconcile,
         last_ms: facts.last_ms,
         errors: facts.errors,
@@ -624,17 +620,19 @@ mod tests {
         ];
         let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
         stats.abandon_reconcile(&key);
-        let turn = Turn {
-            state: Some(ItemState::Delayed(Default::default())),
-            failures: 0,
-            due_in: Some(std::time::Duration::from_millis(1500)),
-            due_cause: Some(Cause::Poll),
+        let scheduled = Scheduled {
+            turn: Turn {
+                state: Some(ItemState::Delayed(Default::default())),
+                failures: 0,
+                due_in: Some(std::time::Duration::from_millis(1500)),
+                due_cause: Some(Cause::Poll),
+            },
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
             permits: Vec::new(),
         };
         let facts = stats.object(&key).expect("facts");
-        let explanation = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
+        let explanation = build_explanation(&key, &asked, facts, scheduled, Some("p".into()), None, found);
         let waits = explanation.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
             waits.collect::<Vec<_>>(),
@@ -704,9 +702,6 @@ mod tests {
                 failures: 0,
                 due_in: Some(std::time::Duration::from_secs(1)),
                 due_cause: None,
-                causes: Vec::new(),
-                reads: Vec::new(),
-                permits: Vec::new(),
             };
             let next = NextRun::of_turn(&turn, true, pause_reason(true, &HookState::None));
             assert_eq!(next.place, expected);

@@ -106,17 +106,19 @@ impl Admin {
         let mut plugins: HashMap<Gvk, (Option<String>, Option<String>)> = HashMap::new();
         let mut summaries = Vec::new();
         for key in keys {
-            let object = self.services.cache.store.get(key, Projection::Full);
-            let (Some(object), Some(stats)) = (object, self.stats.object(key)) else {
+            let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
                 continue;
             };
             if selector.is_some_and(|selector| !selector.matches(&object.labels)) {
                 continue;
             }
+            let Some(stats) = self.stats.describe(key, Some(&object)) else {
+                continue;
+            };
             let (plugin, held) = plugins
                 .entry(key.gvk.clone())
                 .or_insert_with(|| self.find_plugin(&key.gvk));
-            let turn = self.services.dispatcher.explain(key);
+            let turn = self.services.dispatcher.find_turn(key);
             summaries.push(ObjectSummary {
                 kind: key.gvk.to_string(),
                 state: find_object_state(&object, &stats),

@@ -55,8 +55,7 @@ pub async fn serve(
     let bound = listener.local_addr()?;
     let config = ArcSwap::from_pointee(certificate.server_config(None)?);
     let tls = Arc::new(TlsSettings { certificate, config });
-    let refreshed = (tls.clone(), reviewers.client.clone());
-    tokio::spawn(async move { refreshed.0.refresh(&refreshed.1).await });
+    tokio::spawn(tls.clone().refresh(reviewers.client.clone()));
     let routes = routes.layer(middleware::from_fn_with_state(reviewers, authenticate));
     tokio::spawn(accept_connections(listener, tls, routes));
     Ok(bound)
@@ -71,18 +70,17 @@ struct TlsSettings {
 
 impl TlsSettings {
     /// Replaces the certificate and the authority of client certificates whenever they change.
-    async fn refresh(&self, client: &ApiClient) {
+    async fn refresh(self: Arc<Self>, client: ApiClient) {
         let mut known: Option<Result<Option<String>, String>> = None;
         loop {
             self.certificate.renew(SystemTime::now());
-            let read = read_client_authority(client).await;
-            let read = read.map_err(|e| e.to_string());
+            let read = read_client_authority(&client).await.map_err(|e| e.to_string());
             if known.as_ref() != Some(&read) {
-                if let Err(e) = read
-                    .clone()
-                    .map_err(anyhow::Error::msg)
-                    .and_then(|read| self.use_authority(read.as_deref()))
-                {
+                let used = match &read {
+                    Ok(authority) => self.use_authority(authority.as_deref()),
+                    Err(e) => Err(anyhow::Error::msg(e.clone())),
+                };
+                if let Err(e) = used {
                     warn!(
                         error = %format!("{e:#}"),
                         "the authority of client certificates can't be read, so users of the secure address need tokens"

@@ -9,23 +9,44 @@ use kube::{
 };
 use serde_json::Value;
 
+use super::object_api::api_of;
+
 /// Field manager of the objects that commands apply.
 pub const FIELD_MANAGER: &str = "ostler-install";
 /// Interval between checks if a deleted object is gone.
 const DELETION_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Limit of the time for the release of bindings and roles.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Reads the live version of an object.
-pub async fn read_live(client: &Client, value: &Value) -> anyhow::Result<Option<DynamicObject>> {
+
+/// The place of an object in a cluster.
+struct Located {
+    api: Api<DynamicObject>,
+    name: String,
+    /// Kind, namespace and name, for messages.
+    shown: String,
+}
+
+fn locate_object(client: &Client, value: &Value) -> anyhow::Result<Located> {
     let object: DynamicObject = serde_json::from_value(value.clone())?;
-    let types = object.types.clone().context("an object without a kind")?;
-    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+    let types = object.types.as_ref().context("an object without a kind")?;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types)?);
     let (namespace, name) = (object.namespace(), object.name_any());
-    let live = api_of(client, &resource, namespace.as_deref())
-        .get_opt(&name)
-        .await;
-    let shown = describe_object(&types.kind, namespace.as_deref(), &name);
-    live.with_context(|| format!("reading {shown}"))
+    Ok(Located {
+        api: api_of(client, &resource, namespace.as_deref()),
+        shown: describe_object(&types.kind, namespace.as_deref(), &name),
+        name,
+    })
+}
+
+/// Reads the live version of an object; none where its kind is not served, too.
+pub async fn read_live(client: &Client, value: &Value) -> anyhow::Result<Option<DynamicObject>> {
+    let Located { api, name, shown } = locate_object(client, value)?;
+    match api.get(&name).await {
+        Ok(live) => Ok(Some(live)),
+        // For a group that is not served the API server has a text without a reason, which `get_opt` does not know.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("reading {shown}")),
+    }
 }
 
 /// Applies objects in their order, prints the name of each, and returns the generation of the last one.
@@ -41,12 +62,7 @@ pub async fn apply_objects(client: &Client, objects: &[Value], force: bool) -> a
 async fn apply_object(client: &Client, value: &Value, force: bool) -> anyhow::Result<DynamicObject> {
     let mut params = PatchParams::apply(FIELD_MANAGER);
     params.force = force;
-    let object: DynamicObject = serde_json::from_value(value.clone())?;
-    let types = object.types.clone().context("an object without a kind")?;
-    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-    let api = api_of(client, &resource, object.namespace().as_deref());
-    let name = object.name_any();
-    let shown = describe_object(&types.kind, object.namespace().as_deref(), &name);
+    let Located { api, name, shown } = locate_object(client, value)?;
     match api.patch(&name, &params, &Patch::Apply(value)).await {
         Ok(applied) => {
             println!("{shown} applied");
@@ -125,14 +141,6 @@ async fn delete_object(
         Err(e) => return Err(e).with_context(|| format!("deleting {shown}")),
     }
     Ok(())
-}
-
-/// The API of a resource in a namespace, or in all.
-pub fn api_of(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
-        None => Api::all_with(client.clone(), resource),
-    }
 }
 
 /// Kind, namespace and name, for messages.

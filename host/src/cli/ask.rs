@@ -43,6 +43,26 @@ impl Object {
     }
 }
 
+/// Identities of objects in one namespace.
+#[derive(Args)]
+pub struct Objects {
+    /// Objects, such as `team/platform`. `plugin/greeting` stands for a plugin.
+    #[arg(value_name = "KIND/NAME", required = true, add = object_completer())]
+    pub objects: Vec<String>,
+    /// Namespace of the objects. Required if a name is ambiguous.
+    #[arg(short, long, add = namespace_completer())]
+    pub namespace: Option<String>,
+}
+
+impl Objects {
+    /// Each object with its query parameters for the admin server.
+    pub fn queries(&self) -> impl Iterator<Item = anyhow::Result<(&str, Vec<(&str, &str)>)>> {
+        let namespace = self.namespace.as_deref();
+        let objects = self.objects.iter();
+        objects.map(move |object| Ok((&**object, query(object, namespace)?)))
+    }
+}
+
 /// Query parameters for KIND/NAME and a namespace.
 pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<Vec<(&'a str, &'a str)>> {
     let (kind, name) = object

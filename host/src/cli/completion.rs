@@ -88,25 +88,22 @@ fn write_output(bytes: &[u8]) -> std::io::Result<()> {
 
 /// Completes KIND/NAME: first the kind, then the name.
 pub fn object_completer() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| {
-        list_candidates(current, |object, current| {
-            let kind = object.short_kind();
-            match current.contains('/') {
-                true => format!("{kind}/{}", object.name),
-                false => format!("{kind}/"),
-            }
-        })
-    })
+    complete_object("/")
 }
 
 /// Completes KIND[/NAME].
 pub fn target_completer() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| {
+    complete_object("")
+}
+
+/// Completes a kind, with what follows it, and then the name.
+fn complete_object(end: &'static str) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| {
         list_candidates(current, |object, current| {
             let kind = object.short_kind();
             match current.contains('/') {
                 true => format!("{kind}/{}", object.name),
-                false => kind,
+                false => format!("{kind}{end}"),
             }
         })
     })

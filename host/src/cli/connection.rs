@@ -26,13 +26,6 @@ use kube::{
     Api, ResourceExt,
     client::{ClientBuilder, ConfigExt},
 };
-use rustls::{
-    CertificateError, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::CryptoProvider,
-    pki_types::{CertificateDer, ServerName, UnixTime},
-};
-use sha2::{Digest, Sha256};
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf},
     net::TcpStream,
@@ -41,6 +34,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{addresses::DEFAULT_ADMIN_ADDRESS, is_kubectl_plugin, kubeconfig::KubeContext};
 use crate::{
+    client::server_verifier::UnsignedVerifier,
     kube::well_known::{bookkeeping::SECURE_ENDPOINT, environment},
     leader::endpoint::SecureEndpoint,
     policy::rbac::{HOST_NAMESPACE, LEASE_NAME},
@@ -111,7 +105,8 @@ impl Server {
         match &self.admin {
             Some(url) if url.starts_with("https://") => {
                 let config = self.cluster.context.load().await?;
-                let endpoint = find_leader(&config, &self.cluster).await?;
+                let api_server = kube::Client::try_from(config.clone())?;
+                let endpoint = find_leader(&api_server, &config, &self.cluster).await?;
                 let mut http = HttpConnector::new();
                 http.enforce_http(false);
                 build_client(config, url, &endpoint, http)
@@ -130,8 +125,9 @@ impl Server {
                                 "no process listens at {DEFAULT_ADMIN_ADDRESS}, and no cluster is known"
                             )),
                         })?;
-                let endpoint = find_leader(&config, &self.cluster).await?;
-                let pods = Api::namespaced(kube::Client::try_from(config.clone())?, &endpoint.namespace);
+                let api_server = kube::Client::try_from(config.clone())?;
+                let endpoint = find_leader(&api_server, &config, &self.cluster).await?;
+                let pods = Api::namespaced(api_server, &endpoint.namespace);
                 let connector = PodConnector {
                     pods,
                     pod: endpoint.pod.clone(),
@@ -169,11 +165,14 @@ fn connect_plainly(url: &str) -> anyhow::Result<HostClient> {
 }
 
 /// Reads the endpoint of the leader from its Lease.
-async fn find_leader(config: &kube::Config, cluster: &Cluster) -> anyhow::Result<SecureEndpoint> {
-    let client = kube::Client::try_from(config.clone())?;
+async fn find_leader(
+    api_server: &kube::Client,
+    config: &kube::Config,
+    cluster: &Cluster,
+) -> anyhow::Result<SecureEndpoint> {
     let namespace = cluster.host_namespace.as_deref().unwrap_or(HOST_NAMESPACE);
     let name = &cluster.lease_name;
-    let leases: Api<Lease> = Api::namespaced(client, namespace);
+    let leases: Api<Lease> = Api::namespaced(api_server.clone(), namespace);
     let lease = match leases.get(name).await {
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 => bail!(
@@ -231,11 +230,8 @@ where
         .parse()
         .with_context(|| format!("--admin {url:?} is no URL"))?;
     let mut tls = config.rustls_client_config()?;
-    tls.dangerous()
-        .set_certificate_verifier(Arc::new(PinnedCertificate {
-            digest: endpoint.certificate.clone(),
-            provider: rustls::crypto::ring::default_provider(),
-        }));
+    let verifier = UnsignedVerifier::accept_digest(endpoint.certificate.clone());
+    tls.dangerous().set_certificate_verifier(Arc::new(verifier));
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_only()
@@ -253,57 +249,6 @@ where
         default_namespace: Some(namespace),
         place: format!("{} port {}", endpoint.pod, endpoint.port),
     })
-}
-
-/// Accepts one certificate, whoever has signed it.
-#[derive(Debug)]
-struct PinnedCertificate {
-    /// SHA-256 of the certificate in hexadecimal digits.
-    digest: String,
-    provider: CryptoProvider,
-}
-
-impl ServerCertVerifier for PinnedCertificate {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        if format!("{:x}", Sha256::digest(certificate)) == self.digest {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
 }
 
 /// Connects to a port of a pod through the API server.

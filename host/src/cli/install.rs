@@ -28,6 +28,8 @@ use crate::{plugin::install::render_yaml, policy::rbac::HOST_NAMESPACE};
 
 pub use self::{check::Check, uninstall::HostUninstall};
 
+/// Name of the Deployment of the host, and value of the label of its pods.
+const HOST_NAME: &str = "ostler";
 /// Value of the label `app.kubernetes.io/managed-by` of what this command applies.
 const MANAGER: &str = "ostler";
 /// The label.

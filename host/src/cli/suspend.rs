@@ -4,12 +4,7 @@ use clap::Args;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{
-    ask,
-    completion::{namespace_completer, object_completer},
-    connection::Server,
-    object_api::find_api,
-};
+use super::{ask::Objects, connection::Server, object_api::find_api};
 use crate::{
     admin::explain::Explanation,
     kube::well_known::{COMMAND_FIELD_MANAGER, annotation},
@@ -25,12 +20,8 @@ use crate::{
     after_help = "Exit codes:\n  0  the objects were written\n  1  object or host not found, or you may not change the object"
 )]
 pub struct Suspend {
-    /// Objects, such as `team/platform`, or `plugin/greeting` for all objects of a plugin.
-    #[arg(value_name = "KIND/NAME", required = true, add = object_completer())]
-    objects: Vec<String>,
-    /// Namespace of the objects. Required if a name is ambiguous.
-    #[arg(short, long, add = namespace_completer())]
-    namespace: Option<String>,
+    #[command(flatten)]
+    objects: Objects,
     #[command(flatten)]
     server: Server,
 }
@@ -44,9 +35,9 @@ impl Suspend {
             field_manager: Some(COMMAND_FIELD_MANAGER.into()),
             ..PatchParams::default()
         };
-        for object in &self.objects {
+        for named in self.objects.queries() {
             // The host knows the kind and the namespace.
-            let query = ask::query(object, self.namespace.as_deref())?;
+            let (object, query) = named?;
             let found: Explanation = host.get("/explain", &query).await?;
             let api = find_api(&client, &found.kind, &found.namespace).await?;
             let is_plugin = found.kind == plugin::kind().to_string();

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::{
     catalog::{ApiResource, ResourceCatalog},
-    objects::{HOST_NAMESPACE, LEASE_NAME, RightsObjects, host_objects, rights_objects},
+    objects::{HOST_CLUSTER_ROLE, HOST_NAMESPACE, LEASE_NAME, RightsObjects, host_objects, rights_objects},
     rules::{RuleSet, Verbs},
 };
 use crate::{

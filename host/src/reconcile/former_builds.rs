@@ -24,10 +24,13 @@ const MAX_NAMED_OBJECTS: usize = 3;
 
 /// The finalizer that builds of a plugin give to the objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct KindFinalizer {
-    gvk: Gvk,
-    cluster: Arc<str>,
-    finalizer: Box<str>,
+pub struct KindFinalizer {
+    /// The kind.
+    pub gvk: Gvk,
+    /// Namespace and name of the Cluster of the objects; empty for that of the host.
+    pub cluster: Arc<str>,
+    /// The finalizer.
+    pub finalizer: Box<str>,
 }
 
 impl KindFinalizer {
@@ -41,7 +44,11 @@ impl KindFinalizer {
 
     /// Lists those that a Plugin has recorded.
     fn list(plugin: &Object) -> BTreeSet<Self> {
-        let text = plugin.annotation(BUILD_FINALIZERS).unwrap_or_default();
+        Self::parse_list(plugin.annotation(BUILD_FINALIZERS).unwrap_or_default())
+    }
+
+    /// Reads the value of the annotation.
+    pub fn parse_list(text: &str) -> BTreeSet<Self> {
         text.split(", ").filter_map(Self::parse).collect()
     }
 

@@ -378,7 +378,12 @@ impl ReconcileStats {
     pub fn object(&self, key: &ObjectRef) -> Option<ObjectStats> {
         // The object is parsed before the lock is taken, which reconciles need.
         let object = self.store.get(key, Projection::Full);
-        let readiness = object.map(|o| o.readiness()).unwrap_or_default();
+        self.describe(key, object.as_deref())
+    }
+
+    /// Statistics of an object that was read from the store; none if it was not there.
+    pub fn describe(&self, key: &ObjectRef, object: Option<&Object>) -> Option<ObjectStats> {
+        let readiness = object.map(Object::readiness).unwrap_or_default();
         let objects = self.objects.lock();
         objects
             .by_key

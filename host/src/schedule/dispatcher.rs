@@ -95,9 +95,9 @@ impl Cause {
     }
 }
 
-/// The scheduling state of an object; see [`Dispatcher::explain`].
-#[derive(Clone, Debug)]
-pub struct Explanation {
+/// The turn of an object in the queue.
+#[derive(Clone, Debug, Default)]
+pub struct Turn {
     /// State in the queue; none when no work is pending.
     pub state: Option<ItemState>,
     /// Failures in a row.
@@ -106,6 +106,13 @@ pub struct Explanation {
     pub due_in: Option<Duration>,
     /// The cause of the delayed reconcile.
     pub due_cause: Option<Cause>,
+}
+
+/// The scheduling state of an object; see [`Dispatcher::explain`].
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// Its turn in the queue.
+    pub turn: Turn,
     /// Past causes, oldest first; only the most recent of the process are kept.
     pub causes: Vec<Cause>,
     /// Objects and lists that its last reconcile read: their changes wake it.
@@ -608,20 +615,19 @@ impl Dispatcher {
         of_key.map(|(_, cause)| cause.clone()).collect()
     }
 
-    /// Explains the scheduling of an object: its state in the queue, its next run and its dependencies.
+    /// The turn of an object.
+    pub fn find_turn(&self, key: &ObjectRef) -> Turn {
+        let now = self.now();
+        self.inner.lock().find_turn(key, now)
+    }
+
+    /// Explains the scheduling of an object: its turn in the queue and its dependencies.
     pub fn explain(&self, key: &ObjectRef) -> Explanation {
         let causes = self.causes(key);
         let now = self.now();
         let inner = self.inner.lock();
-        let item = inner.queue.item_status(key);
         Explanation {
-            state: item.map(|item| item.state),
-            failures: item.map_or(0, |item| item.failures),
-            due_in: match item.map(|item| item.state) {
-                Some(ItemState::Delayed(at)) => Some(at.saturating_sub(now)),
-                _ => None,
-            },
-            due_cause: inner.queue.due_cause(key).cloned(),
+            turn: inner.find_turn(key, now),
             causes,
             reads: inner.graph.reads(key).cloned().collect(),
             permits: inner
@@ -645,6 +651,19 @@ impl Dispatcher {
 }
 
 impl Inner {
+    fn find_turn(&self, key: &ObjectRef, now: Duration) -> Turn {
+        let item = self.queue.item_status(key);
+        Turn {
+            state: item.map(|item| item.state),
+            failures: item.map_or(0, |item| item.failures),
+            due_in: match item.map(|item| item.state) {
+                Some(ItemState::Delayed(at)) => Some(at.saturating_sub(now)),
+                _ => None,
+            },
+            due_cause: self.queue.due_cause(key).cloned(),
+        }
+    }
+
     /// Queues an object because `changed` changed, or holds the wake-up while a write by the object itself is pending
     /// that may be the cause.
     fn wake(&mut self, key: &ObjectRef, changed: &ObjectRef, wake_up: WakeUp<Cause>, now: Duration) {

@@ -3,13 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
 use super::{SecretKeySelector, SecretStore, SendError, missing_secret, object::UpstreamObject};
+use crate::client::server_verifier::UnsignedVerifier;
 
 /// The system's certificate authorities, read once.
 fn system_roots() -> &'static RootCertStore {
@@ -25,7 +24,7 @@ fn system_roots() -> &'static RootCertStore {
 pub fn build_config(upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Result<ClientConfig, SendError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let invalid = |e: rustls::Error| SendError::Invalid(format!("spec.tls: {e}"));
-    let builder = ClientConfig::builder_with_provider(provider.clone())
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(invalid)?;
     let read = |selector: &SecretKeySelector| {
@@ -52,7 +51,7 @@ pub fn build_config(upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Res
     let builder = if tls.is_some_and(|tls| tls.insecure_skip_verify) {
         builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
+            .with_custom_certificate_verifier(Arc::new(UnsignedVerifier::accept_any()))
     } else {
         builder.with_root_certificates(roots)
     };
@@ -70,45 +69,4 @@ pub fn build_config(upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Res
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
-}
-
-/// A verifier for `insecureSkipVerify`: accepts any certificate whose private key the server proves to have.
-#[derive(Debug)]
-struct AcceptAnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -101,13 +101,13 @@ fn describe_probe(lab: &Lab, name: &str) -> String {
     let (key, services) = (lab.key(&kind(), name), lab.host().services());
     let stored = services.cache.store.get(&key, Projection::Full);
     let stored = stored.map(|o| (o.generation, o.resource_version));
-    let turn = services.dispatcher.explain(&key);
-    let since = turn.causes.len().saturating_sub(MAX_PRINTED);
+    let scheduled = services.dispatcher.explain(&key);
+    let since = scheduled.causes.len().saturating_sub(MAX_PRINTED);
     format!(
         "generation and version in the store: {stored:?}, state in the queue: {:?}, due in {:?}, last causes: {:?}",
-        turn.state,
-        turn.due_in,
-        &turn.causes[since..]
+        scheduled.turn.state,
+        scheduled.turn.due_in,
+        &scheduled.causes[since..]
     )
 }
 

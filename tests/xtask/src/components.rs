@@ -139,6 +139,7 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
             )?);
         }
     }
+    let definitions = read_definitions()?;
     let mut components = Vec::new();
     for guest in guests {
         step.set_status(guest.name.clone());
@@ -151,7 +152,7 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
                 guest.name
             )
         })?;
-        let component = finish_unless_current(guest, module)?;
+        let component = finish_unless_current(guest, module, &definitions)?;
         if let Some(violation) = component.size_violation() {
             match &toolchain {
                 // Its precompiled standard library is larger, so this is only a warning.
@@ -241,10 +242,13 @@ fn build_command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -
 }
 
 /// Makes a component of a module, unless there is one of the same module, manifest and program: wasm-opt takes a second for each.
-fn finish_unless_current(guest: Guest, module: &Path) -> Result<Component> {
+fn finish_unless_current(guest: Guest, module: &Path, definitions: &[Value]) -> Result<Component> {
     let path = component_path(&guest.pack, &guest.name)?;
     let manifest = manifest::read_manifest(&guest.folder)?;
-    let definitions = manifest.as_deref().map(find_definitions).transpose()?.flatten();
+    let definitions = match &manifest {
+        Some(manifest) => select_definitions(definitions, manifest)?,
+        None => None,
+    };
     let mut inputs = Fingerprint::default();
     inputs.add(&fs::read(module).with_context(|| format!("reading {}", module.display()))?);
     inputs.add(manifest.as_deref().unwrap_or_default());
@@ -273,28 +277,31 @@ fn finish_unless_current(guest: Guest, module: &Path) -> Result<Component> {
     })
 }
 
-/// Finds the CustomResourceDefinitions in crds/ of the kinds that a manifest asks to reconcile, as a JSON array. None if there are none.
-fn find_definitions(manifest: &[u8]) -> Result<Option<Vec<u8>>> {
-    let manifest: Value = serde_json::from_slice(manifest)?;
-    let reconciles = manifest["permissions"]["reconciles"].as_array();
-    let is_reconciled = |definition: &Value| {
-        let spec = &definition["spec"];
-        reconciles.into_iter().flatten().any(|entry| {
-            let kinds = entry["kinds"].as_array();
-            entry["group"] == spec["group"]
-                && kinds
-                    .into_iter()
-                    .flatten()
-                    .any(|kind| *kind == spec["names"]["kind"] || kind == "*")
-        })
-    };
+/// Reads the CustomResourceDefinitions in crds/.
+fn read_definitions() -> Result<Vec<Value>> {
     let root = paths::workspace_root().join("crds");
     let mut found = Vec::new();
     for folder in ["", "examples", "providers"] {
-        let documents = objects::read_documents(&root.join(folder))?;
-        found.extend(documents.into_iter().filter(is_reconciled));
+        found.extend(objects::read_documents(&root.join(folder))?);
     }
-    Ok((!found.is_empty()).then(|| Value::Array(found).to_string().into_bytes()))
+    Ok(found)
+}
+
+/// Selects the definitions of the kinds that a manifest asks to reconcile, as a JSON array. None if there are none.
+fn select_definitions(definitions: &[Value], manifest: &[u8]) -> Result<Option<Vec<u8>>> {
+    let manifest: Value = serde_json::from_slice(manifest)?;
+    let reconciles = manifest["permissions"]["reconciles"].as_array();
+    let is_reconciled = |definition: &&Value| {
+        let spec = &definition["spec"];
+        reconciles.into_iter().flatten().any(|entry| {
+            let mut kinds = entry["kinds"].as_array().into_iter().flatten();
+            entry["group"] == spec["group"] && kinds.any(|kind| *kind == spec["names"]["kind"] || kind == "*")
+        })
+    };
+    let selected: Vec<&Value> = definitions.iter().filter(is_reconciled).collect();
+    Ok((!selected.is_empty())
+        .then(|| serde_json::to_vec(&selected))
+        .transpose()?)
 }
 
 /// Returns a text that changes whenever this program does, which encodes the components.

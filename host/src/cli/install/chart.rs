@@ -10,39 +10,39 @@ use serde_json::{Map, Value, json};
 
 /// Templates of objects, and that of the labels, which the others use.
 const TEMPLATES: &[(&str, &str)] = &[
-    template(
+    (
         "crds.yaml",
         include_str!("../../../../deploy/chart/templates/crds.yaml"),
     ),
-    template(
+    (
         "configmap.yaml",
         include_str!("../../../../deploy/chart/templates/configmap.yaml"),
     ),
-    template(
+    (
         "deployment.yaml",
         include_str!("../../../../deploy/chart/templates/deployment.yaml"),
     ),
-    template(
+    (
         "networkpolicy.yaml",
         include_str!("../../../../deploy/chart/templates/networkpolicy.yaml"),
     ),
-    template(
+    (
         "poddisruptionbudget.yaml",
         include_str!("../../../../deploy/chart/templates/poddisruptionbudget.yaml"),
     ),
-    template(
+    (
         "prometheusrule.yaml",
         include_str!("../../../../deploy/chart/templates/prometheusrule.yaml"),
     ),
-    template(
+    (
         "rbac.yaml",
         include_str!("../../../../deploy/chart/templates/rbac.yaml"),
     ),
-    template(
+    (
         "servicemonitor.yaml",
         include_str!("../../../../deploy/chart/templates/servicemonitor.yaml"),
     ),
-    template(
+    (
         "users.yaml",
         include_str!("../../../../deploy/chart/templates/users.yaml"),
     ),
@@ -66,10 +66,6 @@ const APPLY_ORDER: [&str; 11] = [
     "Service",
     "Deployment",
 ];
-
-const fn template(name: &'static str, text: &'static str) -> (&'static str, &'static str) {
-    (name, text)
-}
 
 /// The release that is rendered.
 #[derive(Clone, Copy, Debug)]
@@ -128,9 +124,21 @@ pub fn check_values(values: &Value) -> anyhow::Result<()> {
 /// # Errors
 /// A template can't be executed with these values, or its result is not YAML.
 pub fn render_objects(values: &Value, release: Release<'_>) -> anyhow::Result<Vec<Value>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Chart {
+        version: String,
+        app_version: String,
+    }
+    let chart: Chart = serde_saphyr::from_str(CHART).context("Chart.yaml")?;
+    let data = to_value(&json!({
+        "Values": values,
+        "Release": {"Namespace": release.namespace, "Service": release.service},
+        "Chart": {"Version": chart.version, "AppVersion": chart.app_version},
+    }))?;
     let mut objects = Vec::new();
     for (name, text) in TEMPLATES {
-        let rendered = render_template(name, text, values, release);
+        let rendered = render_template(name, text, &data);
         let rendered = rendered.map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(&rendered).map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
@@ -144,25 +152,7 @@ pub fn render_objects(values: &Value, release: Release<'_>) -> anyhow::Result<Ve
     Ok(objects)
 }
 
-fn render_template(
-    name: &str,
-    text: &str,
-    values: &Value,
-    release: Release<'_>,
-) -> Result<String, TemplateError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Chart {
-        version: String,
-        app_version: String,
-    }
-    let chart: Chart =
-        serde_saphyr::from_str(CHART).map_err(|e| TemplateError::Exec(format!("Chart.yaml: {e}")))?;
-    let data = to_value(&json!({
-        "Values": values,
-        "Release": {"Namespace": release.namespace, "Service": release.service},
-        "Chart": {"Version": chart.version, "AppVersion": chart.app_version},
-    }))?;
+fn render_template(name: &str, text: &str, data: &TemplateValue) -> Result<String, TemplateError> {
     Template::new(name)
         .func("toYaml", |arguments| {
             let yaml = serde_saphyr::to_string(&to_json(argument(arguments, 0)?));
@@ -182,7 +172,7 @@ fn render_template(
         })
         .parse(LABELS)?
         .parse(text)?
-        .execute_to_string(&data)
+        .execute_to_string(data)
 }
 
 fn argument(arguments: &[TemplateValue], index: usize) -> Result<&TemplateValue, TemplateError> {

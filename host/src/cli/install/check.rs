@@ -9,41 +9,42 @@ use anyhow::{Context, bail};
 use clap::Args;
 use k8s_openapi::{
     api::{
-        admissionregistration::v1::WebhookClientConfig,
         admissionregistration::v1::{
             MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration,
+            WebhookClientConfig,
         },
         apps::v1::Deployment,
         authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
         coordination::v1::Lease,
-        core::v1::Pod,
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     jiff::Timestamp,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ListParams, PostParams},
     client::Body,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    HOST_NAME,
     chart::{Release, default_values, render_objects},
-    rollout::find_obstacle,
-    uninstall::list_plugins,
+    rollout::{find_obstacle, list_pods},
 };
 use crate::{
     cli::{
         ask::Output,
         connection::root_cause,
         kubeconfig::KubeContext,
+        object_api::list_served,
         table::{Shade, shade_text},
     },
     client::connection::connect,
     kube::well_known::condition_type,
+    plugin::spec::PluginObject,
     policy::rbac::{ApiResource, HOST_NAMESPACE, LEASE_NAME},
 };
 
@@ -264,29 +265,19 @@ async fn check_rights(client: &Client, namespace: &str) -> anyhow::Result<Vec<Fi
 
 /// Webhooks whose service has no endpoints, and which refuse what they can't be asked about.
 async fn check_webhooks(client: &Client) -> anyhow::Result<Vec<Finding>> {
-    let mut webhooks: Vec<Webhook> = Vec::new();
-    for configuration in list_all::<ValidatingWebhookConfiguration>(client).await? {
+    let validating = list_served::<ValidatingWebhookConfiguration>(client).await?;
+    let validating = validating.into_iter().flat_map(|configuration| {
         let name = configuration.name_any();
-        for hook in configuration.webhooks.unwrap_or_default() {
-            webhooks.push(Webhook::new(
-                &name,
-                hook.failure_policy,
-                hook.client_config,
-                hook.rules,
-            ));
-        }
-    }
-    for configuration in list_all::<MutatingWebhookConfiguration>(client).await? {
+        let hooks = configuration.webhooks.into_iter().flatten();
+        hooks.map(move |hook| Webhook::new(&name, hook.failure_policy, hook.client_config, hook.rules))
+    });
+    let mutating = list_served::<MutatingWebhookConfiguration>(client).await?;
+    let mutating = mutating.into_iter().flat_map(|configuration| {
         let name = configuration.name_any();
-        for hook in configuration.webhooks.unwrap_or_default() {
-            webhooks.push(Webhook::new(
-                &name,
-                hook.failure_policy,
-                hook.client_config,
-                hook.rules,
-            ));
-        }
-    }
+        let hooks = configuration.webhooks.into_iter().flatten();
+        hooks.map(move |hook| Webhook::new(&name, hook.failure_policy, hook.client_config, hook.rules))
+    });
+    let webhooks: Vec<Webhook> = validating.chain(mutating).collect();
     let mut findings = Vec::new();
     for webhook in webhooks.iter().filter(|webhook| webhook.is_relevant) {
         let Some((namespace, service)) = &webhook.service else {
@@ -401,21 +392,19 @@ async fn check_kinds(client: &Client) -> anyhow::Result<Vec<Finding>> {
 async fn check_deployment(client: &Client, namespace: &str) -> anyhow::Result<Vec<Finding>> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let Some(deployment) = deployments
-        .get_opt("ostler")
+        .get_opt(HOST_NAME)
         .await
         .context("reading the Deployment")?
     else {
         let detail = format!("no host is installed in {namespace}: `ostler install` does it");
         return Ok(vec![Finding::new("host", Warned, detail)]);
     };
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let own = ListParams::default().labels("app.kubernetes.io/name=ostler");
-    let pods = pods.list(&own).await.context("listing the pods of the host")?;
+    let pods = list_pods(client, namespace).await?;
     let status = deployment.status.unwrap_or_default();
     let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or(1);
     let available = status.available_replicas.unwrap_or_default();
     let counted = format!("{available} of {wanted} replicas are ready");
-    Ok(vec![match find_obstacle(&status, &pods.items) {
+    Ok(vec![match find_obstacle(&status, &pods) {
         _ if available >= wanted => Finding::new("host", Passed, counted),
         Some(obstacle) => Finding::new("host", Failed, format!("{counted}; {obstacle}")),
         None => Finding::new("host", Failed, format!("{counted}: look into its log")),
@@ -453,7 +442,7 @@ fn describe_leader(lease: &Lease, now: Timestamp) -> Finding {
 
 /// The Plugins: components that can't be pulled or verified, rights that are not granted, builds that trap.
 async fn check_plugins(client: &Client) -> anyhow::Result<Vec<Finding>> {
-    let plugins = list_plugins(client).await?;
+    let plugins = list_served::<PluginObject>(client).await?;
     let mut findings = Vec::new();
     for plugin in &plugins {
         let status = plugin.status.clone().unwrap_or_default();
@@ -484,19 +473,6 @@ async fn check_plugins(client: &Client) -> anyhow::Result<Vec<Finding>> {
         findings.push(Finding::new("plugins", Passed, detail));
     }
     Ok(findings)
-}
-
-/// All objects of a kind; none where the API server does not serve it.
-async fn list_all<K>(client: &Client) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let kind = K::kind(&());
-    match Api::<K>::all(client.clone()).list(&ListParams::default()).await {
-        Ok(listed) => Ok(listed.items),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(e) => Err(e).with_context(|| format!("listing objects of kind {kind}")),
-    }
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
+use super::HOST_NAME;
+
 /// Interval between reads of the Deployment.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Name of the Deployment, and value of the label of its pods.
-const NAME: &str = "ostler";
 /// Reasons of containers that wait for nothing but their start.
 const STARTING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -30,12 +30,14 @@ pub async fn wait_rollout(
     timeout: Duration,
 ) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let deadline = Instant::now() + timeout;
     // A pod alternates between the reasons of a failed pull.
     let mut reported = BTreeSet::new();
     loop {
-        let deployment = deployments.get(NAME).await.context("reading the Deployment")?;
+        let deployment = deployments
+            .get(HOST_NAME)
+            .await
+            .context("reading the Deployment")?;
         let replicas = deployment
             .spec
             .as_ref()
@@ -45,19 +47,29 @@ pub async fn wait_rollout(
         if is_complete(&status, generation, replicas) {
             return Ok(());
         }
-        let own = ListParams::default().labels(&format!("app.kubernetes.io/name={NAME}"));
-        let pods = pods.list(&own).await.context("listing the pods of the host")?;
+        let pods = list_pods(client, namespace).await?;
         let available = status.available_replicas.unwrap_or_default();
-        let obstacle = find_obstacle(&status, &pods.items);
+        let obstacle = find_obstacle(&status, &pods);
         let obstacle = obstacle.unwrap_or_else(|| format!("{available} of {replicas} replicas are ready"));
         if Instant::now() > deadline {
             bail!("the host does not run after {} s: {obstacle}", timeout.as_secs());
         }
         if reported.insert(obstacle.clone()) {
-            eprintln!("waiting for Deployment {namespace}/{NAME}: {obstacle}");
+            eprintln!("waiting for Deployment {namespace}/{HOST_NAME}: {obstacle}");
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
+}
+
+/// Lists the pods of the host.
+///
+/// # Errors
+/// The list failed.
+pub async fn list_pods(client: &Client, namespace: &str) -> anyhow::Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let own = ListParams::default().labels(&format!("app.kubernetes.io/name={HOST_NAME}"));
+    let listed = pods.list(&own).await.context("listing the pods of the host")?;
+    Ok(listed.items)
 }
 
 /// As `kubectl rollout status` decides it.

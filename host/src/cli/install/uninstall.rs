@@ -21,23 +21,25 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    MANAGED_BY_LABEL, MANAGER,
+    HOST_NAME, MANAGED_BY_LABEL, MANAGER,
     chart::{Release, list_all_objects},
+    rollout::list_pods,
 };
 use crate::{
     cli::{
         apply::{FIELD_MANAGER, InstalledObject, delete_objects, read_live},
         kubeconfig::KubeContext,
+        object_api::list_served,
         parse_duration,
         plugin::uninstall_plugin,
     },
     kube::{
-        key::Gvk,
         secret_view::DIGEST_KEY_SECRET,
         well_known::{annotation, bookkeeping},
     },
     plugin::spec::PluginObject,
-    policy::rbac::{HOST_NAMESPACE, LEASE_NAME},
+    policy::rbac::{HOST_CLUSTER_ROLE, HOST_NAMESPACE, LEASE_NAME},
+    reconcile::former_builds::KindFinalizer,
 };
 
 /// Maximum number of objects that an error names.
@@ -79,11 +81,11 @@ impl HostUninstall {
         objects.reverse();
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), &self.namespace);
         let deployment = deployments
-            .get_opt("ostler")
+            .get_opt(HOST_NAME)
             .await
             .context("reading the Deployment")?;
         check_manager(deployment.as_ref())?;
-        let plugins = list_plugins(&client).await?;
+        let plugins = list_served::<PluginObject>(&client).await?;
         let shares = self.find_other_hosts(&client).await?;
         if !shares.is_empty() && !plugins.is_empty() {
             eprintln!(
@@ -156,7 +158,7 @@ impl HostUninstall {
         let hosts = bindings
             .items
             .into_iter()
-            .filter(|binding| binding.role_ref.name == "ostler:cluster");
+            .filter(|binding| binding.role_ref.name == HOST_CLUSTER_ROLE);
         let accounts = hosts.flat_map(|binding| binding.subjects.unwrap_or_default());
         let namespaces = accounts.filter_map(|account| account.namespace);
         Ok(namespaces
@@ -165,15 +167,10 @@ impl HostUninstall {
     }
 
     async fn wait_pods_gone(&self, client: &Client) -> anyhow::Result<()> {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &self.namespace);
-        let own = ListParams::default().labels("app.kubernetes.io/name=ostler");
         let deadline = Instant::now() + self.timeout;
         loop {
-            let left = pods
-                .list_metadata(&own)
-                .await
-                .context("listing the pods of the host")?;
-            let Some(pod) = left.items.first() else {
+            let left = list_pods(client, &self.namespace).await?;
+            let Some(pod) = left.first() else {
                 return Ok(());
             };
             if Instant::now() > deadline {
@@ -188,30 +185,16 @@ impl HostUninstall {
 
     /// Deletes what the host has made for itself.
     async fn delete_own_objects(&self, client: &Client) -> anyhow::Result<()> {
-        let mut own = Vec::new();
-        let leases: Api<Lease> = Api::namespaced(client.clone(), &self.namespace);
-        if leases
-            .get_opt(LEASE_NAME)
-            .await
-            .context("reading the Lease")?
-            .is_some()
-        {
-            own.push(self.own_object(&ApiResource::erase::<Lease>(&()), LEASE_NAME));
-        }
-        let secrets: Api<Secret> = Api::namespaced(client.clone(), &self.namespace);
-        let key = secrets.get_metadata_opt(DIGEST_KEY_SECRET).await;
-        if key.context("reading the key of digests")?.is_some() {
-            own.push(self.own_object(&ApiResource::erase::<Secret>(&()), DIGEST_KEY_SECRET));
-        }
-        delete_objects(client, &own).await
-    }
-
-    fn own_object(&self, resource: &ApiResource, name: &str) -> InstalledObject {
-        InstalledObject {
-            resource: resource.clone(),
+        let own = [
+            (ApiResource::erase::<Lease>(&()), LEASE_NAME),
+            (ApiResource::erase::<Secret>(&()), DIGEST_KEY_SECRET),
+        ];
+        let own = own.map(|(resource, name)| InstalledObject {
+            resource,
             namespace: Some(self.namespace.clone()),
             name: name.to_owned(),
-        }
+        });
+        delete_objects(client, &own).await
     }
 
     /// Deletes the namespace if an installation has made it and nothing of others is in it.
@@ -269,28 +252,15 @@ fn is_managed(label: Option<&String>) -> bool {
     label.is_some_and(|label| label == MANAGER)
 }
 
-/// Lists the Plugins; none if the API server does not know the kind.
-pub async fn list_plugins(client: &Client) -> anyhow::Result<Vec<PluginObject>> {
-    let api: Api<PluginObject> = Api::all(client.clone());
-    match api.list(&ListParams::default()).await {
-        Ok(listed) => Ok(listed.items),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(e) => Err(e).context("listing Plugins"),
-    }
-}
-
 /// Names the objects on this cluster that have a finalizer of the builds of a plugin.
 async fn list_finalized_objects(client: &Client, plugin: &PluginObject) -> anyhow::Result<Vec<String>> {
     let recorded = plugin.annotations().get(bookkeeping::BUILD_FINALIZERS);
     let mut found = Vec::new();
-    for entry in recorded.map(String::as_str).unwrap_or_default().split(", ") {
-        let words: Vec<&str> = entry.split(' ').collect();
-        let [kind, "in-cluster", finalizer] = words[..] else {
-            continue;
-        };
-        let Some(gvk) = Gvk::parse(kind) else {
-            continue;
-        };
+    let recorded = KindFinalizer::parse_list(recorded.map(String::as_str).unwrap_or_default());
+    for KindFinalizer { gvk, finalizer, .. } in recorded
+        .into_iter()
+        .filter(|recorded| recorded.cluster.is_empty())
+    {
         let gvk = GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind);
         let Ok((resource, _)) = kube::discovery::pinned_kind(client, &gvk).await else {
             continue;
@@ -298,7 +268,7 @@ async fn list_finalized_objects(client: &Client, plugin: &PluginObject) -> anyho
         let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         let listed = all.list_metadata(&ListParams::default()).await;
         for object in listed.with_context(|| format!("listing objects of kind {}", gvk.kind))? {
-            if object.finalizers().iter().any(|own| own == finalizer) {
+            if object.finalizers().iter().any(|own| **own == *finalizer) {
                 let namespace = object.namespace().map(|n| n + "/").unwrap_or_default();
                 found.push(format!("{} {namespace}{}", gvk.kind, object.name_any()));
             }
@@ -316,8 +286,7 @@ async fn list_live(
     let mut found = Vec::new();
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default();
-        // A kind that is not served has no objects.
-        if !is_wanted(kind) || is_monitoring(object) && !serves_monitoring(client).await {
+        if !is_wanted(kind) {
             continue;
         }
         let Some(live) = read_live(client, object).await? else {
@@ -337,15 +306,6 @@ async fn list_live(
         });
     }
     Ok(found)
-}
-
-fn is_monitoring(object: &Value) -> bool {
-    object["apiVersion"] == "monitoring.coreos.com/v1"
-}
-
-async fn serves_monitoring(client: &Client) -> bool {
-    let monitor = GroupVersionKind::gvk("monitoring.coreos.com", "v1", "ServiceMonitor");
-    kube::discovery::pinned_kind(client, &monitor).await.is_ok()
 }
 
 /// Deletes the kinds of `ostler.dev` that have no objects: with a kind its objects are deleted, which are of users.

@@ -30,7 +30,7 @@ const NAME_LABEL: &str = "app.kubernetes.io/name";
 /// Name of the ClusterRole with the rules of the host in a namespace.
 const HOST_NAMESPACE_ROLE: &str = "ostler:namespace";
 /// Name of the ClusterRole with the rules of the host for cluster-scoped kinds, and of its binding.
-const HOST_CLUSTER_ROLE: &str = "ostler:cluster";
+pub const HOST_CLUSTER_ROLE: &str = "ostler:cluster";
 /// Name of the Role with the rules of the host in its own namespace, and of its binding.
 const HOST_OWN_ROLE: &str = "ostler:leadership";
 /// Name of the RoleBinding that lets the host read the authority of client certificates, without the namespace of the host.

@@ -11,8 +11,11 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::cli::apply::{api_of, describe_object, read_live};
 use crate::{
+    cli::{
+        apply::{describe_object, read_live},
+        object_api::api_of,
+    },
     kube::key::Gvk,
     plugin::{
         Kind,
